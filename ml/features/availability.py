@@ -8,10 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
+from polars import selectors
 
 from ml.features.timeline import FeatureError, Timeline
 
-# Names of this package's own columns; no source may have one.
+# Names of this package's own columns.
 EVENT = "__event__"
 AVAILABLE = "__available__"
 ROW = "__row__"
@@ -35,17 +36,18 @@ def instants(table: pl.DataFrame, column: str) -> pl.Series:
         raise FeatureError("wrong-type", f"`{column}` is {kind}", "a datetime with a time zone")
     if kind.time_zone is None:
         raise FeatureError("no-time-zone", f"`{column}` has no time zone", "a zone, such as UTC")
-    row = _first(series.is_null())
+    row = first_row(series.is_null())
     if row is not None:
-        raise FeatureError("empty-time", f"row {row}: `{column}` is empty", "a time in each row")
-    row = _first(~series.dt.year().is_between(*_YEARS))
+        raise FeatureError("empty-time", f"`{column}` is empty", "a time in each row", row)
+    row = first_row(~series.dt.year().is_between(*_YEARS))
     if row is not None:
         expected = f"a year from {_YEARS[0]} to {_YEARS[1]}"
-        raise FeatureError("time-out-of-range", f"row {row}: `{column}` is {series[row]}", expected)
+        raise FeatureError("time-out-of-range", f"`{column}` is {series[row]}", expected, row)
     return series.dt.convert_time_zone("UTC").dt.cast_time_unit("ns")
 
 
-def _first(matches: pl.Series) -> int | None:
+def first_row(matches: pl.Series) -> int | None:
+    """Return the position of the first true value."""
     return matches.arg_max() if matches.any() else None
 
 
@@ -67,18 +69,28 @@ def moments(timeline: Timeline) -> tuple[pl.Expr, pl.Expr]:
 def placed(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.DataFrame:
     """Add `EVENT` and `AVAILABLE` (as `instants` states them) and `ROW`, the position.
 
-    Raises FeatureError for what `instants` rejects, an empty key, and a negative delay.
+    Raises FeatureError for what `instants` rejects, an empty key, a number in any column that is
+    NaN or infinite (a null may be there), and a negative delay.
     """
     if timeline.delay < timedelta(0):
         raise FeatureError("negative-delay", f"the delay is {timeline.delay}", "zero or more")
+    if not keys:
+        raise FeatureError("no-keys", "there are no keys", "at least one column")
+    if ROW in rows.columns:
+        raise FeatureError("reserved-column", f"there is a column `{ROW}`", "another name")
     for key in keys:
         if key not in rows.columns:
             raise FeatureError("missing-column", f"there is no column `{key}`", "each key")
-        row = _first(rows.get_column(key).is_null())
+        row = first_row(rows.get_column(key).is_null())
         if row is not None:
-            raise FeatureError("empty-key", f"row {row}: `{key}` is empty", "a key in each row")
+            raise FeatureError("empty-key", f"`{key}` is empty", "a key in each row", row)
     for name in (timeline.event, timeline.arrival or timeline.event):
         instants(rows, name)
+    for numbers in rows.select(selectors.float()):
+        row = first_row(~numbers.is_finite())
+        if row is not None:
+            message = f"`{numbers.name}` is {numbers[row]}"
+            raise FeatureError("not-finite", message, "a finite number, or null", row)
     return rows.with_columns(moments(timeline)).with_row_index(ROW)
 
 
@@ -87,6 +99,7 @@ def readable(path: Path, expected: str) -> Iterator[None]:
     """Turn an error of reading a file into a FeatureError."""
     try:
         yield
-    except (pl.exceptions.PolarsError, OSError) as error:
+    # polars panics over some corrupt Parquet files.
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         problem = " ".join(str(error).split())
         raise FeatureError("unreadable-file", f"{path}: {problem}", expected) from error

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -31,10 +31,11 @@ TYPES = {  # Azure ML's name of a type → the column's type, as polars prints i
 }
 _UNITS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_678_400}
 # Names become folders of a store, and the class's module a file: no dot leads out of them.
-_TEXT = re.compile(r"(?s).+")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", re.ASCII)
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}", re.ASCII)
-_CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*", re.ASCII)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", re.ASCII)
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}", re.ASCII)
+CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*", re.ASCII)
+# What a document of another shape than Azure ML's leads to.
+_MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,7 @@ class FeatureSet:
     features: Mapping[str, str]  # type by name
     lookback: timedelta | None  # temporal_join_lookback: older values are not joined
     source_lookback: timedelta  # how far back of an event the transformation reads
-    source: str  # cloud path
-    local_source: Path | None  # stand-in for `source` on this machine
+    local_source: Path | None  # stand-in for the cloud's source on this machine
     schedule: timedelta | None  # time between two scheduled materialisations
     code: Path  # module of the transformer
     transformer: str  # its class
@@ -64,9 +64,11 @@ class FeatureSet:
     def transform(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the transformed rows: keys, event time, `arrival` and the features, checked.
 
-        Raises FeatureError when the transformation fails or a column is missing or has another
-        type than the definition states.
+        Raises FeatureError when the transformation fails, when a column is missing or has another
+        type than the definition states, and for what `placed` rejects.
         """
+        from ml.features.availability import placed  # imports polars
+
         spec = importlib.util.spec_from_file_location(f"transformation_{self.name}", self.code)
         assert spec is not None and spec.loader is not None  # a .py file
         module = importlib.util.module_from_spec(spec)
@@ -76,6 +78,7 @@ class FeatureSet:
             spec.loader.exec_module(module)
             table: pl.DataFrame = getattr(module, self.transformer)().transform(rows)
             check_types(table, wanted)
+            placed(table.select(*wanted), self.transformed, [*self.keys])
         except FeatureError as error:
             raise in_file(error, self.code) from error
         except Exception as error:
@@ -98,97 +101,75 @@ def check_types(table: pl.DataFrame, wanted: Mapping[str, str]) -> None:
             raise FeatureError("wrong-type", f"`{column}` is {actual}", TYPES.get(kind, kind))
 
 
-def in_file(error: FeatureError, file: Path) -> FeatureError:
-    """Return the error with the file in its message."""
-    return FeatureError(error.code, f"{file}: {error.message}", error.expected)
+def in_file(error: FeatureError, file: Path, line: int | None = None) -> FeatureError:
+    """Return the error with the file in its message, and with the line instead of the row."""
+    message = f"{file}: {error.message}" if line is None else f"{file}:{line}: {error.problem}"
+    return FeatureError(error.code, message, error.expected)
 
 
 def read(path: Path) -> FeatureSet:
     """Read a feature set file and the FeatureSetSpec.yaml in the folder that it names.
 
-    Raises FeatureError for a file or field that is missing or malformed; `ml check` finds more.
+    Raises FeatureError for a file that is missing or malformed; `ml check` names field and line.
     """
-    document = _load(path)
-    folder = path.parent / _text(document, path, "specification", "path")
+    try:
+        return _read(path)
+    except FileNotFoundError as error:
+        message = f"{path}: {error.filename} does not exist"
+        raise FeatureError("missing-file", message, "the files that the set names") from None
+    except (OSError, yaml.YAMLError, *_MALFORMED) as error:
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        expected = f"a definition that passes: ml check {path}"
+        raise FeatureError("wrong-definition", f"{path}: {problem}", expected) from error
+
+
+def _read(path: Path) -> FeatureSet:
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    folder = path.parent / document["specification"]["path"]
     file = folder / "FeatureSetSpec.yaml"
-    spec = _load(file)
-    code = "feature_transformation_code"
-    module, _, name = _text(spec, file, code, "transformer_class", form=_CLASS).rpartition(".")
-    transformation = folder / _text(spec, file, code, "path")
+    spec = yaml.safe_load(file.read_text(encoding="utf-8"))
+    source, code = spec["source"], spec["feature_transformation_code"]
+    module, _, transformer = _matching(CLASS, code["transformer_class"]).rpartition(".")
+    transformation = folder / code["path"]
     module_file = transformation / f"{module.replace('.', '/')}.py"
-    if not module_file.is_file():
-        raise FeatureError("missing-file", f"{module_file} does not exist", "MODULE.CLASS in it")
-    tags, lookback = document.get("tags") or {}, spec.get("temporal_join_lookback")
-    schedule = (document.get("materialization_settings") or {}).get("schedule")
-    schedule = schedule if isinstance(schedule, dict) else {}
+    module_file.stat()
+    tags = document.get("tags") or {}
+    schedule = (document.get("materialization_settings") or {}).get("schedule") or {}
     unit = _UNITS.get(str(schedule.get("frequency")).lower(), 0)
+    lookback = spec.get("temporal_join_lookback")
     digest = hashlib.sha256()
     for each in [path, file, *sorted(transformation.rglob("*.py"))]:
         content, shown = each.read_bytes(), each.resolve().relative_to(path.parent.resolve())
         digest.update(f"{shown.as_posix()}\0{len(content)}\0".encode() + content)
     return FeatureSet(
         file=path,
-        name=_text(document, path, "name", form=_NAME),
-        version=_text(document, path, "version", form=_VERSION),
-        keys=_columns(spec, file, "index_columns"),
+        name=_matching(NAME, document["name"]),
+        version=_matching(VERSION, document["version"]),
+        keys=_types(spec["index_columns"]),
         timeline=Timeline(
-            event=_text(spec, file, "source", "timestamp_column", "name"),
+            event=source["timestamp_column"]["name"],
             arrival=tags.get("arrival_column"),
-            delay=_length(spec["source"].get("source_delay"), file),
+            delay=timedelta(**(source.get("source_delay") or {})),
         ),
-        features=_columns(spec, file, "features"),
-        lookback=None if lookback is None else _length(lookback, file),
-        source_lookback=_length(spec.get("source_lookback"), file),
-        source=_text(spec, file, "source", "path"),
-        local_source=path.parent / str(tags["local_source"]) if "local_source" in tags else None,
-        schedule=_length({"seconds": unit * schedule.get("interval", 0)}, file) or None,
+        features=_types(spec["features"]),
+        lookback=None if lookback is None else timedelta(**lookback),
+        source_lookback=timedelta(**(spec.get("source_lookback") or {})),
+        local_source=path.parent / tags["local_source"] if "local_source" in tags else None,
+        schedule=timedelta(seconds=unit * schedule.get("interval", 0)) or None,
         code=module_file,
-        transformer=name,
+        transformer=transformer,
         digest=digest.hexdigest(),
     )
 
 
-def _load(path: Path) -> Mapping[str, Any]:
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FeatureError("missing-file", f"{path} does not exist", "a YAML file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        problem = " ".join(str(error).split())
-        raise FeatureError("unreadable-file", f"{path}: {problem}", "YAML in UTF-8") from error
-    if not isinstance(document, dict):
-        raise FeatureError("wrong-definition", f"{path} has no fields", "a YAML mapping")
-    return document
-
-
-def _text(
-    document: Mapping[str, Any], path: Path, *fields: str, form: re.Pattern[str] = _TEXT
-) -> str:
-    value: Any = document
-    for field in fields:
-        value = value.get(field) if isinstance(value, dict) else None
-    if not isinstance(value, str | int) or not form.fullmatch(str(value)):
-        message = f"{path}: `{'.'.join(fields)}` is {value!r}"
-        raise FeatureError("wrong-definition", message, f"text: {form.pattern}")
+def _matching(form: re.Pattern[str], value: object) -> str:
+    if not form.fullmatch(str(value)):
+        raise ValueError(f"{value!r} does not match {form.pattern}")
     return str(value)
 
 
-def _columns(document: Mapping[str, Any], path: Path, field: str) -> dict[str, str]:
-    columns = document.get(field)
-    if not isinstance(columns, list) or not columns:
-        raise FeatureError("wrong-definition", f"{path}: `{field}` is {columns!r}", "a list")
-    types = {_text(column, path, "name"): _text(column, path, "type") for column in columns}
-    for name, kind in types.items():
-        if kind not in TYPES:
-            message = f"{path}: the type of `{name}` is `{kind}`"
-            raise FeatureError("wrong-definition", message, ", ".join(TYPES))
+def _types(columns: list[dict[str, str]]) -> dict[str, str]:
+    types = {column["name"]: column["type"] for column in columns}
+    if len(types) < len(columns) or not {*types.values()} <= {*TYPES}:
+        raise ValueError(f"a name is there twice, or a type is none of {', '.join(TYPES)}")
     return types
-
-
-def _length(value: object, path: Path) -> timedelta:
-    """Return the length of Azure ML's `{days, hours, minutes}`; absent is zero."""
-    try:
-        return timedelta(**(value or {}))  # type: ignore[arg-type]
-    except (TypeError, OverflowError):
-        expected = "days, hours and minutes"
-        raise FeatureError("wrong-definition", f"{path}: length {value!r}", expected) from None

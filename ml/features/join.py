@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -30,29 +31,31 @@ def point_in_time(
 ) -> pl.DataFrame:
     """Return the labels, in their order, with the features of the latest event known at `time`.
 
-    Among the rows with the label's keys that were available at `time` (at or before it), the one
-    with the latest event counts. Rows of the same event are corrections of each other: the one
-    that became available last counts, then the last of the table. Features are null without such
-    a row, and where its event is `lookback` or longer before `time`.
+    Among the rows with the label's keys that were available at `time`, the one with the latest
+    event counts; of one event, the row that became available last, then the last of the table.
+    Features are null without such a row, and where its event is `lookback` or longer before `time`.
 
     A row that becomes available after a newer event of its keys is never the latest known one.
-    Without these rows, events are in the order of availability, so one as-of join on availability
-    is exact, in O(n log n), however many rows an entity has and however late they are.
+    Without these rows one as-of join on availability is exact, in O(n log n).
 
-    Memory: sorted copies of the keys, two times and the positions of `rows`.
-
-    Raises FeatureError for a column that is missing, of another type than its partner, or twice.
+    Memory: sorted copies of the keys, two times and the positions of `rows`. Raises FeatureError
+    for a column that is missing, of another type than its partner, or twice.
     """
-    twice = sorted({*features} & {*labels.columns})
-    if twice:
-        raise FeatureError("column-twice", f"the labels have a column `{twice[0]}`", "other names")
+    names = [*labels.columns, *features]
+    for name in features:
+        if names.count(name) > 1:
+            raise FeatureError("column-twice", f"two columns are called `{name}`", "other names")
     moments = instants(labels, time).alias(_TIME)
     known = placed(rows, timeline, keys)
-    missing = [name for name in (*features, *keys) if name not in known.columns]
-    if missing:
-        raise FeatureError("missing-column", f"there is no column `{missing[0]}`", "each feature")
+    for name in features:
+        if name not in rows.columns:
+            raise FeatureError("missing-column", f"there is no column `{name}`", "each feature")
     for key in keys:
-        _same_type(labels, rows, key)
+        if key not in labels.columns:
+            raise FeatureError("missing-column", f"the labels have no column `{key}`", "each key")
+        ours, theirs = labels.schema[key], rows.schema[key]
+        if ours != theirs:
+            raise FeatureError("wrong-type", f"`{key}` of the labels is {ours}", str(theirs))
     known = (
         known.lazy()  # polars then sorts and filters in one pass
         .select(*keys, EVENT, AVAILABLE, ROW)
@@ -107,28 +110,10 @@ def point_in_time_of_files(
     needed = [*keys, *features, timeline.event, timeline.arrival or timeline.event]
     rows = pl.scan_parquet([*files], hive_partitioning=False).select(*dict.fromkeys(needed))
     numbered = labels.with_row_index(_NUMBER)
+    join = partial(point_in_time, keys=keys, time=time, timeline=timeline, lookback=lookback)
     joined = []
     for number in range(parts):
         with readable(files[0].parent, "files that a materialisation wrote"):
             table = rows.filter(part == number).collect(engine="streaming")
-        mine = numbered.filter(part == number)
-        joined.append(
-            point_in_time(
-                mine,
-                table,
-                keys=keys,
-                time=time,
-                timeline=timeline,
-                features=features,
-                lookback=lookback,
-            )
-        )
+        joined.append(join(numbered.filter(part == number), table, features=features))
     return pl.concat(joined).sort(_NUMBER).drop(_NUMBER)
-
-
-def _same_type(labels: pl.DataFrame, rows: pl.DataFrame, key: str) -> None:
-    if key not in labels.columns:
-        raise FeatureError("missing-column", f"the labels have no column `{key}`", "each key")
-    ours, theirs = labels.get_column(key).dtype, rows.get_column(key).dtype
-    if ours != theirs:
-        raise FeatureError("wrong-type", f"`{key}` of the labels is {ours}", f"{theirs}")

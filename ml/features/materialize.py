@@ -3,9 +3,8 @@
     python -m ml.features.materialize --set card_payments.yml --source DIR --store DIR
 
 STORE/NAME/VERSION/offline/ has `state.json` and `date=YYYY-MM-DD/DIGEST.parquet`, by the UTC date
-of the event. A file is named after its content and never changed; `state.json` lists the files that
-count and is replaced last. A run that is killed therefore changes nothing, and the next one starts
-from the last complete state.
+of the event. A file never changes; `state.json` lists those that count and is replaced last, so a
+killed run changes nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from ml.features.store import State, folder, partition, refresh, state
 from ml.features.timeline import FeatureError
 
 _NEW, _FIRST = "__new__", "__first__"
+_TRIED = 20  # rows that a plan transforms
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def plan(
     known source file has changed.
 
     Memory: the largest new source file, or the keys and times of the rows that arrived since the
-    first one of the new files did. Raises FeatureError for a source that cannot be read.
+    first one of the new files did. Raises FeatureError for a source that cannot be read, and for
+    what the transformation of its first rows has wrong.
     """
     last = state(feature_set, store)
     is_current = last.digest == feature_set.digest
@@ -97,6 +98,9 @@ def plan(
                 reasons[day] = "new"
             elif day in affected:
                 reasons[day] = f"rows of {new[0]}" + (f" and {len(new) - 1} more" * (len(new) > 1))
+    if reasons:
+        with source.texts_named(feature_set, source_path):
+            feature_set.transform(rows.head(_TRIED).drop(_NEW, EVENT, AVAILABLE).collect())
     return Plan(dict(sorted(reasons.items())), last, sources, window, counts, rows)
 
 
@@ -146,33 +150,29 @@ def materialize(
 ) -> Plan:
     """Write the partitions that `plan` names, then the latest values per entity.
 
-    `notify` gets the date and rows of each partition.
+    `notify` gets the date and rows of each partition. The result is bit-identical to one from
+    scratch of the same source and window, provided that a transformed row depends only on rows of
+    its keys within `source_lookback`.
 
-    The result is bit-identical to a materialisation from scratch of the same source and window,
-    provided that a transformed row depends only on rows of its keys within `source_lookback`.
-    A second run at the same time raises FeatureError (`store-locked`). Raises it too for what the
-    source, the transformation or the store's files have wrong.
-
-    Memory: as `plan`; then, for some dates at a time, their source and transformed rows with those
-    of the lookback: at most `rows` of the dates, or one date.
+    Memory: as `plan`; then the source and transformed rows of some dates at a time with those of
+    the lookback: at most `rows` of the dates, or one date. Raises FeatureError for a second run at
+    the same time, a store that cannot be written, and what the source or transformation has wrong.
     """
     place = folder(feature_set, store) / "offline"
-    place.mkdir(parents=True, exist_ok=True)
     with _locked(place):
         _remove_unreferenced(place, state(feature_set, store))
         planned = plan(feature_set, source_path, store, start, end)
         partitions = dict(planned.state.partitions)
         for days in _chunks(planned, rows):
-            tables = _transformed(feature_set, planned, days)
+            with source.texts_named(feature_set, source_path):
+                tables = _transformed(feature_set, planned, days)
             for day in days:
                 table = tables.get(day)
                 partitions[day] = None if table is None else _write_partition(place, day, table)
                 notify(day, 0 if table is None else len(table))
-        current = State(
-            feature_set.digest, planned.window, planned.sources, dict(sorted(partitions.items()))
-        )
-        written = json.dumps(asdict(current), indent=1).encode()
-        write_file(place / "state.json", written)
+        ordered = dict(sorted(partitions.items()))
+        current = State(feature_set.digest, planned.window, planned.sources, ordered)
+        write_file(place / "state.json", json.dumps(asdict(current), indent=1).encode())
         if not any(partitions.values()):
             return planned
         online = SqliteStore(feature_set, local_path(feature_set, store))
@@ -248,7 +248,13 @@ def _remove_unreferenced(place: Path, current: State) -> None:
 
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
-    with (place / "lock").open("w") as stream:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        stream = (place / "lock").open("w")
+    except OSError as error:
+        expected = "a folder that can be written: --store DIR"
+        raise FeatureError("cannot-write", f"{place}: {error.strerror}", expected) from error
+    with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -264,8 +270,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--source", type=Path, help="A file or folder; default: local_source.")
     parser.add_argument("--store", type=Path, required=True, help="The store's folder.")
     parser.add_argument("--online", help="A Redis URL to put the latest values in, too.")
-    parser.add_argument("--start", type=date.fromisoformat, help="First date, YYYY-MM-DD.")
-    parser.add_argument("--end", type=date.fromisoformat, help="Last date, YYYY-MM-DD.")
     options = parser.parse_args(arguments)
     try:
         feature_set = read(options.set)
@@ -276,9 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
             feature_set,
             source_path,
             options.store,
-            options.start,
-            options.end,
-            lambda day, rows: print(f"{day}: {rows:,} rows", flush=True),
+            notify=lambda day, rows: print(f"{day}: {rows:,} rows", flush=True),
         )
         if options.online:
             refresh(feature_set, options.store, open_store(feature_set, options.online))

@@ -1,8 +1,4 @@
-"""The latest values per entity, for an endpoint: in SQLite or Redis. Lookups need no polars.
-
-An entity's value is the one that the join would use: of the latest event among the rows available
-so far, and of its corrections the one that became available last.
-"""
+"""The latest values per entity, as the join would use them, in SQLite or Redis, without polars."""
 
 from __future__ import annotations
 
@@ -14,10 +10,15 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ml.features.definition import FeatureSet
 from ml.features.timeline import FeatureError
+
+if TYPE_CHECKING:
+    from ml.features.entra import EntraSignIn
 
 # Event and availability in nanoseconds, and the values as JSON, by key.
 Encoded = tuple[str, int, int, str]
@@ -36,33 +37,37 @@ class Answer:
     age: timedelta | None  # since `event`
 
 
-class OnlineStore(Protocol):
-    """Where the latest values of one feature set are."""
-
-    def put(self, rows: Sequence[Encoded]) -> None:
-        """Store rows that are not older than those stored, all or none for each entity."""
-
-    def get(self, key: str) -> tuple[int, str] | None:
-        """Return the event and the values of an entity; None where it is unknown.
-
-        Raises FeatureError when the store cannot be reached.
-        """
-
-
 def open_store(feature_set: FeatureSet, address: str) -> OnlineStore:
     """Return the store at a URL of Redis (redis://, rediss://), or in the folder of a local store.
 
-    It connects with the first lookup. Raises ValueError for a URL that is malformed.
+    `?credential=azure.identity:DefaultAzureCredential` signs in by Entra ID, with the tokens of an
+    object of this class. It connects with the first lookup. Raises FeatureError for a URL that is
+    malformed.
     """
-    if not address.startswith(("redis://", "rediss://")):
+    if "://" not in address:
         return SqliteStore(feature_set, local_path(feature_set, Path(address)))
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
+    from ml.features.entra import EntraSignIn
+
     times = {"socket_timeout": REDIS_TIMEOUT_S, "socket_connect_timeout": REDIS_TIMEOUT_S}
-    client = redis.Redis.from_url(address, retry=Retry(NoBackoff(), 1), **times)
-    return RedisStore(feature_set, client)
+    try:
+        url = urlsplit(address)
+        options = dict(parse_qsl(url.query))
+        name = options.pop("credential", None)
+        sign_in = EntraSignIn(resolve_name(name)()) if name else None
+        client = redis.Redis.from_url(
+            url._replace(query=urlencode(options)).geturl(),
+            retry=Retry(NoBackoff(), 1),
+            credential_provider=sign_in,
+            **times,
+        )
+    except (ValueError, ImportError, AttributeError, TypeError) as error:
+        expected = "rediss://HOST:PORT, and to sign in by Entra ID ?credential=MODULE:CLASS"
+        raise FeatureError("wrong-address", f"URL of Redis: {error}", expected) from error
+    return RedisStore(feature_set, client, sign_in)
 
 
 def key_of(values: Sequence[object]) -> str:
@@ -108,11 +113,7 @@ def _read(kind: str, value: Any) -> object:
 
 
 class SqliteStore:
-    """Latest values in a file, one row per entity.
-
-    `put` replaces the file, so a reader waits for nobody and needs no right to write. One writer at
-    a time.
-    """
+    """Latest values in a file that `put` replaces: a reader waits for nobody. One writer."""
 
     def __init__(self, feature_set: FeatureSet, path: Path) -> None:
         """Keep the values in the file; the first `put` creates it."""
@@ -121,7 +122,7 @@ class SqliteStore:
         self._opened: tuple[int, int] | None = None
 
     def put(self, rows: Sequence[Encoded]) -> None:
-        """Store the rows; those of another definition are dropped."""
+        """Store rows that are not older than those stored; drop those of another definition."""
         with closing(sqlite3.connect(":memory:")) as connection:
             if self._path.exists():
                 connection.deserialize(self._path.read_bytes())
@@ -143,26 +144,26 @@ class SqliteStore:
             write_file(self._path, connection.serialize())
 
     def get(self, key: str) -> tuple[int, str] | None:
-        """Return the event and the values of an entity.
+        """Return the event and the values of an entity; None where it is unknown.
 
         Raises FeatureError when the file does not exist or is of another definition.
         """
         try:
             file = self._path.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise self._unusable("does not exist") from None
         if (file.st_ino, file.st_mtime_ns) != self._opened:
             uri = f"{self._path.absolute().as_uri()}?mode=ro&immutable=1"
             self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
-            try:
-                version = self._connection.execute("PRAGMA user_version").fetchone()
-            except sqlite3.DatabaseError as error:
-                raise self._unusable(f"cannot be read: {error}") from error
-            if version != (self._definition,):
-                raise self._unusable("was written from another definition or code")
             self._opened = (file.st_ino, file.st_mtime_ns)
-        query = "SELECT event, features FROM latest WHERE key = ?"
-        row: tuple[int, str] | None = self._connection.execute(query, (key,)).fetchone()
+        try:
+            version = self._connection.execute("PRAGMA user_version").fetchone()
+            query = "SELECT event, features FROM latest WHERE key = ?"
+            row: tuple[int, str] | None = self._connection.execute(query, (key,)).fetchone()
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(f"cannot be read: {error}") from error
+        if version != (self._definition,):
+            raise self._unusable("was written from another definition or code")
         return row
 
     def _unusable(self, why: str) -> FeatureError:
@@ -171,11 +172,7 @@ class SqliteStore:
 
 
 class RedisStore:
-    """Latest values in Redis, a hash per entity.
-
-    `client` is a `redis.Redis`; for Azure Managed Redis, with TLS and a credential provider for
-    Entra ID.
-    """
+    """Latest values in Redis, a hash per entity."""
 
     # Times are compared as texts of equal length: Lua's numbers have 53 bits.
     _PUT = """
@@ -184,47 +181,50 @@ class RedisStore:
     return redis.call('HSET', KEYS[1], 'event', ARGV[1], 'available', ARGV[2], 'features', ARGV[3])
     """
 
-    def __init__(self, feature_set: FeatureSet, client: Any) -> None:
-        """Keep the values under the name, the version and the digest of the definition."""
+    def __init__(
+        self, feature_set: FeatureSet, client: Any, sign_in: EntraSignIn | None = None
+    ) -> None:
+        """`client` is a `redis.Redis`, and `sign_in` its credential provider, if it has one."""
         name, version, digest = feature_set.name, feature_set.version, feature_set.digest[:7]
         self._prefix = f"features:{name}:{version}:{digest}:"
-        self._client = client
+        self._client, self._sign_in = client, sign_in
 
     def put(self, rows: Sequence[Encoded]) -> None:
-        """Store each row in one step of the server; a repeat after a failure is harmless."""
+        """Store rows that are not older than those stored, each in one step of the server."""
         put = self._client.register_script(self._PUT)
         with self._client.pipeline(transaction=False) as pipeline:
             for key, event, available, values in rows:
                 times = [f"{time + 2**63:020}" for time in (event, available)]
                 put(keys=[self._prefix + key], args=[*times, values], client=pipeline)
-            with _reached():
+            with self._reached():
                 pipeline.execute()
 
     def get(self, key: str) -> tuple[int, str] | None:
-        """Return the event and the values of an entity."""
-        with _reached():
+        """Return the event and the values of an entity; None where it is unknown."""
+        with self._reached():
             event, values = self._client.hmget(self._prefix + key, "event", "features")
         return None if event is None else (int(event) - 2**63, values.decode())
 
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Renew the sign-in if it is due, and turn an error of the client into a FeatureError."""
+        import redis
 
-@contextmanager
-def _reached() -> Iterator[None]:
-    """Turn an error of the client into a FeatureError."""
-    import redis
+        if self._sign_in is not None and self._sign_in.is_due:
+            self._client.connection_pool.disconnect(inuse_connections=False)
+        try:
+            yield
+        except redis.RedisError as error:
+            message = f"Redis: {type(error).__name__}: {error}"
+            expected = "a server that answers; check its URL, network and credentials"
+            raise FeatureError("feature-store-unreachable", message, expected) from error
 
-    try:
-        yield
-    except redis.RedisError as error:
-        message = f"Redis: {type(error).__name__}: {error}"
-        expected = "a server that answers; check its URL, network and credentials"
-        raise FeatureError("feature-store-unreachable", message, expected) from error
+
+OnlineStore = SqliteStore | RedisStore
 
 
 def local_path(feature_set: FeatureSet, store: Path) -> Path:
-    """Return the SQLite file of a feature set's version in a store.
-
-    All of them are below `online`, the only folder of a store that a model server reads.
-    """
+    """Return the SQLite file of a version, below the only folder that a model server reads."""
     return store / "online" / feature_set.name / f"{feature_set.version}.sqlite"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from ml.features.availability import AVAILABLE, EVENT, instants, placed, readable
+from ml.features.availability import AVAILABLE, EVENT, placed, readable
 from ml.features.definition import ARRIVAL, FeatureSet
 from ml.features.online import Encoded, OnlineStore, key_of
 from ml.features.timeline import FeatureError
@@ -44,6 +44,9 @@ def state(feature_set: FeatureSet, store: Path) -> State:
         return State(**{**document, "window": window and (window[0], window[1])})
     except FileNotFoundError:
         return State()
+    except OSError as error:
+        message = f"{path}: {error.strerror}"
+        raise FeatureError("unreadable-state", message, "a folder: --store DIR") from error
     except (ValueError, TypeError, KeyError, IndexError) as error:
         expected = "a state that a materialisation wrote; delete the folder to start again"
         raise FeatureError("unreadable-state", f"{path}: {error}", expected) from error
@@ -71,9 +74,8 @@ def files(feature_set: FeatureSet, store: Path) -> list[Path]:
 def stored(feature_set: FeatureSet, store: Path, least: float = inf) -> pl.DataFrame:
     """Return the materialised rows: keys, event time, `arrival` and the features.
 
-    Those of the last days alone that have at least `least` rows together.
-
-    Raises FeatureError as `files` does, and for a file that is missing or truncated.
+    Those of the last days alone that have at least `least` rows together. Raises FeatureError as
+    `files` does, and for a file that is missing or truncated.
     """
     paths, tables = files(feature_set, store), list[pl.DataFrame]()
     while paths and sum(map(len, tables)) < least:
@@ -99,22 +101,17 @@ class Age:
 def ages(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> tuple[Age, Age]:
     """Return the ages of the newest event and arrival of at least one row, at a time.
 
-    An event is too old when the lookback excludes it from the join. An arrival is too old when the
-    schedule should have brought a later one: its interval and the source's delay have passed.
+    An event is too old when the lookback excludes it from the join, an arrival when the schedule's
+    interval and the source's delay have passed.
     """
     due = feature_set.schedule and feature_set.schedule + feature_set.timeline.delay
-    event = _newest(rows, feature_set.timeline.event)
-    arrival = _newest(rows, ARRIVAL)
+    event, arrival = rows.select(
+        pl.col(feature_set.timeline.event, ARRIVAL).dt.convert_time_zone("UTC").max()
+    ).row(0)
     return (
         Age("event", event, at - event, feature_set.lookback),
         Age("arrival", arrival, at - arrival, due),
     )
-
-
-def _newest(rows: pl.DataFrame, column: str) -> datetime:
-    last = instants(rows, column).dt.cast_time_unit("us").max()
-    assert isinstance(last, datetime)
-    return last
 
 
 def _table(path: Path) -> pl.DataFrame:
@@ -128,12 +125,8 @@ def partition(day: str, digest: str) -> str:
     return f"date={day}/{digest}.parquet"
 
 
-def latest(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> list[Encoded]:
+def latest(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> pl.DataFrame:
     """Return the row of each entity that counts at a time, from transformed rows."""
-    return _encoded(feature_set, _known(feature_set, rows, at))
-
-
-def _known(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> pl.DataFrame:
     keys = list(feature_set.keys)
     return (
         placed(rows, feature_set.transformed, keys)
@@ -143,11 +136,12 @@ def _known(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> pl.Data
     )
 
 
-def _encoded(feature_set: FeatureSet, known: pl.DataFrame) -> list[Encoded]:
+def encode(feature_set: FeatureSet, rows: pl.DataFrame) -> list[Encoded]:
+    """Return rows of `latest` as an online store keeps them."""
     parts = (
-        known.select(list(feature_set.keys)).rows(),
-        known.select(pl.col(EVENT, AVAILABLE).to_physical()).rows(),
-        known.select(_written(feature_set)).rows(),
+        rows.select(list(feature_set.keys)).rows(),
+        rows.select(pl.col(EVENT, AVAILABLE).to_physical()).rows(),
+        rows.select(_written(feature_set)).rows(),
     )
     return [(key_of(key), *times, json.dumps(row)) for key, times, row in zip(*parts, strict=True)]
 
@@ -171,9 +165,9 @@ def refresh(
     keys, moment = list(feature_set.keys), at or datetime.now(UTC)
     newest: pl.DataFrame | None = None
     for path in reversed(files(feature_set, store)):  # by event: an earlier day has no newer one
-        rows = _known(feature_set, _table(path), moment)
+        rows = latest(feature_set, _table(path), moment)
         earlier = rows if newest is None else rows.join(newest, on=keys, how="anti")
         newest = earlier if newest is None else pl.concat([newest, earlier])
     assert newest is not None
-    online.put(_encoded(feature_set, newest))
+    online.put(encode(feature_set, newest))
     return len(newest)

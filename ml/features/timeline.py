@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 
+SHORTEST, LONGEST = timedelta(hours=1), timedelta(days=90)  # of a window
 # How far back of an event the rows reach that a transformation is given: its `source_lookback`.
 # Windows are called by the transformation, which knows no definition.
 reach: ContextVar[timedelta | None] = ContextVar("reach", default=None)
@@ -14,8 +15,10 @@ reach: ContextVar[timedelta | None] = ContextVar("reach", default=None)
 class FeatureError(Exception):
     """A table that cannot be joined: which column, which row, and what is expected."""
 
-    def __init__(self, code: str, message: str, expected: str) -> None:
-        """`message` names the column and, if there is one, the row (from 0)."""
+    def __init__(self, code: str, message: str, expected: str, row: int | None = None) -> None:
+        """`message` names the column; `row` is the position in the table, from 0."""
+        self.problem, self.row = message, row
+        message = message if row is None else f"row {row}: {message}"
         super().__init__(f"{message}; expected: {expected}")
         self.code = code
         self.message = message

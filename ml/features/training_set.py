@@ -58,11 +58,9 @@ def training_set(
     With a `store`, the features are the materialised ones. Without one, they are computed from
     `sources` (a file or folder by the name of the set; default: the set's local source).
 
-    Memory: the labels with all features, and the rows of one set at a time; of a materialised set
-    `memory` bytes, as `point_in_time_of_files`.
-
-    Raises FeatureError for what the join rejects, a set that is not materialised from this
-    definition, a source that is missing, and a feature that two sets have.
+    Memory: the labels with all features, and the rows of one set at a time, or `memory` bytes of
+    them as in `point_in_time_of_files`. Raises FeatureError for what the join rejects, a set that
+    is not materialised from this definition, a missing source, and a feature that two sets have.
     """
     table, joined = labels, []
     moments = instants(labels, time)
@@ -71,6 +69,10 @@ def training_set(
         if twice:
             message = f"{feature_set.file}: the table already has a column `{twice[0]}`"
             raise FeatureError("column-twice", message, "another name")
+        for key in feature_set.keys:
+            if key not in labels.columns:
+                message = f"{feature_set.file}: the labels have no column `{key}`"
+                raise FeatureError("missing-column", message, "each key")
         path = (sources or {}).get(feature_set.name, feature_set.local_source)
         table = _join(table, feature_set, time, store, path, memory)
         used = table.get_column(_USED).drop_nulls()
@@ -104,7 +106,9 @@ def _join(
         joined = point_in_time_of_files(asked, files(feature_set, store), memory=memory, **words)
     elif path is not None:
         rows = pl.concat(source.scan(feature_set, source.files(path)).values()).collect()
-        joined = point_in_time(asked, feature_set.transform(rows), **words)
+        with source.texts_named(feature_set, path):
+            transformed = feature_set.transform(rows)
+        joined = point_in_time(asked, transformed, **words)
     else:
         message = f"{feature_set.file}: there is no source on this machine"
         raise FeatureError("missing-source", message, "a tag `local_source`")
@@ -112,11 +116,8 @@ def _join(
 
 
 def _range(times: pl.Series) -> tuple[datetime | None, datetime | None]:
-    if times.is_empty():
-        return None, None
-    utc = times.dt.convert_time_zone("UTC").dt.cast_time_unit("us")
-    first, last = utc.min(), utc.max()
-    assert isinstance(first, datetime) and isinstance(last, datetime)
+    utc = times.dt.convert_time_zone("UTC").to_frame("time")
+    first, last = utc.select(first=pl.col("time").min(), last=pl.col("time").max()).row(0)
     return first, last
 
 

@@ -11,9 +11,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml.features.availability import AVAILABLE, EVENT, ROW, placed
-from ml.features.timeline import FeatureError, Timeline, reach
+from ml.features.timeline import LONGEST, SHORTEST, FeatureError, Timeline, reach
 
-SHORTEST, LONGEST = timedelta(hours=1), timedelta(days=90)
 # Rows of windows that are in memory at a time, with the columns of the features.
 _CHUNK = 4_000_000
 _CODE, _WINDOW = "__code__", "__window__"
@@ -36,23 +35,26 @@ def windows(
 ) -> pl.DataFrame:
     """Return the keys, event time, arrival and one column for each window, a row for each arrival.
 
-    When rows of an entity become available, its features are computed from what is known by then:
-    the rows available at that moment with an event in (latest - length, latest], where `latest` is
-    the latest event known. `timeline.event` is that latest event, and `arrival` the moment. A late
-    row thus adds a correction that counts from its arrival; no value uses a row before it arrived.
-    Join the result with `Timeline(timeline.event, "arrival")`.
+    Each time that rows of an entity become available, its features are computed from those
+    available by then with an event in (latest - length, latest], where `latest` is the latest event
+    known. `timeline.event` is that event, and `arrival` the moment, so a late row adds a correction
+    that counts from its arrival. Join the result with `Timeline(timeline.event, "arrival")`.
 
-    A value depends on the known rows in the window alone (in the order of event, availability and
-    position), so that it is bit-identical however the history is cut into runs.
+    The rows are in the order of event, availability and position, so that a value is bit-identical
+    however the history is cut into runs.
 
     `sum` and `mean` ignore nulls (0 and null when nothing is left), `distinct` counts the values
     without nulls, `last` is the value of the latest event, null included, and `time_since` is the
     seconds since the event before the latest one, null without one.
 
-    Time and memory: proportional to the rows in all windows, in chunks of 4 million rows.
+    Time: proportional to the rows in all windows. Memory: 4 million of them.
 
     Raises FeatureError for what `placed` rejects and for a window that cannot be computed.
     """
+    columns_of_result = [*keys, timeline.event, "arrival", *(feature.name for feature in features)]
+    for name in columns_of_result:
+        if columns_of_result.count(name) > 1:
+            raise FeatureError("column-twice", f"two columns are called `{name}`", "other names")
     for feature in features:
         _check(feature, rows)
     known = placed(rows, timeline, keys)

@@ -26,6 +26,14 @@ materialization_settings:
     frequency: day
     interval: 1
 """
+ENTITY = """\
+$schema: http://azureml/sdk-2-0/FeatureStoreEntity.json
+name: account
+version: "1"
+index_columns:
+  - name: account
+    type: string
+"""
 SPEC = """\
 $schema: http://azureml/sdk-2-0/FeatureSetSpec.json
 source:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -43,25 +43,29 @@ def test_the_digest_changes_with_each_file(account_payments: FeatureSet, tmp_pat
 @pytest.mark.parametrize(
     ("file", "before", "after", "message"),
     [
-        ("set", "name: account_payments\n", "", "`name` is None"),
-        ("set", "name: account_payments", "name: ../../out", "`name` is '../../out'"),
-        ("set", 'version: "1"', 'version: ".."', "`version` is '..'"),
-        ("spec", "payments.Payments", "....etc.Payments", "is '....etc.Payments'"),
-        ("set", SET, "[]", "has no fields"),
-        ("set", SET, "a: [", "account_payments.yml: while parsing"),
+        ("set", "name: account_payments\n", "", "KeyError: 'name'"),
+        ("set", "name: account_payments", "name: ../../out", "'../../out' does not match"),
+        ("set", 'version: "1"', 'version: ".."', "'..' does not match"),
+        ("spec", "payments.Payments", "....etc.Payments", "'....etc.Payments' does not match"),
+        ("set", SET, "[]", "TypeError"),
+        ("set", SET, "", "TypeError"),
+        ("set", SET, "a: [", "while parsing"),
         ("set", "./account_payments", "./nothing", "FeatureSetSpec.yaml does not exist"),
-        ("spec", "type: long", "type: number", "the type of `count_3h` is `number`"),
-        ("spec", "    name: event\n", "", "`source.timestamp_column.name` is None"),
-        ("spec", "minutes: 5", "days: 99999999999", "length {'days': 99999999999}"),
-        ("spec", "minutes: 5", "fortnights: 5", "length {'fortnights': 5}"),
+        ("set", "tags:\n", "tags: [a]\nother:\n", "AttributeError"),
+        ("set", SET[SET.index("  offline") :], "  - a", "AttributeError"),
+        ("spec", "name: spent_30h", "name: count_3h", "a name is there twice"),
+        ("spec", "type: long", "type: number", "a type is none of string, "),
+        ("spec", "    name: event\n", "", "TypeError"),
+        ("spec", "minutes: 5", "days: 99999999999", "OverflowError"),
+        ("spec", "minutes: 5", "fortnights: 5", "'fortnights'"),
         ("spec", "payments.Payments", "other.Payments", "other.py does not exist"),
-        ("spec", SPEC[SPEC.index("index") : SPEC.index("source_l")], "", "`index_columns` is None"),
+        ("spec", SPEC[SPEC.index("index") : SPEC.index("source_l")], "", "'index_columns'"),
     ],
 )
 def test_what_is_wrong_names_the_file(
     file: str, before: str, after: str, message: str, tmp_path: Path
 ) -> None:
-    """And the field."""
+    """And what `ml check` then says more about."""
     path = write_set(tmp_path)
     changed = path if file == "set" else tmp_path / "account_payments/FeatureSetSpec.yaml"
     changed.write_text(changed.read_text().replace(before, after))
@@ -99,3 +103,15 @@ def test_a_transformation_that_fails_is_an_error(
             )
         )
     assert message in caught.value.message and str(code) in caught.value.message
+
+
+def test_a_feature_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
+    """With the file of the code and the row of its table."""
+    path = write_set(tmp_path)
+    code = tmp_path / "account_payments/transformation/payments.py"
+    ratio = 'timeline=TIMELINE).with_columns(spent_30h=pl.col("spent_30h") / 0)'
+    code.write_text(CODE.replace("timeline=TIMELINE)", ratio))
+    time = [datetime(2026, 3, 1, tzinfo=UTC)]
+    rows = pl.DataFrame({"account": ["a"], "event": time, "written": time, "amount": [1.0]})
+    with pytest.raises(FeatureError, match=rf"{code}: row 0: `spent_30h` is inf"):
+        read(path).transform(rows)

@@ -118,6 +118,7 @@ def test_zones_are_compared_as_instants() -> None:
         ),
         (pl.lit(None).cast(pl.String).alias("account"), "empty-key", "row 0: `account`"),
         (pl.col("event").dt.offset_by("7973y"), "time-out-of-range", "row 0: `event` is 9999"),
+        (pl.lit(float("nan")).alias("value"), "not-finite", "row 0: `value` is nan"),
         (pl.lit(1).alias("account"), "wrong-type", "`account` of the labels is String"),
     ],
 )
@@ -135,6 +136,7 @@ def test_a_table_that_has_no_answer(change: pl.Expr, code: str, says: str) -> No
         ({"timeline": Timeline("when")}, "missing-column"),
         ({"features": ["time"]}, "column-twice"),
         ({"features": ["other"]}, "missing-column"),
+        ({"features": ["value", "value"]}, "column-twice"),
     ],
 )
 def test_settings_that_have_no_answer(words: dict[str, object], code: str) -> None:

@@ -23,7 +23,7 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 ZONE = pl.Datetime("us", "UTC")
 TYPES = {"account": pl.String, "event": ZONE, "written": ZONE, "amount": pl.Float64}
-Row = tuple[str, datetime, datetime, float]
+Row = tuple[str, datetime, datetime, float | None]
 TIMES = st.integers(0, 150).map(lambda hours: START + hours * HOUR)
 AMOUNTS = st.integers(-9, 9).map(lambda number: number / 7)
 ROWS = st.lists(st.tuples(st.sampled_from("aab"), TIMES, TIMES, AMOUNTS), min_size=1, max_size=8)
@@ -31,11 +31,15 @@ ROWS = st.lists(st.tuples(st.sampled_from("aab"), TIMES, TIMES, AMOUNTS), min_si
 
 def write(folder: Path, name: str, rows: list[Row]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    pl.DataFrame(rows, schema=TYPES, orient="row").write_parquet(folder / name)
+    table = pl.DataFrame(rows, schema=TYPES, orient="row")
+    if name.endswith(".csv"):
+        table.write_csv(folder / name, datetime_format="%+")
+    else:
+        table.write_parquet(folder / name)
     return folder
 
 
-def payment(hours: float, late: float = 0, amount: float = 1, account: str = "a") -> Row:
+def payment(hours: float, late: float = 0, amount: float | None = 1, account: str = "a") -> Row:
     event = START + hours * HOUR
     return account, event, event + late * HOUR, amount
 
@@ -51,9 +55,10 @@ def content(feature_set: FeatureSet, store: Path) -> dict[str, str]:
 @given(
     batches=st.lists(st.tuples(ROWS, st.booleans(), st.integers(0, 99)), min_size=1, max_size=5),
     most=st.sampled_from([1, 5, 1000]),
+    kind=st.sampled_from(["parquet", "csv"]),
 )
 def test_several_runs_write_the_bytes_of_one(
-    batches: list[tuple[list[Row], bool, int]], most: int, account_payments: FeatureSet
+    batches: list[tuple[list[Row], bool, int]], most: int, kind: str, account_payments: FeatureSet
 ) -> None:
     """Files with late, duplicate and unordered rows, in any order of their names, some dates at a
     time.
@@ -61,7 +66,7 @@ def test_several_runs_write_the_bytes_of_one(
     with TemporaryDirectory() as folder:
         source, store = Path(folder, "source"), Path(folder, "store")
         for number, (rows, is_run, name) in enumerate(batches):
-            write(source, f"{name}-{number}.parquet", rows)
+            write(source, f"{name}-{number}.{kind}", rows)
             if is_run:
                 materialize(account_payments, source, store, rows=most)
         materialize(account_payments, source, store, rows=most)
@@ -134,6 +139,29 @@ def test_a_plan_writes_nothing(account_payments: FeatureSet, tmp_path: Path) -> 
     source = write(tmp_path / "source", "1.parquet", [payment(0)])
     planned = plan(account_payments, source, tmp_path / "store")
     assert planned.partitions == {"2026-03-01": "new"} and not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "message"),
+    [
+        ('"count_3h"', '"count"', "missing-column", "there is no column `count_3h`"),
+        ('"count_3h", "count"', '"count_3h", "mean"', "missing-column", "has no column"),
+        ("hours=30", "hours=31", "window-length", "window `spent_30h`: 1 day, 7:00:00"),
+        ('"amount")', '"account")', "wrong-type", "`account` is String"),
+    ],
+)
+def test_a_plan_tries_the_transformation(
+    before: str, after: str, code: str, message: str, tmp_path: Path
+) -> None:
+    """What is wrong is found before a partition is written."""
+    path = write_set(tmp_path / "features")
+    module = path.parent / "account_payments/transformation/payments.py"
+    module.write_text(CODE.replace(before, after))
+    source = write(tmp_path / "source", "1.parquet", [payment(0)])
+    with pytest.raises(FeatureError) as caught:
+        plan(read(path), source, tmp_path / "store")
+    assert caught.value.code == code
+    assert f"{module}: " in caught.value.message and message in caught.value.message
 
 
 def test_a_second_run_at_the_same_time_stops(account_payments: FeatureSet, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import socket
@@ -16,6 +17,8 @@ from tempfile import TemporaryDirectory
 import polars as pl
 import pytest
 import redis
+from azure.core.credentials import AccessToken
+from azure.core.exceptions import ClientAuthenticationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.backoff import ConstantBackoff
@@ -32,9 +35,10 @@ from ml.features.online import (
     look_up,
     open_store,
 )
-from ml.features.store import latest, refresh
+from ml.features.store import encode, latest, refresh
 from ml.features.timeline import FeatureError
 from tests.features.test_materialize import HOUR, START, ZONE, payment, write
+from tests.stand_ins import token_server
 
 RETRY = Retry(ConstantBackoff(0.05), retries=200)  # until the server listens
 Open = Callable[[FeatureSet], OnlineStore]
@@ -124,9 +128,8 @@ def test_another_definition_starts_empty(account_payments: FeatureSet, opened: O
 
 
 def test_every_type_comes_back(account_payments: FeatureSet, opened: Open) -> None:
-    """Also the numbers that JSON does not have."""
     values = {
-        "text": "é", "number": 2**62 + 1, "ratio": float("inf"), "bytes": b"\x00\xff",
+        "text": "é", "number": 2**62 + 1, "ratio": 0.1 + 0.2, "bytes": b"\x00\xff",
         "time": datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC), "flag": True, "none": None,
     }  # fmt: skip
     rows = pl.DataFrame(
@@ -141,7 +144,7 @@ def test_every_type_comes_back(account_payments: FeatureSet, opened: Open) -> No
     features = dict(zip(values, kinds, strict=True))
     wide = replace(account_payments, features=features)
     store = opened(wide)
-    store.put(latest(wide, rows, START + HOUR))
+    store.put(encode(wide, latest(wide, rows, START + HOUR)))
     assert look_up(wide, store, {"account": "a"}, START + HOUR).values == values
 
 
@@ -158,9 +161,11 @@ def test_a_reader_needs_a_materialised_set(account_payments: FeatureSet, tmp_pat
     assert store.get('["a"]') is None
     with pytest.raises(FeatureError, match="another definition"):
         other.get('["a"]')
-    path.write_bytes(b"SQLite" * 99)
-    with pytest.raises(FeatureError, match="cannot be read"):
-        store.get('["a"]')
+    whole = path.read_bytes()
+    for content in (b"SQLite" * 99, whole[:4096] + b"x" * (len(whole) - 4096)):
+        path.write_bytes(content)
+        with pytest.raises(FeatureError, match="cannot be read"):
+            store.get('["a"]')
 
 
 def test_an_address_names_the_store(account_payments: FeatureSet, tmp_path: Path) -> None:
@@ -199,6 +204,146 @@ def test_an_unreachable_redis_is_an_error_in_time(
     assert time.monotonic() - start < 4 * REDIS_TIMEOUT_S + 1
 
 
+USER = "8d1c7a40-2f3e-4b6a-9c5d-0e1f2a3b4c5d"  # object id
+
+
+def jwt(number: int) -> str:
+    """A token without a signature: Redis compares it as it does a password."""
+    content = json.dumps({"oid": USER, "jti": "?" * number}).encode()
+    payload = base64.urlsafe_b64encode(content).decode().rstrip("=")
+    return f"e30.{payload}.signature"
+
+
+class Identity:
+    """A credential of azure-identity; its tokens have numbers."""
+
+    lifetime: float | None = None  # of a token, in seconds; None: there is none
+    issued = 0
+
+    def get_token(self, scope: str) -> AccessToken:
+        assert scope == "https://redis.azure.com/.default"
+        if Identity.lifetime is None:
+            raise ClientAuthenticationError("the machine has no identity")
+        Identity.issued += 1
+        return AccessToken(jwt(Identity.issued), int(time.time() + Identity.lifetime))
+
+
+@pytest.fixture
+def server(redis_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis.Redis]:
+    """The administrator of a server on which the user has the first token as its password."""
+    client = redis.Redis(port=redis_port, retry=RETRY, retry_on_error=[redis.ConnectionError])
+    client.flushall()
+    client.execute_command("ACL", "SETUSER", USER, "on", "~features:*", "+@all", f">{jwt(1)}")
+    monkeypatch.setattr(Identity, "issued", 0)
+    yield client
+    client.acl_deluser(USER)
+
+
+def connections(server: redis.Redis) -> list[str]:
+    return [one["id"] for one in server.client_list() if one["user"] == USER]
+
+
+def change_password(server: redis.Redis, number: int) -> None:
+    server.execute_command("ACL", "SETUSER", USER, "resetpass", f">{jwt(number)}")
+
+
+def test_a_store_is_signed_in_by_entra_id(
+    account_payments: FeatureSet,
+    server: redis.Redis,
+    redis_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A token serves until it is about to expire; then the next command has a new one."""
+    monkeypatch.setattr(Identity, "lifetime", 3600)
+    url = f"redis://127.0.0.1:{redis_port}?credential={__name__}:Identity&protocol=3"
+    store = open_store(account_payments, url)
+    store.put([encoded(0, 0, 1)])
+    assert count(account_payments, store, 1) == 1
+    (first,) = connections(server)
+    assert Identity.issued == 1
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3310)
+    change_password(server, 2)
+    assert count(account_payments, store, 1) == 1
+    assert Identity.issued == 2
+    (second,) = connections(server)
+    assert second != first
+    count(account_payments, store, 1)
+    assert Identity.issued == 2
+
+
+def test_a_connection_that_the_server_closes_is_signed_in_again(
+    account_payments: FeatureSet,
+    server: redis.Redis,
+    redis_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Azure closes those whose token has expired."""
+    monkeypatch.setattr(Identity, "lifetime", 3600)
+    url = f"redis://127.0.0.1:{redis_port}?credential={__name__}:Identity"
+    store = open_store(account_payments, url)
+    assert store.get('["a"]') is None
+    (only,) = connections(server)
+    change_password(server, 2)
+    server.client_kill_filter(_id=only)
+    assert store.get('["a"]') is None and Identity.issued == 2
+
+
+def test_azure_identity_signs_in(
+    account_payments: FeatureSet,
+    server: redis.Redis,
+    redis_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The unmodified client, with a managed identity."""
+    url = f"redis://127.0.0.1:{redis_port}?credential=azure.identity:DefaultAzureCredential"
+    with token_server.running({"https://redis.azure.com": jwt(1)}) as (variables, asked):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        store = open_store(account_payments, url)
+        assert store.get('["a"]') is None and store.get('["b"]') is None
+    assert asked == ["https://redis.azure.com"] and len(connections(server)) == 1
+
+
+def test_a_sign_in_that_fails_is_an_error(
+    account_payments: FeatureSet,
+    server: redis.Redis,
+    redis_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No token, one that Redis rejects, and one without an object id."""
+    url = f"redis://127.0.0.1:{redis_port}?credential={__name__}:Identity"
+    with pytest.raises(FeatureError, match="the machine has no identity") as failed:
+        open_store(account_payments, url).get('["a"]')
+    assert failed.value.code == "feature-store-unreachable"
+    monkeypatch.setattr(Identity, "lifetime", 3600)
+    change_password(server, 99)
+    with pytest.raises(FeatureError, match=r"AuthenticationError: .*invalid username-password"):
+        open_store(account_payments, url).get('["a"]')
+    monkeypatch.setattr(Identity, "get_token", lambda self, scope: AccessToken("opaque", 0))
+    with pytest.raises(FeatureError, match=r"no token for https://redis\.azure\.com"):
+        open_store(account_payments, url).get('["a"]')
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        (":port", "port"),
+        (":1?credential=no.such:Thing", "No module named 'no'"),
+        (":1?credential=json:Thing", "no attribute 'Thing'"),
+        (":1?credential=json", "not callable"),
+        (":1?socket_timeout=soon", "socket_timeout"),
+    ],
+)
+def test_a_malformed_url_is_an_error(rest: str, message: str, account_payments: FeatureSet) -> None:
+    """Before the first lookup; its password is not repeated."""
+    with pytest.raises(FeatureError, match=message) as failed:
+        open_store(account_payments, f"redis://user:secret@localhost{rest}")
+    assert failed.value.code == "wrong-address" and "secret" not in str(failed.value)
+    with pytest.raises(FeatureError, match="schemes"):
+        open_store(account_payments, "https://localhost")
+
+
 def test_a_materialisation_is_put(account_payments: FeatureSet, tmp_path: Path) -> None:
     """Rows that are not available yet are put later; a reader sees a commit at once."""
     source = write(tmp_path / "source", "1.parquet", [payment(1), payment(2, late=5)])
@@ -231,7 +376,7 @@ def test_a_replay_equals_the_join(
         store = SqliteStore(account_payments, Path(folder, "online.sqlite"))
         for hours in sorted(times):
             at = START + hours * HOUR
-            store.put(latest(account_payments, table, at))
+            store.put(encode(account_payments, latest(account_payments, table, at)))
             labels = pl.DataFrame({"account": ["a", "b"], "time": pl.Series([at, at], dtype=ZONE)})
             joined = point_in_time(
                 labels,

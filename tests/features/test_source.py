@@ -1,7 +1,9 @@
-"""Wrong files: an error with file, row and column, or the documented result."""
+"""Wrong files: an error with file, column and the line or row, or the documented result."""
 
 from __future__ import annotations
 
+import csv
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -9,13 +11,14 @@ import pytest
 
 from ml.features import source
 from ml.features.definition import FeatureSet
-from ml.features.materialize import materialize
+from ml.features.materialize import materialize, plan
 from ml.features.store import stored
 from ml.features.timeline import FeatureError
+from ml.features.training_set import training_set
 from tests.features.test_materialize import START, TYPES, payment, write
 
 GOOD = pl.DataFrame([payment(1), payment(2)], schema=TYPES, orient="row")
-NULL = pl.lit(None)
+INFINITE = 1 / (1 - pl.int_range(pl.len()))  # 1, then infinity
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,15 @@ NULL = pl.lit(None)
             GOOD.with_columns(account=pl.when(pl.int_range(pl.len()) == 0).then("account")),
             "empty-key",
             "row 1: `account` is empty",
+        ),
+        (GOOD.with_columns(__row__=1), "reserved-column", "there is a column `__row__`"),
+        (GOOD.with_columns(amount=INFINITE), "not-finite", "row 1: `amount` is inf"),
+        (GOOD.with_columns(amount=-INFINITE), "not-finite", "row 1: `amount` is -inf"),
+        (GOOD.with_columns(amount=INFINITE * 0), "not-finite", "row 1: `amount` is nan"),
+        (
+            GOOD.with_columns(amount=INFINITE.cast(pl.Float32)),
+            "not-finite",
+            "row 1: `amount` is inf",
         ),
     ],
 )
@@ -68,35 +80,178 @@ def test_a_truncated_file_is_named(
     assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
+def test_a_file_that_polars_panics_over_is_named(
+    account_payments: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A panic is no Exception."""
+
+    def panic(path: Path, **words: object) -> None:
+        raise pl.exceptions.PanicException("unwrap of None")
+
+    write(tmp_path, "1.parquet", [payment(0)])
+    monkeypatch.setattr(pl, "scan_parquet", panic)
+    with pytest.raises(FeatureError, match=r"1\.parquet: unwrap of None"):
+        materialize(account_payments, tmp_path, tmp_path / "store")
+
+
+HEADER = "account,event,written,amount\n"
+AT = "2026-03-01T00:00:00Z"
+ROW = f"a,{AT},{AT},1\n"
+
+
 @pytest.mark.parametrize(
-    ("text", "code"),
+    ("text", "code", "message"),
     [
-        ("", "unreadable-file"),
-        ("account,event,written,amount\n", "wrong-type"),
-        ("account,event,written,amount\na,2026-03-01T00:00:00Z,2026-03-01", "wrong-type"),
-        ("account,event,written,amount\na,2026-03-01 00:00,2026-03-01 00:00,1\n", "no-time-zone"),
+        ("", "unreadable-file", ": empty CSV"),
+        ("\n\n", "unreadable-file", ": empty CSV"),
+        (f"{HEADER}{ROW}a,{AT},2026-03-01", "wrong-field-count", ":3: 3 fields"),
+        (f"{HEADER}{ROW}a,{AT},{AT},1,2\n{ROW}", "wrong-field-count", ":3: 5 fields"),
+        (f'{HEADER}{ROW}"a,{AT},{AT},1\n{ROW}', "unreadable-file", ":3: unexpected end of data"),
+        (f'{HEADER}{ROW}"5"" a",{AT},{AT},1\n5" a,{AT},{AT},1\n', "unreadable-file", ":4: odd"),
+        (f'{HEADER}{ROW}"a"b,{AT},{AT},1\n{ROW}', "unreadable-file", ":3: ',' expected after"),
+        (f"{HEADER}{ROW}a\udcff,{AT},{AT},1\n", "unreadable-file", ":3: invalid UTF-8"),
+        (f"\udcff\udcfe{HEADER}{ROW}", "unreadable-file", ":1: invalid UTF-8"),
+        (f"{HEADER}{ROW}a,{AT},2026-03-01,1\n", "wrong-type", ":3: `written` is '2026-03-01'"),
+        (f"{HEADER}{ROW}a,2026-03-01 00:00,{AT},1\n", "wrong-type", ":3: `event` is '2026-03"),
+        (f"{HEADER}{ROW}a,2026-03-01T00:00:00,{AT},1\n", "wrong-type", ":3: `event`"),
+        (f"{HEADER}{ROW}a,soon,{AT},1\n", "wrong-type", ":3: `event` is 'soon'"),
+        (f"{HEADER}{ROW}a,,{AT},1\n", "empty-time", ":3: `event` is empty"),
+        (f"{HEADER}{ROW},{AT},{AT},1\n", "empty-key", ":3: `account` is empty"),
+        (f"{HEADER}{ROW}a,{AT},{AT},x1\n", "wrong-type", ":3: `amount` is 'x1'"),
+        (f"{HEADER}{ROW}a,{AT},{AT},NaN\n", "not-finite", ":3: `amount` is nan"),
+        (f"{HEADER}{ROW}a,{AT},{AT},-inf\n", "not-finite", ":3: `amount` is -inf"),
+        (f"{HEADER}{ROW}a,{AT},{AT},1e999\n", "not-finite", ":3: `amount` is inf"),
+        (f'\n\n{HEADER}{ROW}"a\n",{AT},{AT},1\n,{AT},{AT},1\n', "empty-key", ":7: `account` is"),
+        (f"{HEADER}\n", "empty-key", ":2: `account` is empty"),
+        ("account,written,amount\n", "missing-column", ": there is no column `event`"),
+        (f"account,{HEADER}a,{ROW}", "bad-header", ":1: the column `account` is there twice"),
+        (HEADER.replace(",amount", ""), "missing-column", ": there is no column `amount`"),
     ],
 )
-def test_a_wrong_csv_is_named(
-    text: str, code: str, account_payments: FeatureSet, tmp_path: Path
+def test_a_wrong_csv_names_file_line_and_column(
+    text: str, code: str, message: str, account_payments: FeatureSet, tmp_path: Path
 ) -> None:
-    """Empty, without rows, truncated, and with times without a zone."""
-    (tmp_path / "1.csv").write_text(text)
+    """The first file is right, so the second is the one that is named."""
+    (tmp_path / "1.csv").write_text(HEADER + ROW)
+    (tmp_path / "2.csv").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(FeatureError) as caught:
-        materialize(account_payments, tmp_path / "1.csv", tmp_path / "store")
-    assert caught.value.code == code and "1.csv" in caught.value.message
+        materialize(account_payments, tmp_path, tmp_path / "store")
+    assert caught.value.code == code
+    assert f"2.csv{message}" in caught.value.message
+
+
+@pytest.mark.parametrize("position", [1, 30])
+@pytest.mark.parametrize("is_cast", [False, True])
+def test_a_text_among_numbers_is_named(
+    position: int, is_cast: bool, account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """Where the transformation fails for it, after the rows that a plan transforms too."""
+    cells = ["1"] * 40
+    cells[position] = "12.5€"
+    rows = (f"{number % 7},{AT},{AT},{cell}\n" for number, cell in enumerate(cells))
+    (tmp_path / "1.csv").write_text(HEADER + "".join(rows))
+    code = tmp_path / "code.py"
+    text = account_payments.code.read_text()
+    cast = 'windows(rows.with_columns(pl.col("amount").cast(float))'
+    code.write_text(text.replace("windows(rows", cast) if is_cast else text)
+    feature_set = replace(account_payments, code=code)
+    message = rf"1\.csv:{position + 2}: `amount` is '12\.5€'; .*code\.py: "
+    with pytest.raises(FeatureError, match=message) as caught:
+        materialize(feature_set, tmp_path / "1.csv", tmp_path / "store")
+    assert caught.value.code == "wrong-type"
+    labels = pl.DataFrame({"account": ["1"], "time": [START]})
+    with pytest.raises(FeatureError, match=message):
+        training_set(
+            labels, [feature_set], time="time", sources={feature_set.name: tmp_path / "1.csv"}
+        )
+
+
+def test_a_field_over_the_limit_of_the_parser_is_an_error(
+    account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """The limit is one of the process; other modules raise it."""
+    (tmp_path / "1.csv").write_text(f"{HEADER}{'a' * 200},{AT},{AT},\n")
+    limit = csv.field_size_limit(100)
+    try:
+        with pytest.raises(FeatureError, match=r"1\.csv:2: field larger than field limit"):
+            materialize(account_payments, tmp_path / "1.csv", tmp_path / "store")
+    finally:
+        csv.field_size_limit(limit)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sums"),
+    [
+        (f"1,{AT},{AT},1\n", f"x1,{AT},{AT},2\n", [1.0, 2.0]),  # keys that look like numbers
+        (f"a,{AT},{AT},1\n", f"b,{AT},{AT},2.5\n", [1.0, 2.5]),
+        (f"a,{AT},{AT},\na,{AT},{AT},1\n", f"b,{AT},{AT},\n", [1.0, 0.0]),
+        ("", f"a,{AT},{AT},1\n", [1.0]),
+        (f"a,{AT},{AT},1\n", "", [1.0]),
+        (f"a,{AT},{AT},1\n", "b,2026-03-01T01:00:00+01:00,2026-03-01 00:00:00Z,2\n", [1.0, 2.0]),
+    ],
+)
+def test_the_types_of_csv_files_agree(
+    first: str, second: str, sums: list[float], account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """In one run, and in two."""
+    for store, runs in (("one", 1), ("two", 2)):
+        source = tmp_path / store / "source"
+        source.mkdir(parents=True)
+        (source / "1.csv").write_text(HEADER + first)
+        if runs == 2 and first:
+            materialize(account_payments, source, tmp_path / store)
+        (source / "2.csv").write_text(HEADER + second)
+        materialize(account_payments, source, tmp_path / store)
+        assert stored(account_payments, tmp_path / store)["spent_30h"].to_list() == sums
 
 
 def test_a_source_without_rows_is_an_error(account_payments: FeatureSet, tmp_path: Path) -> None:
     """A folder without files, and files without rows; one empty file among others counts."""
     with pytest.raises(FeatureError, match="Parquet or CSV files"):
         source.files(tmp_path)
+    with pytest.raises(FeatureError, match="nothing does not exist"):
+        source.files(tmp_path / "nothing")
+    (tmp_path / "0.csv").mkdir()
+    with pytest.raises(FeatureError, match=r"0\.csv: .*Is a directory"):
+        source.digests(source.files(tmp_path))
+    (tmp_path / "0.csv").rmdir()
+    (tmp_path / "1.csv").write_text(HEADER)
+    with pytest.raises(FeatureError, match="at least one row"):
+        materialize(account_payments, tmp_path / "1.csv", tmp_path / "store")
     folder = write(tmp_path / "source", "1.parquet", [])
     with pytest.raises(FeatureError, match="at least one row"):
         materialize(account_payments, folder, tmp_path / "store")
     write(folder, "2.parquet", [payment(0)])
     materialize(account_payments, folder, tmp_path / "store")
     assert stored(account_payments, tmp_path / "store").height == 1
+
+
+def test_an_empty_column_has_the_type_of_another_file(
+    account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """Alone it is text."""
+    (tmp_path / "1.csv").write_text(f"{HEADER}a,{AT},{AT},\n")
+    with pytest.raises(FeatureError, match="`amount` is String"):
+        plan(account_payments, tmp_path, tmp_path / "store")
+    (tmp_path / "2.csv").write_text(f"{HEADER}b,{AT},{AT},2.5\n")
+    assert plan(account_payments, tmp_path, tmp_path / "store").partitions
+
+
+def test_an_empty_number_is_null(account_payments: FeatureSet, tmp_path: Path) -> None:
+    """It counts as an event, and adds nothing to a sum."""
+    (tmp_path / "1.csv").write_text(f"{HEADER}{ROW}a,{AT},{AT},\n")
+    write(tmp_path / "source", "1.parquet", [payment(0), payment(0, amount=None)])
+    for number, path in enumerate([tmp_path / "1.csv", tmp_path / "source"]):
+        materialize(account_payments, path, tmp_path / str(number))
+        rows = stored(account_payments, tmp_path / str(number)).select("count_3h", "spent_30h")
+        assert rows.rows() == [(2, 1.0)]
+
+
+def test_files_of_two_kinds_are_an_error(tmp_path: Path) -> None:
+    """A CSV file states no types that could be compared with those of a Parquet file."""
+    (write(tmp_path, "1.parquet", [payment(0)]) / "2.csv").write_text(HEADER)
+    with pytest.raises(FeatureError, match="has Parquet and CSV files"):
+        source.files(tmp_path)
 
 
 def test_late_duplicate_and_unordered_rows_have_a_result(

@@ -58,6 +58,15 @@ def test_a_feature_of_two_sets_is_an_error(account_payments: FeatureSet, tmp_pat
         training_set(LABELS, [account_payments] * 2, time="time", store=tmp_path)
 
 
+def test_labels_without_a_key_are_an_error(account_payments: FeatureSet, tmp_path: Path) -> None:
+    """From the store and from the source alike."""
+    source = write(tmp_path / "source", "1.parquet", [payment(1)])
+    materialize(account_payments, source, tmp_path)
+    for words in ({"store": tmp_path}, {"sources": {"account_payments": source}}):
+        with pytest.raises(FeatureError, match="the labels have no column `account`"):
+            training_set(LABELS.drop("account"), [account_payments], time="time", **words)  # type: ignore[arg-type]
+
+
 def test_a_store_of_another_definition_is_an_error(
     account_payments: FeatureSet, tmp_path: Path
 ) -> None:

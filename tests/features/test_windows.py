@@ -115,6 +115,34 @@ def test_a_window_that_cannot_be_computed(window: Window, code: str) -> None:
     assert raised.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("names", "keys", "code"),
+    [
+        (["n", "n"], ["account"], "column-twice"),
+        (["account"], ["account"], "column-twice"),
+        (["arrival"], ["account"], "column-twice"),
+        (["n"], ["account", "account"], "column-twice"),
+        (["n"], ["account", "event"], "column-twice"),
+        (["n"], [], "no-keys"),
+    ],
+)
+def test_columns_of_one_name_are_an_error(names: list[str], keys: list[str], code: str) -> None:
+    """Of windows, keys and times; and there is at least one key."""
+    asked = [Window(name, "count", HOUR) for name in names]
+    with pytest.raises(FeatureError) as raised:
+        windows(table([("a", START, START, 1.0)]), asked, keys=keys, timeline=ARRIVING)
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_not_finite_is_an_error(value: float) -> None:
+    """One NaN would make every window that contains it NaN; infinity minus infinity is one."""
+    rows = table([("a", START, START, None), ("a", START, START, value)])
+    with pytest.raises(FeatureError, match=rf"row 1: `value` is {value}; .*null") as raised:
+        windows(rows, ALL, keys=["account"], timeline=ARRIVING)
+    assert raised.value.code == "not-finite"
+
+
 def test_a_window_may_not_exceed_what_a_transformation_is_given() -> None:
     """It would be computed from a part of its rows, without a word."""
     table = pl.DataFrame({"key": ["a"], "time": [datetime(2025, 1, 1, tzinfo=UTC)]})

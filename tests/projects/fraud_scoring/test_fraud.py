@@ -20,7 +20,7 @@ from ml.measures.fairness import differences
 from ml.measures.metrics import Answers
 from ml.measures.schema import TrainingSet, read
 from ml.measures.tasks import metrics_of
-from ml.projects.fraud_scoring import imbalance, metrics, model, transactions
+from ml.projects.fraud_scoring import metrics, model, transactions
 from ml.projects.fraud_scoring.columns import derive
 from ml.projects.fraud_scoring.costs import REVIEW, threshold
 from ml.projects.fraud_scoring.endpoint import score
@@ -237,10 +237,3 @@ def test_the_page_names_what_is_there() -> None:
     """Commands with their options, files."""
     folder = SCHEMA.parents[1]
     assert [of for of in spans((folder / "README.md").read_text()) if wrong(of, folder)] == []
-
-
-def test_precision_where_half_of_the_frauds_are_found() -> None:
-    """Two of four: the second one comes third."""
-    labels = np.array([1, 0, 1, 0, 1, 1])
-    scores = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
-    assert imbalance.precision_at_half(labels, scores) == pytest.approx(2 / 3)
