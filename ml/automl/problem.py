@@ -135,7 +135,6 @@ class Problem:
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = True
     ) -> Numbers:
         """The rows as a family takes them; the document was fitted to those that `are_fitted`."""
-        reading.give_back()
         columns = encoding.columns(document)
         return Numbers(
             columns.fill(self.matrix(document, rows, are_fitted=are_fitted)),
@@ -209,7 +208,6 @@ def prepare(
 
 def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | None) -> Problem:
     settings, choices, is_class = job.settings, job.choices, job.task != "regression"
-    reading.give_back()
     given = [of for of in (training, validated, tested) if of]
     parts = reading.read_all(given, job.target, choices.texts, is_class=is_class)
     if tested:  # what says how rows are fitted may be missing there
@@ -268,7 +266,6 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
         found = f"the training rows of a fold have one class{weighed}"
         stop("single-class", found, "two classes in each", "lower n_cross_validations")
     shuffled = judged is None and not table.splits and not choices.time
-    reading.give_back()
     return Problem(
         job, table, task, labels, classes, fitted, folds, test, sentence, shuffled, divided
     )

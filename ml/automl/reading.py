@@ -7,7 +7,6 @@ once they are no categories, groups or times (`ml.automl.tables`).
 
 from __future__ import annotations
 
-import ctypes
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +22,7 @@ from ml.toolkit.data import mltables
 if TYPE_CHECKING:
     import pandas as pd
 
-# Bytes of an array that is returned once it is freed (M_MMAP_THRESHOLD of glibc's malloc.h).
-LARGE, _MMAP_THRESHOLD = 1 << 17, -3
-# Rows of a file that are read at once: a column of them is a large array.
+# Rows of a file that are read at once.
 PART = 100_000
 # Up to here single precision has every whole number.
 WHOLE = 2**24
@@ -88,9 +85,7 @@ def read_all(
         asked = replace(asked, digits=mixed)
         tables += [_read(folder, asked) for folder in folders]
         _demand_kinds([of for table in tables for of in table], target)
-    rows = [together([of for _, of in table]) for table in tables]
-    give_back()
-    return rows
+    return [together([of for _, of in table]) for table in tables]
 
 
 def required(folder: Path) -> frozenset[str]:
@@ -179,16 +174,6 @@ def _demand_same(files: Sequence[Path], tables: Sequence[Mapping[str, Any]]) -> 
         if lacks or more:
             found = f"{file} {', '.join((lacks + more)[:5])}"
             stop("column-mismatch", found, f"the columns of {files[0]}", "add or drop it")
-
-
-def give_back() -> None:
-    """Return to the system what was freed, and large arrays at once from now on: glibc would keep
-    tens of megabytes of a million rows beside all that is fitted.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.mallopt(_MMAP_THRESHOLD, LARGE)
-        library.malloc_trim(0)
 
 
 def _delimited(

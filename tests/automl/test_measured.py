@@ -186,7 +186,7 @@ def test_a_model_that_answers_something_else_is_not_measured(
     purposes = {"mode": "custom", "column_name_and_types": {"age": "Categorical"}}
     with pytest.raises(SystemExit, match=r"error\[column-mismatch\].*`age`"):
         measure(of, searched(of, fit, featurization=purposes))
-    with pytest.raises(SystemExit, match=r"error\[folds\]"):
+    with pytest.raises(SystemExit, match=r"error\[folds-of-search\]"):
         measure(project(tmp_path / "folds", folds=5), searched(of, fit))
 
 

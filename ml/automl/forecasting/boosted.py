@@ -1,7 +1,8 @@
-"""Boosted trees over all series: each step is forecast by lags, the calendar and known columns."""
+"""Boosted trees over all series: lags, the calendar and known columns forecast each step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from ml.automl.forecasting.panel import Panel
 from ml.automl.forecasting.settings import Settings
 from ml.automl.forecasting.statistical import Fits
 from ml.automl.models import trees
-from ml.automl.models.numbers import Fitted, Numbers
+from ml.automl.models.numbers import Numbers
 from ml.serving.scoring.forecasters import (
     Values,
     calendar,
@@ -21,11 +22,11 @@ from ml.serving.scoring.forecasters import (
 )
 
 FITS = {"light_gbm": trees.fit_lightgbm, "xg_boost_regressor": trees.fit_xgboost}
-# Rows of training at most, the latest ones.
+# The latest rows of training, at most so many.
 MOST_ROWS = 200_000
-# Cells below which threads wait for each other longer than they work.
+# Below so many cells one thread is faster than several.
 FEW_CELLS, THREADS = 100_000, {"light_gbm": "num_threads", "xg_boost_regressor": "nthread"}
-# The number of a series is a feature of at most so many.
+# With more series, the number of the series is no feature.
 MOST_CODES = 1_000
 
 
@@ -37,27 +38,34 @@ def fit(
     cutoffs: Sequence[int],
     holidays: Sequence[str],
     seed: int,
+    seconds: float = math.inf,
 ) -> Fits:
-    """Fit at the first origin, and once to all values; later origins have newer lags alone."""
+    """Fit once up to the first origin, whose model also forecasts from the later ones with newer
+    lags, and once to all values. The first fit adds no tree after half of the seconds; the second
+    adds as many trees as the first.
+    """
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1 if panel.target.size < FEW_CELLS else None, "openmp"):
         spec = _features(panel, settings, bool(sampled["relative"]))
-        values = panel.filled
-        model, local = _fit(panel, family, sampled, spec, holidays, cutoffs[0], seed)
-        forecasts = []
-        for cutoff in cutoffs:
-            steps = slice(cutoff + 1, cutoff + 1 + settings.horizon)
-            times = np.tile(panel.grid.to_numpy()[steps], (len(values), 1))
-            columns = exogenous(times, holidays, panel.known[:, steps], spec)
-            history = values[:, : cutoff + 1]
-            forecasts.append(recursive(model, spec, local, history, columns))
+        model, local = _fit(panel, family, sampled, spec, holidays, cutoffs[0], seed, seconds / 2)
+        # One prediction a step for all origins: a window of the latest values from each.
+        length, count, horizon = int(spec["length"]), len(panel.target), settings.horizon
+        values = np.column_stack([np.full((count, length), np.nan), panel.filled])
+        history = np.concatenate([values[:, of + 1 : of + 1 + length] for of in cutoffs])
+        steps = np.array(cutoffs)[:, None] + 1 + np.arange(horizon)
+        times = np.repeat(panel.grid.to_numpy()[steps], count, axis=0)
+        known = np.concatenate([panel.known[:, of] for of in steps])
+        columns = exogenous(times, holidays, known, spec)
+        forecasts = recursive(model, spec, local * len(cutoffs), history, columns)
+        sampled = {**sampled, "n_estimators": model.rounds}
         last, local = _fit(panel, family, sampled, spec, holidays, len(panel.grid) - 1, seed)
-        return Fits(np.array(forecasts), {"kind": "trees", "features": spec, "series": local}, last)
+        forecasts = forecasts.reshape(len(cutoffs), count, horizon)
+        return Fits(forecasts, {"kind": "trees", "features": spec, "series": local}, last)
 
 
 def _features(panel: Panel, settings: Settings, relative: bool) -> dict[str, Any]:
-    """What trees take, as `lagged` and `exogenous` read it."""
+    """The features of the trees, as `lagged` and `exogenous` read them."""
     season, longest = panel.season, panel.target.shape[1]
     lags = {1, 2, 3, 4, season - 1, season, season + 1, 2 * season}
     lags |= {*range(1, season + 1)} if season <= 14 else set()
@@ -88,8 +96,9 @@ def _fit(
     holidays: Sequence[str],
     cutoff: int,
     seed: int,
-) -> tuple[Fitted, list[dict[str, float]]]:
-    """The trees of all values until a cutoff, and by what those of each series are scaled."""
+    seconds: float = math.inf,
+) -> tuple[trees.FittedTrees, list[dict[str, float]]]:
+    """Fit trees to the values up to a cutoff; return them and the scale of each series."""
     known = panel.until(cutoff)
     values, observed = known.filled, ~np.isnan(known.target)
     local = [
@@ -97,16 +106,17 @@ def _fit(
         for number, (row, of) in enumerate(zip(values, observed, strict=True))
     ]
     begin = max(0, values.shape[1] - max(1, MOST_ROWS // len(values)))
-    length = int(spec["length"])
-    padded = np.column_stack([np.full((len(values), length), np.nan), values])[:, begin:]
-    lags, base = (of[:, :-1] for of in lagged(padded, spec, local))
+    scale = np.array([of["scale"] for of in local])[:, None]
+    location = np.array([of["location"] for of in local])[:, None]
+    scaled = (values - location) / scale
+    padding = np.full((len(values), int(spec["length"])), np.nan)
+    padded = np.column_stack([padding, scaled])[:, begin:]
+    lags, base = (of[:, :-1] for of in lagged(padded, spec))
     times = np.tile(known.grid.to_numpy()[begin:], (len(values), 1))
     columns = exogenous(times, holidays, panel.known[:, begin : cutoff + 1], spec)
     codes = np.broadcast_to(np.arange(len(values))[:, None, None], (*base.shape, 1))
     table = np.concatenate([lags, columns, *([codes] if spec["code"] else [])], axis=2)
-    scale = np.array([of["scale"] for of in local])[:, None]
-    location = np.array([of["location"] for of in local])[:, None]
-    target = (values[:, begin:] - location) / scale - base
+    target = scaled[:, begin:] - base
     rows = observed[:, begin:] & ~np.isnan(target) & ~np.isnan(lags[..., 0])
     if not rows.any():  # no series has two values
         rows, target = np.ones_like(rows), np.zeros_like(target)
@@ -117,13 +127,13 @@ def _fit(
     own = {name: of for name, of in sampled.items() if name != "relative"}
     if panel.target.size < FEW_CELLS:
         own |= {THREADS[family]: 1}
-    return FITS[family](numbers, own, seed), local
+    return FITS[family](numbers, own, seed, seconds), local
 
 
 def _local(values: Values, number: int) -> dict[str, float]:
-    """By what the values of a series are made alike those of others."""
+    """The mean and the standard deviation by which the values of a series are standardized."""
     scale = float(values.std()) if len(values) else 0.0
     location = float(values.mean()) if len(values) else 0.0
-    # Of rounding a constant has a deviation too.
+    # Rounding gives a constant a small deviation.
     is_constant = scale <= 1e-9 * max(1.0, abs(location))
     return {"location": location, "scale": 1.0 if is_constant else scale, "code": number}

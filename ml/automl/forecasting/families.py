@@ -1,4 +1,4 @@
-"""The families of forecasters that a search tries, by Azure ML's names where it has them."""
+"""The families of forecasters that a search tries, by Azure ML's names where they exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ml.automl.models.numbers import Settings
 
 @dataclass(frozen=True)
 class Forecasters:
-    """A family: what is sampled of it, and what is tried first, as `Family` has them."""
+    """A family: its search space and its portfolio, which is tried first (as in `Family`)."""
 
     space: Space = field(default_factory=dict)
     portfolio: Mapping[int, Settings] = field(default_factory=lambda: {0: {}})
@@ -21,18 +21,18 @@ class Forecasters:
     weighted: bool = False
 
     def space_of(self, task: str) -> Space:
-        """The space, whatever the task."""
+        """The search space, which is the same for every task."""
         return self.space
 
 
-# `relative`: whether trees learn the distance from the mean of the last season, which follows a
-# trend beyond the values of training.
+# `relative`: whether trees predict the difference from the mean of the last season, so that a
+# forecast can leave the range of the training data.
 _SERIES: Space = {"relative": ("choice", True, False)}
 _TREES: Mapping[str, Any] = {"colsample_bytree": 0.8, "subsample": 0.8}
 
 
 def _boosted(name: str, sizes: Mapping[str, Any], turns: tuple[int, int]) -> Forecasters:
-    """Boosted trees over all series, in the space of those of tables."""
+    """Boosted trees over all series, in the search space of boosted trees of tables."""
     tabular: Family = next(of for of in TABULAR if of.names.get(REGRESSION) == name)
     space = {**tabular.space, **_SERIES, "n_estimators": ("quniform", 100, 600, 50)}
     usual = {of: args[1] for of, args in space.items() if args[0] == "choice"}
@@ -50,14 +50,14 @@ FAMILIES: Mapping[str, Forecasters] = {
         {"num_leaves": 31, "min_data_in_leaf": 20, "max_bin": 255, "extra_trees": False},
         (1, 3),
     ),
-    # No model of Azure ML: it is tried where the spec names no algorithms.
+    # Azure ML has no Theta: it is tried only where the spec names no algorithms.
     "theta": Forecasters(portfolio={2: {}}),
     "exponential_smoothing": Forecasters(portfolio={4: {}}),
     "xg_boost_regressor": _boosted(
         "xg_boost_regressor", {"max_depth": 6, "min_child_weight": 5.0}, (5, 6)
     ),
-    # The slowest: of many series it may not fit all within its time.
+    # The slowest: of many series it may not fit all within its time limit.
     "auto_arima": Forecasters(portfolio={7: {}}),
 }
-# Whatever a spec allows, these are tried: what is not better than they are is worth nothing.
+# Baselines, which are tried whatever algorithms the spec allows.
 ALWAYS = frozenset({"naive", "seasonal_naive"})

@@ -14,15 +14,19 @@ from ml.automl.forecasting.settings import Settings
 from ml.automl.tables import stop
 from ml.serving.scoring.forecasters import LEVEL, Values, filled
 
-# Origins that judge and earlier ones that only calibrate intervals, of many series and of few.
-MANY_SERIES, JUDGING, CALIBRATING, JUDGING_FEW, CALIBRATING_FEW = 10, 3, 2, 5, 3
-# Errors of which a quantile is taken at least, where there are as many.
+# Origins that are scored, and earlier ones that only calibrate intervals, by the number of series.
+MANY_SERIES, JUDGING, CALIBRATING, JUDGING_FEW, CALIBRATING_FEW = 10, 3, 2, 12, 3
+# Of few series so many are scored even where they leave less than half of the times to fit.
+FEWEST_JUDGING = 5
+# A quantile needs so many errors: it takes those of neighbouring steps where a step has fewer.
 FEWEST_ERRORS = 40
 
 
 @dataclass(frozen=True)
 class Origins:
-    """Places in the grid, in ascending order: the first ones calibrate, the others judge."""
+    """Cutoffs as indices of the grid, ascending: the first ones calibrate intervals, the others are
+    scored.
+    """
 
     cutoffs: Sequence[int]
     calibrating: int
@@ -30,12 +34,12 @@ class Origins:
 
     @property
     def judging(self) -> Sequence[int]:
-        """The numbers of those that judge."""
+        """The numbers of the origins that are scored."""
         return range(self.calibrating, len(self.cutoffs))
 
 
 def origins(panel: Panel, settings: Settings) -> Origins:
-    """The origins of a search. Ends the program where the longest series is too short for one."""
+    """The origins of a search. Ends the program where the longest series is too short."""
     horizon, end = settings.horizon, len(panel.grid) - 1 - settings.horizon
     step = settings.step or horizon
     few = len(panel.ids) < MANY_SERIES
@@ -47,6 +51,10 @@ def origins(panel: Panel, settings: Settings) -> Origins:
     def first_cutoff(count: int, calibrating: int) -> int:
         return end - (count - 1) * step - calibrating * horizon
 
+    while not settings.folds and count > FEWEST_JUDGING:
+        if first_cutoff(count, calibrating) >= first + (end - first) // 2:
+            break
+        count -= 1
     while calibrating and first_cutoff(count, calibrating) < fewest:
         calibrating -= 1
     while not settings.folds and count > 1 and first_cutoff(count, calibrating) < fewest:
@@ -54,7 +62,7 @@ def origins(panel: Panel, settings: Settings) -> Origins:
     if first_cutoff(count, calibrating) < first + 1:
         found = f"the longest series has {len(panel.grid)} times"
         needed = 2 + (count - 1) * step + horizon
-        expected = f"{needed} or more for {count} folds and a horizon of {horizon}"
+        expected = f"{needed} or more for n_cross_validations: {count} and a horizon of {horizon}"
         stop(
             "few-times",
             found,
@@ -67,8 +75,8 @@ def origins(panel: Panel, settings: Settings) -> Origins:
 
 
 def judged(panel: Panel, origins: Origins) -> NDArray[np.bool_]:
-    """(origins, series, horizon): whether a value was observed, in a series that has two values and
-    one of the last horizon before the cutoff.
+    """(origins, series, horizon): whether a value is scored. It is observed, and before the cutoff
+    its series has two values and one within the last horizon.
     """
     observed = ~np.isnan(panel.target)
     masks = []
@@ -100,8 +108,8 @@ def scale(target: Values, season: int) -> Values:
 
 
 def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Values:
-    """(horizon,): the half widths of intervals at a cutoff, in `scale`, of the errors at origins
-    whose horizon ends there or before; else of the seasonal naive forecast within the history.
+    """(horizon,): half the width of the intervals at a cutoff, in units of `scale`: a quantile of
+    the errors at origins whose horizon has ended by then, else of seasonal naive in the history.
     """
     errors = []
     mask, values = judged(panel, origins), actual(panel, origins)
@@ -130,7 +138,7 @@ def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Va
 
 
 def _quantile(columns: Sequence[Values], step: int) -> float:
-    """The conformal quantile of the errors of a step and of as many around it as it takes."""
+    """The conformal quantile of the errors of a step, and of its neighbours where these are few."""
     for around in range(len(columns)):
         near = np.concatenate(columns[max(0, step - around) : step + around + 1])
         if len(near) >= FEWEST_ERRORS:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +22,20 @@ if TYPE_CHECKING:
 
 # The name of the only series of a table without identifiers.
 ONLY = "all"
-# The usual season by the start of a frequency's name, in steps.
+# The default season in steps, by the start of a frequency's name.
 _SEASONS: Mapping[str, int] = {
     **{"min": 60, "h": 24, "D": 7, "B": 5, "W": 52, "M": 12, "BM": 12, "Q": 4, "BQ": 4, "Y": 1}
 }
 # "If the number of data points compliant to given frequency grid is less than 90 % … the error
 # will be raised", else the others are left out (azure-ai-ml, ForecastingSettings).
 ON_GRID = 0.9
-# Cells of the grid at most: a frequency far finer than the data makes more.
+# The most cells of the grid: a frequency much finer than the data would need more.
 MOST_CELLS = 50_000_000
+
+
+# A time zone at the end of a time, and a day and a month in either order at its beginning.
+_ZONE = r"(?:Z|[+-]\d{2}:?\d{2})$"
+_DAY_OR_MONTH = r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-]\d{4}"
 
 
 @dataclass(frozen=True)
@@ -46,12 +52,12 @@ class Panel:
 
     @property
     def names_of_series(self) -> list[str]:
-        """The identifiers of each series in one text."""
+        """The identifiers of each series, joined."""
         return ["/".join(of) or ONLY for of in self.ids]
 
     @property
     def filled(self) -> Values:
-        """The target with the value before each gap in it; NaN before the first value."""
+        """The target, forward-filled; NaN before the first value."""
         return filled(self.target)
 
     @property
@@ -61,19 +67,19 @@ class Panel:
         return np.asarray(self.target.shape[1] - 1 - observed[:, ::-1].argmax(axis=1))
 
     def until(self, cutoff: int) -> Panel:
-        """What is known at this place of the grid."""
+        """The panel up to this index of the grid."""
         return replace(self, target=self.target[:, : cutoff + 1], grid=self.grid[: cutoff + 1])
 
 
 def read(folder: Path, settings: Settings) -> Panel:
-    """The panel of an MLTable. Ends the program for rows that are no series."""
+    """Read the panel of an MLTable. Ends the program for rows that are no time series."""
     names = frozenset({settings.time, *settings.ids})
     frame = reading.read_all([folder], settings.target, names, is_class=False)[0]
     return of_frame(frame, settings)
 
 
 def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
-    """The panel of a table's rows, in any order. Ends the program for rows that are no series."""
+    """The panel of rows in any order. Ends the program for rows that are no time series."""
     import pandas as pd
 
     for name in (settings.target, settings.time, *settings.ids):
@@ -81,7 +87,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
             expected = f"one of {', '.join(map(str, [*frame][:12]))}"
             stop("no-such-column", f"`{name}` is not a column of training_data", expected)
     if not is_number(frame[settings.target]):
-        stop("not-numbers", f"`{settings.target}` has texts", "numbers to forecast", "correct it")
+        stop("not-numbers", f"`{settings.target}` has texts", "numbers to forecast", "convert it")
     notes: list[str] = []
     times = _times(frame[settings.time], settings, notes)
     target = frame[settings.target].to_numpy(np.float64, na_value=np.nan)
@@ -115,7 +121,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
             stop("irregular-times", found, f"{ON_GRID:.0%} or more", hint)
         if share < 1:
             notes.append(
-                f"{int((~on_grid[kept]).sum())} rows off the `{frequency}` grid are left out"
+                f"{int((~on_grid[kept]).sum())} rows off the `{frequency}` grid are ignored"
             )
     rows = np.flatnonzero(on_grid & kept)
     cells = pd.DataFrame({"series": series[rows], "at": at[rows]})
@@ -135,7 +141,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
         if name not in {settings.time, settings.target, *settings.ids} | settings.unknown
     ]
     numeric = [name for name in names if is_number(frame[name])]
-    notes += [f"column {name} is no number: left out" for name in names if name not in numeric]
+    notes += [f"column {name} is not numeric: ignored" for name in names if name not in numeric]
     for name in numeric:
         values[name] = frame[name].to_numpy(np.float64, na_value=np.nan)[rows]
     how: dict[str, Any] = {"y": settings.aggregation or "sum"} | dict.fromkeys(numeric, "mean")
@@ -147,7 +153,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
     known[filled_cells] = table[numeric].to_numpy() if numeric else 0.0
     has: NDArray[np.bool_] = np.any(~np.isnan(panel), axis=1)
     if not has.all():
-        notes.append(f"{int((~has).sum())} series without a value are left out")
+        notes.append(f"{int((~has).sum())} series without a value are ignored")
     season = settings.season or _season(frequency, has, panel, settings.horizon)
     panel, known = panel[has], known[has]
     first = (~np.isnan(panel)).argmax(axis=1)
@@ -167,12 +173,12 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
         )
     )
     if gaps:
-        notes.append(f"{gaps} gaps within series take the value before them, and judge nothing")
+        notes.append(f"{gaps} gaps within series are forward-filled and not scored")
     return result
 
 
 def without_short(panel: Panel, cutoff: int) -> Panel:
-    """The panel without the series that have no value up to this place of the grid."""
+    """The panel without the series that have no value up to this index of the grid."""
     kept: NDArray[np.bool_] = np.any(~np.isnan(panel.target[:, : cutoff + 1]), axis=1)
     if kept.all():
         return panel
@@ -186,36 +192,58 @@ def without_short(panel: Panel, cutoff: int) -> Panel:
 
 
 def _times(column: pd.Series[Any], settings: Settings, notes: list[str]) -> pd.DatetimeIndex:
-    """The times without a time zone. Ends the program for one that is none."""
+    """Parse the times and drop their time zone. Ends the program for a text that is no time."""
     import pandas as pd
 
     texts: Any
+    name = settings.time
     codes, texts = column.astype("string").factorize(use_na_sentinel=True)
-    read: Any = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True)
-    if read.isna().any():  # 1/31/2026
-        read = pd.to_datetime(texts, format="mixed", errors="coerce", utc=True)
-    if read.isna().any() or (codes < 0).any():
-        cell = repr(str(texts[int(np.argmax(read.isna()))])) if read.isna().any() else "missing"
+
+    def refuse(wrong: Any, why: str = "") -> NoReturn:
+        row = int(np.argmax(np.isin(codes, np.flatnonzero(wrong))))
         stop(
             "not-a-time",
-            f"`{settings.time}` is {cell} in a row",
-            "2026-01-31T00:00:00",
+            f"`{name}` is {str(texts[codes[row]])!r} in row {row + 1}{why}",
+            "a time from 1678 to 2261, as 2026-01-31T00:00:00",
             "correct it",
         )
-    zoned = texts.str.contains(r"(?:Z|[+-]\d{2}:?\d{2})$", regex=True) & texts.str.contains(":")
+
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0)) + 1
+        stop("not-a-time", f"`{name}` is missing in row {row}", "a time in every row", "correct it")
+    read: Any = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True)
+    is_day_first = False
+    if read.isna().any():  # 1/31/2026 or 31.1.2026
+        parts = texts.str.extract(_DAY_OR_MONTH).astype("Float64")
+        is_day_first, is_month_first = ((parts[of] > 12).any() for of in (0, 1))
+        numbered = parts[0].notna().to_numpy()
+        if numbered.any():
+            if is_day_first == is_month_first:
+                refuse(numbered, ": the order of day and month is unclear")
+            order = "day, month, year" if is_day_first else "month, day, year"
+            notes.append(f"`{name}` is read as {order}")
+        read = pd.to_datetime(
+            texts, format="mixed", dayfirst=bool(is_day_first), errors="coerce", utc=True
+        )
+    if read.isna().any():
+        refuse(read.isna())
+    zoned = texts.str.contains(_ZONE, regex=True) & texts.str.contains(":")
     utc = pd.DatetimeIndex(read).tz_localize(None)
     if zoned.any():
+        if not zoned.all():
+            row = int(np.argmax(np.isin(codes, np.flatnonzero(~zoned)))) + 1
+            found = f"`{name}` has no time zone in row {row}, and one in other rows"
+            stop("mixed-time-zones", found, "a time zone in every row, or in none")
         local = pd.to_datetime(
-            texts.str.replace(r"(?:Z|[+-]\d{2}:?\d{2})$", "", regex=True),
+            texts.str.replace(_ZONE, "", regex=True),
             format="mixed",
+            dayfirst=bool(is_day_first),
             errors="coerce",
         )
         # Days, weeks and months begin at local midnight, whatever its distance from UTC.
         is_daily = len({*pd.DatetimeIndex(local).time}) == 1
         utc = pd.DatetimeIndex(local) if is_daily else utc
-        notes.append(
-            f"`{settings.time}` has time zones: taken as {'local dates' if is_daily else 'UTC'}"
-        )
+        notes.append(f"`{name}` has time zones: taken as {'local dates' if is_daily else 'UTC'}")
     return pd.DatetimeIndex(utc[codes])
 
 
@@ -226,16 +254,20 @@ def _series(
     if not names:
         return np.zeros(len(frame), np.int64), [()]
     for name in names:
-        if frame[name].isna().any():
-            stop("no-series", f"`{name}` is missing in a row", "an identifier in every row")
+        if (missing := frame[name].isna().to_numpy()).any():
+            row = int(np.argmax(missing)) + 1
+            stop("no-series", f"`{name}` is missing in row {row}", "an identifier in every row")
     keys = [tuple(of) for of in frame[[*names]].astype(str).itertuples(index=False)]
     ids = sorted({*keys})
+    for joined, count in Counter(map("/".join, ids)).items():
+        if count > 1:  # forecasts and requests name a series by its joined identifiers
+            stop("no-series", f"{count} series are named `{joined}`", "identifiers without `/`")
     number = {key: at for at, key in enumerate(ids)}
     return np.array([number[key] for key in keys], np.int64), ids
 
 
 def _frequency(times: pd.DatetimeIndex, series: NDArray[np.int64], settings: Settings) -> str:
-    """The frequency that the spec names, or that of most steps."""
+    """The frequency of the spec, or else the most common one of the data."""
     import pandas as pd
 
     if settings.frequency:
@@ -283,7 +315,9 @@ def _length(step: pd.offsets.BaseOffset) -> pd.Timedelta:
 
 
 def _season(frequency: str, has: NDArray[np.bool_], target: Values, horizon: int) -> int:
-    """The usual season of a frequency where the longest series has two besides the horizon."""
+    """The default season of a frequency; 1 where the longest series is shorter than two seasons and
+    a horizon.
+    """
     import pandas as pd
 
     offset: Any = pd.tseries.frequencies.to_offset(frequency)

@@ -1,4 +1,4 @@
-"""Forecasters of one series each: naive ones here, the others by statsforecast."""
+"""Forecasters that fit each series by itself: naive ones, and those of statsforecast."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ml.toolkit.training.boosting import threads
 
 # The kind of a member by the family's name.
 KINDS = {"exponential_smoothing": "ets", "theta": "theta", "auto_arima": "arima"}
-# R's auto.arima compares models by an approximation of series with more values, or a longer season.
+# Longer series and seasons are compared by an approximation, as R's auto.arima does.
 EXACT_VALUES, EXACT_SEASON = 150, 12
-# Values of a series that are fitted at most, the last ones: a fit takes longer than linear time,
-# and older values say little of the next.
+# The latest values of a series that are fitted: the time of a fit grows faster than their number,
+# and older values matter little for the next ones.
 MOST_VALUES = 1_000
-# Fewest values that are fitted, and the longest season: statsforecast's ETS has none above 24.
+# The fewest values that are fitted, and the longest season: statsforecast's ETS takes at most 24.
 FEWEST_VALUES, LONGEST_SEASON = 4, 24
-# How far a forecast of the saved parameters may lie from the library's, by the size of both.
+# The largest relative difference between the forecasts of the saved parameters and the library.
 TOLERANCE = 1e-6
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class Fits:
-    """Forecasts (origins, series, horizon) of each origin, and the member of all values."""
+    """Forecasts (origins, series, horizon), and the member that is fitted to all values."""
 
     forecasts: Values
     member: dict[str, Any]
@@ -41,7 +41,7 @@ class Fits:
 
 
 def naive(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int) -> Fits:
-    """The last value, or that of one season before."""
+    """Forecast the last value (`naive`) or the value of one season before."""
     season = 1 if family == "naive" else panel.season
     values = panel.filled
     forecasts = [forecasters.seasonal_naive(values[:, : of + 1], season, horizon) for of in cutoffs]
@@ -95,7 +95,7 @@ _Answer = tuple[int, list[Values | None], Parameters | None, str]
 def _in_processes(
     kind: str, season: int, work: Sequence[Any], horizon: int, seconds: float
 ) -> Iterator[_Answer]:
-    """The answers for these series, in any order, of processes that end at the deadline."""
+    """Fit the series in processes that end at the deadline; yield the answers in any order."""
     until, context = time.monotonic() + seconds, get_context("fork")
     readers: list[Any] = []
     count, processes = min(threads(), len(work)), []
@@ -155,7 +155,7 @@ def _fit_one(
         served = forecasters.KINDS[kind](own, values[:0], horizon)
         apart = np.abs(served - original).max() / max(1.0, float(np.abs(original).max()))
         if not apart <= TOLERANCE:
-            return path, None, f"the saved parameters forecast otherwise, by {apart:.1g}"
+            return path, None, f"the saved parameters' forecast is off by {apart:.1g}"
         return path, own, ""
     except Exception as error:  # each model of the library raises its own
         path += [None] * (len(histories) - len(path))
@@ -163,7 +163,7 @@ def _fit_one(
 
 
 def _load(kind: str, season: int, count: int) -> Any:
-    """A model of statsforecast for so many values; its import takes seconds."""
+    """The model of statsforecast for a series of this length; the import takes seconds."""
     from statsforecast import models
 
     if kind == "arima":
@@ -186,7 +186,7 @@ def _ets(model: Any) -> Parameters:
 
 
 def _theta(model: Any) -> Parameters:
-    """Those of a Theta model, and the seasonal part of the next steps."""
+    """The parameters of a Theta model, its last states, and the seasonal part of the next steps."""
     is_seasonal = bool(model.get("decompose", False))
     seasonal = model["seas_forecast"]["mean"] if is_seasonal else ()
     return {
@@ -199,7 +199,7 @@ def _theta(model: Any) -> Parameters:
 
 
 def _arima(model: Any) -> Parameters:
-    """Those of an ARIMA model, and its states after the last value."""
+    """The parameters of an ARIMA model, and its states after the last value."""
     state, coefficients = model["model"], model["coef"]
     covariance, observed = state["Pn"], state["Z"]
     gain = covariance @ observed / (state["h"] + observed @ covariance @ observed)

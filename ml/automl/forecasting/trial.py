@@ -1,8 +1,9 @@
-"""One trial of a forecasting search: forecast from each origin, judge, save what serves.
+"""One trial of a forecasting search: forecast from each origin, score, and save the model.
 
     python -m ml.automl.forecasting.trial --training-data DIR --model DIR --predictions DIR
 
-What to fit is the value that the sweep sampled (AZUREML_SWEEP_model), how to judge it AUTOML_JOB.
+The environment variable AZUREML_SWEEP_model holds the sampled family and hyperparameters,
+AUTOML_JOB the job.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ml.automl.forecasting.origins import Origins
 from ml.automl.forecasting.panel import Panel
 from ml.automl.forecasting.settings import Settings
 from ml.automl.forecasting.statistical import Fits
+from ml.automl.forecasting.weights import Weights, choose
 from ml.automl.tables import stop
 from ml.automl.trial import SAMPLED
 from ml.serving.scoring import forecasters
@@ -44,15 +46,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PATHS = "forecasts.npz"
-# What the fits of one trial take at most of the time of a search and of its own, and in seconds.
+# The most time that the fits of a trial take: a share of the search's timeout, of the trial's
+# timeout, and seconds.
 MOST_OF_TIME, MOST_OF_TRIAL, MOST_SECONDS = 0.2, 0.5, 600.0
-# Years after the training data of which the model folder has the holidays.
+# The model folder has the holidays of so many years after the training data.
 YEARS_OF_HOLIDAYS = 3
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What all trials of a search share."""
+    """The data and settings that all trials of a search share."""
 
     settings: Settings
     metric: str
@@ -67,10 +70,14 @@ class Problem:
         return rolling.actual(self.panel, self.origins).ravel()
 
     def answers(self, forecasts: Values) -> Answers:
-        """The forecasts (origins, series, horizon) of the origins that judge, a fold each."""
+        """The forecasts (origins, series, horizon) at the scored origins, one fold each."""
+        return self.answers_at(self.origins.judging, forecasts)
+
+    def answers_at(self, numbers: Sequence[int], forecasts: Values) -> Answers:
+        """The forecasts (origins, series, horizon) at these origins, one fold each."""
         mask = rolling.judged(self.panel, self.origins)
         places = np.arange(forecasts.size).reshape(forecasts.shape)
-        rows = [places[number][mask[number]] for number in self.origins.judging]
+        rows = [places[number][mask[number]] for number in numbers]
         return Answers(rows, [forecasts.ravel()[of] for of in rows], self.labels)
 
     def score(self, answers: Answers) -> list[dict[str, float]]:
@@ -78,21 +85,30 @@ class Problem:
         errors are normalized by the range of the target in the training data.
         """
         spread = float(np.nanmax(self.panel.target) - np.nanmin(self.panel.target)) or 1.0
+        folds = self._metrics(answers, spread)
+        return [{name: float(of()) for name, of in fold.items()} for fold in folds]
+
+    def error(self, answers: Answers) -> float:
+        """The mean over the folds of the search's metric, or of 1 less it where higher is better;
+        a fold where it is undefined counts as an error of 1. It is not normalized: the range of the
+        target would depend on values after an origin.
+        """
+        is_error, errors = self.metric.startswith("normalized_"), list[float]()
+        for fold in self._metrics(answers, spread=1.0):
+            value = float(fold[self.metric]()) if self.metric in fold else math.nan
+            errors.append(1.0 if math.isnan(value) else value if is_error else 1.0 - value)
+        return float(np.mean(errors))
+
+    def _metrics(self, answers: Answers, spread: float) -> list[metrics.Defined]:
         folds = zip(answers.rows, answers.values, strict=True)
-        defined = [
-            metrics.defined("regression", self.labels[of], values, 0, spread)
+        return [
+            metrics.defined("regression", answers.labels[of], values, 0, spread)
             for of, values in folds
         ]
-        return [{name: float(of()) for name, of in fold.items()} for fold in defined]
-
-    def value(self, answers: Answers) -> float:
-        """The mean of the search's metric over the folds, higher for better forecasts."""
-        values = [fold.get(self.metric, math.nan) for fold in self.score(answers)]
-        return float(np.mean(values)) * (-1 if self.metric.startswith("normalized_") else 1)
 
 
 def main() -> None:
-    """Fit, judge and save by the arguments and the environment."""
+    """Run the trial that the arguments and the environment describe."""
     parser = argparse.ArgumentParser(description="Fit one forecaster of a search.")
     for name in ("training-data", "model", "predictions"):
         parser.add_argument(f"--{name}", type=Path)
@@ -149,26 +165,25 @@ def main() -> None:
 
 
 def seconds_of(job: Mapping[str, Any]) -> float:
-    """How long a trial may fit: a part of the time after which it, or the search, is ended."""
+    """The time limit of a trial's fits: a share of the timeouts of the trial and of the search."""
     of_search, of_trial = (float(job.get(of) or math.inf) for of in ("seconds", "trial_seconds"))
     return min(MOST_SECONDS, MOST_OF_TIME * of_search, MOST_OF_TRIAL * of_trial)
 
 
 def prepare(job: Mapping[str, Any], training: Path) -> Problem:
-    """The series of a search and the origins that judge. Ends the program for what is none."""
+    """Read the series of a search and choose its origins. Ends the program where it has none."""
     settings = Settings.of(job)
     panel = panels.read(training, settings)
     origins = rolling.origins(panel, settings)
     if settings.drops_short:
         panel = panels.without_short(panel, origins.cutoffs[0])
-    if not rolling.judged(panel, origins)[origins.calibrating :].any(axis=(1, 2)).all():
-        found = "no series has values before and after the cutoff of a fold"
-        stop(
-            "few-times",
-            found,
-            "a series with values there",
-            "lower n_cross_validations or cv_step_size",
-        )
+    for number in origins.judging:
+        if not rolling.judged(panel, origins)[number].any():
+            cutoff, last = panel.grid[origins.cutoffs[number]], panel.grid[-1]
+            found = f"no series has values just before and after {cutoff}, the cutoff of a fold"
+            expected = f"series whose values reach the last time, {last}"
+            hint = "correct wrong times, or lower n_cross_validations or cv_step_size"
+            stop("few-times", found, expected, hint)
     return Problem(
         settings, str(job["metric"]), int(job["seed"]), panel, origins, _holidays(settings, panel)
     )
@@ -193,7 +208,7 @@ def fit(problem: Problem, family: str, sampled: Mapping[str, Any], seconds: floa
         return statistical.naive(problem.panel, family, cutoffs, horizon)
     if family in statistical.KINDS:
         return statistical.fit(problem.panel, family, cutoffs, horizon, seconds)
-    of = (problem.settings, cutoffs, problem.holidays, problem.seed)
+    of = (problem.settings, cutoffs, problem.holidays, problem.seed, seconds)
     return boosted.fit(problem.panel, family, sampled, *of)
 
 
@@ -206,19 +221,22 @@ def _saved(fits: Fits, folder: Path) -> list[dict[str, Any]]:
 def _vote(
     problem: Problem, numbers: Sequence[int], folder: Path, predictions: Path
 ) -> tuple[list[dict[str, Any]], Values, Sequence[str]]:
-    """The trials that forecast best together at the origins that judge, by weight."""
+    """Combine trials: the model by the weights of all origins, the forecasts at an origin, by
+    which it is judged, by those of earlier ones.
+    """
     trials = [rungs.of_trial(folder, number) for number in numbers]
     paths = []
     for number in numbers:
         with np.load(rungs.of_trial(predictions, number) / _PATHS, allow_pickle=False) as file:
             paths.append(file["forecasts"])
-    weights = ensembles.choose([problem.answers(of) for of in paths], problem.value)
+    settings = [json.loads((of / SETTINGS).read_text(encoding="utf-8")) for of in trials]
+    families = [str(of["hyperparameters"]["family"]) for of in settings]
+    weights, forecasts = combine(problem, families, paths)
     folder.mkdir(parents=True, exist_ok=True)
     members, notes = list[dict[str, Any]](), list[str]()
     for at, weight in weights.items():
         document = json.loads((trials[at] / FILE).read_text(encoding="utf-8"))
-        settings = json.loads((trials[at] / SETTINGS).read_text(encoding="utf-8"))
-        notes += [of for of in settings[FACT]["notes"].values() if of not in notes]
+        notes += [of for of in settings[at][FACT]["notes"].values() if of not in notes]
         for member in document["members"]:
             renamed = {}
             if "file" in member:
@@ -226,12 +244,31 @@ def _vote(
                 renamed = {"file": f"member-{numbers[at]}{source.suffix}"}
                 (folder / renamed["file"]).write_bytes(source.read_bytes())
             members.append({**member, **renamed, "weight": weight})
-    forecasts = sum(paths[at] * weight for at, weight in weights.items())
-    return members, np.asarray(forecasts), notes
+    return members, forecasts, notes
+
+
+def combine(
+    problem: Problem, families: Sequence[str], paths: Sequence[Values]
+) -> tuple[Weights, Values]:
+    """The weights of trials by their forecasts (origins, series, horizon), and the forecasts of the
+    vote at each origin, with weights that know no error at it or after it.
+    """
+    first = problem.origins.calibrating
+    has_values = rolling.judged(problem.panel, problem.origins)[:first].any(axis=(1, 2))
+    calibrating = [*map(int, np.flatnonzero(has_values))]
+    numbers = [*calibrating, *problem.origins.judging]
+    answers = [problem.answers_at(numbers, path) for path in paths]
+    *earlier, weights = choose(answers, families, problem.error, len(calibrating))
+    by_origin = [earlier[len(calibrating)]] * first + earlier[len(calibrating) :]
+    votes = [
+        sum(paths[member][origin] * weight for member, weight in by_origin[origin].items())
+        for origin in range(len(by_origin))
+    ]
+    return weights, np.array(votes)
 
 
 def forecast_table(problem: Problem, forecasts: Values) -> pd.DataFrame:
-    """The table of `forecasts.json`, of the origins that judge."""
+    """The table of `forecasts.json`: a row for each series, scored origin and step."""
     import pandas as pd
 
     panel, origins, steps = problem.panel, problem.origins, problem.settings.horizon
@@ -263,7 +300,9 @@ def _interval(
 
 
 def _scales(panel: Panel) -> tuple[Values, Values]:
-    """By what errors of each series are divided, and 0 for a series without negative values."""
+    """(series,): what errors are divided by; and the floor of intervals: 0 for a series without
+    negative values, else NaN.
+    """
     with np.errstate(invalid="ignore"):
         lowest = np.fmin.reduce(panel.target, axis=1)
     return rolling.scale(panel.target, panel.season), np.where(lowest >= 0, 0.0, np.nan)
@@ -288,8 +327,8 @@ def write(
     forecasts: Values,
     table: pd.DataFrame,
 ) -> None:
-    """`forecaster.json` and `forecasts.json`; ends the trial where what was saved forecasts
-    otherwise than what was fitted.
+    """Write `forecaster.json` and `forecasts.json`. Ends the program where a forecast of the saved
+    model is not finite.
     """
     panel, settings = problem.panel, problem.settings
     length = 2 * panel.season + max(
@@ -338,13 +377,13 @@ def _numbers(values: Values, length: int) -> list[float | None]:
 def _facts(
     problem: Problem, folds: Sequence[Mapping[str, float]], notes: Sequence[str]
 ) -> dict[str, Any]:
-    """What the folder says about the search."""
+    """The facts about the search that the model folder keeps."""
     panel, origins = problem.panel, problem.origins
     judging = [panel.grid[origins.cutoffs[of]] for of in origins.judging]
     short = len(panel.ids) - int(
         rolling.judged(panel, origins)[origins.calibrating :].any(axis=(0, 2)).sum()
     )
-    found = [*panel.notes, *([f"{short} series are too short to judge"] if short else [])]
+    found = [*panel.notes, *([f"{short} series have too few values to score"] if short else [])]
     return {
         "metric": problem.metric,
         "validation": f"{len(judging)} origins, {judging[0]} to {judging[-1]}, "

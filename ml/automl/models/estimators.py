@@ -24,8 +24,8 @@ OPSETS = {"": 18, "ai.onnx.ml": 3}
 def fit_of(
     module: str, classifier: str, regressor: str = "", *, linear: bool = False, **always: Any
 ) -> Fit:
-    """The fit of an estimator by its name, whose settings are its arguments; one that is `linear`
-    adds up its inputs.
+    """A function that fits the named estimator, whose arguments are the settings. `linear`: whether
+    the estimator needs scaled numbers and a column for each category.
     """
 
     def fit(data: Numbers, settings: Settings, seed: int) -> Fitted:
@@ -52,8 +52,8 @@ def fit_of(
 
 
 def _prepared(data: Numbers, linear: bool) -> Any:
-    """Missing numbers become the median; for what adds up its inputs numbers are scaled, and each
-    category has a column.
+    """Impute missing numbers by the median; for a `linear` estimator also scale numbers and encode
+    categories one-hot.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer

@@ -1,4 +1,4 @@
-"""The families of models that a search tries: their spaces, and what is tried first."""
+"""The families of models that a search tries: their search spaces and portfolios."""
 
 from __future__ import annotations
 
@@ -19,37 +19,31 @@ CLASSIFICATION, REGRESSION = "classification", "regression"
 
 @dataclass(frozen=True)
 class Family:
-    """`names` are Azure ML's, by task. `portfolio` is tried first, each at its turn among those of
-    all families.
+    """A family of models: how it is fitted, and what a search tries of it."""
 
-    One that is not `usual` is tried where `allowed_training_algorithms` names it. One that takes no
-    weights takes no weight column either. One that answers `in_steps` may take another neighbour of
-    a row where two are as near in single precision. One that is not `seeded` is the same for every
-    seed. `grow` begins boosted trees, which other rows watch by a metric.
-    """
-
-    names: Mapping[str, str]
+    names: Mapping[str, str]  # Azure ML's name, by task
     fit: Fit
     space: Space
+    # The settings that are tried first, by their turn among those of all families.
     portfolio: Mapping[int, Settings]
-    usual: bool = False
-    weighted: bool = True
-    in_steps: bool = False
-    seeded: bool = True
-    grow: trees.Grow | None = None
+    usual: bool = False  # tried by default; else only if `allowed_training_algorithms` names it
+    weighted: bool = True  # takes sample weights
+    in_steps: bool = False  # predicts in steps: rounding to single precision may change the step
+    seeded: bool = True  # depends on the seed
+    grow: trees.Grow | None = None  # fits boosted trees with early stopping
 
     def space_of(self, task: str) -> Space:
-        """The space, with how rare classes are balanced (`ml.automl.models.sampling`)."""
+        """The search space, with `balance` (`ml.automl.models.sampling`) for classification."""
         balances = self.weighted and task == CLASSIFICATION
         return {**self.space, **({"balance": ("choice", *BALANCES)} if balances else {})}
 
 
 def _log(low: float, high: float, kind: str = "loguniform", *steps: float) -> tuple[Any, ...]:
-    """Azure ML's has the logarithms of its bounds."""
+    """A distribution whose bounds are written as logarithms, as in Azure ML."""
     return (kind, math.log(low), math.log(high), *steps)
 
 
-# Those of FLAML (flaml/automl/model.py), without what early stopping chooses or makes slow.
+# FLAML's search space (flaml/automl/model.py), without the number of trees and slow settings.
 _TREES: Space = {
     "learning_rate": _log(0.02, 0.3),
     "colsample_bytree": ("uniform", 0.3, 1.0),
@@ -57,7 +51,7 @@ _TREES: Space = {
     "reg_alpha": _log(0.001, 10.0),
     "reg_lambda": _log(0.001, 100.0),
 }
-# What says little of them; a point of the portfolio says all, else the rest is drawn.
+# Mild defaults: a point of the portfolio sets every hyperparameter, or the rest would be sampled.
 _MILD: Settings = {
     **{"learning_rate": 0.1, "colsample_bytree": 1.0, "subsample": 1.0},
     **{"reg_alpha": 0.001, "reg_lambda": 0.001},

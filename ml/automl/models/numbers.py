@@ -1,4 +1,4 @@
-"""The rows that a family fits, as numbers, and what comes of a fit."""
+"""The numeric rows that a family fits, and the interface of a fitted model."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Numbers:
     featurized: bool = True
 
     def weights_like(self, other: Numbers) -> NDArray[np.float64] | None:
-        """Weights with which each class counts as much among these rows as among the others, where
-        rare ones may have been weighted, left out or made.
+        """Weights that give these rows the class shares of the other rows, which may have been
+        balanced (`ml.automl.models.sampling`).
         """
         if self.task == "regression":
             return self.weights
@@ -45,14 +45,14 @@ class Numbers:
 
 
 class Fitted(Protocol):
-    """A model that was fitted."""
+    """A fitted model."""
 
     def predict(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
-        """For each row the probability of 1 (binary), one a class (multiclass), or a number."""
+        """Return for each row the probability of 1 (binary), of each class, or a number."""
         ...
 
     def save(self, folder: Path) -> str:
-        """Write the model's file in a format that runs no code; its name."""
+        """Write the model to a file in a format that runs no code, and return the file's name."""
         ...
 
 

@@ -1,5 +1,5 @@
-"""Rare classes: weights, or rows that are left out or made (imbalanced-learn), of a fold's training
-alone. What judges has its rows as they are.
+"""Class imbalance: weights, undersampling or SMOTE (imbalanced-learn) of a fold's training rows.
+Validation rows stay as they are.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import numpy as np
 
 from ml.automl.models.numbers import Numbers
 
-# What `balance` may be.
+# The values of `balance`.
 BALANCES = ("none", "classes", "under", "smote")
-# Those that another seed makes other rows of.
+# Those that depend on the seed.
 DRAWN = ("under", "smote")
-# Rows of each rarer class for one of the most frequent: made (smote), or left (under).
+# Rows of each rarer class for each row of the most frequent one, after smote and after under.
 MADE, LEFT = 0.3, 0.3
-# A synthetic row lies between a row and one of so many neighbours of its class.
+# SMOTE interpolates between a row and one of so many neighbours of its class.
 NEIGHBOURS = 5
 
 
 def balanced(numbers: Numbers, balance: str, seed: int) -> Numbers:
-    """The rows with classes that count more alike: `classes` gives each the same weight; `under`
-    leaves out rows of frequent ones; `smote` makes rows of rare ones (Chawla et al. 2002), of a
-    table with weights none.
+    """Balance the classes: `classes` gives each the same weight, `under` drops rows of frequent
+    classes, `smote` adds synthetic rows of rare ones (Chawla et al. 2002) to a table without
+    weights.
     """
     if balance == "none" or numbers.task == "regression":
         return numbers
@@ -57,7 +57,7 @@ def _under(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers
 
 
 def _smote(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers:
-    """Neighbours are those of rows without missing values, which stand for medians there."""
+    """Add synthetic rows; medians replace missing numbers where neighbours are searched."""
     from imblearn.over_sampling import SMOTE, SMOTENC
     from sklearn.impute import SimpleImputer
 
@@ -65,14 +65,14 @@ def _smote(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers
     wanted = {of: least for of, count in enumerate(counts) if NEIGHBOURS < count < least}
     if not wanted or numbers.weights is not None:
         return numbers
-    if len(numbers.categorical) == numbers.table.shape[1]:  # nothing says who is near
+    if len(numbers.categorical) == numbers.table.shape[1]:  # no distance is defined
         return numbers
-    # Rows of other classes are no neighbours: they are not looked at.
+    # Neighbours are of the same class, so other classes are left out.
     rows = np.flatnonzero(np.isin(numbers.labels, [*wanted]))
     one = np.flatnonzero(~np.isin(numbers.labels, [*wanted]))[:1]
     table, labels = numbers.table[[*rows, *one]], numbers.labels[[*rows, *one]]
     filled = SimpleImputer(strategy="median", keep_empty_features=True).fit_transform(table)
-    # A missing category is one of its own; none has this code.
+    # A missing category is a category of its own, by an unused code.
     codes = [*numbers.categorical]
     filled[:, codes] = np.nan_to_num(table[:, codes], nan=-1.0)
     usual = {"sampling_strategy": wanted, "random_state": seed, "k_neighbors": NEIGHBOURS}

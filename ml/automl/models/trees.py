@@ -1,9 +1,8 @@
-"""Boosted trees of LightGBM and XGBoost, as many as the answers to rows that they were not fitted
-to call for.
+"""Boosted trees of LightGBM and XGBoost with cross-validated early stopping.
 
-Folds grow side by side, a tree at a time. The trees of a fold are counted by the rows that judge
-the other folds, never by its own, so that its score is that of a number of trees which was chosen
-without it; the model of all rows has the number that all folds call for. Libraries stop each fold
+The models of all folds gain a tree at a time. The number of trees of a fold is chosen by the
+validation rows of the other folds, never by its own, so that its score is not optimistic; the model
+of all rows has the number that is best over all folds. Libraries stop each fold
 by its own rows (`lightgbm.cv` by all of them), and the score of it is too good.
 """
 
@@ -22,20 +21,20 @@ from numpy.typing import NDArray
 from ml.automl.models.numbers import Fitted, Numbers, Settings
 from ml.toolkit.training.boosting import threads
 
-# Trees at most, and where no rows count them (LightGBM's and XGBoost's own default).
+# The most trees, and the number without early stopping (LightGBM's and XGBoost's own default).
 MOST, USUAL = 1_500, 100
-# Trees without a better answer that are enough, of few rows and of many: the answers to few rows go
-# up and down (AutoGluon 1.x has 300 below 10,000 rows, and as many fewer as there are more).
+# Early stopping after so many trees without an improvement, for few rows and for many: a metric of
+# few rows is noisy (AutoGluon 1.x: 300 below 10,000 rows, above in inverse proportion to the rows).
 PATIENCE, IMPATIENCE, MANY_ROWS = 300, 20, 10_000
-# The least number of trees times their learning rate: about e to the minus this of the fit is left
-# then. An area under a curve may be best after one tree, whose scores are still the class's share.
+# The fewest trees times their learning rate: about exp(-LEAST) of the residual is left then. An AUC
+# may be best after one tree, whose scores are still near the share of the class.
 LEAST = 2.0
 # LightGBM's own learning rate, where the settings name none.
 RATE = 0.1
 # Rows that LightGBM's bins are made of (its own default is 200,000, in double precision).
 BINNED = 50_000
-# The metric of a search by LightGBM's and XGBoost's name. Others are steps, or are not there: the
-# loss that is fitted stands for them.
+# The metric of a search by LightGBM's and XGBoost's names. The loss stands in for other metrics,
+# which are step functions or are missing in the libraries.
 _METRICS = {
     "AUC_weighted": ("auc", "auc"),
     "average_precision_score_weighted": ("average_precision", "aucpr"),
@@ -43,11 +42,20 @@ _METRICS = {
 }
 
 
+class FittedTrees(Fitted, Protocol):
+    """Fitted boosted trees."""
+
+    @property
+    def rounds(self) -> int:
+        """The number of boosting rounds."""
+        ...
+
+
 class Growing(Protocol):
-    """Boosted trees of one fold, and rows that watch them."""
+    """Boosted trees of one fold with its validation rows."""
 
     def add(self) -> float:
-        """Add a tree a class; how good the answers to the rows that watch are, higher is better."""
+        """Add a tree for each class; return the metric of the validation rows, higher is better."""
         ...
 
     def cut(self, trees: int) -> Fitted:
@@ -55,17 +63,17 @@ class Growing(Protocol):
         ...
 
 
-# Of rows that are fitted, rows that watch, the metric of the search, settings and a seed.
+# Takes the training rows, the validation rows, the metric of the search, settings and a seed.
 Grow = Callable[[Numbers, Numbers, str, Settings, int], Growing]
 
 
 def patience(rows: int) -> int:
-    """Trees without a better answer that are enough for so many rows of training."""
+    """Early stopping's number of trees without an improvement, for so many rows of training."""
     return max(IMPATIENCE, PATIENCE * MANY_ROWS // max(MANY_ROWS, rows))
 
 
 def fewest(rate: float) -> int:
-    """Trees at the least with this learning rate."""
+    """The fewest trees with this learning rate."""
     return math.ceil(LEAST / rate)
 
 
@@ -76,12 +84,12 @@ def grow(
     seconds: float = math.inf,
     fewest: int = 1,
 ) -> tuple[Sequence[int], int]:
-    """Add trees; for each fold the number that the others call for (of a single one its own rows
-    do), and the number that all do, neither below the fewest. No tree is added after so many
-    seconds.
+    """Add trees; return for each fold the number that is best for the other folds (of a single
+    fold, for its own rows), and the number that is best for all, neither below the fewest. No tree
+    is added after so many seconds.
     """
     until, count = time.monotonic() + seconds, len(folds)
-    # One for each fold, and last for all.
+    # An entry for each fold, and the last one for all folds.
     best, at = np.full(count + 1, -np.inf), np.full(count + 1, fewest)
     is_open = np.ones(count + 1, dtype=bool)
     for number in range(1, most + 1):
@@ -91,7 +99,7 @@ def grow(
         of_this = np.append(others, values.mean())
         is_better = is_open & (of_this > best) & (number >= fewest)
         best, at = np.where(is_better, of_this, best), np.where(is_better, number, at)
-        # One that has closed stays so, though others go on: its own rows have no say in that.
+        # A fold that has stopped stays stopped while others go on.
         is_open &= number - at < patience
         if not is_open.any() or time.monotonic() > until:
             break
@@ -102,7 +110,7 @@ def grow(
 def _parameters(
     data: Numbers, settings: Settings, metric: str, library: int, **own: Any
 ) -> dict[str, Any]:
-    """The settings besides the number of trees, and the metric by the library's name."""
+    """The parameters of a library, without the number of trees, with the metric by its name."""
     names = None if data.task == "multiclass" else _METRICS.get(metric)
     named = {("metric", "eval_metric")[library]: names[library]} if names else {}
     classes = {"num_class": data.classes} if data.task == "multiclass" else {}
@@ -113,7 +121,7 @@ def _parameters(
 def _lightgbm_rows(
     data: Numbers, settings: Settings, seed: int, metric: str
 ) -> tuple[dict[str, Any], Any]:
-    """LightGBM's parameters, and the rows as bins."""
+    """LightGBM's parameters, and its binned data set."""
     import lightgbm
 
     own: dict[str, Any] = {
@@ -134,14 +142,22 @@ def _lightgbm_rows(
     return parameters, rows.construct()
 
 
-def fit_lightgbm(data: Numbers, settings: Settings, seed: int) -> Fitted:
-    """So many trees as the settings say."""
+def fit_lightgbm(
+    data: Numbers, settings: Settings, seed: int, seconds: float = math.inf
+) -> FittedTrees:
+    """Fit `n_estimators` trees, without early stopping, but none after so many seconds."""
     import lightgbm
+
+    until = time.monotonic() + seconds
+
+    def stop(round: Any) -> None:
+        if time.monotonic() > until:
+            raise lightgbm.EarlyStopException(round.iteration, [])
 
     parameters, rows = _lightgbm_rows(data, settings, seed, "")
     del data  # LightGBM has bins now: the numbers are freed where the caller keeps none
     rounds = int(settings.get("n_estimators", USUAL))
-    return _Booster(lightgbm.train(parameters, rows, rounds))
+    return _Booster(lightgbm.train(parameters, rows, rounds, callbacks=[stop]))
 
 
 def grow_lightgbm(
@@ -162,6 +178,10 @@ class _Booster:
     """Trees of LightGBM."""
 
     booster: Any
+
+    @property
+    def rounds(self) -> int:
+        return int(self.booster.current_iteration())
 
     def add(self) -> float:
         self.booster.update()
@@ -206,13 +226,22 @@ def _xgboost_rows(
     )
 
 
-def fit_xgboost(data: Numbers, settings: Settings, seed: int) -> Fitted:
-    """So many trees as the settings say."""
+def fit_xgboost(
+    data: Numbers, settings: Settings, seed: int, seconds: float = math.inf
+) -> FittedTrees:
+    """Fit `n_estimators` trees, without early stopping, but none after so many seconds."""
     import xgboost
+
+    until = time.monotonic() + seconds
+
+    class Deadline(xgboost.callback.TrainingCallback):  # type: ignore[misc]
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            return time.monotonic() > until
 
     rows = _xgboost_rows(data.table, data.categorical, data.labels, data.weights)
     rounds = int(settings.get("n_estimators", USUAL))
-    booster = xgboost.train(_xgboost_parameters(data, settings, seed, ""), rows, rounds)
+    parameters = _xgboost_parameters(data, settings, seed, "")
+    booster = xgboost.train(parameters, rows, rounds, callbacks=[Deadline()])
     return _Xgboost(booster, data.categorical)
 
 
@@ -238,6 +267,10 @@ class _Xgboost:
 
     booster: Any
     categorical: Sequence[int]
+
+    @property
+    def rounds(self) -> int:
+        return int(self.booster.num_boosted_rounds())
 
     def predict(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
         rows = _xgboost_rows(table, self.categorical)

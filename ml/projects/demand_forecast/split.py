@@ -10,7 +10,6 @@ series. Promotions after the end of the table are taken for none.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,15 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ml.projects.demand_forecast.train import SCHEMA
-from ml.toolkit.data.series import Panel, Unit, read_panel
-
-MLTABLE = """\
-type: mltable
-paths:
-  - file: ./table.csv
-transformations:
-  - read_delimited: {delimiter: ",", encoding: utf8, header: all_files_same_headers}
-"""
+from ml.toolkit.data.series import Panel, Unit, read_panel, write_train
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,26 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--train", type=Path, help="the MLTable to write")
     parser.add_argument("--latest", type=Path, help="the folder of requests to write")
     options = parser.parse_args(arguments)
-    panel = read_panel(options.data, SCHEMA)
     if options.train:
-        write_train(options.data / panel.head.file, panel, options.train)
+        write_train(options.data, SCHEMA, options.train)
     if options.latest:
-        write_latest(panel, options.latest)
-
-
-def write_train(table: Path, panel: Panel, folder: Path) -> None:
-    """Copy the rows before the test's first cutoff that have sales."""
-    end = panel.times[panel.cutoffs["test"][0]].date().isoformat()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "MLTable").write_text(MLTABLE, encoding="utf-8")
-    with (
-        table.open(encoding="utf-8", newline="") as source,
-        (folder / "table.csv").open("w", encoding="utf-8", newline="") as target,
-    ):
-        rows = csv.DictReader(source)
-        writer = csv.DictWriter(target, rows.fieldnames or (), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row for row in rows if row["day"] < end and row["sales"])
+        write_latest(read_panel(options.data, SCHEMA), options.latest)
 
 
 def write_latest(panel: Panel, folder: Path) -> None:

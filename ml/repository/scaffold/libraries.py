@@ -23,6 +23,7 @@ class Library:
     encoding: Encoding = "codes"
     environment: str = "ml-cpu"
     resumes: bool = False
+    tolerance: float = 1e-9  # of an answer, between the fitted model and the saved one
 
 
 def _uniform(low: float, high: float) -> Mapping[str, Any]:
@@ -60,6 +61,7 @@ LIBRARIES: Mapping[str, Library] = {
         formats=("safetensors", "json"),
         encoding="one-hot",
         environment="ml-torch",
+        resumes=True,
     ),
     "xgboost": Library(
         settings={
@@ -76,6 +78,17 @@ LIBRARIES: Mapping[str, Library] = {
         resumes=True,
     ),
 }
+
+# The model of `ml new --kind sequence`, a network that is served as ONNX.
+SEQUENCE_LIBRARY = Library(
+    settings={"learning_rate": 0.01, "width": 32},
+    search={"learning_rate": _uniform(0.002, 0.03), "width": _choice(16, 32, 64)},
+    formats=("onnx", "safetensors", "json"),
+    encoding="tokens",
+    environment="ml-torch",
+    resumes=True,
+    tolerance=1e-5,
+)
 
 
 def objective(library: str, task: str, metric: str) -> str:

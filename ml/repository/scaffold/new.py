@@ -18,8 +18,8 @@ from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
 from ml.measures.metrics import QUANTILES
 from ml.measures.tasks import KINDS
-from ml.repository.scaffold.libraries import LIBRARIES, estimator, objective
-from ml.repository.scaffold.profile import Choices, Profile, profile
+from ml.repository.scaffold.libraries import LIBRARIES, SEQUENCE_LIBRARY, estimator, objective
+from ml.repository.scaffold.profile import SEQUENCE, Choices, Profile, profile
 from ml.repository.scaffold.series import SeriesChoices, series_profile
 from ml.toolkit.data.datasets import TABLE_TASKS
 from ml.toolkit.data.series import TASK
@@ -59,6 +59,7 @@ class NewProject:
 
 
 def new(
+    root: Path,
     name: str,
     table: Path,
     choices: Choices,
@@ -66,7 +67,7 @@ def new(
     model: str = "lightgbm",
     series: SeriesChoices | None = None,
 ) -> NewProject:
-    """Write `ml/projects/NAME` for a table, and copy the table into it.
+    """Write `ml/projects/NAME` of the repository for a table, and copy the table into it.
 
     With `datastore`, a URI of Azure ML (`azureml://datastores/…`), the data asset lies there and
     the table, a sample of it, is only read. `model` is one of LIBRARIES. `series` makes it a
@@ -74,8 +75,8 @@ def new(
     used, and when no project can be made of the table.
     """
     package = name.replace("-", "_")
-    folder = repository.root() / "ml" / "projects" / package
-    tests = repository.root() / "tests" / "projects" / package
+    folder = root / "ml" / "projects" / package
+    tests = root / "tests" / "projects" / package
     if not names.is_name("project", package):
         names.check("project", name)
     if model not in LIBRARIES:
@@ -91,6 +92,10 @@ def new(
         option = "--datastore azureml://datastores/workspaceblobstore/paths/FOLDER"
         hint = f"upload it, and name where it lies: {option}"
         raise Refused(Problem("too-large-for-git", found, expected, hint))
+    if (problem := _kind_problem(choices, model, series)) is not None:
+        raise Refused(problem)
+    if choices.kind:
+        model = SEQUENCE
     if series is not None:
         table_profile = series_profile(table, choices, series, model)
     else:
@@ -111,13 +116,31 @@ def new(
     return NewProject(folder, tuple(sorted(paths)), table_profile, package.replace("_", "-"))
 
 
+def _kind_problem(choices: Choices, model: str, series: SeriesChoices | None) -> Problem | None:
+    """What of the options does not go with `--kind`."""
+    if choices.kind not in ("", SEQUENCE):
+        return Problem("no-such-kind", f"--kind {choices.kind}", SEQUENCE)
+    if choices.text and not choices.kind:
+        hint = f"add --kind {SEQUENCE}"
+        return Problem("option-conflict", "--text without --kind", f"--kind {SEQUENCE}", hint)
+    given = ["--horizon"] if series is not None else []
+    given += ["--model"] if model != "lightgbm" else []
+    given += ["--task regression"] if choices.task == "regression" else []
+    if choices.kind and given:
+        found = f"{', '.join(given)} with --kind {SEQUENCE}"
+        expected = "a binary or multiclass task, by the PyTorch model of that kind"
+        hint = f"leave out {' and '.join(given)}"
+        return Problem("option-conflict", found, expected, hint)
+    return None
+
+
 def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[Path, str]:
     """The files of the project, by their paths in its folder; `tests` is a folder of its own."""
     features = [column.name for column in about.features]
     is_series = about.task == TASK
-    library = LIBRARIES[model]
+    library = SEQUENCE_LIBRARY if model == SEQUENCE else LIBRARIES[model]
     # Its models are served in that environment.
-    has_automl = library.environment == "ml-cpu" and not is_series
+    has_automl = library.environment == "ml-cpu"
     values = {
         "name": package,
         "endpoint": package.replace("_", "-"),
@@ -140,7 +163,9 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
         "formats": [*dict.fromkeys((*library.formats, *(AUTOML_FORMATS if has_automl else ())))],
         "automl_metric": AUTOML_METRICS.get(
             about.primary_metric,
-            "normalized_root_mean_squared_error" if about.task == "regression" else "auc_weighted",
+            "normalized_root_mean_squared_error"
+            if about.task in ("regression", TASK)
+            else "auc_weighted",
         ),
         "answer": KINDS[about.task].answer,
         "quantile": QUANTILES.get(about.primary_metric),

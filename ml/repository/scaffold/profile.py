@@ -5,7 +5,6 @@ Everything here is a first guess that `ml new` writes down for a person to corre
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 import unicodedata
@@ -18,16 +17,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ml.core import repository
-from ml.core.errors import Problem, Refused, nearest
+from ml.core.errors import Place, Problem, Refused, nearest
 from ml.core.terminal import printable
 from ml.measures import leakage
 from ml.measures.measurement import Rows, constant_answer, metric_values
 from ml.measures.metrics import Metric
 from ml.measures.schema import Check
 from ml.measures.tasks import KINDS, TargetColumn, Task
+from ml.repository.scaffold.cells import line_of, read_cells
 from ml.serving.scoring.columns import MISSING
 from ml.toolkit.data.datasets import FEATURES, TABLE_TASKS
-from ml.toolkit.data.tables import Column, ColumnType, is_number, is_whole_number
+from ml.toolkit.data.tables import (
+    Column,
+    ColumnType,
+    is_number,
+    is_whole_number,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,10 +69,13 @@ _NO_GROUP = frozenset(("phone", "telephone", "mobile", "fax", "email", "mail", "
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # Enough for a canary to judge the distribution of the answers.
 SAMPLES = 100
-_DELIMITERS = ",;\t|"
-_SNIFFED = 1 << 16
+# `ml new --kind`: a model that reads one column of texts by their words.
+SEQUENCE = "sequence"
+# The choices that name a column.
+_COLUMNS = frozenset(("target", "id", "group", "time", "slice", "text"))
 _ID = ("id", "key", "uuid", "guid", "number", "index")
 # 003 is a branch or an article, not three.
+_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{4}\b", re.ASCII)
 _PADDED = re.compile(r"[+-]?0\d", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _POSITIVE = frozenset({"1", "yes", "true", "y", "t"})
@@ -85,6 +93,8 @@ class Choices:
     group: str = ""
     time: str = ""
     slice: str = ""
+    kind: str = ""  # SEQUENCE, or "" for a project of numbers and categories
+    text: str = ""  # of a SEQUENCE
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,8 @@ class Profile:
     @property
     def features(self) -> tuple[Column, ...]:
         """The columns that the model reads."""
+        if text := self.head.get("text"):
+            return tuple(column for column in self.columns if column.name == text)
         used = {self.head.get(name) for name in ("target", "id", "group", "time")}
         return tuple(
             column for column in self.columns if column.type in FEATURES and column.name not in used
@@ -141,7 +153,7 @@ def profile(path: Path, choices: Choices) -> Profile:
     frame, form = read_cells(path)
     names = list(frame.columns)
     for option, name in vars(choices).items():
-        if option in ("target", "id", "group", "time", "slice") and name and name not in names:
+        if option in _COLUMNS and name and name not in names:
             close = nearest(name, names)
             found = f"{repository.shown(path)} has no column `{name}` for --{option}"
             hint = f"did you mean `{close[0]}`?" if close else ""
@@ -158,29 +170,38 @@ def profile(path: Path, choices: Choices) -> Profile:
         found = f"{repository.shown(path)} has {len(frame)} rows"
         raise Refused(Problem("too-few-rows", found, expected))
     columns = [column_of(name, frame[name]) for name in names]
+    text = _text(path, choices, columns, frame) if choices.kind else ""
     target = frame[choices.target]
     for option in ("target", "id", "group", "time"):
         name = getattr(choices, option)
         empty = frame[name][frame[name].isin(MISSING)] if name else ()
         if len(empty):
             written = sorted({*empty} - {""})
-            found = f"{len(empty)} of {len(frame)} rows have no `{name}`"
+            found = f"{len(empty)} of {len(frame)} rows have no `{name}`; the first is on this line"
+            place = Place(
+                repository.shown(path), line_of(path, form, int(frame[name].isin(MISSING).argmax()))
+            )
             hint = f"fill them in, or leave out --{option}"
             if option == "target":
                 hint = "remove those rows: nothing can be learnt from them"
             if written:
                 found += f": a cell of {' or '.join(map(_quoted, written))} counts as missing"
                 hint += f"; a value that is called {_quoted(written[0])} needs another name"
-            raise Refused(Problem(f"empty-{option}", found, "a value in every row", hint))
+            raise Refused(Problem(f"empty-{option}", found, "a value in every row", hint, place))
     task = _task(choices, target)
     kind, about = KINDS[task], TABLE_TASKS[task]
+    if text and about.types:
+        found = f"--kind {SEQUENCE} predicts classes, and `{choices.target}` has numbers"
+        expected = f"two values (binary), or 3 to {MOST_CATEGORIES} (multiclass)"
+        hint = "name another --target, or leave out --kind"
+        raise Refused(Problem("wrong-target", found, expected, hint))
     metric = choices.primary_metric or kind.primary
     if metric not in kind.metrics:
         expected = f"one of: {', '.join(kind.metrics)}"
         raise Refused(
             Problem("no-such-metric", f"--metric {metric} of a {task} model", hint=expected)
         )
-    columns = [_as(column, choices, about) for column in columns]
+    columns = [_as(column, choices, about, text) for column in columns]
     positive = (choices.positive or _positive(target)) if about.has_positive else ""
     if positive and positive not in {*target}:
         values = ", ".join(sorted({*target}))
@@ -189,6 +210,7 @@ def profile(path: Path, choices: Choices) -> Profile:
     head: dict[str, object] = {"file": "table.csv", "task": task, "primary_metric": metric}
     head["target"] = choices.target
     optional = {"positive": positive, "id": own_id, "group": choices.group, "time": choices.time}
+    optional["text"] = text
     head |= {name: value for name, value in optional.items() if value}
     if folds:
         head["folds"] = folds
@@ -220,63 +242,13 @@ def profile(path: Path, choices: Choices) -> Profile:
         for row in frame.iloc[::step].head(SAMPLES).itertuples(index=False, name=None)
     ]
     doubts = [doubt for column in result.columns for doubt in _doubts(column, frame[column.name])]
-    checks = [check for check in _leaks(frame, result.features, labels) if leakage.warning(check)]
+    checks = [] if text else _leaks(frame, result.features, labels)
+    checks = [check for check in checks if leakage.warning(check)]
     if not choices.slice:
         aside |= {check.of or "" for check in checks}
-        head["slices"] = _slices(frame, columns, aside, fewest)
+        head["slices"] = _slices(frame, columns, aside, fewest, text)
     leaks = [printable(leakage.warning(check)) for check in checks]
     return replace(result, samples=samples, doubts=doubts, leaks=leaks)
-
-
-def _sniffed(start: str) -> type[csv.Dialect]:
-    """The dialect of a file by its first lines; by its header alone where the rows are so long that
-    no two of them are there.
-    """
-    try:
-        return csv.Sniffer().sniff(start, _DELIMITERS)
-    except csv.Error:
-        header = start.partition("\n")[0]
-        delimiters = [each for each in _DELIMITERS if each in header]
-        if len(delimiters) != 1:
-            raise
-
-        class Dialect(csv.excel):
-            delimiter = delimiters[0]
-
-        return Dialect
-
-
-def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
-    """The cells as texts without spaces around them, and how the schema says that they stand."""
-    import pandas as pd
-
-    expected, hint = "a text file (CSV) in UTF-8 with a header", "save it as CSV UTF-8"
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            sniffed = _sniffed(stream.read(_SNIFFED))
-            form: dict[str, object] = {"delimiter": sniffed.delimiter}
-            if sniffed.skipinitialspace:
-                form["skip_spaces"] = True
-            stream.seek(0)
-            spaces = sniffed.skipinitialspace
-            rows = csv.reader(stream, delimiter=sniffed.delimiter, skipinitialspace=spaces)
-            header = [name.strip() for name in next(rows)]
-        frame = pd.read_csv(
-            path,
-            sep=sniffed.delimiter,
-            skipinitialspace=sniffed.skipinitialspace,
-            dtype=str,
-            keep_default_na=False,
-            index_col=False,
-        )
-    except (OSError, UnicodeDecodeError, csv.Error, StopIteration, ValueError) as error:
-        raise Refused(Problem("unreadable", f"{path}: {error}", expected, hint)) from None
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice or "" in header:
-        found = f"the column `{twice[0]}` is there twice" if twice else "a column has no name"
-        raise Refused(Problem("bad-header", f"{repository.shown(path)}: {found}", hint="name it"))
-    frame.columns = pd.Index(header)
-    return frame.apply(lambda column: column.str.strip()), form
 
 
 def column_of(name: str, cells: pd.Series[str]) -> Column:
@@ -303,10 +275,16 @@ def column_of(name: str, cells: pd.Series[str]) -> Column:
 
 def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
     """What a person may want to correct in the table before anything is learnt from the column."""
-    if column.type not in ("category", "text"):
-        return
     counts = cells[~cells.isin(MISSING)].value_counts()
     total, name = int(counts.sum()), _quoted(column.name)
+    if column.type in ("category", "id", "text") and all(map(_DATE.match, counts.index)) and total:
+        yield (
+            f"{name} is of type {column.type} since its dates ({_quoted(counts.index[0])}) are not "
+            "in ISO 8601: write 2026-01-31 into the table if they are to be times"
+        )
+        return
+    if column.type not in ("category", "text"):
+        return
     commas = counts[[bool(_DECIMAL_COMMA.fullmatch(value)) for value in counts.index]]
     if len(commas) and commas.sum() >= MOSTLY_NUMBERS * total:
         yield (
@@ -373,8 +351,31 @@ def _is_time(value: str) -> bool:
     return True
 
 
-def _as(column: Column, choices: Choices, about: TargetColumn) -> Column:
+def _text(path: Path, choices: Choices, columns: Sequence[Column], frame: pd.DataFrame) -> str:
+    """The column that a SEQUENCE reads: the one with the most words in a row."""
+    used = {choices.target, choices.id, choices.group, choices.time}
+    if choices.text:
+        if choices.text in used:
+            found = f"`{choices.text}` is --text and another option too"
+            raise Refused(Problem("option-conflict", found, "a column that is only the text"))
+        return choices.text
+    lengths = {
+        column.name: float(frame[column.name].str.split().str.len().mean())
+        for column in columns
+        if column.type == "text" and column.name not in used
+    }
+    longest = max(lengths, key=lambda name: lengths[name], default="")
+    if not longest or lengths[longest] <= 1:
+        found = f"{repository.shown(path)} has no column of texts"
+        expected = "a column with several words in a row"
+        raise Refused(Problem("no-feature", found, expected, "name it with --text COLUMN"))
+    return longest
+
+
+def _as(column: Column, choices: Choices, about: TargetColumn, text: str) -> Column:
     """The column with the type that its part in the project asks for."""
+    if column.name == text:
+        return replace(column, type="text", unique=False)
     if column.name == choices.target and not about.types:
         return replace(column, type="category", unique=False)
     if column.name == choices.id:
@@ -415,7 +416,7 @@ def _positive(target: pd.Series[str]) -> str:
 
 
 def _slices(
-    frame: pd.DataFrame, columns: Sequence[Column], aside: set[str], fewest: int
+    frame: pd.DataFrame, columns: Sequence[Column], aside: set[str], fewest: int, text: str
 ) -> list[str]:
     """The columns of usually protected attributes, else the column of a few values of which the
     second most frequent has the most rows, else the first number. Numbers are cut into thirds. A
@@ -446,6 +447,8 @@ def _slices(
         return protected
     if by_size:
         return [max(by_size, key=lambda name: by_size[name])]
+    if not numbers and text and "." not in text:
+        return [text]  # by its length
     if not numbers:
         found = "no column divides the rows into groups that can be compared"
         expected = f"a column of at most {MOST_SLICES} values, or a number"

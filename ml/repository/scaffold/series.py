@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +17,17 @@ from ml.core.errors import Place, Problem, Refused, nearest
 from ml.measures.forecasting import seasonal_naive
 from ml.measures.measurement import metric_values
 from ml.measures.tasks import KINDS
-from ml.repository.scaffold.profile import Choices, Profile, column_of, read_cells
+from ml.repository.scaffold.cells import read_cells
+from ml.repository.scaffold.profile import Choices, Profile, column_of
+from ml.serving.scoring.columns import MISSING
 from ml.toolkit.data.datasets import TEST
-from ml.toolkit.data.series import TASK, Head, Panel, panel_of
-from ml.toolkit.data.tables import Column, DataRefused, TableSchema
+from ml.toolkit.data.series import TASK, Head, Panel, panel_of_any_length
+from ml.toolkit.data.tables import Column, DataRefused, Flaw, TableSchema
 
-# Intervals draw series, each half of them in a slice `size` too, and need ten of those.
+# Intervals resample series and need ten: the slices by size have half of the series each, and the
+# gate `fairness` judges two slices or more.
 FEWEST_SERIES = 20
+_FEWER = "add series, or use an AutoML job (`task: forecasting`): it takes one series or more"
 # The gates ask for so many forecasts.
 FEWEST_FORECASTS = 100
 # The steps of a season where a step is at most so long.
@@ -33,7 +38,11 @@ SEASONS = {
     timedelta(days=31): 12,
     timedelta(days=92): 4,
 }
+# A table of weekdays alone.
+WORKING_WEEK = 5
 SAMPLES = 20
+# Series that a sentence names.
+NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,9 @@ class SeriesChoices:
 
 def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: str) -> Profile:
     """The profile of a text file with a header; Refused when no project can be made of it."""
+    if not about.horizon:
+        expected, hint = "a forecast horizon in steps", "add --horizon, or leave out --series"
+        raise Refused(Problem("option-conflict", "--series without --horizon", expected, hint))
     given = [f"--{name}" for name in ("positive", "id", "group") if getattr(choices, name)]
     given += ["--model"] if model != "lightgbm" else []
     if given or choices.task not in ("", TASK):
@@ -58,8 +70,16 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
             found = f"{repository.shown(path)} has no column `{name}`" if name else "no --time"
             expected = f"one of: {', '.join(cells.columns)}"
             raise Refused(Problem("no-such-column", found, expected, "".join(close)))
+    taken = [choices.time, choices.target, *about.series]
+    if twice := [name for number, name in enumerate(taken) if name in taken[:number]]:
+        expected = "different columns for --time, --target and each --series"
+        raise Refused(Problem("option-conflict", f"`{twice[0]}` is given twice", expected))
     texts = {*about.series, choices.slice}
     columns = [_typed(column_of(name, cells[name]), texts) for name in cells.columns]
+    if choices.target not in texts and not cells[choices.target].isin(MISSING).all():
+        columns = [
+            _number(column) if column.name == choices.target else column for column in columns
+        ]
     schema = TableSchema(
         tuple(columns),
         (len(cells) // 2, len(cells) * 100),
@@ -75,20 +95,31 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
         **{"horizon": about.horizon, "season": 1, "known": [], "slices": slices, "origins": 1},
     }
     try:
-        panel = panel_of(path, schema, Head.parse(head, columns))
+        panel = panel_of_any_length(path, schema, Head.parse(head, columns))
         count = len(panel.names)
         if count < FEWEST_SERIES:
-            found, expected = f"{count} series", f"at least {FEWEST_SERIES}, which intervals draw"
-            raise Refused(
-                Problem("too-few-series", found, expected, "name their columns: --series")
+            found = f"{count} series with a value"
+            expected = (
+                f"at least {FEWEST_SERIES}: gates need an interval over 10 series of each size"
             )
-        head["origins"] = max(2, math.ceil(FEWEST_FORECASTS / count))
-        head["season"] = _season(panel)
-        panel = panel_of(path, schema, Head.parse(head, columns))
+            raise Refused(Problem("too-few-series", found, expected, _FEWER))
+        if (np.nanmin(panel.values, axis=1) == np.nanmax(panel.values, axis=1)).all():
+            found = f"`{choices.target}` is constant in each of {count} series"
+            raise Refused(Problem("wrong-target", found, "values that vary over time"))
+        head["origins"] = origins = max(2, math.ceil(FEWEST_FORECASTS / count))
+        panel = replace(panel, head=replace(panel.head, origins=origins))
+        season = _usual_season(panel)
+        seasonal = replace(panel, head=replace(panel.head, season=season))
+        doubts = []
+        if len(panel.times) >= seasonal.least:
+            panel = seasonal
+        elif len(panel.times) < panel.least:
+            raise Refused(_too_few_steps(path, panel))
+        else:
+            doubts.append(_no_season(seasonal))
+        head["season"] = panel.head.season
     except DataRefused as refused:
-        first = refused.findings[0]
-        place = Place(repository.shown(path), first.line or 1)
-        raise Refused(Problem(first.code, first.found, first.expected, first.hint, place)) from None
+        raise Refused(*map(_problem, refused.findings[:NAMED])) from None
     except ValueError as error:
         raise Refused(Problem("wrong-schema", str(error), "options of a forecast")) from None
     units, season = panel.units(TEST), panel.head.season
@@ -102,7 +133,85 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
         metric_values(TASK, panel.rows(TEST, np.array(naive)))[metric],
         0.0,
         [panel.request(of) for of in units[:: max(1, len(units) // SAMPLES)]],  # type: ignore[misc]
+        [*doubts, *_doubts(panel)],
     )
+
+
+def _problem(flaw: Flaw) -> Problem:
+    """What a cell or a row of the table has wrong."""
+    hint = "correct the cell, or leave it empty" if flaw.code == "wrong-type" else flaw.hint
+    place = Place(repository.shown(flaw.path), flaw.line or 1)
+    return Problem(flaw.code, flaw.found, flaw.expected, hint, place)
+
+
+def _too_few_steps(path: Path, panel: Panel) -> Problem:
+    """The steps that the cutoffs of the test and of validation need, of a season of 1."""
+    head, steps = panel.head, len(panel.times)
+    found = f"the table has {steps} steps"
+    reason = f"{head.origins} cutoffs each in test and validation, for {FEWEST_FORECASTS} forecasts"
+    expected = f"at least {panel.least} for a horizon of {head.horizon}: {reason}"
+    hint = f"give a longer table{_lower(panel)}, or more series: fewer cutoffs are needed then"
+    return Problem("too-few-steps", found, expected, hint, Place(repository.shown(path), 1))
+
+
+def _no_season(panel: Panel) -> str:
+    """Why the usual season of the table, the panel's, is not used."""
+    season, steps = panel.head.season, len(panel.times)
+    return (
+        f"the season is 1: a season of {season} needs at least {panel.least} steps, and the table "
+        f"has {steps}; to use it, give a longer table{_lower(panel)}"
+    )
+
+
+def _lower(panel: Panel) -> str:
+    """The longest horizon for which the steps are enough, as a remedy; "" where none is."""
+    head = panel.head
+    longest = head.horizon - math.ceil((panel.least - len(panel.times)) / (2 * head.origins + 1))
+    return f", or --horizon {longest} at most" if longest > 0 else ""
+
+
+def _doubts(panel: Panel) -> Iterator[str]:
+    """What a person should know of odd series, a sentence each."""
+    values, horizon, target = panel.values, panel.head.horizon, f"`{panel.head.target}`"
+    observed = ~np.isnan(values)
+    counts, measured = observed.sum(axis=1), {of.series for of in panel.units(TEST)}
+    last = values.shape[1] - 1 - observed[:, ::-1].argmax(axis=1)
+    gaps = last - panel.starts + 1 - counts
+
+    def those(chosen: Sequence[bool] | np.ndarray[Any, Any]) -> str:
+        names = [name for name, is_chosen in zip(panel.names, chosen, strict=True) if is_chosen]
+        listed = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+        return f"{len(names)} of {len(panel.names)} series ({listed})" if names else ""
+
+    if named := those((np.nanmin(values, axis=1) == np.nanmax(values, axis=1)) & (counts > 1)):
+        yield f"{target} is constant in {named}: no model beats seasonal naive there"
+    if named := those(counts <= horizon):
+        yield f"{named} have no more values than the horizon of {horizon}"
+    if named := those([number not in measured for number in range(len(counts))]):
+        yield f"{named} have no value in the test, and are not measured"
+    if named := those(gaps > 0):
+        missing = f"{int(gaps.sum()):,} values are missing"
+        yield f"{missing} between the first and the last one of {named}: they are not measured"
+    if negative := int((values < 0).sum()):
+        share = f"{negative:,} of {int(counts.sum()):,} values of {target}"
+        yield f"{share} are negative: forecasts and intervals may be negative too"
+    zones = sorted({time.strftime("%z") for time in panel.times})
+    if zones[1:] and gaps.any():
+        yield f"time zones {', '.join(zones)}: the same local time is another step in each of them"
+        return
+    steps = [after - before for before, after in pairwise(panel.times)]
+    usual = sorted(steps)[len(steps) // 2]
+    long = [at for at, step in enumerate(steps) if step >= 2 * usual]
+    if long and not _is_weekdays(panel):
+        before, after = (
+            time.isoformat(" ").removesuffix(" 00:00:00")
+            for time in panel.times[long[0] : long[0] + 2]
+        )
+        more = f", nor at {len(long) - 1} other places" if long[1:] else ""
+        yield (
+            f"no series has a row between {before} and {after}{more}: a season counts the times "
+            "in the table, so add rows with an empty cell"
+        )
 
 
 def _typed(column: Column, texts: set[str]) -> Column:
@@ -111,9 +220,25 @@ def _typed(column: Column, texts: set[str]) -> Column:
     return replace(column, type="category" if is_text else column.type, unique=False)
 
 
-def _season(panel: Panel) -> int:
-    """By the usual time between two steps; 1 where the table is too short for more."""
+def _number(column: Column) -> Column:
+    """The target, which has a wrong cell where its type is no number."""
+    is_number = column.type in ("integer", "float")
+    return column if is_number else replace(column, type="float", unique=False)
+
+
+def _usual_season(panel: Panel) -> int:
+    """By the usual time between two steps; 1 of a table with one step."""
     gaps = sorted(after - before for before, after in pairwise(panel.times))
+    if not gaps:
+        return 1
     usual = gaps[len(gaps) // 2]
     season = next((of for longest, of in SEASONS.items() if usual <= longest), 1)
-    return season if panel.head.horizon * 5 + season * 2 <= len(panel.times) else 1
+    return WORKING_WEEK if _is_weekdays(panel) else season
+
+
+def _is_weekdays(panel: Panel) -> bool:
+    """Whether the steps are days, and none is a Saturday or a Sunday in two weeks or more."""
+    steps = {after - before for before, after in pairwise(panel.times)}
+    is_daily, span = min(steps) == timedelta(days=1), panel.times[-1] - panel.times[0]
+    is_long = span >= timedelta(weeks=2)
+    return is_daily and is_long and all(time.weekday() < WORKING_WEEK for time in panel.times)

@@ -14,6 +14,7 @@ lines on top of it.
     group: household             # optional: its rows stay in one split, and are drawn together
     time: signed_on              # optional: later rows are validation, the latest are the test
     folds: 5                     # optional: each row of training is also tested, out of fold
+    text: note                   # optional: the one feature, a text that the model reads by words
     slices: [Contract]           # columns whose values, or thirds, the gate `fairness` compares
     delimiter: ","
     header: true
@@ -27,7 +28,8 @@ lines on top of it.
 Columns of the types `float`, `integer` and `category` are features, except the target, the id and
 the group; columns of the types `id`, `text` and `timestamp` are not. Give a column that is not
 known at the time of the prediction the type `text`. A column with `feature_set: NAME` is not in the
-file: it is joined as it was known at `time`.
+file: it is joined as it was known at `time`. With the field `text`, the column that it names, of
+type `text`, is the only feature; a slice by it compares thirds of its number of words.
 
 A hash of its id assigns each row: 60 % train, 20 % are validation, 20 % test. A row stays in its
 split when others are added.
@@ -69,7 +71,7 @@ from ml.measures.leakage import not_later, plain
 from ml.measures.measurement import NO_METRICS, VALIDATION, Rows, metric_values
 from ml.measures.metrics import OwnMetric
 from ml.measures.schema import Check, TrainingSet
-from ml.serving.scoring.columns import Columns, Derive, Encoding, Kind, Row, Value
+from ml.serving.scoring.columns import Columns, Derive, Encoding, Kind, Row, Value, tokens
 from ml.toolkit.data.feature_sets import FeatureJoin, join, seconds
 from ml.toolkit.data.tables import KINDS, Column, DataRefused, TableSchema, read_table
 
@@ -89,7 +91,7 @@ MOST_SLICES = 10
 _FIELDS = frozenset(
     [
         *("task", "primary_metric", "target", "positive", "id", "group", "time", "folds", "slices"),
-        *("threshold", "costs"),
+        *("threshold", "costs", "text"),
         *("file", "columns", "rows", "header", "delimiter", "skip_spaces"),
     ]
 )
@@ -122,6 +124,7 @@ class Target:
     slices: tuple[str, ...] = ()
     folds: int = 0
     threshold: float = 0.5
+    text: str = ""
 
     @classmethod
     def parse(
@@ -142,23 +145,34 @@ class Target:
         if kind is None:
             raise SchemaRefused("task", repr(raw.get("task")), "one of ", TABLE_TASKS)
         metric, metrics = raw.get("primary_metric"), tasks.metrics_of(task, own)
-        if metric not in metrics:
+        if metric not in [*metrics]:  # may be a list or a mapping
             raise SchemaRefused("primary_metric", repr(metric), "one of ", metrics)
-        for name in ("target", "id", "group", "time"):
+        for name in ("target", "id", "group", "time", "text"):
             column = raw.get(name)
-            if column not in types and (column is not None or name == "target"):
+            if column not in [*types] and (column is not None or name == "target"):
                 raise SchemaRefused(name, repr(column), "one of ", types)
-            if column in optional and name != "target":
+            if column in optional and name not in ("target", "text"):
                 found = f"`{column}`, which is optional"
                 raise SchemaRefused(name, found, "a column with a value in every row")
         slices = raw.get("slices")
-        if not isinstance(slices, list) or not slices or not {*slices} <= {*types}:
+        if (
+            not isinstance(slices, list)
+            or not slices
+            or any(name not in [*types] for name in slices)
+        ):
             raise SchemaRefused("slices", repr(slices), "a list of one or more columns")
         if kind.has_positive and not raw.get("positive"):
             raise SchemaRefused("positive", repr(raw.get("positive")), "a value of the target")
         if kind.types and types[raw["target"]] not in kind.types:
             found = f"`{raw['target']}`, of type {types[raw['target']]}"
             raise SchemaRefused("target", found, f"a column of type {' or '.join(kind.types)}")
+        if (text := raw.get("text")) is not None:
+            if kind.types:
+                expected = "no `text`: only classes are predicted from one"
+                raise SchemaRefused("text", f"{text!r} of a {task} model", expected)
+            if types[text] != "text" or text in [raw.get(of) for of in ("target", "id", "group")]:
+                found = f"`{text}`, of type {types[text]}"
+                raise SchemaRefused("text", found, "a column of type text that is only a feature")
         folds = raw.get("folds", 0)
         if "folds" in raw and (type(folds) is not int or not 2 <= folds <= MOST_FOLDS):
             raise SchemaRefused("folds", repr(folds), f"a whole number from 2 to {MOST_FOLDS}")
@@ -166,7 +180,7 @@ class Target:
             expected = "no `folds` with `time`: a fold would be predicted by a model of later rows"
             raise SchemaRefused("folds", repr(folds), expected)
         threshold = _threshold(raw, kind.has_positive)
-        names = ("target", "file", "positive", "id", "group", "time")
+        names = ("target", "file", "positive", "id", "group", "time", "text")
         texts = {name: str(raw[name]) for name in names if raw.get(name) is not None}
         return cls(
             task=task,
@@ -345,12 +359,17 @@ class Dataset:
         rows = [row for part in self.parts.values() for row in part.rows]
         return {
             column.name: (
-                "categorical" if column.type == "category" else "numeric",
+                self._input_kind(column),
                 [row[at] for row in rows],
             )
             for at, column in enumerate(self.features)
             if any(row[at] is not None for row in rows)
         }
+
+    def _input_kind(self, column: Column) -> str:
+        if column.name == self.about.text:
+            return "text"
+        return "categorical" if column.type == "category" else "numeric"
 
 
 def read_dataset(
@@ -373,6 +392,11 @@ def read_dataset(
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))
         columns = TableSchema.parse(raw)
         about = Target.parse(raw, columns.columns, own_metrics)
+        # As requests are read: the same cells count as missing.
+        typed = [
+            replace(of, type="category") if of.name == about.text else of for of in columns.columns
+        ]
+        columns = replace(columns, columns=tuple(typed))
         in_file = _in_file(columns, about, features)
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise SystemExit(f"error[wrong-schema]: {schema}: {error}") from None
@@ -416,7 +440,9 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
     }
     aside = {about.target, about.id, about.group, about.time}
     features = tuple(
-        column for column in columns if column.type in FEATURES and column.name not in aside
+        column
+        for column in columns
+        if column.type in FEATURES and column.name not in aside and about.text in ("", column.name)
     )
     kind = TABLE_TASKS[about.task]
     labels = kind.labels(values[about.target], about.positive)
@@ -429,7 +455,10 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
         ids,
         labels,
         [list(row) for row in zip(*(values[column.name] for column in features), strict=True)],
-        {name: _slices(values[name]) for name in about.slices},
+        {
+            name: _slices([*map(_length, values[name])] if name == about.text else values[name])
+            for name in about.slices
+        },
         groups,
         times,
         [_fold(name, about.folds) for name in names] if about.folds else (),
@@ -471,6 +500,11 @@ def _request(
     }
     names = [column.name for column in features]
     return {"input_data": {"columns": names, "data": [[row[name] for name in names]]}}
+
+
+def _length(text: Value) -> int:
+    """How many words a text has."""
+    return len(tokens(text))
 
 
 def _slices(values: Sequence[Value]) -> list[str]:

@@ -20,6 +20,7 @@ test, those before are validation, and training uses no value after the first of
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -43,6 +44,14 @@ TASK = "forecasting"
 NEW = 4
 # Seasons before the first cutoff of training.
 _FIRST = 2
+_TRAIN = "table.csv"
+_MLTABLE = f"""\
+type: mltable
+paths:
+  - file: ./{_TRAIN}
+transformations:
+  - read_delimited: {{delimiter: ",", encoding: utf8, header: all_files_same_headers}}
+"""
 _OF_COLUMNS = {each.name for each in fields(TableSchema)} - {"required"}
 
 
@@ -69,21 +78,25 @@ class Head:
         names = [each.name for each in fields(cls)]
         if unknown := sorted(raw.keys() - {*names} - _OF_COLUMNS):
             raise SchemaRefused(unknown[0], "an unknown field", "one of ", names)
-        if raw.get("primary_metric") not in tasks.metrics_of(TASK):
+        if raw.get("primary_metric") not in [*tasks.metrics_of(TASK)]:
             found = repr(raw.get("primary_metric"))
             raise SchemaRefused("primary_metric", found, "one of ", tasks.metrics_of(TASK))
         for name in ("horizon", "season", "origins"):
             if type(raw.get(name, 2)) is not int or not 1 <= raw.get(name, 2) <= 1000:
                 raise SchemaRefused(name, repr(raw[name]), "a whole number from 1 to 1000")
-        for name in ("target", "time", "series", "known", "slices"):
+        listed = ("series", "known", "slices")
+        for name in ("target", "time", *listed):
             stated = raw.get(name, [])
+            if name in raw and isinstance(stated, list) is not (name in listed):
+                expected = "a list of columns" if name in listed else "one column"
+                raise SchemaRefused(name, repr(stated), expected)
             for column in stated if isinstance(stated, list) else [stated]:
-                if column not in types:
+                if column not in [*types]:  # may be a list or a mapping
                     raise SchemaRefused(name, repr(column), "one of ", types)
                 if name in ("target", "known") and types[column] not in ("float", "integer"):
                     found = f"`{column}`, of type {types[column]}"
                     raise SchemaRefused(name, found, "a column of type float or integer")
-        lists = {name: tuple(raw.get(name, ())) for name in ("series", "known", "slices")}
+        lists = {name: tuple(raw.get(name, ())) for name in listed}
         return cls(**{name: raw[name] for name in names if name in raw} | lists)
 
 
@@ -117,6 +130,11 @@ class Panel:
         sizes = np.nanmean(np.abs(self.values), axis=1)
         return np.asarray(sizes > np.median(sizes))
 
+    @property
+    def least(self) -> int:
+        """The fewest steps with a cutoff of training and those of validation and test."""
+        return self.head.season * _FIRST + self.head.horizon * (2 * self.head.origins + 1)
+
     @cached_property
     def cutoffs(self) -> Mapping[str, Sequence[int]]:
         """Split → the numbers of the first steps of its forecasts; ValueError for few steps."""
@@ -125,8 +143,7 @@ class Panel:
         first = self.head.season * _FIRST
         train = [*range(ends[0] - horizon, first - 1, -max(1, horizon // 2))][::-1]
         if not train:
-            least = first + horizon * (2 * origins + 1)
-            raise ValueError(f"{steps} steps, where this horizon needs at least {least}")
+            raise ValueError(f"{steps} steps, where this horizon needs at least {self.least}")
         return {TRAIN: train, VALIDATION: ends[:origins], TEST: ends[origins:]}
 
     def units(self, split: str) -> list[Unit]:
@@ -172,9 +189,12 @@ class Panel:
         )
 
     def request(self, unit: Unit) -> dict[str, object]:
-        """What a client sends for the forecast (`ml.serving.scoring.series`)."""
+        """What a client sends for the forecast (`ml.serving.scoring.series`): the values that it
+        depends on, and all of the test, which follow those that a search of forecasters saw.
+        """
         history, known = self.history(unit)
-        first = relevant(history, self.head.season)
+        steps_of_test = unit.cutoff - self.cutoffs[TEST][0]
+        first = max(0, min(relevant(history, self.head.season), len(history) - steps_of_test))
         history, known = history[first:], {name: of[first:] for name, of in known.items()}
         listed = [None if np.isnan(value) else float(value) for value in history]
         more = {"known": {name: of.tolist() for name, of in known.items()}} if known else {}
@@ -199,8 +219,41 @@ def read_panel(folder: Path, schema: Path) -> Panel:
         raise SystemExit(str(refused)) from None
 
 
+def write_train(folder: Path, schema: Path, to: Path) -> None:
+    """Write the rows before the test that have a value as an MLTable, for an AutoML job: the time,
+    the series, the target and the known columns. Ends the program as `read_panel`.
+    """
+    panel, columns = (
+        read_panel(folder, schema),
+        TableSchema.parse(yaml.safe_load(schema.read_text())),
+    )
+    head, end = panel.head, panel.times[panel.cutoffs[TEST][0]]
+    table, _ = read_table(folder if folder.is_file() else folder / head.file, columns)
+    names = [head.time, head.target, *head.series, *head.known]
+    to.mkdir(parents=True, exist_ok=True)
+    (to / "MLTable").write_text(_MLTABLE, encoding="utf-8")
+    with (to / _TRAIN).open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(names)
+        for time, value, *others in zip(*map(table.column, names), strict=True):
+            if value.strip() and datetime.fromisoformat(time.strip()) < end:
+                writer.writerow([time, value, *others])
+
+
 def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
     """The series of a table; raises DataRefused with every problem."""
+    panel = panel_of_any_length(path, schema, head)
+    try:
+        assert panel.cutoffs
+    except ValueError as error:
+        found, expected = f"the table has {error}", "a history before every cutoff"
+        hint = "give a longer table, or lower `horizon`, `origins` or `season` in the schema"
+        raise DataRefused([Flaw("too-few-steps", path, 0, found, expected, hint)]) from None
+    return panel
+
+
+def panel_of_any_length(path: Path, schema: TableSchema, head: Head) -> Panel:
+    """As `panel_of`, also of a table that is too short for the cutoffs of the head."""
     table, findings = read_table(path, schema)
     if findings:
         raise DataRefused(findings)
@@ -223,7 +276,7 @@ def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
     kept = np.flatnonzero((~np.isnan(values)).any(axis=1)).tolist()
     first = {of: number for number, of in reversed([*enumerate(names)])}
     slices = {name: table.column(name) for name in head.slices}
-    panel = Panel(
+    return Panel(
         head,
         ["/".join(series[number]) or "all" for number in kept],
         steps,
@@ -231,13 +284,6 @@ def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
         {name: grid(name, 0.0)[kept] for name in head.known},
         {name: [of[first[series[at]]] for at in kept] for name, of in slices.items()},
     )
-    try:
-        assert panel.cutoffs
-    except ValueError as error:
-        found, expected = f"the table has {error}", "a history before every cutoff"
-        hint = "give a longer table, or lower `horizon` or `origins` in the schema"
-        raise DataRefused([Flaw("too-few-steps", path, 0, found, expected, hint)]) from None
-    return panel
 
 
 def _times(path: Path, lines: Sequence[int], name: str, texts: Sequence[str]) -> Iterator[datetime]:
@@ -264,5 +310,6 @@ def _wrong_times(
             found = f"{'/'.join(name) or 'the series'} has {time.isoformat()} on line "
             found += f"{first[name, time]} too"
             expected = "one row for each series and time"
-            yield Flaw("duplicate-time", path, line, found, expected, "add up or remove one row")
+            hint = "name the columns of a series (`--series`, `series`), or add up the rows"
+            yield Flaw("duplicate-time", path, line, found, expected, hint)
         first.setdefault((name, time), line)

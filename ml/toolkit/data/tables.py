@@ -138,7 +138,7 @@ def _opened(path: Path) -> io.TextIOBase:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _records(path: Path, schema: TableSchema) -> Iterator[tuple[int, list[str]]]:
+def records(path: Path, schema: TableSchema) -> Iterator[tuple[int, list[str]]]:
     """(first line, fields) of every record; a quoted field may hold line breaks."""
     csv.field_size_limit(1 << 24)
     with _opened(path) as stream:
@@ -149,6 +149,17 @@ def _records(path: Path, schema: TableSchema) -> Iterator[tuple[int, list[str]]]
             if record:
                 yield line, record
             line = reader.line_num + 1
+
+
+def _undecodable(path: Path) -> int:
+    """The first line that is not UTF-8, 0 if there is none: a decoder counts bytes, not lines."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return 0
 
 
 def read_table(
@@ -165,13 +176,13 @@ def read_table(
         hint = "give the folder that holds it"
         return table, [Flaw("missing-file", path, 0, "there is no such file", path.name, hint)]
     try:
-        for number, (line, record) in enumerate(_records(path, schema)):
+        for number, (line, record) in enumerate(records(path, schema)):
             if number == 0 and schema.header:
                 header = [name.strip() for name in record]
                 if others and {*names} <= {*header} and len({*header}) == len(header):
                     at = [header.index(name) for name in names]
                 elif header != names:
-                    below = islice(_records(path, schema), 1, 1 + SAMPLED)
+                    below = islice(records(path, schema), 1, 1 + SAMPLED)
                     rows = [row for _, row in below]
                     return table, [_drift(path, line, schema, header, rows)]
                 continue
@@ -189,7 +200,8 @@ def read_table(
             table.lines.append(line)
     except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, EOFError) as error:
         hint = "save the file as UTF-8 with the separator that the schema names"
-        findings.append(Flaw("unreadable", path, 0, str(error), "UTF-8 text", hint))
+        line = _undecodable(path) if isinstance(error, UnicodeDecodeError) else 0
+        findings.append(Flaw("unreadable", path, line, str(error), "UTF-8 text", hint))
         return table, findings
     low, high = schema.rows
     if not findings and not low <= len(table.rows) <= high:
@@ -275,6 +287,8 @@ def _unlike(column: Column, value: str) -> str:
 def _wrong_values(table: Table) -> list[Flaw]:
     findings: list[Flaw] = []
     for at, column in enumerate(table.schema.columns):
+        if column.optional and not column.unique and column.type in ("text", "category"):
+            continue  # any value will do
         first: dict[str, int] = {}
         for line, row in zip(table.lines, table.rows, strict=True):
             value = row[at]

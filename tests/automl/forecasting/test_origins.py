@@ -63,6 +63,23 @@ def test_values_after_a_cutoff_change_no_forecast_from_it(
             assert parts[0][columns].equals(parts[1][columns])
 
 
+@pytest.mark.parametrize("series", [2, 10])
+def test_values_after_a_cutoff_change_no_vote_from_it(series: int) -> None:
+    """Its weights are those of errors at earlier origins, bit by bit."""
+    frame = sales(series=series, days=50)
+    before, times = problem(frame), sorted({*frame["day"]})
+    families = ["naive", "seasonal_naive", "light_gbm"]
+    frame.loc[frame["day"] >= times[-5], "sold"] = 1e6
+    after = problem(frame)
+    votes = [
+        trial.combine(of, families, [_forecasts(of, family, True) for family in families])
+        for of in (before, after)
+    ]
+    same = [cutoff < len(times) - 5 for cutoff in before.origins.cutoffs]
+    assert np.array_equal(votes[0][1][same], votes[1][1][same]) and sum(same) > 3
+    assert votes[0][0] != votes[1][0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["exponential_smoothing", "theta"])
 def test_statistical_forecasts_know_nothing_later(family: str) -> None:
@@ -81,6 +98,13 @@ def test_origins_are_a_step_apart() -> None:
     of = problem(sales(series=10)).origins
     assert of.cutoffs == [44, 47, 50, 53, 56] and [*of.judging] == [2, 3, 4]
     assert problem(sales(series=10), cv_step_size=1).origins.cutoffs[-2:] == [55, 56]
+
+
+@pytest.mark.parametrize(("days", "count"), [(200, 12), (60, 7), (40, 5)])
+def test_few_series_have_more_origins(days: int, count: int) -> None:
+    """Up to 12, which leave half of the times to fit; at least 5."""
+    of = problem(sales(series=1, days=days)).origins
+    assert len(of.judging) == count and (count == 5 or of.cutoffs[0] >= (days - 4) // 2)
 
 
 def test_a_series_that_is_too_short_ends_the_search() -> None:

@@ -22,6 +22,12 @@ def _off_grid(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(day=[f"{day}T0{row % 7}:00:00" for row, day in enumerate(frame["day"])])
 
 
+def _first_days(frame: pd.DataFrame) -> pd.DataFrame:
+    """The first twelve days of two months, the day before the month."""
+    times = pd.to_datetime(frame["day"])
+    return frame.assign(day=times.dt.strftime("%d/%m/%Y"))[times.dt.day <= 12].iloc[12:]
+
+
 @pytest.mark.parametrize(
     ("change", "fields", "code", "says"),
     [
@@ -31,7 +37,29 @@ def _off_grid(frame: pd.DataFrame) -> pd.DataFrame:
         (lambda of: of.assign(sold="many"), {}, "not-numbers", "`sold` has texts"),
         (lambda of: of.assign(sold=np.inf), {}, "not-numbers", "infinite"),
         (lambda of: of.drop(columns="shop"), {}, "no-such-column", "`shop`"),
-        (lambda of: of.assign(shop=[None, *of["shop"][1:]]), {}, "no-series", "`shop` is missing"),
+        (lambda of: of.assign(shop=[None, *of["shop"][1:]]), {}, "no-series", "missing in row 1"),
+        (lambda of: of.assign(day=of["day"].mask(of.index == 3)), {}, "not-a-time", "in row 4"),
+        (
+            lambda of: of.assign(day=of["day"].where(of.index != 5, "2924-01-01")),
+            {},
+            "not-a-time",
+            "`day` is '2924-01-01' in row 6",
+        ),
+        (_first_days, {}, "not-a-time", "'01/02/2024' in row 1: the order of day and month"),
+        (
+            lambda of: of.assign(day=of["day"] + np.where(of.index < 9, "T00:00:00Z", "")),
+            {},
+            "mixed-time-zones",
+            "no time zone in row 10",
+        ),
+        (
+            lambda of: of.assign(
+                shop=of["shop"] + "/c", city=of["shop"].map({"a": "d", "b": "c/d"})
+            ).assign(shop=lambda to: to["shop"].where(to["shop"] == "a/c", "a")),
+            {"time_series_id_column_names": ["shop", "city"]},
+            "no-series",
+            "2 series are named `a/c/d`",
+        ),
         (_off_grid, {"frequency": "D"}, "irregular-times", "regular by `D`"),
         (lambda of: of, {"frequency": "ms"}, "too-many-times", "by `ms`"),
     ],
@@ -57,8 +85,18 @@ def test_rows_that_are_no_series_are_refused(
         (_off_grid, {"frequency": "D", "target_aggregate_function": "mean"}, ""),
         (lambda of: pd.concat([of, of.tail(2).assign(shop="z")]), {}, ""),
         (lambda of: of.assign(day=of["day"] + "T00:00:00+02:00"), {}, "local dates"),
-        (lambda of: of.assign(day=pd.to_datetime(of["day"]).dt.strftime("%m/%d/%Y")), {}, ""),
-        (lambda of: of.assign(note="text"), {}, "column note is no number"),
+        (
+            lambda of: of.assign(day=pd.to_datetime(of["day"]).dt.strftime("%m/%d/%Y")),
+            {},
+            "month, day, year",
+        ),
+        (
+            lambda of: of.assign(day=pd.to_datetime(of["day"]).dt.strftime("%d.%m.%Y")),
+            {},
+            "day, month",
+        ),
+        (lambda of: of.assign(shop="ü/" + of["shop"] + ' é"\n🙂'), {}, ""),
+        (lambda of: of.assign(note="text"), {}, "column note is not numeric"),
         (lambda of: of.sample(frac=1.0, random_state=0), {}, ""),
     ],
 )
@@ -66,7 +104,7 @@ def test_odd_series_are_read(change: Change, fields: dict[str, Any], note: str) 
     """Daily, whatever their order; what was done to them is noted."""
     panel = of_frame(change(sales()), **fields)
     assert (panel.grid.freqstr, len(panel.grid), panel.season) == ("D", 60, 7)
-    assert panel.names == ["price"] and panel.names_of_series[:2] == ["a", "b"]
+    assert panel.names == ["price"] and len(panel.ids) in (2, 3)
     assert any(note in of for of in panel.notes) if note else panel.notes == []
 
 

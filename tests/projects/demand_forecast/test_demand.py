@@ -169,6 +169,22 @@ def test_what_other_steps_read(data: Path, model: Path, panel: Panel, tmp_path: 
     assert all(len(of["forecast"]) == 14 and of["total"] >= 0 for of in lines)
 
 
+def test_the_rows_of_training_follow_the_schema(tmp_path: Path) -> None:
+    """A copy of the project with other columns: the head of its schema names them."""
+    days = [f"2025-01-{day:02d}" for day in range(1, 31)]
+    rows = ["month;price;volume", *(f"{day};2;1" for day in days[:-1]), f"{days[-1]};2;"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    schema = tmp_path / "rows.schema.yml"
+    schema.write_text(
+        "{file: rows.csv, delimiter: ;, header: true, rows: [1, 100], primary_metric: mase, "
+        "target: volume, time: month, horizon: 2, season: 1, columns: [{name: month, type: "
+        "timestamp}, {name: price, type: float}, {name: volume, type: float, optional: true}]}"
+    )
+    forecasting.split(schema, ["--data", str(tmp_path), "--train", str(tmp_path / "train")])
+    lines = (tmp_path / "train/table.csv").read_text().splitlines()
+    assert lines[0] == "month,volume" and lines[-1] == f"{days[25]},1" and len(lines) == 27
+
+
 def test_the_search_has_clusters_of_different_sizes() -> None:
     """AutoML on a larger one; the declared clusters have both."""
     jobs = yaml.safe_load((SCHEMA.parents[1] / "jobs/search.yml").read_text())

@@ -41,26 +41,12 @@ TABLES: dict[str, tuple[Callable[[Path], Path], str]] = {
 }
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository without projects, with what their jobs and their code name."""
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "ml" / "projects").mkdir(parents=True)
-    for room in ("environments", "measures", "serving", "toolkit"):
-        shutil.copytree(ROOT / "ml" / room, tmp_path / "ml" / room)
-    shutil.copy(ROOT / ".amlignore", tmp_path)
-    (tmp_path / "requirements").mkdir()
-    shutil.copy(ROOT / "requirements" / "main.lock", tmp_path / "requirements")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_what_is_written_is_sound(repository: Path, name: str, library: str) -> None:
     """`ml check` finds nothing, ruff finds nothing, and the table passes its own schema."""
     write, target = TABLES[name]
-    made = project(name, write(repository / "rows.csv"), Choices(target), model=library)
+    made = project(repository, name, write(repository / "rows.csv"), Choices(target), model=library)
     report = survey([made.folder], release_files())
     assert report.problems == () and report.specs >= 7
     ruff = [sys.executable, "-m", "ruff"]
@@ -113,17 +99,19 @@ def test_doubts_are_of_one_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     with path.open("w", newline="", encoding="utf-8") as stream:
         rows = csv.writer(stream, delimiter=";")
-        rows.writerow(["rate", "score\nnext:", "city", "empty", "y"])
+        rows.writerow(["rate", "score\nnext:", "city", "since", "empty", "y"])
         for number in range(400):
             rate, score = f"1,{number % 30}", "x\nnext:\n  \x1b[2K" if number % 4 == 0 else number
             city = ["K\u00f6ln", "Ko\u0308ln", "Bonn"][number % 3]
-            rows.writerow([rate, score, city, "", number % 2])
-    rate, score, city = profile(path, Choices("y")).doubts
+            since = f"{number % 28 + 1}.{number % 12 + 1}.2025"
+            rows.writerow([rate, score, city, since, "", number % 2])
+    rate, score, city, since = profile(path, Choices("y")).doubts
     assert rate.startswith("`rate` is a category since its numbers have a decimal comma (`1,")
     assert score.startswith(
         "`score\\nnext:` is a text since 100 of 400 values are no numbers (`x\\n"
     )
     assert "Unicode form" in city
+    assert since.startswith("`since` is of type ") and "(`1.1.2025`)" in since
     assert all(doubt.isprintable() for doubt in (rate, score))
 
 
@@ -162,8 +150,8 @@ def test_another_librarys_model_alone_is_told(
 ) -> None:
     """Its jobs name an environment that has not what it imports, and settings of the first one."""
     table = tables.churn(repository / "rows.csv")
-    made = project("churn", table, Choices("Churn"), model=one)
-    taken = project("taken", table, Choices("Churn"), model=other)
+    made = project(repository, "churn", table, Choices("Churn"), model=one)
+    taken = project(repository, "taken", table, Choices("Churn"), model=other)
     text = (taken.folder / "model.py").read_text()
     shutil.rmtree(taken.folder)
     (made.folder / "model.py").write_text(text)
@@ -188,7 +176,9 @@ def test_a_project_is_short(repository: Path, table: str, library: str) -> None:
     60 the YAML besides what Azure ML asks for. A network's model has its layers and loss besides.
     """
     write, target = TABLES[table]
-    made = project(table, write(repository / "rows.csv"), Choices(target), model=library)
+    made = project(
+        repository, table, write(repository / "rows.csv"), Choices(target), model=library
+    )
     network = 12 if library == "torch" else 0
 
     def lines(*patterns: str) -> int:
@@ -251,7 +241,7 @@ def test_automl_repeats_its_folds_on_few_rows(count: int, repository: Path) -> N
     rows = [f"{at % 7},{at % 11},{('on', 'off')[at % 3 == 0]}" for at in range(count)]
     table = repository / "rows.csv"
     table.write_text("\n".join(["size,weight,state", *rows]))
-    made = project("states", table, Choices("state"))
+    made = project(repository, "states", table, Choices("state"))
     assert survey([made.folder], release_files()).problems == ()
     search = yaml.safe_load((made.folder / "jobs/automl.yml").read_text())["jobs"]["search"]
     repeated = (search.get("n_cross_validations"), search.get("tags"))
@@ -282,7 +272,7 @@ def test_what_a_person_says_comes_first(repository: Path) -> None:
 def test_a_predicted_quantile(repository: Path) -> None:
     """LightGBM's objective follows the metric, and the constant to beat is that quantile."""
     path = tables.houses(repository / "rows.csv")
-    made = project("houses", path, Choices("price", primary_metric="quantile_loss_90"))
+    made = project(repository, "houses", path, Choices("price", primary_metric="quantile_loss_90"))
     code = (made.folder / "model.py").read_text()
     assert '"objective": "quantile",' in code and '"alpha": 0.9,' in code
     median = profile(path, Choices("price")).same_answer
@@ -295,7 +285,7 @@ def test_names_that_yaml_would_read_otherwise(repository: Path) -> None:
     path = repository / "rows.csv"
     lines = [f"{at % 7},{('on', 'off')[at % 3 == 0]},{at % 2}" for at in range(FEWEST_ROWS)]
     path.write_text("\n".join(["yes,null,1", *lines]))
-    made = project("odd", path, Choices("null"))
+    made = project(repository, "odd", path, Choices("null"))
     data = made.folder / "data"
     head = yaml.safe_load((data / "odd.schema.yml").read_text())
     assert (head["target"], head["positive"]) == ("null", "off")
@@ -308,7 +298,7 @@ def test_spaces_around_names_and_a_byte_order_mark(repository: Path) -> None:
     path = repository / "rows.csv"
     lines = [f"{at % 7}, {('on', 'off')[at % 3 == 0]}, {at}" for at in range(FEWEST_ROWS)]
     path.write_text("\n".join(["size, state, row id", *lines]), encoding="utf-8-sig")
-    made = project("spaces", path, Choices("state"))
+    made = project(repository, "spaces", path, Choices("state"))
     data = made.folder / "data"
     dataset = read_dataset(data / "spaces", data / "spaces.schema.yml")
     assert [column.name for column in dataset.features] == ["size"]
@@ -321,7 +311,7 @@ def test_the_example_of_derive_takes_every_row(
     repository: Path, rooms: float | None, persons: int | None
 ) -> None:
     """Of numbers, of zero and of what is missing, as it stands in columns.py."""
-    made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    made = project(repository, "churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
     lines = (made.folder / "columns.py").read_text().splitlines()
     example = "\n".join(line[8:] for line in lines if line.startswith(" " * 8))
     row = {"rooms": rooms, "persons": persons}
@@ -341,7 +331,7 @@ def test_what_is_guessed_of_a_table_is_what_its_schema_takes(repository: Path) -
         for at in range(FEWEST_ROWS):
             opened = "NA" if at % 9 == 0 else f"2026-01-{at % 28 + 1:02}"
             writer.writerow([at % 7, ("on", "off")[at % 3 == 0], f" A{at} ", opened])
-    made = project("padded", path, Choices("state"))
+    made = project(repository, "padded", path, Choices("state"))
     data = made.folder / "data"
     dataset = read_dataset(data / "padded", data / "padded.schema.yml")
     kinds = {column.name: column.type for column in made.profile.columns}
@@ -356,7 +346,7 @@ def test_a_split_by_time_is_asked_of_every_version(repository: Path) -> None:
         f"{at % 7},{('on', 'off')[at % 3 == 0]},2026-01-{1 + at // 30:02}" for at in range(800)
     ]
     path.write_text("\n".join(["size,state,day", *lines]))
-    made = project("daily", path, Choices("state", time="day"))
+    made = project(repository, "daily", path, Choices("state", time="day"))
     assert "time.not_later" in (made.folder / "gates.yml").read_text()
     assert survey([made.folder], release_files()).problems == ()
     data = made.folder / "data"
@@ -368,7 +358,7 @@ def test_data_in_a_datastore(repository: Path) -> None:
     """The asset names it, and the table is not copied."""
     where = "azureml://datastores/workspaceblobstore/paths/churn/"
     path = tables.churn(repository / "sample.csv")
-    made = project("churn", path, Choices("Churn"), where)
+    made = project(repository, "churn", path, Choices("Churn"), where)
     assert yaml.safe_load((made.folder / "data/churn.yml").read_text())["path"] == where
     assert not list(made.folder.rglob("*.csv"))
     assert survey([made.folder], release_files()).errors == ()
@@ -379,6 +369,7 @@ def test_data_in_a_datastore(repository: Path) -> None:
     [
         ("9lives", Choices("Churn"), "error[bad-name]"),
         ("x" * 40, Choices("Churn"), "error[bad-name]"),
+        *[(word, Choices("Churn"), "error[bad-name]") for word in ("class", "import", "None")],
         ("taken", Choices("Churn"), "error[project-exists]"),
         ("churn", Choices("Chrun"), "did you mean `Churn`?"),
         ("churn", Choices("Churn", slice="Contrat"), "did you mean `Contract`?"),
@@ -400,9 +391,18 @@ def test_what_cannot_be_written_is_refused(
     (repository / "ml/projects/taken").mkdir()
     path = tables.churn(repository / "rows.csv")
     with pytest.raises(Refused) as refused:
-        project(name, path, choices)
+        project(repository, name, path, choices)
     assert message in str(refused.value)
     assert [one.name for one in (repository / "ml/projects").iterdir()] == ["taken"]
+
+
+def test_a_short_row_is_named_by_its_line(tmp_path: Path) -> None:
+    """Blank lines and quoted line breaks count."""
+    path = tmp_path / "rows.csv"
+    rows = [f"{number % 7},{'ab'[number % 2]}" for number in range(FEWEST_ROWS_OF_FOLDS)]
+    path.write_text("\n".join(["size,risk", '"1\n",a', "", "3", *rows]))
+    with pytest.raises(Refused, match=r"rows\.csv:5: 1 of 152 rows have no `risk`"):
+        profile(path, Choices("risk"))
 
 
 def test_a_class_that_is_called_none_needs_another_name(tmp_path: Path) -> None:
@@ -441,11 +441,14 @@ def test_tables_that_are_none_are_refused(repository: Path) -> None:
     for code, content in cases.items():
         path.write_bytes(content)
         with pytest.raises(Refused, match=code):
-            project("churn", path, Choices("a" if code == "bad-header" else "Churn"))
-    with pytest.raises(Refused, match="unreadable"):
-        project("churn", repository / "gone.csv", Choices("Churn"))
+            project(repository, "churn", path, Choices("a" if code == "bad-header" else "Churn"))
+    path.write_text("\n")
+    files = {"gone.csv": "No such file", "ml": "Is a directory", path.name: "is empty"}
+    for name, found in files.items():
+        with pytest.raises(Refused, match=f"(?s)unreadable.*{found}.*--table FILE"):
+            project(repository, "churn", repository / name, Choices("Churn"))
     with pytest.raises(Refused, match="no-such-library"):
-        project("churn", path, Choices("Churn"), model="catboost")
+        project(repository, "churn", path, Choices("Churn"), model="catboost")
 
 
 @pytest.mark.slow
@@ -457,7 +460,11 @@ def test_an_estimator_that_skops_does_not_load_is_told_when_it_is_saved(
     from sklearn.linear_model import LogisticRegression
 
     made = project(
-        "churn", tables.churn(repository / "rows.csv"), Choices("Churn"), model="sklearn"
+        repository,
+        "churn",
+        tables.churn(repository / "rows.csv"),
+        Choices("Churn"),
+        model="sklearn",
     )
     code: dict[str, Any] = {}
     exec((made.folder / "model.py").read_text(), code)
@@ -488,7 +495,7 @@ QUICK = {"lightgbm": "churn", "sklearn": "churn", "torch": "flowers", "xgboost":
 def test_what_is_saved_is_what_is_served(repository: Path, library: str, name: str) -> None:
     """By the test that `ml new` writes beside the project."""
     write, target = TABLES[name]
-    project(name, write(repository / "rows.csv"), Choices(target), model=library)
+    project(repository, name, write(repository / "rows.csv"), Choices(target), model=library)
     served_as_saved(repository, name)
 
 
@@ -536,6 +543,9 @@ def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         ("data/churn.schema.yml", "auc", "log_los", 6, "did you mean `log_loss`?"),
         ("data/churn.schema.yml", "auc", "mae", 6, "expected: one of accuracy, log_loss"),
+        ("data/churn.schema.yml", "metric: auc", "metric: [auc]", 6, "is ['auc']\n  expected: one"),
+        ("data/churn.schema.yml", "get: Churn", "get: [Churn]", 7, "`target` is ['Churn']\n  exp"),
+        ("data/churn.schema.yml", "slices: [", "slices: [[a], ", 11, "expected: a list of one or"),
         ("data/churn.schema.yml", "slices:", "slice:", 11, "did you mean `slices`?"),
         ("evaluate.py", 'unit="row"', 'task="binary", primary_metric="mae"', 13, "of a binary"),
         ("gates.yml", "test.auc: 0.5}", "test.acu: 0.5}", 8, "did you mean `auc`?"),
@@ -549,7 +559,7 @@ def test_a_wrong_primary_metric_is_refused_with_its_line(
     repository: Path, file: str, old: str, new: str, line: int, message: str
 ) -> None:
     """By `ml check`, before anything is trained; in the schema or as a text in evaluate.py."""
-    made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    made = project(repository, "churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
     path = made.folder / file
     text = path.read_text()
     assert old in text
@@ -572,7 +582,7 @@ def test_code_that_a_proposal_would_refuse_is_known(
     repository: Path, file: str, code: str, refused: bool
 ) -> None:
     """To `ml check`: of what the endpoint imports, and not of what training alone does."""
-    made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    made = project(repository, "churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
     path = made.folder / file
     path.write_text(path.read_text() + f"\n{code}\n")
     errors = survey([made.folder], release_files()).errors
@@ -603,7 +613,7 @@ def test_a_metric_of_ones_own_is_known(
     repository: Path, file: str, old: str, new: str, message: str
 ) -> None:
     """To `ml check`: in the schema, the sweep and the gates, which have to bound it."""
-    made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    made = project(repository, "churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
     edits = {
         "metrics.py": None,
         "data/churn.schema.yml": ("metric: auc", "metric: cost"),
@@ -637,7 +647,7 @@ def test_every_gate_with_entries_by_metric_is_read() -> None:
 @pytest.mark.parametrize("code", ['"loss"', 'f"{part}_loss"', "mlflow.autolog()"])
 def test_a_sweep_may_compare_what_its_own_code_logs(repository: Path, code: str) -> None:
     """A text of train.py, one that is computed in part, and a library that logs by itself."""
-    made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    made = project(repository, "churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
     sweep = made.folder / "jobs/sweep.yml"
     name = "validation_loss" if "part" in code else "loss"
     sweep.write_text(sweep.read_text().replace("validation_auc", name))
@@ -684,12 +694,14 @@ def test_a_constant_is_read_where_it_stands(tmp_path: Path) -> None:
 
 def test_the_page_names_what_is_written(repository: Path) -> None:
     """Its README and the how-to guide: files of the project, and commands with their options."""
-    made = project("churn", tables.churn(repository / "rows.csv", 4000), Choices("Churn"))
+    made = project(
+        repository, "churn", tables.churn(repository / "rows.csv", 4000), Choices("Churn")
+    )
     for page in (PAGE, made.folder / "README.md"):
         named = [span for span in spans(page.read_text()) if "churn" not in span]
         assert [span for span in named if wrong(span, made.folder)] == []
     assert len(made.files) == 23
-    small = project("small", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    small = project(repository, "small", tables.churn(repository / "rows.csv"), Choices("Churn"))
     assert len(small.files) == 23
 
 

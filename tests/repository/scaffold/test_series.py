@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 import subprocess
 import sys
 from datetime import date, timedelta
@@ -25,20 +25,6 @@ from tests.conftest import ROOT
 STEPS = 60
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository without projects, with what their jobs and their code name."""
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "ml" / "projects").mkdir(parents=True)
-    for room in ("environments", "measures", "serving", "toolkit"):
-        shutil.copytree(ROOT / "ml" / room, tmp_path / "ml" / room)
-    shutil.copy(ROOT / ".amlignore", tmp_path)
-    (tmp_path / "requirements").mkdir()
-    shutil.copy(ROOT / "requirements" / "main.lock", tmp_path / "requirements")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def table(folder: Path, series: int = 20, days: int = 1, steps: int = STEPS) -> Path:
     """Series with a step of so many days."""
     rows = [
@@ -56,7 +42,7 @@ def test_what_is_written_is_sound(repository: Path) -> None:
     and 100 forecasts are in the test.
     """
     series = SeriesChoices(3, ["shop"])
-    made = new("sales", table(repository), Choices("sold", time="day"), series=series)
+    made = new(repository, "sales", table(repository), Choices("sold", time="day"), series=series)
     report = survey([made.folder], release_files())
     assert report.problems == () and report.specs >= 6
     ruff = [sys.executable, "-m", "ruff"]
@@ -68,6 +54,10 @@ def test_what_is_written_is_sound(repository: Path) -> None:
     panel = read_panel(made.folder / "data/sales", schema)
     assert panel.head.season == 7 and panel.head.origins == 5 and len(panel.units("test")) == 100
     assert gate_settings.load(made.folder / "gates.yml")
+    search = yaml.safe_load((made.folder / "jobs/automl.yml").read_text())["jobs"]["search"]
+    steps = {"forecast_horizon": 3, "cv_step_size": 3, "seasonality": 7}
+    names = {"time_column_name": "day", "time_series_id_column_names": ["shop"]}
+    assert (search["n_cross_validations"], search["forecasting"]) == (5, {**names, **steps})
     assert "total" in (made.folder / "release.yml").read_text()
     assert len((made.folder / "endpoint/requests.jsonl").read_text().splitlines()) == 20
 
@@ -80,7 +70,9 @@ def test_the_season_follows_from_the_steps(
 ) -> None:
     """A year of weeks only where the table is long enough."""
     path = table(repository, 60, days, steps)
-    made = new("sales", path, Choices("sold", time="day"), series=SeriesChoices(3, ["shop"]))
+    made = new(
+        repository, "sales", path, Choices("sold", time="day"), series=SeriesChoices(3, ["shop"])
+    )
     assert made.profile.head["season"] == season
 
 
@@ -95,11 +87,27 @@ def test_the_season_follows_from_the_steps(
             SeriesChoices(3, ["shop"]),
             19,
             "too-few-series",
-            "19 series",
+            "19 series with a value add series, or use an AutoML job",
         ),
         (Choices("sold", time="day"), SeriesChoices(30, ["shop"]), 20, "too-few-steps", "60 steps"),
-        (Choices("sold", time="day"), SeriesChoices(0, ["shop"]), 20, "wrong-schema", "`horizon`"),
-        (Choices("day", time="day"), SeriesChoices(3, ["shop"]), 20, "wrong-schema", "`target`"),
+        (
+            Choices("sold", time="day"),
+            SeriesChoices(0, ["shop"]),
+            20,
+            "option-conflict",
+            "--horizon",
+        ),
+        (Choices("sold", time="day"), SeriesChoices(-1, ["shop"]), 20, "wrong-schema", "`horizon`"),
+        (Choices("day", time="day"), SeriesChoices(3, ["shop"]), 20, "option-conflict", "`day`"),
+        (Choices("shop", time="day"), SeriesChoices(3, []), 20, "wrong-type", "sales.csv:2"),
+        (Choices("sold", time="day"), SeriesChoices(3, ["day"]), 20, "option-conflict", "`day`"),
+        (
+            Choices("sold", time="day"),
+            SeriesChoices(3, ["shop"] * 2),
+            20,
+            "option-conflict",
+            "`shop`",
+        ),
         (Choices("sold", time="day"), SeriesChoices(3, []), 20, "duplicate-time", "sales.csv:62"),
         (Choices("sold", time="shop"), SeriesChoices(3, []), 20, "wrong-time", "sales.csv:2"),
         (
@@ -123,20 +131,80 @@ def test_what_cannot_be_written_is_refused(
 ) -> None:
     """And nothing is written."""
     with pytest.raises(Refused) as refused:
-        new("sales", table(repository, rows), choices, series=series)
+        new(repository, "sales", table(repository, rows), choices, series=series)
     problem = refused.value.problems[0]
-    assert problem.code == code and words in f"{problem.place} {problem.found}"
+    assert problem.code == code and words in f"{problem.place} {problem.found} {problem.hint}"
     assert not (repository / "ml/projects/sales").exists()
 
 
-def test_a_wrong_schema_has_its_line(repository: Path) -> None:
+@pytest.mark.parametrize("cell", ["inf", "n/a", '"3,5"', "?!"])
+def test_a_wrong_cell_of_the_target_has_its_line(repository: Path, cell: str) -> None:
+    """One of 1,200 does not make the target a text."""
+    path = table(repository)
+    lines = path.read_text().splitlines()
+    lines[99] = re.sub(r",\d+,", f",{cell},", lines[99])
+    path.write_text("\n".join(lines))
+    with pytest.raises(Refused) as refused:
+        new(
+            repository,
+            "sales",
+            path,
+            Choices("sold", time="day"),
+            series=SeriesChoices(3, ["shop"]),
+        )
+    (problem,) = refused.value.problems
+    assert str(problem.place).endswith("sales.csv:100") and problem.code == "wrong-type"
+    assert cell.strip('"') in problem.found and problem.expected == "a finite number"
+
+
+@pytest.mark.parametrize(
+    ("steps", "horizon", "words"),
+    [
+        # 20 series: 5 cutoffs of the test and 5 of validation.
+        (60, 6, "at least 68 for a horizon of 6: | --horizon 5 at most"),
+        (60, 24, "at least 266 for a horizon of 24: | --horizon 5 at most"),
+        (12, 3, "at least 35 for a horizon of 3: | give a longer table, or more series"),
+        (60, 5, "the season is 1: a season of 12 needs at least 79 steps | --horizon 3 at most"),
+        (60, 3, ""),
+    ],
+)
+def test_a_short_table_says_what_would_do(
+    repository: Path, steps: int, horizon: int, words: str
+) -> None:
+    """The least number of months grows with the horizon, and the horizon in the hint is used."""
+    path, series = table(repository, 20, 31, steps), SeriesChoices(horizon, ["shop"])
+    try:
+        made = new(repository, "sales", path, Choices("sold", time="day"), series=series)
+        text = " ".join(made.profile.doubts)
+        assert made.profile.head["season"] == (1 if words else 12)
+    except Refused as refused:
+        (problem,) = refused.problems
+        assert problem.code == "too-few-steps" and f"{steps} steps" in problem.found
+        text = f"{problem.expected} {problem.hint}"
+    assert all(part in text for part in words.split(" | "))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "found"),
+    [
+        ("season: 7", "season: none", 11, "`season` is 'none'"),
+        ("target: sold", "target: [sold]", 7, "`target` is ['sold']"),
+        ("series: [shop]", "series: shop", 9, "`series` is 'shop'"),
+        ("series: [shop]", "series: [[shop]]", 9, "`series` is ['shop']"),
+        ("metric: mase", "metric: [mase]", 6, "`primary_metric` is ['mase']"),
+    ],
+)
+def test_a_wrong_schema_has_its_line(
+    repository: Path, before: str, after: str, line: int, found: str
+) -> None:
     """`ml check` reads the head of a table of series."""
     series = SeriesChoices(3, ["shop"])
-    made = new("sales", table(repository), Choices("sold", time="day"), series=series)
+    made = new(repository, "sales", table(repository), Choices("sold", time="day"), series=series)
     schema = made.folder / "data/sales.schema.yml"
     assert schema_problems(schema) == []
-    head = yaml.safe_load(schema.read_text())
-    schema.write_text(schema.read_text().replace("season: 7", "season: none"))
+    text = schema.read_text()
+    assert before in text
+    schema.write_text(text.replace(before, after))
     (problem,) = schema_problems(schema)
-    assert head["season"] == 7 and problem.code == "wrong-schema" and "`season`" in problem.found
-    assert problem.place is not None and problem.place.line
+    assert (problem.code, problem.found) == ("wrong-schema", found)
+    assert problem.place is not None and problem.place.line == line

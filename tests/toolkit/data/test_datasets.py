@@ -71,6 +71,29 @@ def test_features_are_numbers_and_categories(tmp_path: Path) -> None:
     assert len(dataset.inputs()["age"][1]) == ROWS
 
 
+def test_a_text_is_the_only_feature(tmp_path: Path) -> None:
+    """Its slices are thirds of its number of words, and requests send it."""
+    cells = [line.split(",") for line in LINES]
+    for at, row in enumerate(cells[1:]):
+        row[5] = " ".join(["word"] * (1 + at % 30))
+    dataset = read(tmp_path, [",".join(row) for row in cells], text="remark", slices=["remark"])
+    assert [column.name for column in dataset.features] == ["remark"]
+    assert dataset.inputs()["remark"][0] == "text"
+    assert {*dataset.test.slices["remark"]} == {"below 11", "11 to 20", "above 20"}
+    table: Any = dataset.test.requests[0]["input_data"]
+    assert table["columns"] == ["remark"] and table["data"][0] == dataset.test.rows[0]
+    columns = dataset.columns(lambda row: row, "tokens")
+    assert dataset.numbers("test", columns).table.shape == (len(dataset.test), len(columns.names))
+
+
+def test_a_text_without_a_word_is_missing(tmp_path: Path) -> None:
+    """As in a request: a column that is not optional refuses it."""
+    lines = [*LINES, "x,1,north,3,2026-01-01,NA,no"]
+    assert len(read(tmp_path, lines).features) == 3
+    with pytest.raises(SystemExit, match=r"table\.csv:602: remark is empty"):
+        read(tmp_path, lines, text="remark")
+
+
 def test_the_test_is_there_as_a_client_sends_it(tmp_path: Path) -> None:
     """Texts with the spaces and words for nothing that stand in the table, numbers as numbers."""
     cells = [line.split(",") for line in LINES]
@@ -190,6 +213,12 @@ def test_classes_and_numbers(tmp_path: Path) -> None:
         ({"slices": []}, "`slices` is []"),
         ({"positive": None}, "`positive` is None"),
         ({"slice": "place"}, "`slice` is an unknown field"),
+        ({"text": "gone"}, "`text` is 'gone', expected one of name"),
+        ({"text": "place"}, "`text` is `place`, of type category, expected a column of type text"),
+        (
+            {"text": "remark", "task": "regression", "primary_metric": "mae", "target": "age"},
+            "`text` is 'remark' of a regression model",
+        ),
         ({"columns": [{"type": "id"}]}, "wrong-schema"),
         ({"group": "place"}, "`group` is `place`, which is optional"),
         ({"time": "place"}, "`time` is `place`, which is optional"),

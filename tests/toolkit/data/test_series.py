@@ -62,6 +62,15 @@ def test_cutoffs(tmp_path: Path) -> None:
     assert rows.requests[0]["known"] == {"offer": [0.0] * 19}
 
 
+def test_a_request_goes_on_from_the_rows_before_the_test(tmp_path: Path) -> None:
+    """A model that a search fitted to them knows no later value, however short the season is."""
+    panel = read(tmp_path, ROWS, season=1, horizon=2, origins=6)
+    last = panel.units("test")[-1]
+    history = panel.request(last)["history"]
+    assert history == [float(of) for of in range(panel.cutoffs["test"][0], last.cutoff)]
+    assert len(panel.request(panel.units("test")[0])["history"]) == 8  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [

@@ -62,7 +62,7 @@ def test_gzip_is_read_alike(tmp_path: Path):
         ("empty-value", GOOD + "q3\ta1\ttext\tNA\n", 3),
         ("too-few-rows", GOOD.splitlines()[0] + "\n", 0),
         ("too-many-rows", "".join(f"q{i}\ta1\tt\t2026-01-31\n" for i in range(5)), 0),
-        ("unreadable", b"q1\ta1\t\xff\xfe\t2026-01-31\n", 0),
+        ("unreadable", b"q1\ta1\t\xff\xfe\t2026-01-31\n", 1),
     ],
 )
 def test_what_is_refused(tmp_path: Path, code: str, content: str | bytes, line: int):

@@ -1,0 +1,82 @@
+"""The weights of the members of a vote.
+
+A few origins of a few series say little of which forecasts are best together, and members chosen by
+greedy selection fit their chance. Weights by inverse error (Bates and Granger 1969, "The
+combination of forecasts") use all families, and their power says how much the errors are trusted:
+0 is the equal mean, which is hard to beat (Claeskens et al. 2016, "The forecast combination
+puzzle"). The power, or greedy selection, is the one whose weights were best at the next origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ml.automl import ensembles
+from ml.automl.ensembles import Answers
+from ml.serving.scoring.forecasters import Values
+
+POWERS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+# Members below this weight cost more of a request's time than they improve a forecast.
+LEAST = 0.05
+_TINY = 1e-9
+Weights = Mapping[int, float]
+
+
+def choose(
+    answers: Sequence[Answers],
+    families: Sequence[str],
+    error: Callable[[Answers], float],
+    calibrating: int = 0,
+) -> list[Weights]:
+    """The numbers of the members and their weights, which sum to 1: at each origin those that the
+    errors at earlier origins give, and last those that the errors at all origins give.
+
+    `families` names the family of each trial; `error` is 0 for perfect answers to the rows of one
+    or more origins, and higher for worse ones. The first `calibrating` origins are not scored: they
+    share the weights of the first one that is.
+    """
+    count = len(answers[0].rows)
+    errors = np.array([[error(_only(trial, [at])) for at in range(count)] for trial in answers])
+
+    def weigh(power: float | None, origins: Sequence[int]) -> Weights:
+        if power is None and origins:
+            chosen = [_only(trial, origins) for trial in answers]
+            return ensembles.choose(chosen, lambda vote: -error(vote))
+        means = errors[:, origins].mean(axis=1) if origins else np.zeros(len(errors))
+        return _inverse(means, families, power or 0.0)
+
+    ways = [*POWERS, None]
+    losses, weights = dict[float | None, list[float]]((way, []) for way in ways), list[Weights]()
+    for origin in range(count + 1):
+        earlier = range(max(origin, calibrating))
+        options = {way: weigh(way, earlier) for way in ways}
+        is_scored = len(losses[None]) > 0
+        best = min(ways, key=lambda way: np.mean(losses[way])) if is_scored else POWERS[-1]
+        weights.append(options[best])
+        if earlier and calibrating <= origin < count:
+            for way, option in options.items():
+                parts = [_only(answers[member], [origin]) for member in option]
+                losses[way].append(error(ensembles.mean(parts, [*option.values()])))
+    return weights
+
+
+def _inverse(errors: Values, families: Sequence[str], power: float) -> Weights:
+    """Weights of the best trial of each family by its error to the minus this power."""
+    best: dict[str, int] = {}
+    for at, family in enumerate(families):
+        if family not in best or errors[at] < errors[best[family]]:
+            best[family] = at
+    members = sorted(best.values())
+    floored = np.maximum(errors[members], _TINY * (float(errors[members].max()) or 1.0))
+    weights = (floored / floored.min()) ** -power
+    weights = np.where(weights < LEAST * weights.sum(), 0.0, weights)
+    shares = weights / weights.sum()
+    return {at: float(share) for at, share in zip(members, shares, strict=True) if share}
+
+
+def _only(answers: Answers, origins: Sequence[int]) -> Answers:
+    """The answers at some of the origins."""
+    rows = [answers.rows[at] for at in origins]
+    return Answers(rows, [answers.values[at] for at in origins], answers.labels)
