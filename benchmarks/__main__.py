@@ -9,6 +9,10 @@ from importlib.util import find_spec
 # name → (module with `main(quick: bool) -> float`, what the ratio says). A module may have
 # `add_arguments`: options of its own, which `main` gets by their names.
 BENCHMARKS = {
+    "architecture": (
+        "benchmarks.architecture",
+        "share of seeds in which evolution beats random search at equal cost; at least 0.5",
+    ),
     "automl": (
         "benchmarks.automl",
         "our mean rank over the best peer's of FLAML, AutoGluon, Optuna + LightGBM; at most 1",
@@ -28,6 +32,10 @@ BENCHMARKS = {
     "checkpoint": (
         "benchmarks.checkpoint",
         "milliseconds that torch.save of 403 MB blocks a training over ours; at least 60",
+    ),
+    "corpora": (
+        "benchmarks.corpora",
+        "CPU of preparing a corpus of filings by a row loop over that by columns; at least 4",
     ),
     "faq-recipe": (
         "benchmarks.faq_recipe",
@@ -59,7 +67,7 @@ BENCHMARKS = {
     ),
     "modules": (
         "benchmarks.modules",
-        "modules that three commands lead through over 72, 64 and 18; at most 1",
+        "modules that four commands execute and YAML files they open, over bounds; at most 1",
     ),
     "propose": (
         "benchmarks.propose",

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ml.backends.local.automl_sweep import MEMORY
+
 ROWS, QUICK_ROWS, NUMBERS = 1_000_000, 200_000, 14
 CATEGORIES = (3, 10, 40, 200, 10_000)
 # The peak that the imports alone reach, with a fit of a few rows, then that of the trial.
@@ -62,6 +64,7 @@ def main(quick: bool) -> float:
         job = {"task": "classification", "metric": "AUC_weighted", "target": "y", "seed": 0}
         environment = {
             **os.environ,
+            **MEMORY,
             **{"AUTOML_JOB": json.dumps(job), "AZUREML_SWEEP_model": json.dumps(FIRST)},
         }
         command = [sys.executable, "-c", PROGRAM, str(few), str(many), str(root / "out")]

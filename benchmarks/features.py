@@ -156,7 +156,6 @@ def _look_up(lookups: int) -> None:
         features=features,
         lookback=None,
         source_lookback=timedelta(0),
-        source="",
         local_source=None,
         schedule=None,
         code=Path("bench.py"),

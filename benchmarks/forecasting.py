@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ml.automl import ensembles
 from ml.automl.forecasting import boosted, origins, panel, statistical, trial
 from ml.automl.forecasting.families import FAMILIES
 from ml.automl.forecasting.settings import Settings
@@ -105,28 +104,26 @@ def ours(rows: pd.DataFrame, horizon: int, seconds: float) -> tuple[Values, str]
     settings, until = Settings.of(_job(horizon)), time.monotonic() + seconds
     of = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), settings)
     problem = trial.Problem(settings, METRIC, 0, of, origins.origins(of, settings), [])
-    fits, longest = list[tuple[str, statistical.Fits]](), 0.0
+    fits = list[tuple[str, statistical.Fits]]()
     for name, sampled in _trials():
-        begun = time.monotonic()
-        if until - begun < longest:
+        if (left := until - time.monotonic()) <= 0:
             break
-        budget = min(until - begun, trial.MOST_OF_TIME * seconds)
+        budget = min(left, trial.MOST_OF_TIME * seconds)
         fits.append((name, trial.fit(problem, name, sampled, budget)))
-        if name in boosted.FITS:  # which end when they are done
-            longest = max(longest, time.monotonic() - begun)
-    weights = ensembles.choose([problem.answers(f.forecasts) for _, f in fits], problem.value)
+    vote, paths = trial.combine(
+        problem, [name for name, _ in fits], [of.forecasts for _, of in fits]
+    )
     total = np.zeros((len(of.ids), horizon))
-    paths = sum(fits[at][1].forecasts * weight for at, weight in weights.items())
     with tempfile.TemporaryDirectory() as folder:
-        for at, weight in weights.items():
+        for at, weight in vote.items():
             place = Path(folder) / str(at)
             members = trial._saved(fits[at][1], place)
             table = trial.forecast_table(problem, fits[at][1].forecasts)
             trial.write(problem, place, members, fits[at][1].forecasts, table)
             total += weight * Forecaster(place).forecast(range(len(of.ids)))[1][..., 0]
-    widths = origins.widths(of, problem.origins, np.asarray(paths), len(of.grid) - 1)
+    widths = origins.widths(of, problem.origins, paths, len(of.grid) - 1)
     spread = widths * origins.scale(of.target, of.season)[:, None]
-    said = ", ".join(f"{fits[at][0]} {weight:.2f}" for at, weight in weights.items())
+    said = ", ".join(f"{fits[at][0]} {weight:.2f}" for at, weight in vote.items())
     said = f"{len(fits)} trials, {said}"
     return np.stack([total, total - spread, total + spread], axis=2), said
 

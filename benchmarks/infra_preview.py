@@ -66,7 +66,7 @@ def _of_children() -> float:
 
 
 def main(*, quick: bool) -> float:
-    """CPU of previewing three stacks with one analyzer over that of the three bare programs."""
+    """CPU of previewing three stacks over that of the three bare programs."""
     print(f"load {os.getloadavg()[0]:.1f} before")
     stacks = STACKS[:1] if quick else STACKS
     with _measured() as bare:

@@ -63,6 +63,7 @@ def main(quick: bool) -> float:
 def _race(names: list[str], draw: random.Random) -> bool:
     """Whether the better model is declared, champion, the last that was applied, and answers."""
     endpoint.ensure("tiny")
+    backend = LocalBackend()
     spawn = multiprocessing.get_context("spawn")
     first, second = (spawn.Process(target=promote, args=(name,)) for name in names)
     first.start()
@@ -72,11 +73,11 @@ def _race(names: list[str], draw: random.Random) -> bool:
     second.join()
     champion, declared = (
         LocalRegistry().champion("tiny", "local"),
-        desired_state.read("tiny", "local"),
+        desired_state.read(backend, "tiny", "local"),
     )
     applied = [line["version"] for line in audit.verify(LOG) if line["event"] == "applied"]
     assert champion and declared
-    answered = ask(endpoint, "tiny", {"question": "how?"}).version
+    answered = ask(backend, "tiny", {"question": "how?"}).version
     skill = json.loads((champion.folder / "skill.json").read_text())["skill"]
     print(f"applied {', '.join(map(str, applied))}; the champion's skill is {skill}", flush=True)
     agreed = {champion.version, declared.version, answered, str(applied[-1])}

@@ -182,9 +182,13 @@ class Sampler:
 def sampler_for(plan: SweepPlan, seed: int) -> Sampler:
     """The sampler that the plan asks for; the same seed gives the same trials.
 
-    Bayesian sampling of more than one trial at a time depends on which ends first: it repeats
-    exactly with one at a time only.
+    Bayesian sampling and evolution of more than one trial at a time depend on which ends first:
+    they repeat exactly with one at a time only.
     """
+    if plan.hints.sampler == "evolution":
+        from ml.sweeps.evolution import Evolution
+
+        return Sampler(plan, Evolution(plan, seed))
     if plan.algorithm == "grid":
         return Sampler(plan, Grid(plan))
     if plan.algorithm == "bayesian":

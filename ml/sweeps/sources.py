@@ -1,6 +1,6 @@
 """The points of a search space: from random numbers, a Sobol sequence, or a grid.
 
-Bayesian sampling is in `ml.sweeps.tpe`.
+Bayesian sampling is in `ml.sweeps.tpe`, evolution in `ml.sweeps.evolution`.
 
 Random sampling needs nothing but numpy, which spares `ml run` the import of Optuna; the numbers are
 those of Optuna's RandomSampler. Sobol and grid sampling are not Optuna's either: its QMCSampler
@@ -214,6 +214,13 @@ def stream_of(seed: int) -> RandomState:
     from numpy.random import RandomState
 
     return RandomState(seed % 2**32)
+
+
+def seed_of(seed: int, number: int, attempt: int) -> int:
+    """The seed of one draw: that of the `attempt` at trial `number` of a sweep with this seed."""
+    from numpy.random import SeedSequence
+
+    return int(SeedSequence([seed % 2**64, number, attempt]).generate_state(1)[0])
 
 
 def choose(variable: Variable, stream: RandomState) -> float:

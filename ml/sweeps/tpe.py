@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml.specs.search.distributions import FixedValue, Space, Variable, walk
 from ml.sweeps.objective import Goal
-from ml.sweeps.sources import Candidate, Source, choose, draw, stream_of
+from ml.sweeps.sources import Candidate, Source, choose, draw, seed_of, stream_of
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -60,11 +60,11 @@ class Tpe(Source):
 
         ended = len(self._ranked)
         if ended < STARTUP or attempt >= PATIENCE:
-            stream = stream_of(self._seed_of(number, attempt))
+            stream = stream_of(seed_of(self._seed, number, attempt))
             candidate = draw(self._space, lambda variable: choose(variable, stream), fixed)
             why = {"startup": True, "ended": ended} if ended < STARTUP else {"instead_of": "tpe"}
             return replace(candidate, origin={"kind": "random", **why})
-        seed = self._seed_of(number, attempt)
+        seed = seed_of(self._seed, number, attempt)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             # `group`: the variables of a branch are sampled jointly, from the trials that had them.
@@ -98,12 +98,6 @@ class Tpe(Source):
             bisect.insort(self._ranked, key)
         else:
             self._study.tell(trial, state=TrialState.FAIL)
-
-    def _seed_of(self, number: int, attempt: int) -> int:
-        from numpy.random import SeedSequence
-
-        entropy = [self._seed % 2**64, number, attempt]
-        return int(SeedSequence(entropy).generate_state(1)[0])
 
     def _origin(self) -> dict[str, Any]:
         """What TPE knew: the good trials, the score of the last of them, and how many others."""

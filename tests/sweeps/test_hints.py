@@ -41,7 +41,7 @@ SPACE = {
     "a": dim("a", "choice", 1, 2, 3),
     "model": MODEL,
 }
-ALL = ["random", "sobol", "bayesian"]
+ALL = ["random", "sobol", "bayesian", "evolution"]
 
 
 def plan(algorithm: str, points: list[dict], constraints: list[str], **changes) -> SweepPlan:
@@ -50,9 +50,11 @@ def plan(algorithm: str, points: list[dict], constraints: list[str], **changes) 
         tuple(Point(point, Place("s.hints.yml", 1 + at)) for at, point in enumerate(points)),
         tuple(Constraint(c, Place("s.hints.yml", 10 + at)) for at, c in enumerate(constraints)),
         "s.hints.yml",
+        "evolution" if algorithm == "evolution" else "",
     )
     trial = CommandPlan(HERE, "t", "e", "true", None, Environment("e"))
-    rule, kind = ("sobol", "random") if algorithm == "sobol" else ("random", algorithm)
+    rule = "sobol" if algorithm == "sobol" else "random"
+    kind = algorithm if algorithm in {"grid", "bayesian"} else "random"
     space = GRID if algorithm == "grid" else SPACE
     sweep = SweepPlan(
         HERE, "s", "e", trial, space, kind, "minimize", "loss", rule=rule, hints=hints
@@ -152,6 +154,7 @@ def test_no_trial_breaks_a_constraint(algorithm: str) -> None:
     assert refused > 10
     kinds = {sample.origin["kind"] for sample in samples}
     assert ("tpe" in kinds) is (algorithm == "bayesian")
+    assert ("evolution" in kinds) is (algorithm == "evolution")
 
 
 @pytest.mark.parametrize("algorithm", [*ALL, "grid"])

@@ -33,6 +33,7 @@ SPACE = {
 }
 TRIAL = CommandPlan(HERE, "t", "e", "true", None, Environment("e"))
 PLAN = SweepPlan(HERE, "s", "e", TRIAL, SPACE, "random", "minimize", "loss")
+EVOLVED = replace(PLAN, hints=Hints(sampler="evolution"))
 
 
 def loss_of(values: Mapping[str, Any]) -> float:
@@ -59,8 +60,8 @@ def trial_values(plan: SweepPlan, seed: int, count: int = 12) -> list[Mapping[st
 
 @pytest.mark.parametrize(
     "plan",
-    [PLAN, replace(PLAN, rule="sobol"), replace(PLAN, algorithm="bayesian")],
-    ids=["random", "sobol", "bayesian"],
+    [PLAN, replace(PLAN, rule="sobol"), replace(PLAN, algorithm="bayesian"), EVOLVED],
+    ids=["random", "sobol", "bayesian", "evolution"],
 )
 def test_the_same_seed_gives_the_same_trials(plan: SweepPlan) -> None:
     """Another seed gives other trials."""
@@ -192,8 +193,9 @@ def test_failed_trials_are_ignored_and_stopped_ones_count_as_bad() -> None:
         replace(PLAN, rule="sobol"),
         replace(PLAN, algorithm="bayesian"),
         replace(PLAN, algorithm="grid", search_space={"y": SPACE["y"], "x": SPACE["y"]}),
+        EVOLVED,
     ],
-    ids=["random", "sobol", "bayesian", "grid"],
+    ids=["random", "sobol", "bayesian", "grid", "evolution"],
 )
 @pytest.mark.parametrize("after", [1, 8, 14])
 def test_a_resumed_sweep_suggests_what_it_would_have(plan: SweepPlan, after: int) -> None:

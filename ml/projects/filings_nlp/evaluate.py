@@ -26,6 +26,7 @@ from ml.projects.filings_nlp.metrics import METRICS
 from ml.projects.filings_nlp.sections import shapley
 from ml.projects.filings_nlp.served import Classifier
 from ml.projects.filings_nlp.tokens import SECTIONS, sentences
+from ml.projects.filings_nlp.transformer import Pretrained
 from ml.serving.scoring.manifest import ManifestError
 from ml.toolkit.training.model_folder import unseal
 from ml.toolkit.training.tracking import tracking
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     settings, seed = facts["hyperparameters"], facts["seed"]
     as_trained = corpus.shuffled(seed) if facts["shuffled"] else corpus
+    base = Pretrained.load(options.model / train.BASE) if facts["adapter"] else None
     with tracking() as tracker:
         try:
             evaluation = evaluate(
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 Training(
                     rows(corpus.parts[TRAIN]),
                     settings,
-                    [refit(as_trained, settings, seed + more) for more in REFITS],
+                    [refit(as_trained, settings, seed + more, base) for more in REFITS],
                     facts["seconds"],
                     seed,
                 ),
@@ -93,10 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(evaluation.text())
 
 
-def refit(corpus: Corpus, settings: Mapping[str, Any], seed: int) -> float:
-    """The validation loss of a training with another seed."""
+def refit(
+    corpus: Corpus, settings: Mapping[str, Any], seed: int, base: Pretrained | None = None
+) -> float:
+    """The validation loss of a training with another seed, of the architecture in `settings`."""
+    settings = {**train.SETTINGS, **settings, "search_epochs": 0}
     with tempfile.TemporaryDirectory() as folder:
-        fitted = train.fit(corpus, {**train.SETTINGS, **settings}, seed, Path(folder))
+        fitted = train.fit(corpus, settings, seed, Path(folder), base=base)
     assert fitted is not None  # evaluations have one process
     return fitted.loss
 

@@ -1,9 +1,9 @@
 """Yearly filings of companies by a known mechanism, so that the best possible model is known too.
 
-python -m ml.projects.filings_nlp.filings --out DIR [--seed N --companies N]
+python -m ml.projects.filings_nlp.filings --out DIR [--seed N --companies N --files N]
 
-It writes DIR/filings/filings.csv.gz and says how well the best model does on the test: `data` was
-generated so, without other arguments. The same seed gives the same bytes.
+It writes DIR/filings/filings.csv.gz, or N files there, and says how well the best model does on the
+test: `data` was generated so, without other arguments. The same seed gives the same bytes.
 
 Of each company and year a few facts are stated, for the worse or for the better (language.py), each
 by one sentence of one section, among sentences that every company writes and sentences that only
@@ -140,9 +140,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--companies", type=int, default=COMPANIES)
+    parser.add_argument("--files", type=int, default=1, help="how many files of about one size")
     options = parser.parse_args(arguments)
-    filings = generate(options.seed, options.companies)
-    write(filings, options.out / "filings" / "filings.csv.gz")
+    filings, files = generate(options.seed, options.companies), options.files
+    for number in range(files):
+        name = "filings.csv.gz" if files == 1 else f"filings-{number:05}.csv.gz"
+        first, last = (len(filings) * at // files for at in (number, number + 1))
+        write(filings[first:last], options.out / "filings" / name)
     best = bound([filing for filing in filings if filing.part == TEST])
     print(
         f"{len(filings)} filings: on the test the best model has a log loss of "

@@ -8,6 +8,7 @@ alone has the same answer as in a batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -48,20 +49,50 @@ class Attention(nn.Module):  # type: ignore[misc]
         return (weights * vectors).sum(-2), weights.mean(-1)
 
 
+class Neighbours(nn.Module):  # type: ignore[misc]
+    """A vector for each word (…, words, width), read with its neighbours by each of `kernels`."""
+
+    def __init__(
+        self, words: int, width: int, dropout: float, kernels: Sequence[int] = (3,)
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width, padding_idx=PADDING)
+        self.context = nn.ModuleList(
+            nn.Conv1d(width, width, size, padding=size // 2) for size in kernels
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, sentences: Tensor) -> Tensor:
+        """The vectors of the words of sentences (sentences, words)."""
+        words = self.dropout(self.embedding(sentences))
+        present = (sentences != PADDING).unsqueeze(-1)
+        for layer in self.context:
+            words = words + layer((words * present).transpose(1, 2)).transpose(1, 2).relu()
+        return words
+
+
 class HierarchicalAttention(nn.Module):  # type: ignore[misc]
     """What follows from the documents of a `tokens.Batch`.
 
+    `encoder` makes vectors of `width` of the words of each sentence; without one, `Neighbours`
+    with `kernels`, odd numbers of words.
     `prior` is what the shares of the classes add to the logits outside of training: where training
     drew rare classes more often, it takes that back.
     """
 
     prior: Tensor
 
-    def __init__(self, words: int, classes: int, width: int = 32, dropout: float = 0.05) -> None:
+    def __init__(
+        self,
+        words: int,
+        classes: int,
+        width: int = 32,
+        dropout: float = 0.05,
+        encoder: nn.Module | None = None,
+        kernels: Sequence[int] = (3,),
+    ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(words, width, padding_idx=PADDING)
-        # A word is read with its two neighbours.
-        self.context = nn.Conv1d(width, width, 3, padding=1)
+        self.encoder = encoder or Neighbours(words, width, dropout, kernels)
         self.words, self.sentences, self.sections = (Attention(width) for _ in range(3))
         # The same sentence says something else in another section.
         self.place = nn.Parameter(torch.randn(len(SECTIONS), 1, width) * 0.1)
@@ -72,14 +103,11 @@ class HierarchicalAttention(nn.Module):  # type: ignore[misc]
             for _ in range(3)
         )
         self.classify = nn.Linear(width, classes)
-        self.dropout = nn.Dropout(dropout)
         self.register_buffer("prior", torch.zeros(classes))
 
     def forward(self, sentences: Tensor, places: Tensor) -> Answer:
         """The answer to each document of a batch."""
-        words = self.dropout(self.embedding(sentences))
-        words = words + self.context(words.transpose(1, 2)).transpose(1, 2).relu()
-        read, _ = self.words(words, sentences != PADDING)
+        read, _ = self.words(self.encoder(sentences), sentences != PADDING)
         present = places > 0
         placed = self.sentence(read[places] + self.place)
         sections, of_sentences = self.sentences(placed, present)

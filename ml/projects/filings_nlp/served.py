@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ml.projects.filings_nlp.tokens import UNKNOWN, Document, Encoded, Vocabulary, stack
 from ml.serving.scoring.onnx import Graph
 
-GRAPH, CLASSES = "model.onnx", "classes.json"
+# The graph; in int8 it has another name, by which `Classifier` knows it.
+GRAPH, INT8, CLASSES = "model.onnx", "model.int8.onnx", "classes.json"
 INPUTS = ("sentences", "places")
 OUTPUTS = PROBABILITIES, OF_SECTIONS, OF_SENTENCES = (
     "probabilities",
@@ -43,7 +44,10 @@ class Classifier:
     def __init__(self, folder: Path) -> None:
         self.vocabulary = Vocabulary.load(folder)
         self.classes: tuple[str, ...] = tuple(json.loads((folder / CLASSES).read_text("utf-8")))
-        self._graph = Graph(folder / GRAPH)
+        is_int8 = (folder / INT8).is_file()
+        self._graph = Graph(folder / (INT8 if is_int8 else GRAPH))
+        # Dynamic int8 scales a whole batch: alone, as served, a document has another answer.
+        self._batch = 1 if is_int8 else BATCH
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
         """Documents as `probabilities` takes them."""
@@ -52,8 +56,8 @@ class Classifier:
     def probabilities(self, documents: Sequence[Encoded]) -> NDArray[np.float64]:
         """(documents, classes), each row with the sum 1."""
         rows = [
-            self._graph.run(stack(documents[at : at + BATCH])._asdict())[PROBABILITIES]
-            for at in range(0, len(documents), BATCH)
+            self._graph.run(stack(documents[at : at + self._batch])._asdict())[PROBABILITIES]
+            for at in range(0, len(documents), self._batch)
         ]
         # In double precision: single precision's rows sum to 1 with seven digits.
         table = np.concatenate(rows).astype(np.float64)

@@ -69,6 +69,11 @@ class Vocabulary:
             counts.update(
                 {word for name in SECTIONS for words in sentences(document[name]) for word in words}
             )
+        return cls.frequent(counts)
+
+    @classmethod
+    def frequent(cls, counts: Mapping[str, int]) -> Vocabulary:
+        """The same, from the number of documents that have each word."""
         ordered = sorted(counts.items(), key=lambda of: (-of[1], of[0]))
         words = [word for word, count in ordered if count >= SEEN_IN and word not in RESERVED]
         return cls((*RESERVED, *words[: MOST_KNOWN - len(RESERVED)]))

@@ -4,7 +4,7 @@
 
 The same code trains in one process and in many (jobs/train-two.yml, jobs/train-elastic.yml,
 jobs/train-gpu.yml), on CPUs and GPUs. With --checkpoints a training that was killed goes on where
-it was.
+it was. With --base it adapts a pretrained encoder by LoRA (jobs/lora.yml).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import argparse
 import copy
 import math
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,21 +25,24 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ml.measures.measurement import metric_values
-from ml.projects.filings_nlp import export
+from ml.projects.filings_nlp import export, search
 from ml.projects.filings_nlp.corpus import TRAIN, VALIDATION, Corpus, Part, read, rows
 from ml.projects.filings_nlp.metrics import METRICS
 from ml.projects.filings_nlp.model import HierarchicalAttention
 from ml.projects.filings_nlp.served import BATCH, Classifier
 from ml.projects.filings_nlp.tokens import UNKNOWN, Encoded, Vocabulary, stack
-from ml.toolkit.torch.checkpoints import Checkpoints
+from ml.projects.filings_nlp.transformer import ADAPTED, Pretrained
+from ml.toolkit.torch import adapters
 from ml.toolkit.torch.distributed import Device, Metrics, World, distributed
-from ml.toolkit.torch.health import Guard
-from ml.toolkit.torch.loading import Batches, Rows, Shards, write_shards
+from ml.toolkit.torch.epochs import Report, train_epochs
+from ml.toolkit.torch.loading import Batch, Batches, Rows, Shards, write_shards
 from ml.toolkit.torch.updates import Updates
 from ml.toolkit.training.model_folder import seal
 from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
+# The folder of an adapted model that has what it was adapted from.
+BASE = "base"
 # Hyperparameters with their usual values: arguments of this program.
 SETTINGS: dict[str, Any] = {
     "epochs": 14,
@@ -50,39 +52,31 @@ SETTINGS: dict[str, Any] = {
     "warm_up": 0.05,  # of all steps
     "weight_decay": 0.01,
     "width": 32,
+    "layers": 1,  # convolutions over the words of a sentence, 1 or 2
+    "kernel_1": 3,  # words that a convolution reads, an odd number
+    "kernel_2": 3,
+    "search_epochs": 0,  # of weight sharing, which then chooses `layers` and the kernels
     "dropout": 0.05,
     "forgotten": 0.01,  # of the words, read as unknown ones
     "clip": 1.0,
-    "precision": "float32",  # or bfloat16, float16
-    "sampling": "natural",  # or balanced: all events come equally often
+    "rank": 8,  # of the adapters, with --base
+    "precision": "float32",
+    "strategy": "ddp",  # fsdp: parameters and optimiser states are sharded over the processes
+    "sampling": "natural",  # balanced: all events come equally often
     "patience": 3,  # epochs without a better validation loss
 }
-Report = Callable[[Mapping[str, float], int], None]
-
-
-@dataclass
-class Progress:
-    """What is known of the epochs that were validated; a part of every checkpoint."""
-
-    epochs: int = 0
-    waited: int = 0
-    best: float | None = None
-    seconds: float = 0.0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its fields."""
-        return dict(vars(self))
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        vars(self).update(state)
+_CHOICES = {
+    "precision": ["float32", "bfloat16", "float16"],
+    "strategy": ["ddp", "fsdp"],
+    "sampling": ["natural", "balanced"],
+}
 
 
 @dataclass(frozen=True)
 class Fitted:
     """A model with the weights of its best epoch."""
 
-    model: HierarchicalAttention
+    model: HierarchicalAttention  # as it is served; its encoder has adapters where `base` was given
     vocabulary: Vocabulary
     loss: float
     seconds: float
@@ -91,47 +85,81 @@ class Fitted:
 
 def fit(
     corpus: Corpus,
-    settings: Mapping[str, Any],
+    settings: dict[str, Any],
     seed: int,
     folder: Path,
     report: Report = lambda metrics, step: None,
     device: Device = "auto",
+    base: Pretrained | None = None,
 ) -> Fitted | None:
-    """The model; None in every process but the first. `folder` holds the checkpoints: what is there
-    already is gone on from.
+    """Train a model; None in every process but the first. `folder` holds the checkpoints, from
+    which a training goes on.
+
+    With `base` its encoder stays as it is and gets LoRA adapters of `settings["rank"]`; they and
+    the layers after it are trained, and only these are in the checkpoints.
+
+    With `search_epochs` the architecture is searched first, and replaces that of `settings`.
     """
-    with distributed(seed=seed, device=device) as world, ExitStack() as stack_:
-        began = time.perf_counter()
+    with distributed(seed=seed, device=device) as world, ExitStack() as context:
         folder = Path(world.gather(str(folder))[0])  # a temporary one is the first process's
         part, classes = corpus.parts[TRAIN], corpus.classes
-        vocabulary = Vocabulary.learn(part.documents)
+        vocabulary = base.vocabulary if base else Vocabulary.learn(part.documents)
         documents = [vocabulary.encode(document) for document in part.documents]
         watched = [vocabulary.encode(document) for document in corpus.parts[VALIDATION].documents]
         labels = corpus.numbers(TRAIN)
+        source = Path(context.enter_context(tempfile.TemporaryDirectory()))
+        write_shards(source, [{"row": np.arange(len(labels)), "label": labels}])
+
+        def loaded() -> Batches:
+            return Batches(
+                Shards(source),
+                world,
+                batch=settings["batch"],
+                micro_batches=settings["micro_batches"],
+                seed=seed,
+                block=1,
+                balanced="label" if settings["sampling"] == "balanced" else None,
+                transform=lambda of, draw: stacked(of, documents, settings["forgotten"], draw),
+            )
+
+        if settings["search_epochs"]:
+            shared = search.shared(
+                len(vocabulary), len(classes), settings["width"], settings["dropout"]
+            )
+            found, metrics = search.searched(
+                world,
+                shared,
+                loaded(),
+                watched,
+                torch.from_numpy(corpus.numbers(VALIDATION)),
+                settings,
+                folder / "search",
+                lambda updates, of: validate(world, updates, shared, watched, corpus, of),
+            )
+            settings.update(found)
+            if world.first:
+                report(metrics, 0)
+            world.seed(seed, shared=True)  # the training is that of these settings alone
+        encoder = adapters.lora(base.encoder(), ADAPTED, rank=settings["rank"]) if base else None
+        width = base.shape["width"] if base else settings["width"]
+        kernels = [settings["kernel_1"], settings["kernel_2"]][: settings["layers"]]
         bare = HierarchicalAttention(
-            len(vocabulary), len(classes), settings["width"], settings["dropout"]
+            len(vocabulary), len(classes), width, settings["dropout"], encoder, kernels
         )
         if settings["sampling"] == "balanced":
             shares = np.bincount(labels, minlength=len(classes)) / len(labels)
             bare.prior += torch.from_numpy(np.log(shares * len(classes))).float()
-        model = world.wrap(bare)
-        best = copy.deepcopy(bare)
+        whole = copy.deepcopy(bare) if world.first else None  # a sharded model has no copy
+        model = world.wrap(bare, settings["strategy"])
+        trained = adapters.trained(bare)
+        best = copy.deepcopy(trained)
         world.seed(seed)
         optimiser = torch.optim.AdamW(
-            model.parameters(), settings["learning_rate"], weight_decay=settings["weight_decay"]
+            [of for of in model.parameters() if of.requires_grad],
+            settings["learning_rate"],
+            weight_decay=settings["weight_decay"],
         )
-        source = Path(stack_.enter_context(tempfile.TemporaryDirectory()))
-        write_shards(source, [{"row": np.arange(len(labels)), "label": labels}])
-        batches = Batches(
-            Shards(source),
-            world,
-            batch=settings["batch"],
-            micro_batches=settings["micro_batches"],
-            seed=seed,
-            block=1,
-            balanced="label" if settings["sampling"] == "balanced" else None,
-            transform=lambda of, draw: stacked(of, documents, settings["forgotten"], draw),
-        )
+        batches = loaded()
         total = settings["epochs"] * len(batches)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimiser, lambda step: cosine(step, total, settings["warm_up"])
@@ -144,48 +172,40 @@ def fit(
             clip=settings["clip"],
             schedule=schedule,
         )
-        progress, metrics = Progress(), Metrics(world)
-        state = {"model": model, "best": best, "optimiser": optimiser, "schedule": schedule}
-        state |= {"updates": updates, "batches": batches, "progress": progress, "metrics": metrics}
-        checkpoints = stack_.enter_context(Checkpoints(folder, world, state, every_s=60))
-        step, guard = checkpoints.restore(), Guard(checkpoints)
-        earlier = progress.seconds
-        while progress.epochs < settings["epochs"] and progress.waited < settings["patience"]:
-            model.train()
-            # A checkpoint may be of the end of an epoch that was not validated yet.
-            if batches.step < len(batches) or batches.epoch < progress.epochs:
-                for micro_batches in batches:
-                    for batch in micro_batches:
-                        with updates.micro_batch(last=batch is micro_batches[-1]):
-                            here = {name: of.to(world.device) for name, of in batch.items()}
-                            answer = model(here["sentences"], here["places"])
-                            loss = cross_entropy(answer.logits, here["label"], reduction="sum")
-                            updates.backward(loss, len(here["label"]))
-                    update = updates.step()
-                    step += 1
-                    guard.check(step, update)
-                    if update.taken:
-                        metrics.add("train_loss", update.loss * update.items, update.items)
-                    if batches.step < len(batches):
-                        checkpoints.after(step)
-            validate(world, updates, bare, watched, corpus, metrics)
-            measured = metrics.reduce()
-            progress.epochs = batches.epoch + 1
-            progress.waited += 1
-            if progress.best is None or measured["validation_log_loss"] < progress.best:
-                progress.best, progress.waited = measured["validation_log_loss"], 0
-                best.load_state_dict(bare.state_dict())
-            # The first process's clock: what is kept has to be alike in all of them.
-            progress.seconds = world.gather(earlier + time.perf_counter() - began)[0]
-            if world.first:
-                rates = {**batches.rates(), "learning_rate": schedule.get_last_lr()[0]}
-                report({**measured, **rates}, step)
-            checkpoints.after(step, metric=measured["validation_log_loss"])
-        checkpoints.finish()
-        if not world.first:
+        state = {"model": trained, "best": best, "optimiser": optimiser, "schedule": schedule}
+        if base:
+            state["base"] = adapters.Base(base.digest)
+
+        def loss(batch: Batch) -> tuple[Tensor, float]:
+            on_device = {name: of.to(world.device) for name, of in batch.items()}
+            answer = model(on_device["sentences"], on_device["places"])
+            label = on_device["label"]
+            return cross_entropy(answer.logits, label, reduction="sum"), len(label)
+
+        progress = train_epochs(
+            world,
+            model,
+            updates,
+            batches,
+            state,
+            folder,
+            loss=loss,
+            validate=lambda metrics: validate(world, updates, bare, watched, corpus, metrics),
+            metric="validation_log_loss",
+            epochs=settings["epochs"],
+            patience=settings["patience"],
+            on_best=lambda: best.load_state_dict(trained.state_dict()),
+            report=lambda metrics, step: report(
+                {**metrics, "learning_rate": schedule.get_last_lr()[0]}, step
+            ),
+        )
+        trained.load_state_dict(best.state_dict())
+        weights = world.weights(bare)
+        if whole is None:
             return None
         assert progress.best is not None
-        return Fitted(best.eval(), vocabulary, progress.best, progress.seconds, step)
+        whole.load_state_dict(weights)
+        return Fitted(whole.eval(), vocabulary, progress.best, progress.seconds, progress.steps)
 
 
 def validate(
@@ -196,11 +216,18 @@ def validate(
     corpus: Corpus,
     metrics: Metrics,
 ) -> None:
-    """Count this process's share of validation."""
-    mine = slice(world.rank, None, world.size)
-    labels = torch.from_numpy(corpus.numbers(VALIDATION)[mine])
+    """Count this process's share of validation.
+
+    All processes read equally many documents, as a sharded model needs: the last ones of some are
+    not counted.
+    """
+    labels = torch.from_numpy(corpus.numbers(VALIDATION)[world.rank :: world.size])
+    longest = -(-len(documents) // world.size)
+    mine = [
+        documents[min(world.rank + at * world.size, len(documents) - 1)] for at in range(longest)
+    ]
     with updates.autocast():
-        answered = logits(model, documents[mine])
+        answered = logits(model, mine)[: len(labels)]
     loss = cross_entropy(answered, labels, reduction="sum")
     metrics.add("validation_log_loss", float(loss), len(labels))
     metrics.add("validation_accuracy", float((answered.argmax(1) == labels).sum()), len(labels))
@@ -243,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
     parser.add_argument("--checkpoints", type=Path, help="a folder that survives a restart")
+    parser.add_argument("--base", type=Path, help="a folder of pretrain.py: adapt it by LoRA")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument(
@@ -251,43 +279,72 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default="false",
         help="true: train on shuffled labels, a model that gates have to refuse",
     )
+    parser.add_argument(
+        "--int8", choices=["true", "false"], default="false", help="true: serve an int8 graph"
+    )
     for name, usual in SETTINGS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(usual), default=usual)
+        option, choices = f"--{name.replace('_', '-')}", _CHOICES.get(name)
+        parser.add_argument(option, type=type(usual), default=usual, choices=choices)
     settings = vars(parser.parse_args(arguments))
+    if (settings["strategy"], settings["precision"]) == ("fsdp", "float16"):
+        parser.error("--strategy fsdp does not support --precision float16: use bfloat16")
+    if settings["search_epochs"] and settings["base"]:
+        parser.error("--search-epochs has no effect on the encoder of --base")
     data, folder, kept, seed = (settings.pop(of) for of in ("data", "model", "checkpoints", "seed"))
     is_shuffled, device = settings.pop("shuffled") == "true", settings.pop("device")
+    is_int8 = settings.pop("int8") == "true"
+    given = settings.pop("base")
+    base = Pretrained.load(given) if given else None
     corpus = read(data)
     if is_shuffled:
         corpus = corpus.shuffled(seed)
-    with ExitStack() as stack_:
-        kept = kept or Path(stack_.enter_context(tempfile.TemporaryDirectory()))
+    with ExitStack() as context:
+        kept = kept or Path(context.enter_context(tempfile.TemporaryDirectory()))
         tracker = None
 
         def report(metrics: Mapping[str, float], step: int) -> None:
             nonlocal tracker
             if tracker is None:
-                tracker = stack_.enter_context(tracking())
+                tracker = context.enter_context(tracking())
                 tracker.parameters({**settings, "seed": seed, "shuffled": is_shuffled})
             tracker.metrics(metrics, step)
             text = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
             print(f"step {step}: {text}", flush=True)
 
-        fitted = fit(corpus, settings, seed, kept, report, device)
+        fitted = fit(corpus, settings, seed, kept, report, device, base)
         if fitted is None:
             return
+        facts = {"seed": seed, "seconds": fitted.seconds, "hyperparameters": settings}
+        adapter = save_adapted(folder, fitted.model, base) if base else {}
         examples = [stack(of) for of in _examples(fitted.vocabulary, corpus.parts[VALIDATION])]
         exported = export.write(folder, fitted.model, fitted.vocabulary, corpus.classes, examples)
-        facts = {"seed": seed, "seconds": fitted.seconds, "hyperparameters": settings}
-        facts |= {"shuffled": is_shuffled, "onnx": exported}
+        sizes = export.quantize(folder) if is_int8 else {}
+        exported |= sizes
+        facts |= {"shuffled": is_shuffled, "onnx": exported, "adapter": adapter}
         digest = seal(folder, facts)
         classifier, part = Classifier(folder), corpus.parts[VALIDATION]
         scores = classifier.probabilities(classifier.encode(part.documents))
         values = metric_values("multiclass", rows(part, scores), corpus.classes, METRICS)
         measured = {f"{VALIDATION}_{name}": value for name, value in values.items()}
         took = latency(classifier.read, part.documents[:40]).as_metrics()
-        report({**measured, **took, "training_seconds": fitted.seconds}, fitted.steps + 1)
+        if is_int8:  # what int8 costs in the primary metric
+            measured |= {**sizes, "int8_log_loss": values["log_loss"] - fitted.loss}
+        measured |= {**took, **adapter, "training_seconds": fitted.seconds}
+        report(measured, fitted.steps + 1)
     print(f"onnx: at most {exported['largest_difference']:.1g} from the model")
     print(f"model {folder} {digest}")
+
+
+def save_adapted(folder: Path, model: HierarchicalAttention, base: Pretrained) -> dict[str, float]:
+    """Write the adapters and their base into the model's folder, merge them into the encoder, and
+    return how large they are and which share of all parameters was trained.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    share = adapters.trained_share(model)
+    size = adapters.save_adapter(folder, model.encoder)
+    base.copy(folder / BASE)
+    model.encoder = adapters.merged(model.encoder)
+    return {**size, "trained_share": share}
 
 
 def _examples(vocabulary: Vocabulary, part: Part) -> list[list[Encoded]]:

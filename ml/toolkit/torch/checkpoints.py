@@ -25,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -59,7 +59,7 @@ class Checkpoints:
     those of the first process, which DDP gives to all at each pass; where it does not (`fsdp`, or
     `broadcast_buffers=False`) those of the others are not kept.
     every_steps, every_s: when a checkpoint is due, besides after each step that has a metric.
-    keep_last, keep_best: how many stay, by step and by metric (`best` says which is better).
+    keep_last: how many stay.
     events: the address of Azure's Scheduled Events, or None.
     progress: called while files are read or written, from any thread, as `Watchdog.alive` wants.
 
@@ -75,16 +75,14 @@ class Checkpoints:
         every_steps: int | None = None,
         every_s: float | None = None,
         keep_last: int = 2,
-        keep_best: int = 0,
-        best: Literal["highest", "lowest"] = "highest",
         events: str | None = SCHEDULED_EVENTS,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        if keep_last < 1 or keep_best < 0:
-            raise ValueError("keep_last is at least 1, keep_best at least 0")
+        if keep_last < 1:
+            raise ValueError("keep_last is at least 1")
         self.folder, self.blocked_s = Path(folder), 0.0
         self._world, self._every_steps, self._every_s = world, every_steps, every_s
-        self._keep = (keep_last, keep_best, best)
+        self._keep_last = keep_last
         self._state = {name: _bare(part) for name, part in state.items()}
         self._evictions = Evictions(events)
         # Threads of one process must not meet others' in one group: each needs its own.
@@ -126,13 +124,8 @@ class Checkpoints:
             self._finisher.shutdown()
             self._stager.close()
 
-    @property
-    def generation(self) -> int:
-        """The number of this start of the training; a newer start has a larger one."""
-        return self._generation.number
-
     def after(self, step: int, metric: float | None = None) -> None:
-        """Save what is due after `step` steps. `metric` decides which are best; NaN is never.
+        """Save what is due after `step` steps; with a `metric`, which the manifest states, always.
 
         After SIGTERM to any process, all save and Evicted ends them with exit code 143.
         """
@@ -211,13 +204,13 @@ class Checkpoints:
                 raise CheckpointError(
                     "checkpoint-mismatch",
                     f"{folder} is a checkpoint of another model: {problem}",
-                    "use a new folder for this training, or delete those of the other",
+                    "use a new folder for this training, or delete that model's checkpoints",
                 )
             if manifest is None:
                 self._set_aside(folder, str(problem))
                 continue
             for of in later:
-                self._set_aside(self._place(of), "it is of a later step than is gone back to")
+                self._set_aside(self._place(of), "the training returned to an earlier step")
             self._load(folder, manifest, onwards=before is not None)
             self._say(f"resuming from {folder.name}")
             self._saved_step = step
@@ -316,8 +309,8 @@ class Checkpoints:
                     raise self._superseded(sentence)
                 raise CheckpointError(
                     code,
-                    f"{self.folder}: the checkpoint was not written by process {rank}: {sentence}",
-                    "those before it are as they were: make room, then start the training again",
+                    f"{self.folder}: process {rank} did not write the checkpoint: {sentence}",
+                    "earlier checkpoints are intact: free space, then start the training again",
                 )
         return parts
 
@@ -333,25 +326,19 @@ class Checkpoints:
         return CheckpointError(
             "checkpoint-generation",
             f"{self.folder}: {sentence}",
-            "the newer one goes on from the last checkpoint; torchrun restarts this process, "
+            "the newer start continues from the last checkpoint; torchrun restarts this process, "
             "otherwise end it",
         )
 
     def _forget(self) -> None:
-        """Remove what the policy does not keep, of those that can be read."""
-        metrics: dict[int, float | None] = {}
-        for step in _steps(self.folder):
-            try:
-                metrics[step] = stored.read_manifest(self._place(step)).metric
-            except stored.Unusable:
-                continue
-        last, count, best = self._keep
-        ranked = sorted(
-            (step for step, metric in metrics.items() if metric is not None and metric == metric),
-            key=lambda step: (metrics[step] or 0.0) * (-1 if best == "highest" else 1),
-        )
-        held = [step for step in sorted(metrics) if self._held is not None and step < self._held]
-        for step in {*metrics} - {*sorted(metrics)[-last:], *ranked[:count], *held[-last:]}:
+        """Remove all but the last ones and those that are held, of those that can be read."""
+        steps = []
+        for step in sorted(_steps(self.folder)):
+            with suppress(stored.Unusable):
+                stored.read_manifest(self._place(step))
+                steps.append(step)
+        held = [step for step in steps if self._held is not None and step < self._held]
+        for step in {*steps} - {*steps[-self._keep_last :], *held[-self._keep_last :]}:
             self._generation.remove(self._place(step).name)
 
     def _tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor], set[str]]:

@@ -11,7 +11,8 @@ import os
 import random
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -50,19 +51,23 @@ class World:
         self,
         model: nn.Module,
         strategy: Strategy = "ddp",
+        *,
+        groups: Sequence[nn.Module] | None = None,
         **options: Any,
     ) -> nn.Module:
         """The model on this process's device, its gradients averaged over all processes.
 
         `ddp` keeps the whole model in every process (DistributedDataParallel; one process trains
-        the bare model). `fsdp` shards parameters, gradients and optimiser states (`fully_shard` of
-        each child that has parameters, of the members of a list, then of the rest). Both take
-        `options`. Make the optimiser after this.
+        the bare model). `fsdp` shards parameters, gradients and optimiser states: `fully_shard` of
+        each of `groups`, inner modules first, then of the rest. Without them these are the members
+        of every nn.ModuleList, as the layers of a transformer, and each child with parameters. A
+        module that shares a parameter with others (tied embeddings) belongs to the rest. Both take
+        `options` of DistributedDataParallel or fully_shard. Make the optimiser after this.
         """
         model = model.to(self.device)
         if strategy == "fsdp":
             mesh = dist.init_device_mesh(self.device.type, (self.size,))
-            for block in (*_blocks(model), model):
+            for block in (*(_fsdp_groups(model) if groups is None else groups), model):
                 fully_shard(block, mesh=mesh, **options)
             return model
         if self.size == 1:
@@ -270,12 +275,30 @@ def _let_go(group: dist.ProcessGroup) -> None:
     """Called once a Reducer is gone: only then the group's object may go, too."""
 
 
+def _fsdp_groups(model: nn.Module) -> list[nn.Module]:
+    """The modules that are sharded one by one, without those that share a parameter."""
+    counts = Counter(map(id, _parameters(model)))
+    return [
+        block
+        for block in _blocks(model)
+        if all(counts[of] == count for of, count in Counter(map(id, _parameters(block))).items())
+    ]
+
+
+def _parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Each as often as it has a name."""
+    return [of for _, of in module.named_parameters(remove_duplicate=False)]
+
+
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The children that have parameters; of a list, which has no forward pass, its members."""
+    """The children that have parameters, each after the members of the lists in it; of a list,
+    which has no forward pass, its members.
+    """
     for child in model.children():
-        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+        is_list = isinstance(child, nn.ModuleList | nn.ModuleDict)
+        if is_list or any(isinstance(of, nn.ModuleList) for of in child.modules()):
             yield from _blocks(child)
-        elif next(child.parameters(), None) is not None:
+        if not is_list and next(child.parameters(), None) is not None:
             yield child
 
 

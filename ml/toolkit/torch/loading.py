@@ -1,9 +1,9 @@
 """Rows of sharded, memory-mapped arrays as batches: shuffled, prefetched, resumable in mid-epoch.
 
-`write_shards` writes each column of a chunk as a .npy file; `Shards` maps them, from a copy on the
-node's own disk if asked. `Batches` gives each process its part of every step. Which
-rows a step has depends on the seed, the epoch and the step alone: not on the number of processes,
-nor on how many threads load, so that a training may go on with others.
+`write_shards` writes each column of a chunk as a .npy file; `Shards` maps them. `Batches` gives
+each process its part of every step, and reads whole shards ahead of it if asked. Which rows a step
+has depends on the seed, the epoch and the step alone: not on the number of processes, nor on how
+many threads load, so that a training may go on with others.
 """
 
 from __future__ import annotations
@@ -12,27 +12,26 @@ import hashlib
 import json
 import re
 import resource
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
+from types import MappingProxyType
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ml.toolkit.torch.distributed import World
+from ml.toolkit.torch.distributed import TrainingError, World
+from ml.toolkit.torch.read_ahead import ReadAhead
 
 INDEX = "index.json"
 Rows = dict[str, NDArray[Any]]
+Held = Mapping[int, Future[Rows]]
 Batch = dict[str, torch.Tensor]
 
 
@@ -73,13 +72,9 @@ def write_shards(folder: Path, chunks: Iterable[Mapping[str, NDArray[Any]]]) -> 
 class Shards:
     """Columns that `write_shards` wrote, read through the page cache. OSError names a file that is
     missing or cut short, ValueError one whose dtype or row shape is not that of its column.
-
-    cache: a folder on the node's own disk, into which a thread copies shard after shard while the
-    first ones are read where they are; the processes of a node share it. What `write_shards` has
-    written anew, or elsewhere, lies in a folder of its own there.
     """
 
-    def __init__(self, folder: Path, cache: Path | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         try:
             written = (folder / INDEX).read_bytes()
         except FileNotFoundError:
@@ -88,7 +83,7 @@ class Shards:
         self.columns: list[str] = index["columns"]
         # Of each shard the first row, and behind the last one the number of all.
         self._begins = np.cumsum([0, *index["rows"]])
-        self._folder, self._cache = folder, None
+        self._folder = folder
         self._files: dict[str, int] = index["files"]
         for name, size in self._files.items():
             path = folder / name
@@ -112,31 +107,48 @@ class Shards:
         for column in self.columns if not self._layouts else ():
             for number in range(len(index["rows"])):
                 self._map(column, number)
-        if cache is not None:
-            at = f"{folder.resolve()} {(folder / INDEX).stat().st_mtime_ns} ".encode()
-            self._cache = cache / hashlib.sha256(at + written).hexdigest()[:16]
-            self._cache.mkdir(parents=True, exist_ok=True)
-            # A process that ends does not wait for the rest.
-            self._copying = Thread(target=self._copy, args=(self._cache,), daemon=True)
-            self._copying.start()
 
     def __len__(self) -> int:
         return int(self._begins[-1])
 
-    def take(self, rows: NDArray[np.int64]) -> Rows:
-        """The rows of these numbers, of every column."""
-        shards = np.searchsorted(self._begins, rows, side="right") - 1
+    def digest(self) -> str:
+        """A sha256 of the layouts and of up to 64 rows, evenly apart: other data of as many rows
+        have another one.
+        """
+        sample = self.take(np.linspace(0, len(self) - 1, min(64, len(self))).astype(np.int64))
+        sha256 = hashlib.sha256()
+        for name, values in sorted(sample.items()):
+            sha256.update(f"{name} {_layout(values)} ".encode() + values.tobytes())
+        return sha256.hexdigest()
+
+    def numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the shard of each row."""
+        return np.searchsorted(self._begins, rows, side="right") - 1
+
+    def read(self, number: int) -> Rows:
+        """A whole shard, every file from its beginning to its end, in memory."""
+        return {column: self._map(column, number, np.load) for column in self.columns}
+
+    def take(self, rows: NDArray[np.int64], held: Held = MappingProxyType({})) -> Rows:
+        """The rows of these numbers, of every column, from the shards that are `held` in memory or
+        else from their files.
+        """
+        shards = self.numbers(rows)
         within, numbers = rows - self._begins[shards], np.unique(shards)
+
+        def values(column: str, number: int) -> NDArray[Any]:
+            return held[number].result()[column] if number in held else self._map(column, number)
+
         taken: Rows = {}
         for column in self.columns:
-            first = self._map(column, int(numbers[0]))
+            first = values(column, int(numbers[0]))
             if len(numbers) == 1:
                 taken[column] = first[within]
                 continue
             taken[column] = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
             for number in numbers:
                 here = shards == number
-                taken[column][here] = self._map(column, int(number))[within[here]]
+                taken[column][here] = values(column, int(number))[within[here]]
         return taken
 
     def column(self, name: str) -> NDArray[Any]:
@@ -147,45 +159,22 @@ class Shards:
             values[begin : self._begins[number + 1]] = self._map(name, number)
         return values
 
-    def _map(self, column: str, number: int) -> NDArray[Any]:
-        name = _file(column, number)
-        path = self._cached(name) or self._folder / name
+    def _map(
+        self, column: str, number: int, load: Callable[[Path], NDArray[Any]] | None = None
+    ) -> NDArray[Any]:
+        path = self._folder / _file(column, number)
         with self._opening:
-            mapped: NDArray[Any] = self._opened(path)
-        layout = _layout(mapped)
+            try:
+                values = (load or self._opened)(path)
+            except (ValueError, EOFError) as error:  # cut short, or of another format
+                raise OSError(f"{path} cannot be read: {error}") from None
+        layout = _layout(values)
         if (expected := self._layouts.setdefault(column, layout)) != layout:
             raise ValueError(
                 f"{path} has values of {layout}, expected {expected}, as in the first shard: "
                 "write the shards again, with each column of one dtype"
             )
-        return mapped
-
-    def _cached(self, name: str) -> Path | None:
-        """The file in the cache, once it is whole."""
-        if self._cache is None:
-            return None
-        path = self._cache / name
-        return path if path.exists() and path.stat().st_size == self._files[name] else None
-
-    def _copy(self, cache: Path) -> None:
-        """Copy each file as a whole or not at all; others, of this process or of the node, may do
-        the same at the same time.
-        """
-        for name in self._files:
-            if self._cached(name):
-                continue
-            part = cache / f"{name}.{uuid4().hex}"
-            try:
-                shutil.copyfile(self._folder / name, part)
-                part.replace(cache / name)
-            except OSError:  # a full disk: the shard is read where it is
-                with suppress(OSError):
-                    part.unlink(missing_ok=True)
-        # What a kill has left; of a file that is whole nobody needs another copy.
-        for part in cache.glob("*.npy.*"):
-            if self._cached(part.stem):
-                with suppress(OSError):
-                    part.unlink(missing_ok=True)
+        return values
 
 
 def _layout(values: NDArray[Any]) -> str:
@@ -214,6 +203,9 @@ class Batches:
     equally often. An epoch stays as long.
     transform: what a loading thread makes of the rows, with a generator for whatever it draws.
     threads, ahead: how many load, and how many steps ahead of the loop.
+    read_ahead: for a mounted datastore. A thread reads whole shards before steps need them; so many
+    are in memory at most. 0 maps the files instead. Set `block` to the rows of a shard: then a step
+    needs `blocks` shards, and twice as many where the next ones begin. Each process reads all.
     """
 
     def __init__(
@@ -230,6 +222,7 @@ class Batches:
         transform: Callable[[Rows, np.random.Generator], Rows] | None = None,
         threads: int = 1,
         ahead: int = 4,
+        read_ahead: int = 0,
     ) -> None:
         batch, least = int(batch), world.size * micro_batches  # numpy's own numbers are no JSON
         if not (least <= batch <= len(source)):
@@ -247,6 +240,9 @@ class Batches:
         self._batch, self._micro_batches, self._seed = batch, micro_batches, seed
         self._block, self._blocks, self._balanced = block, blocks, balanced
         self._transform, self._threads, self._ahead = transform, threads, max(1, ahead)
+        self._read_ahead = read_ahead
+        # A source of another kind, as one of pictures, has none.
+        self._digest = source.digest() if isinstance(source, Shards) else ""
         self._classes = (
             None if balanced is None else np.unique(source.column(balanced), return_inverse=True)[1]
         )
@@ -254,29 +250,33 @@ class Batches:
     def __len__(self) -> int:
         return self._steps
 
-    @property
-    def epochs(self) -> int:
-        """How many epochs have ended."""
-        return self.epoch + (self.step >= self._steps)
-
     def __iter__(self) -> Iterator[list[Batch]]:
         """The rest of this epoch; the next call begins the next one. `step` counts those given."""
         if self.step >= self._steps:
             self.epoch, self.step = self.epoch + 1, 0
-        steps = iter(self._rows(self.epoch, self.step))
+        begin, steps, reader = self.step, iter(self._rows(self.epoch, self.step)), None
+        if self._read_ahead:
+            mine = map(self._mine, self._rows(self.epoch, begin))
+            shards = [np.unique(self._source.numbers(rows)) for rows in mine]
+            reader = ReadAhead(self._source.read, shards, self._read_ahead)
+        take = partial(self._source.take, held=reader.held) if reader else self._source.take
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="loading")
         waiting: deque[Future[list[Batch]]] = deque()
         try:
             number, idle = self.step, None
             while True:
-                for rows in islice(steps, self._ahead - len(waiting)):
-                    waiting.append(pool.submit(self._load, rows, self.epoch, number))
+                while len(waiting) < self._ahead and number < self._steps:
+                    if reader and not reader.has(number - begin):
+                        break
+                    waiting.append(pool.submit(self._load, take, next(steps), self.epoch, number))
                     number += 1
                 if not waiting:
                     return
                 began = time.perf_counter()
                 loaded = waiting.popleft().result()
                 given = time.perf_counter()
+                if reader:
+                    reader.release(self.step - begin)
                 self.step += 1
                 self.samples += sum(len(next(iter(of.values()))) for of in loaded)
                 self.waited_s += given - began
@@ -286,6 +286,8 @@ class Batches:
                 idle = _event() if self._world.device.type == "cuda" else None
                 self.taken_s += time.perf_counter() - began
         finally:
+            if reader:
+                reader.close()
             pool.shutdown(cancel_futures=True)
 
     def state_dict(self) -> dict[str, Any]:
@@ -296,16 +298,21 @@ class Batches:
             "blocks": self._blocks,
         }
         rows |= {"batch": self._batch, "seed": self._seed, "balanced": self._balanced}
+        rows |= {"data": self._digest}
         return {"epoch": self.epoch, "step": self.step, "steps": self._steps, **rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a position; ValueError where its steps are made of other rows. Another number
-        of processes may have no step of the few rows that are left: then these are left out where
-        only they were still to come.
+        """Go on from a position; TrainingError where its steps are made of other rows. Another
+        number of processes may have no step of the few rows that are left: then these are left out
+        where only they were still to come.
         """
         for name, mine in self.state_dict().items():
-            if name not in ("epoch", "step", "steps") and state[name] != mine:
-                raise ValueError(f"the checkpoint has {name} {state[name]}, this training {mine}")
+            if name not in ("epoch", "step", "steps") and state.get(name) != mine:
+                raise TrainingError(
+                    "checkpoint-mismatch",
+                    f"the checkpoint has {name} {state.get(name)}, this training {mine}",
+                    "train with the data and settings of the checkpoint, or use a new folder",
+                )
         self.epoch, self.step = int(state["epoch"]), min(int(state["step"]), self._steps)
         if state["step"] >= state["steps"]:
             self.step = self._steps
@@ -347,11 +354,19 @@ class Batches:
             generator.shuffle(order[at : at + self._block * self._blocks])
         return order
 
-    def _load(self, rows: NDArray[np.int64], epoch: int, step: int) -> list[Batch]:
-        mine = np.array_split(rows, self._world.size)[self._world.rank]
+    def _mine(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array_split(rows, self._world.size)[self._world.rank]
+
+    def _load(
+        self,
+        take: Callable[[NDArray[np.int64]], Rows],
+        rows: NDArray[np.int64],
+        epoch: int,
+        step: int,
+    ) -> list[Batch]:
         batches = []
-        for number, part in enumerate(np.array_split(mine, self._micro_batches)):
-            values = self._source.take(part)
+        for number, part in enumerate(np.array_split(self._mine(rows), self._micro_batches)):
+            values = take(part)
             if self._transform is not None:
                 place = [self._seed, epoch, step, self._world.rank, number]
                 values = self._transform(values, np.random.default_rng(place))

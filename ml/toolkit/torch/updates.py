@@ -28,10 +28,10 @@ Precision = Literal["float32", "bfloat16", "float16"]
 # Where a step is → why it cannot go on as asked. A step that broke off has an unknown gradient.
 _FAULTS = {
     "empty": "a step without a micro-batch",
-    "open": "a step whose final micro-batch had no last=True: the processes have not met",
+    "open": "a step whose final micro-batch had no last=True: its gradients were not all-reduced",
     "complete": "a micro-batch after the one with last=True: only the final one of a step has it",
     "without gradient": "a step whose last micro-batch had no backward pass",
-    "broken": "a micro-batch that an exception ended, or one inside another: start again from the "
+    "broken": "an exception ended a micro-batch, or one began inside another: start again from the "
     "last checkpoint",
 }
 

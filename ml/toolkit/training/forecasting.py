@@ -42,7 +42,7 @@ from ml.serving.scoring.series import (
     with_interval,
 )
 from ml.toolkit.data.datasets import TEST, TRAIN
-from ml.toolkit.data.series import TASK, Panel, Unit, read_panel
+from ml.toolkit.data.series import TASK, Panel, Unit, read_panel, write_train
 from ml.toolkit.training import searched
 from ml.toolkit.training.boosting import boost_lightgbm, contributions, threads
 from ml.toolkit.training.model_folder import seal, unseal
@@ -171,6 +171,17 @@ def train(schema: Path, arguments: Sequence[str] | None = None) -> None:
         tracker.metrics(latency(lambda of: forecaster.forecast(*of), asked).as_metrics())
         digest = seal(folder, {"seed": seed, "seconds": seconds, "hyperparameters": settings})
     print(f"model {folder} {digest}: {metrics}")
+
+
+def split(schema: Path, arguments: Sequence[str] | None = None) -> None:
+    """Write the rows that an AutoML job may see by the arguments of the command line: none of the
+    test.
+    """
+    parser = argparse.ArgumentParser(description="Write the rows that an AutoML job may see.")
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument("--train", type=Path, required=True, help="the MLTable to write")
+    options = parser.parse_args(arguments)
+    write_train(options.data, schema, options.train)
 
 
 def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -> None:

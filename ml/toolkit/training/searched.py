@@ -104,9 +104,12 @@ def as_searched(
     """
     about = dataset.about
     if about.folds:
-        found = f"with `folds: {about.folds}` it would be fitted again for each fold"
-        hint = "remove `folds` from the schema, search again, then train the other models again"
-        stop("folds", found, "a schema without `folds`", hint)
+        found = f"`folds: {about.folds}` fits a model again for each fold, which a search cannot do"
+        hint = (
+            "remove the line `folds` from the schema of the data, run the AutoML job again, and "
+            "propose its model; train and propose the champion again first if it has `folds`"
+        )
+        stop("folds-of-search", found, "a schema without `folds`", hint)
     question = (about.task, about.positive, dataset.classes)
     answers = (members.task, members.positive, columns.classes)
     if question != answers:
@@ -196,6 +199,6 @@ def stop(
 ) -> NoReturn:
     """End the program: the model of a search cannot be measured."""
     raise SystemExit(
-        f"error[{code}]: the model of an AutoML job cannot be measured: {found}\n"
+        f"error[{code}]: the model of an AutoML job cannot be evaluated: {found}\n"
         f"  expected: {expected}\n  hint: {hint}"
     )

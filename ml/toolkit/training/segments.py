@@ -57,6 +57,17 @@ def checkpointed(folder: Path | None) -> Iterator[None]:
         _folder.reset(token)
 
 
+def folder_of(identity: Iterable[bytes | memoryview]) -> Path | None:
+    """The folder of one training's checkpoints inside that of `checkpointed`, by what identifies it
+    (data, settings, seed); None where none are kept.
+    """
+    folder, digest = _folder.get(), hashlib.sha256()
+    for content in identity:
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
+    return None if folder is None else folder / digest.hexdigest()[:16]
+
+
 @dataclass
 class Growth:
     """How far a training is. `ends` are the trees (of each class) after each segment, which may be
@@ -98,13 +109,8 @@ class Segments:
             raise ValueError(f"{rounds} rounds in segments of {size}: expected at least 1")
         self._total, self._size = rounds, size
         self.growth, self.model = Growth(), b""
-        folder, self._place = _folder.get(), None
-        if folder is not None:
-            digest = hashlib.sha256(f"{rounds} {size}".encode())
-            for content in identity:
-                digest.update(len(content).to_bytes(8, "little"))
-                digest.update(content)
-            self._place = folder / digest.hexdigest()[:16]
+        self._place = folder_of([f"{rounds} {size}".encode(), *identity])
+        if self._place is not None:
             self._restore()
 
     def __iter__(self) -> Iterator[int]:

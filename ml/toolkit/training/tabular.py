@@ -39,6 +39,7 @@ from ml.toolkit.training.model_folder import seal, unseal
 from ml.toolkit.training.segments import checkpointed
 from ml.toolkit.training.timing import Latency, latency
 from ml.toolkit.training.tracking import tracking
+from ml.toolkit.training.words import word_importance
 
 # Contributions may take time for each row; the shares of so many hardly change with more.
 EXPLAINED = 500
@@ -147,7 +148,7 @@ class Tabular:
 
     def matrix(self, dataset: Dataset, part: str, columns: Columns) -> NDArray[np.float64]:
         """The rows of a part as a model of these columns takes them."""
-        hint = "train it again, or measure it in a checkout of the commit that made it"
+        hint = "train it again, or evaluate it in a checkout of the commit that trained it"
         with self._told(hint):
             return columns.matrix(dataset.parts[part].rows)
 
@@ -319,11 +320,16 @@ def evaluate(
         if dataset.classes:
             right = np.eye(len(dataset.classes))[right]
 
-        def error_of(rows: Sequence[Sequence[Any]]) -> float:
-            answers = columns.answers(partial(model_of.predict, fitted), columns.matrix(rows))
+        def error_of(rows: NDArray[np.float64]) -> float:
+            answers = columns.answers(partial(model_of.predict, fitted), rows)
             return float(np.abs(answers - right).mean())
 
-        contributions = permuted(error_of, part.rows, list(dataset.kinds))
+        if about.text and columns.words:
+            contributions = word_importance(error_of, taken[: len(part)], part.labels, columns)
+        else:
+            contributions = permuted(
+                lambda rows: error_of(columns.matrix(rows)), part.rows, list(dataset.kinds)
+            )
     with tracking() as tracker:
         try:
             evaluation = measurement.evaluate(
@@ -382,7 +388,8 @@ def _linear(project: Tabular, dataset: Dataset, seed: int) -> dict[str, float]:
     """The metrics of a linear model on the test; none where it cannot be fitted (one class)."""
     linear = Linear(dataset.about.task, len(dataset.classes))
     # It is fitted and asked, never saved: it has no other functions of a Model.
-    other = replace(project, model=cast(Model, linear), encoding="one-hot")
+    encoding: Encoding = "words" if dataset.about.text else "one-hot"
+    other = replace(project, model=cast(Model, linear), encoding=encoding)
     try:
         if dataset.about.folds:
             scores = _out_of_fold(other, dataset, {}, seed)
@@ -405,10 +412,10 @@ def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     if folds == [0, 0] or not differing:
         return
     raise SystemExit(
-        f"error[code-mismatch]: the model was made with another {' and '.join(differing)}: with "
-        "`folds` it is measured by fitting it again, which makes another model now\n"
+        f"error[code-mismatch]: the model was trained with another {' and '.join(differing)}: "
+        "`folds` evaluates by fitting it again, which now gives another model\n"
         "  expected: a model of this code and this schema\n"
-        "  hint: train it again, or measure it in a checkout of the commit that made it"
+        "  hint: train it again, or evaluate it in a checkout of the commit that trained it"
     )
 
 

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,16 +20,18 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from mlflow.tracking import MlflowClient
 from safetensors.torch import load_file
 
 from ml.measures.measurement import metric_values
 from ml.projects.filings_nlp import export, train
 from ml.projects.filings_nlp.corpus import TEST, TRAIN, VALIDATION, Corpus, Part, read, rows
 from ml.projects.filings_nlp.model import HierarchicalAttention
-from ml.projects.filings_nlp.served import GRAPH, Classifier
+from ml.projects.filings_nlp.served import GRAPH, INT8, OUTPUTS, Classifier
 from ml.projects.filings_nlp.tokens import SECTIONS, Vocabulary, stack
 from ml.serving.scoring.manifest import ManifestError
 from ml.serving.scoring.onnx import Graph
+from ml.toolkit.torch.graphs import difference
 from ml.toolkit.torch.health import Diverged
 from ml.toolkit.training.model_folder import unseal
 from tests.conftest import ROOT
@@ -41,19 +45,24 @@ def _data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_filings(tmp_path_factory.mktemp("data"))
 
 
-def model_of(words: int = 50, classes: int = 4) -> HierarchicalAttention:
+def model_of(
+    words: int = 50, classes: int = 4, kernels: tuple[int, ...] = (3,)
+) -> HierarchicalAttention:
     torch.manual_seed(0)
-    model = HierarchicalAttention(words, classes, 8)
+    model = HierarchicalAttention(words, classes, 8, kernels=kernels)
     model.eval()
     return model
 
 
-def test_a_document_alone_has_the_answer_that_it_has_in_a_batch(data: Path) -> None:
+@pytest.mark.parametrize("kernels", [(3,), (3, 5)])
+def test_a_document_alone_has_the_answer_that_it_has_in_a_batch(
+    data: Path, kernels: tuple[int, ...]
+) -> None:
     """However far longer ones fill it up; weights of a level sum to 1, or 0 where nothing is."""
     documents = read(data).parts[TEST].documents[:12]
     vocabulary = Vocabulary.learn(documents)
     encoded = [vocabulary.encode(of) for of in documents] + [vocabulary.encode({})]
-    model = model_of(len(vocabulary))
+    model = model_of(len(vocabulary), kernels=kernels)
     with torch.no_grad():
         together = model(*map(torch.from_numpy, stack(encoded)))
         for at, document in enumerate(encoded):
@@ -73,7 +82,7 @@ def test_what_shares_add_is_there_outside_of_training_alone() -> None:
         after = model(*map(torch.from_numpy, batch)).logits
         assert torch.allclose(after - before, model.prior.expand(1, -1), atol=1e-6)
         model.train()
-        model.dropout.p = 0.0
+        model.encoder.dropout.p = 0.0
         assert not torch.allclose(model(*map(torch.from_numpy, batch)).logits, after, atol=0.5)
 
 
@@ -85,24 +94,38 @@ def test_the_graph_answers_as_the_model(tmp_path: Path) -> None:
     assert facts["largest_difference"] <= facts["tolerance"] == 1e-5
     again = export._Graph(HierarchicalAttention(50, 4, 8)).eval()
     again.model.load_state_dict({**load_file(tmp_path / export.WEIGHTS)})
-    assert export.difference(again, Graph(tmp_path / GRAPH), examples) <= 1e-5
+    batches = [of._asdict() for of in examples]
+    assert difference(again, Graph(tmp_path / GRAPH), batches, OUTPUTS) <= 1e-5
 
 
-def test_a_graph_that_answers_otherwise_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+def test_weight_sharing_chooses_the_architecture_that_is_trained(
+    data: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the comparison, NaN included."""
-    vocabulary = Vocabulary(tuple(map(str, range(50))))
-    examples = [stack([[[(3, 4)]] * 5])]
-    export.write(tmp_path / "one", model_of(), vocabulary, "abcd", examples)
-    torch.manual_seed(1)
-    other = export._Graph(HierarchicalAttention(50, 4, 8)).eval()
-    served = Graph(tmp_path / "one" / GRAPH)
-    assert export.difference(other, served, examples) > 1e-3
-    for found in (1e-3, float("nan")):
-        monkeypatch.setattr(export, "difference", lambda *_, of=found: of)
-        with pytest.raises(SystemExit, match=r"error\[onnx-differs\]"):
-            export.write(tmp_path / "other", model_of(), vocabulary, "abcd", examples)
+    """The run and the model state it; its weights are those of a training of it alone. A restart
+    finds the search in the checkpoints.
+    """
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'mlflow.db'}")
+
+    def trained(name: str, *words: str) -> dict[str, Any]:
+        places = ["--data", str(data), "--model", str(tmp_path / name)]
+        train.main([*places, *ARGUMENTS, "--epochs", "1", *words])
+        settings: dict[str, Any] = unseal(tmp_path / name)[0]["hyperparameters"]
+        return settings
+
+    search = ["--search-epochs", "1", "--checkpoints", str(tmp_path / "checkpoints")]
+    found = trained("found", *search)
+    assert found["kernel_1"] in (1, 3, 5) and found["layers"] in (1, 2)
+    client = MlflowClient()
+    (run,) = client.search_runs([of.experiment_id for of in client.search_experiments()])
+    assert run.data.params["kernel_1"] == str(found["kernel_1"])
+    assert run.data.metrics["search_kernel_1_weight"] > 1 / 3
+    words = [f"--{of.replace('_', '-')}={found[of]}" for of in ("layers", "kernel_1", "kernel_2")]
+    trained("alone", *words)
+    with mock.patch.object(train.search, "step_choices", side_effect=AssertionError):
+        assert trained("again", *search) == found
+    weights = [(tmp_path / of / export.WEIGHTS).read_bytes() for of in ("found", "alone", "again")]
+    assert weights == weights[:1] * 3
 
 
 def free_port() -> int:
@@ -189,6 +212,27 @@ def test_a_training_leaves_what_serves(
     (folder / GRAPH).write_bytes(content)
     with pytest.raises(ManifestError, match=GRAPH):
         unseal(folder)
+
+
+def test_an_int8_model_is_measured_as_it_is_served(
+    data: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file of a graph, a smaller one; a document has one answer, alone and among others; what
+    int8 costs in log loss is logged.
+    """
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'mlflow.db'}")
+    folder = tmp_path / "model"
+    arguments = ["--epochs", "1", "--width", "32", "--int8", "true"]
+    train.main(["--data", str(data), "--model", str(folder), *arguments])
+    facts, _ = unseal(folder)
+    assert facts["onnx"]["int8_bytes"] < 0.7 * facts["onnx"]["float_bytes"]
+    assert [of.name for of in folder.glob("*.onnx")] == [INT8]
+    classifier, part = Classifier(folder), read(data).parts[VALIDATION]
+    together = classifier.probabilities(classifier.encode(part.documents[:6]))
+    alone = [classifier.read(of).probabilities for of in part.documents[:6]]
+    assert np.array_equal(together, np.stack(alone))
+    [run] = MlflowClient().search_runs(["0"])
+    assert abs(run.data.metrics["int8_log_loss"]) < 0.5
 
 
 def test_early_stopping_keeps_the_best_epoch(data: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def main(folder: Path, data: Path, epochs: int, pause_s: float) -> None:
         writer = _Writer()
         state = {"model": model, "optimiser": optimiser, "batches": batches, "writer": writer}
         with Checkpoints(folder, world, state, every_steps=EVERY, events=None) as checkpoints:
-            writer.number = checkpoints.generation
+            writer.number = checkpoints._generation.number
 
             def note(**entry: Any) -> None:
                 entry |= {"generation": writer.number, "rank": world.rank, "size": world.size}

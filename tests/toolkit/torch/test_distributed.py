@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.fsdp import FSDPModule
 
 from ml.toolkit.torch import distributed as module
 from ml.toolkit.torch.distributed import Metrics, TrainingError, distributed
@@ -127,6 +128,56 @@ def leaves_weights(strategy: Any, path: Path) -> None:
         bare = nn.Linear(4, 6)
         nn.init.constant_(bare.weight, 7)
         weights = world.weights(world.wrap(bare, strategy))
+        if world.first:
+            torch.save(weights, path)
+
+
+class Language(nn.Module):  # type: ignore[misc]
+    """A transformer whose last layer has the weights of its first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.answer = nn.Embedding(9, 8), nn.Linear(8, 9, bias=False)
+        self.answer.weight = self.words.weight
+        layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """The scores of the words."""
+        return self.answer(self.encoder(self.words(rows)))
+
+
+@pytest.mark.parametrize("plan", ["found", "given"])
+def test_a_transformer_with_tied_embeddings_is_sharded_by_layers(tmp_path: Path, plan: str) -> None:
+    """Two processes take the step that one takes, each layer being a group of its own."""
+    ranks.run(steps_sharded, 2, tmp_path / "logs", plan, tmp_path / "sharded.pt")
+    ranks.run(steps_sharded, 1, tmp_path / "logs-1", "bare", tmp_path / "bare.pt")
+    mine, whole = (torch.load(tmp_path / f"{of}.pt") for of in ("sharded", "bare"))
+    assert mine.keys() == whole.keys()
+    assert all(torch.allclose(mine[name], whole[name], atol=1e-5) for name in whole)
+
+
+def steps_sharded(plan: str, path: Path) -> None:
+    with distributed(seed=1) as world:
+        bare = Language()
+        layers = [*bare.encoder.layers]
+        if plan == "bare":
+            model = world.wrap(bare)
+        else:
+            # A plan of the model's own: two of its three layers.
+            model = world.wrap(bare, "fsdp", groups=layers[:2] if plan == "given" else None)
+            expected = layers[:2] if plan == "given" else [*layers, bare.encoder]
+            shards = [of for of in bare.modules() if isinstance(of, FSDPModule)]
+            assert {*map(id, shards)} == {*map(id, (*expected, bare))}
+        updates = Updates(world, model, torch.optim.SGD(model.parameters(), 0.1))
+        rows = torch.arange(8).reshape(2, 4)[world.rank :: world.size]
+        with updates.micro_batch(last=True):
+            scores = model(rows).transpose(1, 2)
+            updates.backward(
+                nn.functional.cross_entropy(scores, rows + 1, reduction="sum"), rows.numel()
+            )
+        updates.step()
+        weights = world.weights(model)
         if world.first:
             torch.save(weights, path)
 

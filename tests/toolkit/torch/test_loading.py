@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import resource
-import shutil
 import threading
 import time
+import weakref
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from ml.toolkit.torch.distributed import World
+from ml.toolkit.torch.distributed import TrainingError, World
 from ml.toolkit.torch.loading import Batches, Rows, Shards, write_shards
 
 COUNT = 1003
@@ -114,13 +113,12 @@ def test_it_goes_on_with_another_number_of_processes(
         part.load_state_dict(begun[0].state_dict())
     while others[0].step < len(others[0]):
         given += rows(others, len(others[0]) - others[0].step)
-    assert {part.epochs for part in others} == {1}
     left = {1000, 1001, 1002} if (before, now, at) == (1, 4, 10) else set()
     assert len(given) == len({*given}) == COUNT - len(left)
     assert sorted(rows(others, 11)) == [*range(COUNT)] and others[0].epoch == 1
 
 
-@pytest.mark.parametrize("name", ["block", "blocks", "balanced", "rows"])
+@pytest.mark.parametrize("name", ["block", "blocks", "balanced", "rows", "data"])
 def test_a_position_among_other_rows_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
     state = Batches(Shards(folder), world(), batch=np.int64(64)).state_dict()  # type: ignore
     assert json.dumps(state)
@@ -128,9 +126,13 @@ def test_a_position_among_other_rows_is_refused(folder: Path, tmp_path: Path, na
     if name == "rows":
         source = tmp_path / "fewer"
         write_shards(source, [{"row": np.arange(500)}])
+    if name == "data":  # as many rows, of which one value is another
+        columns = {of: Shards(folder).column(of) for of in ("row", "label", "x")}
+        source = tmp_path / "others"
+        write_shards(source, [{**columns, "label": 1 - columns["label"]}])
     options: dict[str, Any] = {"block": 7, "blocks": 3, "balanced": "label"}
     other = {of: options[of] for of in [name] if of in options}
-    with pytest.raises(ValueError, match=f"the checkpoint has {name} "):
+    with pytest.raises(TrainingError, match=f"the checkpoint has {name} "):
         Batches(Shards(source), world(), batch=64, **other).load_state_dict(state)
 
 
@@ -167,7 +169,7 @@ def test_it_goes_on_in_mid_epoch(folder: Path, at: int) -> None:
     rest = [*other, *other] if at < 16 else [*other]
     for mine, wanted in zip(rest, expected[at:], strict=True):
         assert torch.equal(mine[0]["x"], wanted[0]["x"])
-    with pytest.raises(ValueError, match="the checkpoint has seed 4, this training 9"):
+    with pytest.raises(TrainingError, match="the checkpoint has seed 4, this training 9"):
         Batches(Shards(folder), world(), batch=64, seed=9).load_state_dict(state)
 
 
@@ -220,42 +222,57 @@ def test_balancing_finds_more_of_a_rare_class(tmp_path: Path) -> None:
     assert recall[None] < 0.3 and recall["label"] > 0.75
 
 
-def test_the_cache_is_read_and_a_half_copied_file_is_not(folder: Path, tmp_path: Path) -> None:
-    source = Shards(folder, tmp_path / "cache")
-    source._copying.join()
-    (cache,) = (tmp_path / "cache").iterdir()
-    (cache / "row-00001.npy").write_bytes(b"half")  # as a killed copy by another program leaves
-    source = Shards(folder, tmp_path / "cache")
-    source._copying.join()
-    for path in folder.glob("*.npy"):
-        assert (cache / path.name).read_bytes() == path.read_bytes()
-        path.unlink()
-    assert source.column("row").tolist() == [*range(COUNT)]
-    assert not [path for path in cache.iterdir() if path.suffix != ".npy"]
+@pytest.mark.parametrize("size", [1, 3])
+def test_reading_ahead_changes_no_row(folder: Path, size: int) -> None:
+    """Nor where a training goes on in mid-epoch, with few shards in memory and uneven ones."""
+    options: dict[str, Any] = {"batch": 64, "seed": 4, "block": 100, "blocks": 2, "threads": 2}
+    for rank in range(size):
+        mapped = Batches(Shards(folder), world(rank, size), **options)
+        expected = rows_of([*mapped, *mapped])
+        ahead = Batches(Shards(folder), world(rank, size), **options, read_ahead=5)
+        assert rows_of([*ahead, *ahead]) == expected
+        ahead.load_state_dict({**ahead.state_dict(), "epoch": 0, "step": 7})
+        assert rows_of([*ahead, *ahead]) == expected[7:]
 
 
-def test_two_copies_of_one_process_do_not_write_into_one_file(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As of a training and its evaluation; what a killed copy left goes in the end."""
-    both, copy, parts = threading.Barrier(2, timeout=20), shutil.copyfile, []
+def test_few_shards_are_in_memory_and_each_is_read_once(tmp_path: Path) -> None:
+    """A slow loop does not let the reader go further."""
+    write_shards(tmp_path, ({"row": np.arange(10) + 10 * of} for of in range(30)))
+    source, read, alive = Shards(tmp_path), [], [0]
+    load = source.read
 
-    def together(source: Path, target: Path) -> None:
-        parts.append(target)
-        if source.name == "label-00000.npy":
-            both.wait()
-        copy(source, target)
+    def counted(number: int) -> Rows:
+        read.append(number)
+        rows = load(number)
+        weakref.finalize(rows["row"], lambda: alive.append(alive[-1] - 1))
+        alive.append(alive[-1] + 1)
+        return rows
 
-    monkeypatch.setattr("shutil.copyfile", together)
-    sources = [Shards(folder, tmp_path / "cache")]
-    (cache,) = (tmp_path / "cache").iterdir()
-    (cache / "row-00001.npy.7").write_bytes(b"half")
-    sources.append(Shards(folder, tmp_path / "cache"))
-    for source in sources:
-        source._copying.join()
-        assert source.column("row").tolist() == [*range(COUNT)]
-    assert len(parts) == len({*parts})
-    assert not [path for path in cache.iterdir() if path.suffix != ".npy"]
+    source.read = counted  # type: ignore[method-assign]
+    batches = Batches(source, world(), batch=10, block=10, blocks=2, read_ahead=5, ahead=2)
+    for number, _ in enumerate(batches):
+        time.sleep(0.002)
+        assert len(read) <= number + 8
+    assert sorted(read) == [*range(30)] and max(alive) <= 6  # one that a thread has just taken
+
+
+def test_shards_that_do_not_fit_into_memory_are_refused(folder: Path) -> None:
+    """Rows that are shuffled one by one are in all shards."""
+    with pytest.raises(ValueError, match="2 shards in memory, expected at least"):
+        list(Batches(Shards(folder), world(), batch=64, block=1, read_ahead=2))
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"short")])
+def test_a_reader_that_fails_ends_the_loop_with_the_file(folder: Path, harm: Any) -> None:
+    """In mid-epoch, with no thread left behind."""
+    batches = Batches(Shards(folder), world(), batch=64, block=0, read_ahead=3, ahead=1)
+    steps = iter(batches)
+    next(steps)
+    harm(folder / "row-00004.npy")
+    with pytest.raises(OSError, match=r"row-00004\.npy"):
+        list(steps)
+    names = ("loading", "reading")
+    assert not [of for of in threading.enumerate() if of.name.startswith(names)]
 
 
 @pytest.mark.parametrize("others", [0, 300])
@@ -293,29 +310,6 @@ def test_one_thread_at_a_time_opens_a_shard(
     monkeypatch.setattr(np, "load", alone)
     batches = Batches(Shards(tmp_path), world(), batch=20, threads=4)
     assert sum(len(of["a"]) for [of] in batches) == 120
-
-
-def test_other_data_are_not_read_from_the_cache_of_the_first(tmp_path: Path) -> None:
-    """Neither of a folder that was written anew, nor of another one with the same names."""
-    for number, name in enumerate(("train", "train", "validation")):
-        write_shards(tmp_path / name, [{"row": np.arange(5) + number}])
-        source = Shards(tmp_path / name, tmp_path / "cache")
-        source._copying.join()
-        assert source.column("row").tolist() == [*range(number, number + 5)]
-
-
-def test_a_full_disk_leaves_the_shards_where_they_are(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(source: Path, target: Path) -> None:
-        Path(target).write_bytes(b"part")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("shutil.copyfile", full)
-    source = Shards(folder, tmp_path / "cache")
-    source._copying.join()
-    assert source.column("row").tolist() == [*range(COUNT)]
-    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"short")])

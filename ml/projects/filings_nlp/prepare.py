@@ -1,0 +1,107 @@
+"""Prepare a corpus for pretraining: the different sentences of many files of filings, as shards.
+
+    python -m ml.projects.filings_nlp.prepare --data DIR --tokenised DIR --corpus OUT_DIR
+
+It is the last step of jobs/corpus.yml. The parallel step before it has tokenised each file, with
+numbers of its own for the words; this one learns the vocabulary, renumbers and writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from ml.projects.filings_nlp.corpus import TRAIN, VALIDATION, WRONG_CALL
+from ml.projects.filings_nlp.tokenise import distinct, merge, tokenise
+from ml.projects.filings_nlp.tokens import UNKNOWN, Vocabulary
+from ml.toolkit.data.tables import DataRefused, Flaw
+from ml.toolkit.torch.loading import write_shards
+
+# Sentences of a shard: 400 kB at most.
+SHARD = 4096
+
+
+def collect(files: Sequence[Path], folder: Path) -> dict[str, int]:
+    """Write the vocabulary and the shards of `train` and `validation` from what `tokenise` wrote;
+    returns how many different sentences each has. The order of the files does not matter.
+    """
+    words: list[list[str]] = []
+    counts: Counter[str] = Counter()
+    for file in files:
+        with np.load(file) as of:
+            words.append(json.loads(of["words"].tobytes()))
+            counts.update(dict(zip(words[-1], of["counts"].tolist(), strict=True)))
+    vocabulary = Vocabulary.frequent(counts)
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary.save(folder)
+    numbers = {word: at for at, word in enumerate(vocabulary.words)}
+    rows = {}
+    for part in (TRAIN, VALIDATION):
+        tables = []
+        for file, names in zip(files, words, strict=True):
+            renumbered = [0, *(numbers.get(word, UNKNOWN) for word in names)]
+            with np.load(file) as of:
+                tables.append(distinct(np.array(renumbered, np.uint32)[of[part]]))
+        table = merge(tables)
+        # What no sentence is long enough for costs time in every layer.
+        table = table[:, : max(1, int((table > 0).any(axis=0).sum()))].astype(np.uint16)
+        chunks = ({"target": table[at : at + SHARD]} for at in range(0, len(table), SHARD))
+        rows[part] = write_shards(folder / part, chunks)
+    return rows
+
+
+def prepare(data: Path, folder: Path, tokenised: Path | None = None) -> dict[str, int]:
+    """Prepare every file of `data` into `folder`, from what `tokenise` has written of each into
+    `tokenised`, or from the files themselves. Raises DataRefused; returns as `collect`.
+    """
+    files = sorted(path for path in data.rglob("[!.]*") if path.is_file())
+    if tokenised is None:
+        with tempfile.TemporaryDirectory() as temporary:
+            for path in files:
+                tokenise(path, Path(temporary))
+            return prepare(data, folder, Path(temporary))
+    names = Counter(path.name for path in files)
+    written = [tokenised / f"{name}.npz" for name in names]
+    problems = [f"{count} files are named {name}" for name, count in names.items() if count > 1]
+    problems += [f"there is no {path}" for path in written if not path.is_file()]
+    rows = {} if problems else collect(written, folder)
+    problems += [f"no sentence of {part} is in the files" for part, of in rows.items() if not of]
+    if problems:
+        expected = "files of filings of both parts, each with a name of its own and tokenised"
+        raise DataRefused([Flaw("missing-file", data, 0, of, expected) for of in problems])
+    return rows
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """End the program with code 2 and every problem of the data."""
+    try:
+        yield
+    except DataRefused as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(WRONG_CALL) from None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prepare, by the arguments of the command line."""
+    parser = argparse.ArgumentParser(description="Prepare a corpus of filings for pretraining.")
+    parser.add_argument("--data", type=Path, required=True, help="a folder of files of filings")
+    parser.add_argument("--tokenised", type=Path, help="what batch.py wrote of each file")
+    parser.add_argument("--corpus", type=Path, required=True, help="the folder to write")
+    options = parser.parse_args(arguments)
+    with refusing():
+        rows = prepare(options.data, options.corpus, options.tokenised)
+    counts = ", ".join(f"{count:,} of {part}" for part, count in rows.items())
+    print(f"corpus {options.corpus}: different sentences: {counts}")
+
+
+if __name__ == "__main__":
+    main()

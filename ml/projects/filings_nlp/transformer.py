@@ -1,0 +1,141 @@
+"""A small transformer that reads words in their sentence, pretrained without labels (pretrain.py).
+
+After Vaswani et al., Attention Is All You Need (2017), with normalisation before each part (Xiong
+et al., 2020) and learnt positions. A padded sentence has the vectors that it has alone.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ml.projects.filings_nlp.corpus import WRONG_CALL
+from ml.projects.filings_nlp.tokens import MOST_WORDS, PADDING, Vocabulary
+from ml.serving.scoring.manifest import ManifestError
+from ml.toolkit.training.model_folder import seal, unseal
+
+WEIGHTS = "encoder.safetensors"
+# The layers that get adapters: those for which the paper of LoRA reports its results.
+ADAPTED = ("query", "value")
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    """Self-attention between the words of a sentence, then two layers for each word."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, math.sqrt(heads / width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.before_attention, self.before_words = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.words = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
+        """New vectors (sentences, words, width); `mask` says which words there are."""
+        read = self.before_attention(vectors)
+        sentences, words, width = read.shape
+
+        def by_head(of: Tensor) -> Tensor:
+            return of.view(sentences, words, self.heads, width // self.heads).transpose(1, 2)
+
+        query, key, value = (by_head(of(read)) for of in (self.query, self.key, self.value))
+        scores = (query @ key.transpose(-1, -2)).float() * self.scale
+        weights = scores.masked_fill(~mask[:, None, None], -1e9).softmax(-1).to(value.dtype)
+        attended = (weights @ value).transpose(1, 2).reshape(sentences, words, width)
+        vectors = vectors + self.out(attended)
+        return vectors + self.words(self.before_words(vectors))
+
+
+class Transformer(nn.Module):  # type: ignore[misc]
+    """A vector of `width` for each word of sentences of at most MOST_WORDS words."""
+
+    def __init__(self, vocabulary: int, width: int = 64, layers: int = 2, heads: int = 4) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width, padding_idx=PADDING)
+        self.position = nn.Parameter(torch.randn(MOST_WORDS, width) * 0.1)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.last = nn.LayerNorm(width)
+
+    def forward(self, sentences: Tensor) -> Tensor:
+        """The vectors (sentences, words, width) of the numbers of the words (sentences, words)."""
+        vectors, mask = self.embedding(sentences), sentences != PADDING
+        vectors = vectors + self.position[: sentences.shape[1]]
+        for block in self.blocks:
+            vectors = block(vectors, mask)
+        return self.last(vectors)
+
+
+class MaskedWords(nn.Module):  # type: ignore[misc]
+    """Which word stands at each place of a sentence, by the other words (Devlin et al., 2018)."""
+
+    def __init__(self, encoder: Transformer) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.bias = nn.Parameter(torch.zeros(encoder.embedding.num_embeddings))
+
+    def forward(self, sentences: Tensor) -> Tensor:
+        """The logits (sentences, words, vocabulary)."""
+        return self.encoder(sentences) @ self.encoder.embedding.weight.T + self.bias
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A pretrained encoder in a folder whose files were verified."""
+
+    folder: Path
+    shape: Mapping[str, int]  # arguments of Transformer: width, layers, heads
+    digest: str
+
+    @classmethod
+    def load(cls, folder: Path) -> Pretrained:
+        """The encoder in a folder; ends the program if a file was changed."""
+        try:
+            facts, digest = unseal(folder)
+        except (ManifestError, OSError) as error:
+            print(f"error[model-changed]: {error}", file=sys.stderr)
+            raise SystemExit(WRONG_CALL) from None
+        if not (folder / WEIGHTS).is_file():
+            print(
+                f"error[no-encoder]: {folder} has no {WEIGHTS}\n"
+                "  expected: the folder that pretrain.py wrote\n"
+                "  hint: give --base the output `base` of the step `pretrain` of jobs/lora.yml",
+                file=sys.stderr,
+            )
+            raise SystemExit(WRONG_CALL)
+        return cls(folder, facts["shape"], digest)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words that it knows."""
+        return Vocabulary.load(self.folder)
+
+    def encoder(self) -> Transformer:
+        """The encoder with its weights."""
+        encoder = Transformer(len(self.vocabulary), **self.shape)
+        encoder.load_state_dict({**load_file(self.folder / WEIGHTS)})
+        return encoder
+
+    def copy(self, folder: Path) -> None:
+        """Copy the files into a folder, as a part of the model that was adapted from it."""
+        shutil.copytree(self.folder, folder)
+
+
+def write(
+    folder: Path, encoder: Transformer, vocabulary: Vocabulary, facts: Mapping[str, Any]
+) -> str:
+    """Write what `Pretrained.load` reads; the digest of the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = encoder.cpu().state_dict()
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / WEIGHTS)
+    vocabulary.save(folder)
+    return seal(folder, facts)

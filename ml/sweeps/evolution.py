@@ -1,0 +1,143 @@
+"""Evolutionary sampling of a conditional space, with aging.
+
+After Real et al., Regularized Evolution for Image Classifier Architecture Search (AAAI 2019): the
+best of a few trials out of the youngest `POPULATION` is the parent, and one of its values changes.
+A trial leaves the population by its age, so a lucky result does not lead the search forever.
+
+Optuna's NSGAIISampler draws the parameters of a condition at random, hence this module. As in
+`ml.sweeps.tpe`, each draw has its own seed: a resumed sweep draws what it would have drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ml.core.errors import Refused
+from ml.specs.plan.plans import SweepPlan
+from ml.specs.search import constraints
+from ml.specs.search.constraints import Unclear
+from ml.specs.search.distributions import FixedValue, Variable, walk
+from ml.specs.search.hints import POPULATION
+from ml.sweeps.sources import Candidate, Source, choose, draw, seed_of, stream_of
+
+if TYPE_CHECKING:
+    from numpy.random import RandomState
+
+# Drawn from the population for each trial; the paper has 25.
+TOURNAMENT = 6
+# Standard deviation of the change of a number, as a share of its range.
+STEP = 0.2
+# After so many draws in a row that break a constraint, or changes to tried points, one is random.
+PATIENCE = 20
+
+
+class Evolution(Source):
+    """Points that differ in one value from a good trial."""
+
+    is_sequence = False
+
+    def __init__(self, plan: SweepPlan, seed: int) -> None:
+        self._space, self._seed = plan.search_space, seed
+        self._sign = -1.0 if plan.goal == "maximize" else 1.0
+        self._variables = {
+            path: variable
+            for _, variables, _ in walk(plan.search_space)
+            for path, variable in variables.items()
+        }
+        names = constraints.names_in(plan.search_space)
+        self._conditions = [
+            (condition, constraints.parse(condition.expression, names))
+            for condition in plan.hints.conditions
+        ]
+        self._tried: dict[int, Mapping[str, float]] = {}  # every trial's numbers, by its number
+        self._losses: dict[int, float] = {}  # of the completed ones
+
+    def propose(self, number: int, attempt: int, fixed: Mapping[str, FixedValue]) -> Candidate:
+        """See Source."""
+        stream = stream_of(seed_of(self._seed, number, attempt))
+        population = sorted(self._losses)[-POPULATION:]
+        if len(population) < POPULATION:
+            origin = {"kind": "random", "startup": True, "ended": len(population)}
+            return replace(self._random(stream, fixed), origin={**origin, "before": "evolution"})
+        picked = [int(member) for member in stream.permutation(population)[:TOURNAMENT]]
+        parent = min(picked, key=lambda member: (self._losses[member], member))
+        for _ in range(PATIENCE if attempt < PATIENCE else 0):
+            candidate = self._changed(self._tried[parent], stream, fixed)
+            if candidate.raw not in self._tried.values():
+                score = self._sign * self._losses[parent]
+                origin = {"kind": "evolution", "parent": parent, "score": score}
+                return replace(candidate, origin=origin)
+        origin = {"kind": "random", "instead_of": "evolution"}
+        return replace(self._random(stream, fixed), origin=origin)
+
+    def start(self, number: int, raw: Mapping[str, float]) -> None:
+        """See Source."""
+        self._tried[number] = dict(raw)
+
+    def end(self, number: int, curve: Sequence[float], score: float | None) -> None:
+        """See Source. A trial that failed or was stopped early has no descendants."""
+        if score is not None:
+            self._losses[number] = self._sign * score
+
+    def _random(self, stream: RandomState, fixed: Mapping[str, FixedValue]) -> Candidate:
+        """A point that was not tried, unless `PATIENCE` points were."""
+        for _ in range(PATIENCE):
+            point = draw(self._space, lambda variable: choose(variable, stream), fixed)
+            point, _inactive = self._settled(point, fixed)
+            if point.raw not in self._tried.values():
+                break
+        return point
+
+    def _changed(
+        self, raw: Mapping[str, float], stream: RandomState, fixed: Mapping[str, FixedValue]
+    ) -> Candidate:
+        """The point with another number for one variable; those that it activates are drawn."""
+        _, inactive = self._settled(self._with(raw, {}), {})
+        active = [path for path in raw if path.partition(".")[0] not in inactive]
+        free = [
+            path
+            for path in active
+            if path not in fixed and self._variables[path].low < self._variables[path].high
+        ]
+        changed = free[stream.randint(len(free))] if free else ""
+
+        def take(variable: Variable) -> float:
+            if variable.path == changed:
+                return _another(variable, raw[changed], stream)
+            return raw[variable.path] if variable.path in active else choose(variable, stream)
+
+        return self._settled(draw(self._space, take, fixed), fixed)[0]
+
+    def _settled(
+        self, point: Candidate, fixed: Mapping[str, FixedValue]
+    ) -> tuple[Candidate, set[str]]:
+        """The point with the first value for each inactive parameter, and these parameters.
+
+        A condition sees what the conditions before it made of the point.
+        """
+        inactive: set[str] = set()
+        for condition, expression in self._conditions:
+            try:
+                if expression.holds(constraints.names_of(point.values)):
+                    continue
+            except Unclear as unclear:
+                raise Refused(unclear.problem(condition.place)) from None
+            inactive.add(condition.parameter)
+            numbers = {**point.raw, condition.parameter: self._variables[condition.parameter].low}
+            point = self._with(numbers, fixed)
+        return point, inactive
+
+    def _with(self, raw: Mapping[str, float], fixed: Mapping[str, FixedValue]) -> Candidate:
+        return draw(self._space, lambda variable: raw.get(variable.path, variable.low), fixed)
+
+
+def _another(variable: Variable, raw: float, stream: RandomState) -> float:
+    """Another choice, each equally likely; a number nearby, within its bounds."""
+    if variable.kind == "choice":
+        index = int(stream.randint(variable.choices - 1))
+        return index + (index >= raw)
+    number = float(stream.normal(raw, STEP * (variable.high - variable.low)))
+    number = min(variable.high, max(variable.low, number))
+    return round(number) if variable.kind == "int" else number
