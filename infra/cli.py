@@ -8,7 +8,7 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -105,10 +105,6 @@ def preview(
     against: Annotated[
         str, typer.Option(help="Show the changes since this git revision, such as main.")
     ] = "",
-    diagram: Annotated[
-        Path | None,
-        typer.Option(help="Write a Mermaid diagram of each stack to STACK.md in this folder."),
-    ] = None,
     save: Annotated[Path | None, typer.Option(help="Also write the JSON into this file.")] = None,
 ) -> None:
     """Show what each environment would contain, from the real program, without Azure.
@@ -123,18 +119,16 @@ def preview(
             Problem("not-installed", missing, "Pulumi's packages", "make infra")
         ) from None
 
-    if diagram:
-        _writing("--diagram", diagram, lambda: diagram.mkdir(parents=True, exist_ok=True))
     previews = reports(stacks or (), against=against)
     sys.stdout.write(rendered(previews, form))
     if save:
-        _writing("--save", save, lambda: save.write_text(rendered(previews, "json")))
-    if diagram:
-        from infra.preview.diagram import page
-
-        for report in previews:
-            file, text = diagram / f"{report.capture.stack}.md", page(report.capture)
-            _writing("--diagram", diagram, lambda file=file, text=text: file.write_text(text))  # type: ignore[misc]
+        try:
+            save.write_text(rendered(previews, "json"))
+        except OSError as error:
+            problem, expected = f"--save {save}: {error.strerror}", "a file that can be written"
+            raise Refused(
+                Problem("cannot-write", problem, expected, "choose another path")
+            ) from None
     if any(report.problems for report in previews):
         raise typer.Exit(int(Exit.WRONG_CALL))
     if any(report.refused for report in previews):
@@ -291,15 +285,6 @@ def _printed(items: Iterable[T], as_json: bool) -> list[T]:
 
 def _write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
-
-
-def _writing(option: str, path: Path, write: Callable[[], object]) -> None:
-    try:
-        write()
-    except OSError as error:
-        problem = f"{option} {path}: {error.strerror}"
-        expected = "a path where a file can be written"
-        raise Refused(Problem("cannot-write", problem, expected, "choose another path")) from None
 
 
 def _declared(stack: str, arm: Arm | None = None) -> Sequence[Resource]:

@@ -10,7 +10,7 @@ that cannot be known in advance.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from infra.cost.prices import AZURE, Price, PriceList, Priority
 from infra.settings.azure import ASSET_PARTS, DNS_ZONES, LAKE_PARTS, PARALLEL_PARTS, SIZES
@@ -146,13 +146,6 @@ class Line:
     month: Month
     price: Price | None
 
-    @property
-    def notes(self) -> str:
-        """The date of the price, and why it is inexact."""
-        if self.price is None:
-            return "no price known"
-        return "; ".join(filter(None, (f"as of {self.price.as_of}", self.price.note)))
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -214,7 +207,7 @@ def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
     ends = f"{counts.endpoints} of the network, {counts.outbound} of the managed network"
     sku = settings.network.firewall
     firewall = int(settings.private and bool(settings.network.allowed_hosts))
-    key = int(settings.storage.customer_managed_key and not settings.vault.id)
+    key = int(settings.has_key and not settings.vault.id)
     protected = f"{counts.accounts} storage accounts"
     redis, nodes = settings.feature_store.redis, 1 + settings.feature_store.replicated
     for item, price_of, count, basis in (
@@ -255,23 +248,11 @@ def _data(settings: Settings, prices: PriceList) -> Iterator[Line]:
 
 
 def as_json(estimate: Estimate) -> dict[str, object]:
-    """The estimate for a program."""
+    """The estimate for a program: its lines with their prices, the month, and what it lacks."""
     return {
-        "environment": estimate.environment,
-        "currency": estimate.currency,
-        "month": _month(estimate.total),
-        "complete": not estimate.unpriced,
+        **asdict(estimate),
+        "month": asdict(estimate.total),
         "not_priced": [*estimate.unpriced, *EXCLUDED],
-        "lines": [
-            {
-                "what": line.item,
-                "basis": line.basis,
-                "month": _month(line.month) if line.price else None,
-                "price": _price(line.price) if line.price else None,
-                "notes": line.notes,
-            }
-            for line in estimate.lines
-        ],
     }
 
 
@@ -316,12 +297,3 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
         yield f"  no price for {', '.join(estimate.unpriced)}; run `infra cost --refresh`"
     yield from (f"  {note}" for note in price_notes(estimate))
     yield f"  not included: {'; '.join(EXCLUDED)}"
-
-
-def _price(price: Price) -> dict[str, object]:
-    names = ("unit", "region", "priority", "as_of", "source")
-    return {"amount": round(price.amount, 6), **{name: getattr(price, name) for name in names}}
-
-
-def _month(month: Month) -> dict[str, float]:
-    return {name: round(getattr(month, name), 2) for name in ("idle", "typical", "worst")}

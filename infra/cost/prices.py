@@ -17,11 +17,11 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from ml.core import documents, files, settings
 from ml.core.errors import Exit, Problem, Refused
@@ -108,19 +108,12 @@ class PriceList:
 
     def write(self, path: Path | None = None) -> None:
         """Replace the file (FILE) atomically."""
-        document = {
-            "currency": self.currency,
-            "spot_share": asdict(self.spot_share),
-            "prices": [_entry(price) for price in self.prices],
-        }
-        files.replace(path or FILE, json.dumps(document, indent=1) + "\n")
-
-
-def _entry(price: Price) -> dict[str, object]:
-    """A price in the file, without its note."""
-    names = {name: "price" if name == "amount" else name for name in asdict(price)}
-    del names["note"]
-    return {stated: getattr(price, name) for name, stated in names.items()}
+        without = {"prices": {"__all__": {"note"}}}
+        document = TypeAdapter(PriceList).dump_python(self, by_alias=True, exclude=without)
+        # A price a line.
+        prices = ",\n".join(map(json.dumps, document.pop("prices")))
+        text = f'{json.dumps(document)[:-1]},\n"prices": [\n{prices}\n]}}\n'
+        files.replace(path or FILE, text)
 
 
 def read(path: Path | None = None) -> PriceList:

@@ -97,7 +97,23 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
         *github.rulesets(
             first, tuple(f"{each.environment}-stack-key-on-main" for each in environments)
         ),
+        *_runner(environments),
     )
+
+
+def _runner(environments: Sequence[Settings]) -> Iterator[Step]:
+    """The label of self-hosted runners, once their networks are there: until then workflows run on
+    GitHub's own.
+    """
+    with_runners = [each for each in environments if each.network.runners]
+    labels = {each.network.runners for each in with_runners}
+    if len(labels) > 1:
+        expected = "one label: workflows read one variable"
+        raise cannot(f"runners are labelled {', '.join(sorted(labels))}", expected)
+    where = ("--repo", environments[0].github)
+    for label in labels:
+        deployed = tuple(f"{each.environment}-train-identity" for each in with_runners)
+        yield github.variable("RUNNER", "RUNNER", label, where, after=deployed)
 
 
 def shared_subscriptions(environments: Sequence[Settings]) -> Iterator[str]:
@@ -311,10 +327,9 @@ def _environment(settings: Settings) -> Iterator[Step]:
     if settings.makes_registry:
         return
     yield from _identities(settings)
-    names = settings.names
     workspace = {
-        "AZUREML_RESOURCE_GROUP": names.group,
-        "AZUREML_WORKSPACE_NAME": names.local("mlw"),
+        "AZUREML_RESOURCE_GROUP": settings.names.group,
+        "AZUREML_WORKSPACE_NAME": settings.workspace_name,
     }
     if settings.asset_registry.mode != "none":
         workspace["AZUREML_REGISTRY_NAME"] = settings.asset_registry.name

@@ -29,13 +29,13 @@ def granted(
     name: str,
     needed: Sequence[tuple[str, str]],
     arm: Arm,
-    subscription: str,
+    scope: str,
     by: str = "`infra bootstrap` assigns it to the deployer",
 ) -> Iterator[Check]:
-    """Whether the user may do these actions in a subscription; each with a role that allows it, and
-    who assigns that.
+    """Whether the user may do these actions on a subscription, group or resource, whose id is
+    `scope`; each with a role that allows it, and who assigns that.
     """
-    path = f"/subscriptions/{subscription}/providers/Microsoft.Authorization/permissions"
+    path = f"{scope}/providers/Microsoft.Authorization/permissions"
     permissions = list(arm.all(path, version("authorization:RoleAssignment")))
     missing = [
         (action, role)
@@ -44,7 +44,9 @@ def granted(
     ]
     for action, role in missing:
         hint = f"Owner, or {role}: {by}"
-        yield Check(f"permission {action}", "error", f"not granted in {subscription}", hint)
+        yield Check(
+            f"permission {action}", "error", f"not granted on {scope.rpartition('/')[2]}", hint
+        )
     if not missing:
         yield Check(name, "ok", f"{len(needed)} actions that the deployment needs")
 

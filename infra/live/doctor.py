@@ -193,7 +193,7 @@ def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
     """What the user may do on the subscription, by the rules of role definitions."""
     declared = {resource.kind for resource in resources}
     needed = [action for kind, action in ACTIONS.items() if kind in declared]
-    yield from granted("permissions", needed, arm, arm.subscription)
+    yield from granted("permissions", needed, arm, f"/subscriptions/{arm.subscription}")
 
 
 def registry_permissions(settings: Settings, arm: Arm) -> Iterator[Check]:
@@ -203,7 +203,7 @@ def registry_permissions(settings: Settings, arm: Arm) -> Iterator[Check]:
         needed = [ACTIONS["authorization:RoleAssignment"]]
         if settings.private:
             needed.append(CONNECTION)
-        yield from granted("permissions on the registry", needed, arm, there)
+        yield from granted("permissions on the registry", needed, arm, f"/subscriptions/{there}")
 
 
 def quota(settings: Settings, arm: Arm) -> Iterator[Check]:
@@ -384,7 +384,10 @@ def deleted_workspaces(resources: Sequence[Resource], arm: Arm) -> Iterator[Chec
         if is_workspace and arm.get(*addresses.place(resource)) is None:
             name = str(resource.inputs["workspaceName"])
             message = "only the portal shows whether a deleted one reserves this name"
-            hint = 'Azure Machine Learning, "Recently deleted": recover it or purge it there'
+            hint = (
+                'purge it there ("Recently deleted"), or change `generation` or `name` in'
+                " platform:workspace"
+            )
             yield Check(f"workspace {name}", "warning", message, hint)
 
 

@@ -60,6 +60,9 @@ class Difference:
     def __str__(self) -> str:
         if self.kind == "changed":
             return f"{self.resource}: {self.path} is {self.actual!r}, declared {self.declared!r}"
+        if self.kind == "missing" and "/containers/" in self.id:
+            # It aborts a refresh: pulumi-azure-native#4841.
+            return f"{self.resource}: missing; `pulumi state delete` its URN before a refresh"
         return f"{self.resource}: {self.kind}{f' ({self.path})' if self.path else ''}"
 
 
@@ -127,7 +130,7 @@ def _changes(
     for name, declared in resource.inputs.items():
         if name in own_names(resource.kind):
             continue
-        answer = _of_resource(resource.kind, actual, name)
+        answer = _value(resource.kind, actual, name, outermost=True)
         for path, wanted, value in comparison.compared(name, declared, answer):
             if not ignored.silences(resource.kind, path):
                 reported = None if value is ABSENT else value
@@ -159,7 +162,7 @@ class _Comparison:
                 return
         if isinstance(declared, Mapping) and isinstance(actual, Mapping):
             for key, value in declared.items():
-                other = _within(self.kind, actual, key)
+                other = _value(self.kind, actual, key)
                 yield from self.compared(f"{path}.{key}", value, other)
         elif (
             isinstance(declared, list) and isinstance(actual, list) and len(declared) == len(actual)
@@ -212,8 +215,9 @@ def _seconds(text: str) -> int | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _of_resource(kind: str, answer: Mapping[str, Any], name: str) -> Any:
-    """The value of a resource's input in Azure's answer; ABSENT if it has none.
+def _value(kind: str, answer: Mapping[str, Any], name: str, *, outermost: bool = False) -> Any:
+    """The value of an input in Azure's answer; ABSENT if it has none. `outermost`: the answer is a
+    resource, and not an input within another or an item of a list.
 
     The SDK flattens `properties` and renames some inputs. At every depth, what is not in the answer
     itself is in its `properties`, as the subnets of a network and the rules of a security group
@@ -222,18 +226,10 @@ def _of_resource(kind: str, answer: Mapping[str, Any], name: str) -> Any:
     inner = answer.get(PROPERTIES)
     inner = inner if isinstance(inner, Mapping) else {}
     # A kind may have an input of the same name as a key that every resource has.
-    first, then = (answer, inner) if name in _OUTSIDE else (inner, answer)
+    first, then = (inner, answer) if outermost and name not in _OUTSIDE else (answer, inner)
     value = _named(kind, first, name)
-    if value is ABSENT or (name == PROPERTIES and not isinstance(value, Mapping)):
-        value = _named(kind, then, name)
-    return value
-
-
-def _within(kind: str, answer: Mapping[str, Any], name: str) -> Any:
-    """The same for an input within another, or in an item of a list."""
-    value = _named(kind, answer, name)
-    inner = answer.get(PROPERTIES)
-    return _named(kind, inner, name) if value is ABSENT and isinstance(inner, Mapping) else value
+    is_other = outermost and name == PROPERTIES and not isinstance(value, Mapping)
+    return _named(kind, then, name) if value is ABSENT or is_other else value
 
 
 def _enabled(kind: str, answer: Any) -> Any:

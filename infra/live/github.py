@@ -180,14 +180,15 @@ def variables(settings: Settings, purpose: Purpose, variables: Mapping[str, str]
         "AZURE_SUBSCRIPTION_ID": settings.subscription,
         **variables,
     }
-    for variable, value in values.items():
-        yield Step(
-            f"{prefix}-{variable}",
-            ("gh", "variable", "list", *where, "--json", "name,value"),
-            ("gh", "variable", "set", variable, *where, "--body", value),
-            partial(_has, variable),
-            value,
-        )
+    for name, value in values.items():
+        yield variable(f"{prefix}-{name}", name, value, where)
+
+
+def variable(step: str, name: str, value: str, where: Words, after: Words = ()) -> Step:
+    """A variable of the repository or of one of its environments."""
+    look = ("gh", "variable", "list", *where, "--json", "name,value")
+    make = ("gh", "variable", "set", name, *where, "--body", value)
+    return Step(step, look, make, partial(_has, name), value, after=after)
 
 
 def _has(variable: str, answer: Any, value: str) -> bool:

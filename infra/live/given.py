@@ -14,19 +14,28 @@ from infra.settings.model import Settings
 
 # Azure reserves five addresses of each subnet: virtual-networks-faq.
 _RESERVED = 5
+# Usable addresses of a /28. GitHub asks for as many as jobs run at once, and 30 % more
+# (docs.github.com: configuring-private-networking-for-github-hosted-runners).
+_RUNNERS = 16 - _RESERVED
+# Runners that GitHub hosts join a subnet that is delegated to it; own machines one that is not.
+_GITHUB = "GitHub.Network/networkSettings"
 JOIN = ("Microsoft.Network/virtualNetworks/subnets/join/action", "Network Contributor")
+# Of our own network with it: virtual-network-manage-peering, Permissions.
+PEER = ("Microsoft.Network/virtualNetworks/peer/action", "Network Contributor")
 ASSIGN = (
     "Microsoft.Authorization/roleAssignments/write",
     "Role Based Access Control Administrator",
 )
-RECORD = (
-    "Microsoft.Network/privateDnsZones/join/action",
-    "Private DNS Zone Contributor",
-)
+RECORD = ("Microsoft.Network/privateDnsZones/join/action", "Private DNS Zone Contributor")
+# A zone of ours is linked to the network.
+LINK = ("Microsoft.Network/virtualNetworks/join/action", "Network Contributor")
+# Of diagnostic settings and Application Insights; Log Analytics Contributor lacks it
+# (MicrosoftDocs/azure-monitor-docs#297, JimGBritt/AzurePolicy#17).
+LOG = ("Microsoft.OperationalInsights/workspaces/sharedKeys/action", "Monitoring Contributor")
 
 
 def given(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """A check of each, and of the permissions in the subscriptions that they are in."""
+    """A check of each, and of the deployer's permissions on it: its owner may grant none above."""
     network = settings.network
     if settings.resource_group:
         id = f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
@@ -43,16 +52,30 @@ def given(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterato
         yield from _exists(f"key {name}", id, "keyvault:Key", arm)
     if network.virtual_network:
         yield from _network(settings, declared, arm)
+    if network.runners_subnet:
+        subnet = arm.get(network.runners_subnet, version("network:VirtualNetwork"))
+        yield from _subnet("platform:network.runners_subnet", subnet, _RUNNERS, settings)
     if network.private_dns_zones not in ("", "none"):
         yield from _zones(settings, declared, arm)
-    for action, ids in (
-        (JOIN, (network.subnet, network.compute_subnet)),
+    for need, id in needed(settings):
+        name = f"permission on {id.rpartition('/')[2]}"
+        yield from granted(name, [need], arm, id, "ask its owner")
+
+
+def needed(settings: Settings) -> Iterator[tuple[tuple[str, str], str]]:
+    """What the deployer needs on each resource that is given: an action with a role that has it,
+    and the id. Its owner assigns the role.
+    """
+    network = settings.network
+    for need, ids in (
+        (JOIN, (network.subnet, network.compute_subnet, network.runners_subnet)),
+        (PEER, ("" if network.virtual_network else network.peer,)),
+        (LINK, ("" if network.private_dns_zones else network.virtual_network,)),
         (RECORD, (network.private_dns_zones.removeprefix("none"),)),
+        (LOG, (settings.monitoring.workspace,)),
         (ASSIGN, (settings.images.registry, settings.vault.id)),
     ):
-        for subscription in sorted({id.split("/")[2].lower() for id in ids if id}):
-            name, owner = f"permission in {subscription}", "ask the owner of the subscription"
-            yield from granted(name, [action], arm, subscription, owner)
+        yield from ((need, id) for id in ids if id)
 
 
 def _exists(what: str, id: str, kind: str, arm: Arm) -> Iterator[Check]:
@@ -106,21 +129,26 @@ def _peering(hub: str, peerings: Sequence[Mapping[str, Any]]) -> Check:
 def _subnet(
     name: str, subnet: Mapping[str, Any] | None, needed: int, settings: Settings
 ) -> Iterator[Check]:
-    """It is large enough, delegated to nothing, and lets in what is put into it."""
+    """It is large enough, delegated to nobody else, and lets in what is put into it.
+
+    Runners need `needed` addresses in all, others as many free ones.
+    """
     if subnet is None:
         yield Check(name, "error", "the network has no such subnet", "ask its owner for it")
         return
+    of_runners = name.endswith("runners_subnet")
     properties = subnet.get("properties") or {}
     prefixes = properties.get("addressPrefixes") or [properties.get("addressPrefix")]
     ranges = [ipaddress.ip_network(prefix) for prefix in prefixes if prefix]
     free = sum(range_.num_addresses - _RESERVED for range_ in ranges)
-    free -= len(properties.get("ipConfigurations") or ())
+    free -= 0 if of_runners else len(properties.get("ipConfigurations") or ())
     faults = []
     if free < needed:
         faults.append(f"{free} free addresses, {needed} are needed")
     if delegations := properties.get("delegations"):
-        to = (delegations[0].get("properties") or {}).get("serviceName")
-        faults.append(f"it is delegated to {to}")
+        to = str((delegations[0].get("properties") or {}).get("serviceName"))
+        if not of_runners or to.lower() != _GITHUB.lower():
+            faults.append(f"it is delegated to {to}")
     if not properties.get("networkSecurityGroup"):
         faults.append("it has no security group")
     services = {str(service.get("service")) for service in properties.get("serviceEndpoints") or ()}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.live import bootstrap
+from infra.live.given import needed
 from infra.preview.capture import Resource, logical_name
 from infra.settings import environments
 from infra.settings.model import Settings
@@ -51,6 +52,10 @@ def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Itera
     for grant in bootstrap.grants(settings):
         row = granted.setdefault(github_environment(settings, grant.purpose), set())
         row.add(_of(settings, grant))
+    on_hub = granted.setdefault(github_environment(settings, "deploy"), set())
+    for (_, role), id in needed(settings):
+        name = id.partition("/virtualNetworks/")[2] or id.rpartition("/")[2]
+        on_hub.add((f"{role}, from its owner", name))
     for purpose in purposes(settings):
         environment = github_environment(settings, purpose)
         yield Access(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Literal
 
@@ -24,8 +24,9 @@ class Resource:
     """One registered resource; `inputs` are camelCase, secrets are `SECRET`.
 
     `parent`, `dependencies` and `uses` (input → the resources that it derives from) hold URNs.
-    `hooks` are the names of what the program does once it is made, `provider` is the name of the
-    one that makes it, "" for the stack's own.
+    `hooks` are the names of what the program does once it is made, or after the name of another
+    moment; `provider` is the name of the one that makes it, "" for the stack's own; `options` are
+    further ones of Pulumi.
     """
 
     urn: str
@@ -40,6 +41,7 @@ class Resource:
     ignore_changes: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
     provider: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -82,7 +84,8 @@ class Capture:
 
 
 ABSENT = "(not set)"
-REMOVED = "removed"  # the path of a rule for the removal of the resource
+# The path of a rule for a whole resource.
+ADDED, REMOVED = "added", "removed"
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,13 @@ IMMUTABLE: tuple[Rule, ...] = (
         "machine-learning/how-to-managed-network, Limitations, Migration of compute resources",
     ),
     Rule(
+        f"{_ML}:Workspace",
+        "hbiWorkspace|enableServiceSideCMKEncryption|encryption.*",
+        "Azure rejects a change of {path}",
+        "leave `platform:workspace` unchanged, or create a second workspace",
+        "machine-learning/concept-customer-managed-keys, Limitations; concept-data-encryption",
+    ),
+    Rule(
         f"{_ML}:Compute",
         REMOVED,
         "Pulumi's provider deletes it without `underlyingResourceAction`, which Azure ML requires",
@@ -229,14 +239,30 @@ def changes(before: Capture | None, after: Capture) -> tuple[Change, ...]:
     """The changes from one run to another, sorted by URN; without `before` all is added."""
     old = {resource.urn: resource for resource in before.provided} if before else {}
     new = {resource.urn: resource for resource in after.provided}
-    return tuple(
+    found = [
         change
         for urn in sorted(old.keys() | new.keys())
-        for change in _change(old.get(urn), new.get(urn))
+        for change in _change(old.get(urn), new.get(urn), new)
+    ]
+    # A stack without resources is one whose file is gone.
+    if before and new and (outputs := differences(before.outputs, after.outputs)):
+        found.append(Change("changed", "pulumi:outputs", "outputs", "", outputs))
+    return tuple(found)
+
+
+def differences(before: Any, after: Any) -> tuple[Property, ...]:
+    """The leaves in which two values differ, by path."""
+    old, new = dict(_walk(before, "")), dict(_walk(after, ""))
+    return tuple(
+        Property(path, old.get(path, ABSENT), new.get(path, ABSENT))
+        for path in sorted(old.keys() | new.keys())
+        if old.get(path, ABSENT) != new.get(path, ABSENT)
     )
 
 
-def _change(before: Resource | None, after: Resource | None) -> Iterator[Change]:
+def _change(
+    before: Resource | None, after: Resource | None, remaining: Collection[str]
+) -> Iterator[Change]:
     if after is None:
         assert before
         lost = tuple(Property(path, value, ABSENT) for path, value in _essence(before))
@@ -245,12 +271,16 @@ def _change(before: Resource | None, after: Resource | None) -> Iterator[Change]
         new_values = tuple(Property(path, ABSENT, value) for path, value in _essence(after))
         yield Change("added", after.kind, after.name, after.urn, new_values)
     else:
-        old, new = _leaves(before), _leaves(after)
         differing = tuple(
-            Property(path, old.get(path, ABSENT), new.get(path, ABSENT))
-            for path in sorted(old.keys() | new.keys())
-            if old.get(path, ABSENT) != new.get(path, ABSENT) and not _ignored(path, after)
+            difference
+            for difference in differences(_leaves(before), _leaves(after))
+            if not _ignored(difference.path, after)
         )
+        # What it no longer waits for, although that is still made.
+        unordered = sorted(({*before.dependencies} - {*after.dependencies}) & {*remaining})
+        if unordered:
+            names = ", ".join(urn.rpartition("::")[2] for urn in unordered)
+            differing += (Property("(dependsOn)", names, ABSENT),)
         if differing:
             yield Change("changed", after.kind, after.name, after.urn, differing)
 
@@ -270,22 +300,29 @@ def _ignored(path: str, resource: Resource) -> bool:
 
 def _leaves(resource: Resource) -> dict[str, Any]:
     options = {"protect": resource.protect, "ignoreChanges": list(resource.ignore_changes)}
+    options |= {"provider": resource.provider} if resource.provider else {}
+    options |= {"hooks": ", ".join(resource.hooks)} if resource.hooks else {}
+    options |= resource.options
     leaves = dict(_walk(resource.inputs, ""))
     return {**leaves, **{f"({key})": str(value) for key, value in options.items()}}
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every leaf by its path; items of a list are identified by name if all have one."""
+    """Every leaf by its path; items of a list are identified by name or text if all have one."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from _walk(item, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list) and value:
-        names = [item.get("name") for item in value if isinstance(item, Mapping)]
-        named = len(names) == len(value) and all(names) and len(set(names)) == len(names)
+        names = [_item_name(item) for item in value]
+        named = all(names) and len(set(names)) == len(names)
         for at, item in enumerate(value):
             yield from _walk(item, f"{path}[{names[at] if named else at}]")
     elif path:
         yield path, value
+
+
+def _item_name(item: Any) -> Any:
+    return item.get("name") if isinstance(item, Mapping) else isinstance(item, str) and item
 
 
 def immutable_changes(changes: Iterable[Change]) -> Iterator[str]:

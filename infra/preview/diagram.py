@@ -1,12 +1,11 @@
-"""Mermaid diagrams of an environment, which GitHub draws: role assignments, and the network."""
+"""A Mermaid diagram of an environment's network, which GitHub draws."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infra.preview.capture import REFERENCE, Capture, Resource, logical_name
-from infra.settings.workflows import role_name
 
 # Kinds that appear as nodes, and their words.
 LABELS: Mapping[str, str] = {
@@ -30,41 +29,14 @@ REQUIRED: Mapping[str, Sequence[str]] = {
     "keyVault": ("vault",),
     "containerRegistry": ("registry",),
 }
-# Prefixes that role names share.
-_PREFIXES = ("Storage ", "Azure AI Enterprise ", "AzureML ")
 _LONGEST_LIST = 12
 INTERNET = "Internet"
-
-
-def diagrams(capture: Capture) -> Iterator[tuple[str, str]]:
-    """The title and the Mermaid text of each diagram that shows something."""
-    services = _service_identities(capture)
-    for title, graph in (
-        ("Access: roles of people, workflows, compute and endpoints", _access(capture, services)),
-        ("Access: roles of Azure's services", _access(capture, services, of_services=True)),
-        ("Network: who reaches what, and the way out", _network(capture)),
-    ):
-        if not graph.empty:
-            yield title, str(graph)
-
-
-def markdown(capture: Capture) -> Iterator[str]:
-    """The diagrams with their titles, as lines of Markdown."""
-    for title, graph in diagrams(capture):
-        yield f"**{title}**\n"
-        yield f"```mermaid\n{graph}\n```\n"
-
-
-def page(capture: Capture) -> str:
-    """The diagrams as a Markdown file."""
-    return "\n".join([f"# {capture.stack}\n", *markdown(capture)])
 
 
 class _Graph:
     """Nodes in groups, and labelled edges; edges between the same nodes share one arrow."""
 
-    def __init__(self, separator: str) -> None:
-        self._separator = separator
+    def __init__(self) -> None:
         self._groups: dict[str, dict[str, str]] = {}
         self._ids: dict[str, str] = {}
         self._edges: dict[tuple[str, str], dict[str, None]] = {}
@@ -79,12 +51,9 @@ class _Graph:
         """An arrow; labels of repeated calls are collected."""
         self._edges.setdefault((start, end), {}).update(dict.fromkeys(labels))
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is connected."""
-        return not self._edges
-
     def __str__(self) -> str:
+        if not self._edges:
+            return ""
         for key in [key for edge in self._edges for key in edge]:
             self.node(key, [_last(key)])  # such as a subnet of a network that is not ours
         lines = ["flowchart LR"]
@@ -96,61 +65,16 @@ class _Graph:
             if group:
                 lines.append("  end")
         for (start, end), labels in self._edges.items():
-            text = f'|"{self._separator.join(map(_escaped, labels))}"|' if labels else ""
+            text = f'|"{", ".join(map(_escaped, labels))}"|' if labels else ""
             lines.append(f"  {self._ids[start]} -->{text} {self._ids[end]}")
         return "\n".join(lines)
 
 
-def _service_identities(capture: Capture) -> frozenset[str]:
-    """The names of identities that only the workspace or storage uses, not jobs or people."""
-    users: dict[str, set[str]] = {}
-    for resource in capture.provided:
-        for urn in resource.uses.get("identity", ()):
-            users.setdefault(urn.rpartition("::")[2], set()).add(resource.kind)
-    services = {"machinelearningservices:Workspace", "storage:StorageAccount"}
-    return frozenset(name for name, kinds in users.items() if kinds <= services)
-
-
-def _access(capture: Capture, services: frozenset[str], *, of_services: bool = False) -> _Graph:
-    """Role assignments of `services`, or of others; principals with equal roles are merged."""
-    graph, resources = _Graph("<br/>"), _by_reference(capture)
-    roles: dict[str, dict[str, list[str]]] = {}
-    for assignment in _of_kind(capture, "authorization:RoleAssignment"):
-        principal = logical_name(str(assignment.inputs.get("principalId", "")))
-        if (principal in services) == of_services:
-            target = _target(str(assignment.inputs.get("scope", "")), resources)
-            role = role_name(str(assignment.inputs.get("roleDefinitionId", "")))
-            roles.setdefault(principal, {}).setdefault(target, []).append(_short(role))
-    signs_in: dict[str, list[str]] = {}
-    for credential in _of_kind(capture, "managedidentity:FederatedIdentityCredential"):
-        identity = logical_name(str(credential.inputs["resourceName"]))
-        if identity in roles:
-            subject = str(credential.inputs["subject"])
-            repository, _, environment = subject.removeprefix("repo:").partition(":environment:")
-            graph.node(subject, ["GitHub Actions", repository, environment], "Sign-in")
-            graph.edge(subject, identity, ["OIDC"])
-            signs_in.setdefault(identity, []).append(subject)
-    groups: dict[str, list[str]] = {}
-    for principal, targets in roles.items():
-        signature = sorted((target, sorted(names)) for target, names in targets.items())
-        groups.setdefault(f"{signs_in.get(principal)} {signature}", []).append(principal)
-    for principals in groups.values():
-        is_identity = f"UserAssignedIdentity:{principals[0]}" in resources
-        label = principals if is_identity else [f"person {id[:8]}…" for id in principals]
-        graph.node(principals[0], label, "Managed identities" if is_identity else "Sign-in")
-    for principals in groups.values():
-        for target, names in roles[principals[0]].items():
-            # A role on an identity points at the node of that identity.
-            kind, _, name = target.partition(":")
-            end = name if kind == "UserAssignedIdentity" and name in roles else target
-            graph.node(end, _label(target, resources), "Resources")
-            graph.edge(principals[0], end, sorted(names))
-    return graph
-
-
-def _network(capture: Capture) -> _Graph:
-    """Subnets and their machines, private endpoints, public addresses, and the way out."""
-    graph, resources = _Graph(", "), _by_reference(capture)
+def diagram(capture: Capture) -> str:
+    """The Mermaid text: subnets and their machines, private endpoints, public addresses, and the
+    way out; "" where nothing is connected.
+    """
+    graph, resources = _Graph(), _by_reference(capture)
     machines: dict[str, list[str]] = {}
     for compute in _of_kind(capture, "machinelearningservices:Compute"):
         properties = compute.inputs["properties"].get("properties") or {}
@@ -179,7 +103,7 @@ def _network(capture: Capture) -> _Graph:
             graph.node(INTERNET, [INTERNET])
             graph.node(key, _label(key, resources), "Resources")
             graph.edge(INTERNET, key, ["Entra sign-in"])
-    return graph
+    return str(graph)
 
 
 def _subnets(
@@ -212,6 +136,16 @@ def _subnets(
             graph.node(INTERNET, [INTERNET])
             graph.edge(f"subnet {name}", "nat", _outbound(rules, subnet))
             graph.edge("nat", INTERNET)
+        for table in _of_kind(capture, "network:RouteTable") if subnet.get("routeTable") else ():
+            for route in table.inputs.get("routes") or ():
+                hop = str(route.get("nextHopIpAddress") or route.get("nextHopType"))
+                graph.node(hop, [f"next hop {hop}"])
+                out = [str(route["addressPrefix"]), *_outbound(rules, subnet)]
+                graph.edge(f"subnet {name}", hop, out)
+    for peering in network.inputs.get("virtualNetworkPeerings") or ():
+        remote = _last(str(peering["remoteVirtualNetwork"]["id"]))
+        graph.node(f"peer {remote}", [f"peered network {remote}"])
+        graph.edge(f"peer {remote}", "inside", ["peering"])
     if unused:
         graph.node("unused", ["unused subnets", *unused], title)
 
@@ -303,7 +237,7 @@ def _label(target: str, resources: Mapping[str, Resource]) -> list[str]:
         return [resource.name, LABELS.get(resource.kind, resource.kind.split(":")[1])]
     if target in LABELS:
         return [LABELS[target]]
-    return [_last(target), "in another environment"]
+    return [_last(target), "not of this stack"]
 
 
 def _either(fields: Mapping[str, Any], name: str) -> list[str]:
@@ -314,12 +248,6 @@ def _either(fields: Mapping[str, Any], name: str) -> list[str]:
 
 def _last(id: str) -> str:
     return id.rpartition("/")[2]
-
-
-def _short(role: str) -> str:
-    for prefix in _PREFIXES:
-        role = role.removeprefix(prefix)
-    return role
 
 
 def _listed(names: Sequence[str]) -> list[str]:

@@ -1,7 +1,6 @@
 """Stand-in for Pulumi's engine and provider: accepts what a program registers, reports disorder.
 
-It answers as an update would, with `${Type:name.output}` for values that only Azure knows. The
-analyzer sees those as unknown, as in a real preview.
+It answers as an update would, with `${Type:name.output}` for values that only Azure knows.
 """
 
 from __future__ import annotations
@@ -30,26 +29,34 @@ SECRET_SIGNATURE = "1b47061264138c4ac30d75fd1eb44270"
 # must be listed: an optional input that derives from a missing output would be dropped.
 AZURE_OUTPUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "managedidentity:UserAssignedIdentity": (("principalId",), ("clientId",)),
+    "keyvault:Key": (("keyUriWithVersion",),),
     "keyvault:Vault": (("properties", "vaultUri"),),
     "containerregistry:Registry": (("loginServer",),),
 }
 PROVIDER = "pulumi:providers:"
+# Of Pulumi's options those that decide how a resource is made, replaced or deleted, and by what.
+OPTIONS = frozenset(
+    (
+        *("importId", "deleteBeforeReplace", "retainOnDelete", "deletedWith", "replaceOnChanges"),
+        *("replace_with", "replacement_trigger", "pluginDownloadURL", "additionalSecretOutputs"),
+    )
+)
 # The one question to Azure of the program: the registry that another stack makes.
 REGISTRY = "azure-native:machinelearningservices:getRegistry"
-Analyze = Callable[[Resource], None]
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):
     """One run of one stack; the results are `resources`, `problems`, `errors` and `outputs`."""
 
-    def __init__(self, project: str, stack: str, analyze: Analyze, ask: Ask | None = None) -> None:
-        self._project, self._stack, self._analyze = project, stack, analyze
+    def __init__(self, project: str, stack: str, ask: Ask | None = None) -> None:
+        self._project, self._stack = project, stack
         self._ask: Ask = ask or registry
         self._lock = threading.Lock()
         self._root = ""
         self._references: set[str] = set()
-        self._providers: dict[str, Resource] = {}
+        # A provider is nothing that Azure has.
+        self.providers: dict[str, Resource] = {}
         self.resources: dict[str, Resource] = {}
         self.problems: list[str] = []
         self.errors: list[str] = []
@@ -84,7 +91,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         """
         if request.tok == REGISTRY:
             answer = struct_pb2.Struct()
-            provider = self._providers.get(request.provider.rpartition("::")[0])
+            provider = self.providers.get(request.provider.rpartition("::")[0])
             asked = json_format.MessageToDict(request.args)
             answer.update(self._ask({**(provider.inputs if provider else {}), **asked}))
             return provider_pb2.InvokeResponse(**{"return": answer})
@@ -109,17 +116,24 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
             dependencies=tuple(sorted(request.dependencies)),
             uses={key: urns for key, urns in uses.items() if urns},
             ignore_changes=tuple(request.ignoreChanges),
-            hooks=tuple(request.hooks.after_create),
+            hooks=tuple(
+                name if field.name == "after_create" else f"{field.name} {name}"
+                for field, names in request.hooks.ListFields()
+                for name in names
+            ),
             provider=request.provider.rpartition("::")[0].rpartition("::")[2],
+            options={
+                field.name: str(value)
+                for field, value in request.ListFields()
+                if field.name in OPTIONS
+            },
         )
         with self._lock:
             self.problems.extend(self._disorder(resource))
-            # A provider is nothing that Azure has.
-            kept = self._providers if resource.type.startswith(PROVIDER) else self.resources
+            kept = self.providers if resource.type.startswith(PROVIDER) else self.resources
             kept[urn] = resource
             if request.type == STACK:
                 self._root = urn
-        self._analyze(resource)
         identity = reference(resource, "id") if request.custom else ""
         answer = struct_pb2.Struct()
         answer.update(outputs(resource) if request.custom else {})

@@ -7,9 +7,8 @@ Each line of the input is a request, each line of the output the exit code of th
 
 azure-native gives each resource an alias for every past API version, and the SDK computes a URN for
 each of them: three quarters of a run's CPU. The SDK only sends those URNs to engines without alias
-specs. Ours supports alias specs, so they are not computed. The SDK also sends its debug log to the
-engine, in hundreds of calls, and with each resource the stack that made it, which it reads the
-sources for: ours ignores both. `bare` leaves the SDK unchanged.
+specs. Ours supports alias specs, so they are not computed; the SDK has no setting for it. `bare`
+leaves the SDK unchanged.
 """
 
 from __future__ import annotations
@@ -23,11 +22,8 @@ import runpy
 import sys
 from pathlib import Path
 
-import pulumi.log
 import pulumi.resource
 import pulumi.runtime
-import pulumi.runtime.resource as registering
-from pulumi.runtime.proto import source_pb2
 
 # The modules of azure-native that the program imports; a test compares them. Another module works
 # as well, but every program would import it again.
@@ -70,8 +66,6 @@ def run(
     os.environ["PULUMI_CONFIG"] = json.dumps({**pulumi.runtime.get_config_env(), **config})
     if not bare:
         setattr(pulumi.resource, "collapse_alias_to_urn", lambda *alias: None)  # noqa: B010
-        setattr(pulumi.log, "debug", lambda *message: None)  # noqa: B010
-        setattr(registering, "_get_stack_trace", source_pb2.StackTrace)  # noqa: B010
     sys.path[0] = root
     pulumi.runtime.set_all_config(pulumi.runtime.get_config_env(), secrets)
     program = str(Path(root) / "infra")

@@ -27,27 +27,33 @@ from infra.preview.capture import (
     changes,
     immutable_changes,
 )
-from infra.preview.diagram import diagrams
+from infra.preview.diagram import diagram
 from infra.preview.runner import Runner, captures, runner
+from infra.preview.weakenings import edits, weakenings
 from infra.settings import loader
 from infra.settings.model import Settings
 from infra.settings.workflows import role_name
-from ml.core import documents, git
+from ml.core import documents, git, repository
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
-from ml.core.markdown import code, text
+from ml.core.markdown import code, plain, text, truncate
 
-# The program's imports, and its settings.
-ROOMS = ("infra", "ml")
+# The program's imports, its settings, the rules with their limits, and the names of plug-ins.
+ROOMS = ("infra", "ml", "policies", repository.MARK)
 Format = Literal["text", "md", "json"]
 # Characters of a value in a diff, and of those before its first difference.
 LONGEST, CONTEXT = 100, 30
+# Who may do what is shown as a whole.
+WHOLE = ("principalId", "scope", "condition")
+# A budget beyond the first says nothing of a month, a worst month beyond the second is a surprise.
+BUDGET_OF_TYPICAL, WORST_OF_BUDGET = 10, 5
 # Letters of a problem or a finding.
 LETTERS = 1000
 NOTE = (
     "Made offline by the program itself. It does not replace `pulumi preview`. Not covered: the"
     " provider's checks and comparison with existing resources, state, and transforms."
 )
+NETWORK = "Network: who reaches what, and the way out"
 # Printed with refusals, because a new environment has no limits yet.
 LIMITS_HINT = (
     "to make a policy advice in `{0}`, list it under that name in policies/infra/limits.yml; to"
@@ -60,7 +66,8 @@ class Report:
     """One stack. `base` is the revision that it is compared with, "" without a comparison.
 
     `removed`: the revision had the stack, and its file is gone. `imported` are the environments of
-    Pulumi ESC that set more than its file.
+    Pulumi ESC that set more than its file; `edits` are the changes of the files that it is made
+    from.
     """
 
     capture: Capture
@@ -72,6 +79,7 @@ class Report:
     removed: bool = False
     imported: tuple[str, ...] = ()
     private: bool = False
+    edits: tuple[Change, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -91,7 +99,28 @@ class Report:
             " and its cost do not know them"
             for name in self.imported
         )
-        return (*imported, *self.immutable)
+        return (*imported, *self.immutable, *self._budget())
+
+    def _budget(self) -> Iterator[str]:
+        """What the budget would not warn of; its currency is that of the bill."""
+        month = self.cost.total
+        budgets = [each for each in self.capture.provided if each.kind == "consumption:Budget"]
+        for amount in (each.inputs.get("amount") for each in budgets):
+            if not isinstance(amount, int) or not month.typical:
+                continue
+            figures = f"the budget is {amount:,}, a typical month {month.typical:,.0f}"
+            figures += f" and the worst {month.worst:,.0f}"
+            if month.typical > amount:
+                yield f"{figures}: it warns each month"
+            elif amount > month.typical * BUDGET_OF_TYPICAL:
+                yield f"{figures}: it warns when ten times as much is spent"
+            elif month.worst > amount * WORST_OF_BUDGET:
+                yield f"{figures}: lower `max_nodes`, or raise the budget"
+
+    @property
+    def weakenings(self) -> tuple[str, ...]:
+        """Changes that lessen a safeguard or give somebody more rights."""
+        return tuple(weakenings((*self.edits, *self.changes)))
 
     @property
     def refused(self) -> tuple[Breach, ...]:
@@ -133,11 +162,13 @@ class Report:
             return f"{len(self.refused)} rejected by policy"
         advised = f", {len(self.advised)} only advised against or waived" if self.advised else ""
         notes = ", but see the notes" if self.notes else ""
-        return f"nothing rejected by policy{advised}{notes}"
+        count = len(self.weakenings)
+        weaker = f", {count} weakening{'s' * (count > 1)} to approve" if count else ""
+        return f"nothing rejected by policy{weaker}{advised}{notes}"
 
     def to_json(self) -> dict[str, object]:
         """Everything, for a program."""
-        capture = self.capture
+        capture, graph = self.capture, diagram(self.capture)
         return {
             "stack": capture.stack,
             "resources": [
@@ -145,13 +176,15 @@ class Report:
                 for resource in capture.provided
             ],
             "outputs": capture.outputs,
-            "diagrams": [{"title": title, "mermaid": graph} for title, graph in diagrams(capture)],
+            "diagrams": [{"title": NETWORK, "mermaid": graph}] if graph else [],
             "problems": self.problems,
             "immutable": self.notes,
             "refused": [asdict(finding) for finding in self.refused],
             "advised": [asdict(finding) for finding in self.advised],
             "base": self.base or None,
             "removed": self.removed,
+            "weakenings": self.weakenings,
+            "edits": [asdict(change) for change in self.edits],
             "changes": [asdict(change) for change in self.changes],
             "cost": as_json(self.cost),
             "cost_before": as_json(self.base_cost) if self.base_cost else None,
@@ -167,7 +200,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
     settings = {stack: loader.load(stack, root / "infra") for stack in selected}
     prices = read()
     with runner() as programs:
-        before = _before(programs, stacks, against, root) if against else {}
+        before, edited = _before(programs, stacks, against, root) if against else ({}, {})
         results = captures(programs, selected, root=root)
     removed = [
         Report(
@@ -193,7 +226,9 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
                 base_cost=estimate(old, prices) if old else None,
                 changes=changes(old_capture, capture) if against else (),
                 imported=loader.imported(capture.stack, root / "infra"),
-                private=settings[capture.stack].private,
+                private=settings[capture.stack].private
+                and not settings[capture.stack].network.runners,
+                edits=edited.get(capture.stack, ()),
             )
         )
     return removed + current
@@ -218,14 +253,15 @@ def located(capture: Capture, settings: Settings, root: Path) -> Capture:
 
 def _before(
     programs: Runner, stacks: Sequence[str], revision: str, root: Path
-) -> dict[str, tuple[Settings | None, Capture]]:
-    """Settings and capture of each named stack that the revision had; of all if none is named.
+) -> tuple[dict[str, tuple[Settings | None, Capture]], dict[str, tuple[Change, ...]]]:
+    """Settings and capture of each named stack that the revision had, of all if none is named; and
+    how the files that it is made from have changed.
 
     The settings are None where today's classes cannot read those of the revision.
     """
     with revision_tree(root, revision) as folder:
         if folder is None:
-            return {}
+            return {}, {}
         existing = loader.stacks(folder / "infra")
         selected = [stack for stack in existing if stack in stacks] if stacks else existing
         try:
@@ -238,9 +274,10 @@ def _before(
                     for problem in refused.problems
                 )
             ) from None
-        return {
+        found = {
             result.stack: (_settings(result.stack, folder / "infra"), result) for result in results
         }
+        return found, {stack: edits(stack, folder, root) for stack in found}
 
 
 def _settings(stack: str, folder: Path) -> Settings | None:
@@ -294,8 +331,9 @@ def _total(cost: Estimate) -> str:
 def _text(report: Report) -> Iterator[str]:
     yield report.headline
     if report.base:
+        yield from (f"  weakening: {truncate(plain(each), LETTERS)}" for each in report.weakenings)
         yield f"  against {report.base}: {_counts(report.changes)}"
-        for change in report.changes:
+        for change in (*report.edits, *report.changes):
             sign = {"added": "+", "removed": "-", "changed": "~"}[change.what]
             yield f"    {sign} {change.name}  {change.kind}"
             for difference in change.properties:
@@ -327,7 +365,8 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
     currency = reports[0].cost.currency if reports else ""
     yield f"| | verdict | changes | {currency} a month: idle, typical, worst |\n|---|---|---|---|"
     for report in reports:
-        mark = "❌" if report.problems or report.refused else "⚠️" if report.notes else "✅"
+        notable = report.notes or report.weakenings
+        mark = "❌" if report.problems or report.refused else "⚠️" if notable else "✅"
         changed = _counts(report.changes) if report.base else "not compared"
         month = str(report.cost.total)
         if report.base_cost and str(report.base_cost.total) != month:
@@ -336,9 +375,8 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    from infra.preview.diagram import markdown as diagram
-
     yield f"### {report.headline}\n"
+    yield from (f"- **weakening** {text(each, LETTERS)}" for each in report.weakenings)
     yield from (f"- **problem** {text(problem, LETTERS)}" for problem in report.problems)
     yield from (f"- **note** {text(note, LETTERS)}" for note in report.notes)
     yield from (
@@ -349,9 +387,9 @@ def _markdown(report: Report) -> Iterator[str]:
         yield f"\n{LIMITS_HINT.format(report.capture.stack)}"
     if report.base:
         yield f"\nAgainst `{report.base}`: {_counts(report.changes)}\n"
-        if report.changes:
+        if report.edits or report.changes:
             yield "| | resource | property | before | after |\n|---|---|---|---|---|"
-        for change in report.changes:
+        for change in (*report.edits, *report.changes):
             row = f"| {change.what} | {_cell(change.name)} {text(change.kind)} |"
             cells = [
                 f" {_cell(difference.path)} | {' | '.join(map(_cell, _values(difference)))} |"
@@ -366,7 +404,8 @@ def _markdown(report: Report) -> Iterator[str]:
         yield from _folded(f"{len(report.advised)} only advised against or waived", messages)
     if report.removed:
         return
-    yield from _folded("Diagrams: access and network", diagram(report.capture))
+    if graph := diagram(report.capture):
+        yield from _folded(NETWORK, [f"```mermaid\n{graph}\n```"])
     parts = ", ".join(f"{name} {len(of)}" for name, of in report.by_component().items())
     yield from _folded(f"Resources: {parts}", _resources(report))
 
@@ -411,6 +450,8 @@ def _values(difference: Property) -> tuple[str, str]:
     before, after = (value if isinstance(value, str) else json.dumps(value) for value in values)
     if difference.path == "roleDefinitionId":
         return role_name(before), role_name(after)
+    if difference.path in WHOLE:
+        return before, after
     if " ".join(before.split()) == " ".join(after.split()):
         # A table folds white space, and a text may read as a number: quotes and marks tell them.
         before, after = (json.dumps(of, ensure_ascii=False).replace(" ", "␣") for of in values)

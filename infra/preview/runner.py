@@ -1,8 +1,6 @@
-"""Runs Pulumi programs against the stand-in engine, and the policy pack in the real analyzer.
+"""Runs Pulumi programs against the stand-in engine, and the rules of the policy pack on the result.
 
-Each is a process of its own, which ends with its block. The analyzer is started as the Pulumi CLI
-starts it (pulumi: sdk/python/dist/pulumi-analyzer-policy-python): in the pack's folder, with that
-folder as its program.
+The process that runs the programs ends with its block.
 """
 
 from __future__ import annotations
@@ -16,15 +14,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 import grpc
-from google.protobuf import empty_pb2, struct_pb2
-from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc, engine_pb2_grpc, resource_pb2_grpc
+from pulumi.runtime.proto import engine_pb2_grpc, resource_pb2_grpc
 
 from infra.preview import sdk_types
 from infra.preview.capture import REFERENCE, Breach, Capture, Resource
@@ -32,18 +31,18 @@ from infra.preview.engine import Ask, Engine
 from infra.settings import loader
 from ml.core.errors import Place, Problem, Refused
 from ml.core.imports import ROOT
+from policies.infra import pack
+from policies.infra.rule import UNKNOWN, Item
 
 PROJECT = "platform"
 # Replaces every secret of the configuration: a preview needs none.
 NO_SECRET = json.dumps({f"{PROJECT}:lake_sas": "no-secret"})
 OPTIONS = [("grpc.max_receive_message_length", 400 * 1024 * 1024)]
+# The name that Pulumi gives the provider of a stack's own subscription begins with it.
+DEFAULT_PROVIDER = "default"
 _FRAME = re.compile(r' +File "(.+)", line (\d+)')
 # Refused settings name their own line; another revision may have the class elsewhere.
 _REFUSED = re.compile(r"\A[\w.]+\.Refused: ")
-# Of what a policy pack writes to its standard error, in bytes.
-_LONGEST = 1 << 20
-# Pulumi's protocol: a value that is unknown until the update.
-UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Runner:
         stack: str,
         *,
         root: Path = ROOT,
-        policies: Analyzer | None = None,
+        policies: pack.Context | None = None,
         config: Mapping[str, str] | None = None,
         ask: Ask | None = None,
         bare: bool = False,
@@ -68,17 +67,8 @@ class Runner:
         `config` is what Pulumi would hand to it beside the stack file, as `-c` does. `bare` runs it
         without the shortcut that `launch` describes.
         """
-        findings: list[Breach] = []
-        failures: list[Refused] = []
-
-        def analyze(resource: Resource) -> None:
-            try:
-                findings.extend(policies.resource(resource) if policies else ())
-            except Refused as refused:  # the program would hear of it, and end
-                failures.append(refused)
-
         values = {**loader.configuration(stack, root / "infra"), **(config or {})}
-        engine = Engine(PROJECT, stack, analyze, ask)
+        engine = Engine(PROJECT, stack, ask)
         with served(engine) as address:
             code, errors = self._run(
                 {
@@ -90,8 +80,6 @@ class Runner:
                     "bare": bare,
                 }
             )
-        if failures:
-            raise failures[0]
         if code:
             errors = errors.strip() or "\n".join(engine.errors[-1:])
             raise Refused(failure(stack, code, errors, root))
@@ -102,10 +90,10 @@ class Runner:
             outputs=dict(sorted(engine.outputs.items())),
             problems=tuple(engine.problems),
         )
-        if policies:
-            findings.extend(policies.stack(result))
-        findings.sort(key=lambda finding: (finding.policy, finding.urn, finding.message))
-        return replace(result, findings=tuple(findings))
+        if policies is None:
+            return result
+        found = findings(policies, result, [*engine.resources.values(), *engine.providers.values()])
+        return replace(result, findings=tuple(found))
 
     def _run(self, request: dict[str, object]) -> tuple[int, str]:
         """The exit code of a program, and what it wrote to its standard error."""
@@ -154,128 +142,56 @@ def served(engine: Engine) -> Iterator[str]:
         server.stop(None).wait()
 
 
-def captures(runner: Runner, stacks: Sequence[str], *, root: Path = ROOT) -> list[Capture]:
-    """A capture of each stack of the tree at `root`, with the findings of the tree's policy pack.
+def captures(
+    runner: Runner, stacks: Sequence[str], *, root: Path = ROOT, context: pack.Context | None = None
+) -> list[Capture]:
+    """A capture of each stack of the tree at `root`, with the findings of the policy pack.
 
-    Refused if a program fails or the pack does not start.
+    `context` is by default that of the repository. Refused if a program fails, or if limits.yml or
+    waivers.yml cannot be read.
     """
-    with (
-        served(Engine(PROJECT, "policies", lambda _: None)) as engine,
-        analyzer(root / "policies" / "infra", engine) as policies,
-    ):
-        return [runner.capture(stack, root=root, policies=policies) for stack in stacks]
+    context = context or pack.load()
+    return [runner.capture(stack, root=root, policies=context) for stack in stacks]
 
 
-@contextlib.contextmanager
-def analyzer(pack: Path, engine: str) -> Iterator[Analyzer]:
-    """A policy pack that runs until the end of the block; Refused if it does not start."""
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        started(
-            [sys.executable, "-u", "-m", "pulumi.policy", engine, "."],
-            cwd=pack,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env={
-                **os.environ,
-                "PULUMI_PROJECT": PROJECT,
-                "PULUMI_STACK": "preview",
-                "PULUMI_DRY_RUN": "true",
-            },
-        ) as process,
-    ):
-        assert process.stdout
-        port = process.stdout.readline().strip()
-        if not port.isdecimal():
-            process.wait()
-            errors.seek(0)
-            lines = reversed(errors.readlines())
-            reason = next((line.strip() for line in lines if line.strip()), "no reason")
-            found = f"the policy pack did not start: {reason}"
-            expected = "rules, limits.yml and waivers.yml that load"
-            hint = f"fix {pack.parent.name}/{pack.name}"
-            raise Refused(Problem("policy-pack", found, expected, hint))
-        with grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
-            yield Analyzer(channel, errors, pack.parents[1])
-
-
-class Analyzer:
-    """A client of a running policy pack, which applies every policy at its own level.
-
-    `errors` is the pack's standard error; `root` is the tree with its rules.
-    """
-
-    def __init__(self, channel: grpc.Channel, errors: IO[str], root: Path) -> None:
-        self._errors, self._root = errors, root
-        self._stub = analyzer_pb2_grpc.AnalyzerStub(channel)
-        self._descriptions = {}
-        configuration = analyzer_pb2.ConfigureAnalyzerRequest()
-        for policy in self._stub.GetAnalyzerInfo(empty_pb2.Empty()).policies:
-            self._descriptions[policy.name] = policy.description
-            level = configuration.policyConfig[policy.name]
-            level.enforcementLevel = policy.enforcementLevel
-        self._stub.Configure(configuration)
-
-    def resource(self, resource: Resource) -> list[Breach]:
-        """Findings of the policies of single resources; Refused where a rule fails."""
-        request = analyzer_pb2.AnalyzeRequest(
-            type=resource.type,
-            urn=resource.urn,
-            name=resource.name,
-            properties=_struct(resource.inputs),
-            options=_options(resource),
-            provider=analyzer_pb2.AnalyzerProviderResource(
-                type="pulumi:providers:azure-native", name=resource.provider or "default"
-            ),
+def findings(
+    context: pack.Context, capture: Capture, resources: Sequence[Resource]
+) -> list[Breach]:
+    """What the rules find in the resources and in the stack; Refused where a rule fails."""
+    items = [_item(resource, resource.inputs) for resource in resources]
+    stack = [
+        replace(_item(resource, _outputs(resource)), uses=resource.uses)
+        for resource in capture.resources
+    ]
+    try:
+        violations = [found for item in items for found in pack.violations(context, item)]
+        violations += pack.violations(context, None, stack)
+    except Exception:
+        reason, place = last_exception(traceback.format_exc(), ROOT, "policies")
+        found, expected = f"a rule failed with {reason}", "a rule that handles every resource"
+        hint = "fix the code that the message names"
+        raise Refused(Problem("rule-failed", found, expected, hint, place)) from None
+    breaches = [
+        Breach(
+            pack.SET_ASIDE, False, each.item.urn, f"{each.rule}: {each.message}; {each.exemption}"
         )
-        return self._findings(self._stub.Analyze, request, resource.urn)
-
-    def stack(self, capture: Capture) -> list[Breach]:
-        """Findings of the policies of a whole stack; Refused where a rule fails."""
-        request = analyzer_pb2.AnalyzeStackRequest()
-        for resource in capture.resources:
-            message = request.resources.add(
-                type=resource.type,
-                urn=resource.urn,
-                name=resource.name,
-                parent=resource.parent,
-                dependencies=resource.dependencies,
-                properties=_struct(_outputs(resource)),
-                options=_options(resource),
-            )
-            for key, urns in resource.uses.items():
-                message.propertyDependencies[key].urns.extend(urns)
-        return self._findings(self._stub.AnalyzeStack, request, "")
-
-    def _findings(self, ask: Callable[[Any], Any], request: Any, urn: str) -> list[Breach]:
-        try:
-            diagnostics = ask(request).diagnostics
-        except grpc.RpcError:
-            # The pack goes on writing where it is: the file is read without moving in it.
-            output = os.pread(self._errors.fileno(), _LONGEST, 0).decode(errors="replace")
-            reason, place = last_exception(output, self._root, "policies")
-            found, expected = f"a rule failed with {reason}", "a rule that handles every resource"
-            hint = "fix the code that the message names"
-            raise Refused(Problem("rule-failed", found, expected, hint, place)) from None
-        # CrossGuard puts the policy's description before its message.
-        return [
-            Breach(
-                diagnostic.policyName,
-                diagnostic.enforcementLevel == analyzer_pb2.MANDATORY,
-                diagnostic.urn or urn,
-                diagnostic.message.removeprefix(
-                    self._descriptions.get(diagnostic.policyName, "")
-                ).strip(),
-            )
-            for diagnostic in diagnostics
-        ]
+        if each.exemption
+        else Breach(each.rule, True, each.item.urn, each.message)
+        for each in violations
+    ]
+    return sorted(breaches, key=lambda breach: (breach.policy, breach.urn, breach.message))
 
 
-def _options(resource: Resource) -> analyzer_pb2.AnalyzerResourceOptions:
-    return analyzer_pb2.AnalyzerResourceOptions(
-        protect=resource.protect,
-        ignoreChanges=resource.ignore_changes,
-        parent=resource.parent,
+def _item(resource: Resource, properties: Mapping[str, Any]) -> Item:
+    """A resource as CrossGuard shows it to a rule."""
+    return Item(
+        pack.kind_of(resource.type),
+        resource.name,
+        resource.urn,
+        unknown(properties),
+        ignores=resource.ignore_changes,
+        protected=resource.protect,
+        provider=resource.provider or DEFAULT_PROVIDER,
     )
 
 
@@ -299,12 +215,6 @@ def _outputs(resource: Resource) -> Mapping[str, Any]:
     if names is None:
         return resource.inputs
     return {name: resource.inputs.get(name, UNKNOWN) for name in sorted(names)}
-
-
-def _struct(inputs: Mapping[str, Any]) -> struct_pb2.Struct:
-    struct = struct_pb2.Struct()
-    struct.update(unknown(inputs))
-    return struct
 
 
 def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
@@ -342,35 +252,48 @@ def last_exception(errors: str, root: Path, room: str) -> tuple[str, Place | Non
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A process that ends with the block at the latest, and with it every process it started.
 
-    `options` are Popen's. A signal during the start is delivered once the process can be ended.
+    `options` are Popen's. SIGINT and SIGTERM end the process at once and are delivered after the
+    block: an exception that a handler raises in a callback of gRPC or of an import is lost.
     """
-    process = None
-    try:
-        with _signals_delayed():
-            process = subprocess.Popen(command, text=True, process_group=0, **options)
-        yield process
-    finally:
+    process: subprocess.Popen[str] | None = None
+    received: list[int] = []
+
+    def end(number: int, frame: FrameType | None = None) -> None:
+        received.append(number)
         if process is not None:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()  # until no process of the group holds the pipes
+            _kill(process)
+
+    try:
+        with _handled(end):
+            try:
+                process = subprocess.Popen(command, text=True, process_group=0, **options)
+                if received:
+                    _kill(process)
+                yield process
+            finally:
+                if process is not None:
+                    _kill(process)
+                    process.communicate()  # until no process of the group holds the pipes
+    finally:
+        for number in received:
+            signal.raise_signal(number)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
-def _signals_delayed() -> Iterator[None]:
-    """Delivers SIGINT and SIGTERM after the block; only the main thread receives signals."""
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM go to `handler` in the block; only the main thread receives signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    delayed: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda number, _: delayed.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for received in delayed:
-            signal.raise_signal(received)
+        for number, previous in before.items():
+            signal.signal(number, previous)

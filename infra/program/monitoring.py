@@ -165,7 +165,9 @@ class Guardrails(pulumi.ComponentResource):
         alerts: pulumi.Input[str],
         locked: Mapping[str, pulumi.Input[str]],
     ) -> None:
-        super().__init__("platform:guardrails:Guardrails", name)
+        # No resource has the reviewers: policies read them here.
+        known = {"repository": site.settings.repository, "reviewers": site.settings.reviewers}
+        super().__init__("platform:guardrails:Guardrails", name, known)
         opts, settings = pulumi.ResourceOptions(parent=self), site.settings.guardrails
         consumption.Budget(
             "budget",

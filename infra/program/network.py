@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import pulumi
 from pulumi_azure_native import network, privatedns
@@ -13,8 +13,8 @@ from pulumi_azure_native import network, privatedns
 from infra.program.site import Site
 from infra.settings.azure import DNS_ZONES
 
-Part = Literal["endpoints", "compute", "workstations", "builds"]
-PARTS: tuple[Part, ...] = ("endpoints", "compute", "workstations", "builds")
+Part = Literal["endpoints", "compute", "workstations", "builds", "runners"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ INBOUND: Mapping[Part, Opening] = {
     "compute": Opening("nodes-with-each-other", ("*",), protocol="*"),
     "workstations": Opening("ssh-from-the-network", ("22",)),
     "builds": Opening("https-from-the-network", ("443",)),
+    "runners": Opening("ssh-from-the-network", ("22",)),
 }
 # Azure Managed Redis (azure/redis/architecture).
 REDIS = Opening("redis-from-the-network", ("10000",))
@@ -61,6 +62,7 @@ OUTBOUND: Mapping[Part, Sequence[Opening]] = {
     "workstations": (Opening("web", ("80", "443"), "Internet"),),
     # Ubuntu's packages are signed and served by HTTP.
     "builds": (*AZURE, Opening("packages", ("80", "443"), "Internet")),
+    "runners": (Opening("web", ("80", "443"), "Internet"),),
 }
 
 
@@ -100,7 +102,7 @@ SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault")
 
 
 class Network(pulumi.ComponentResource):
-    """A virtual network of four subnets, each with a security group closed to the internet, or the
+    """A virtual network whose subnets each have a security group closed to the internet, or the
     given one, which is not changed.
 
     `own` is None where the network is given. `dns_records` are the DNS resources of the private
@@ -122,7 +124,11 @@ class Network(pulumi.ComponentResource):
     def _virtual(self) -> network.VirtualNetwork:
         site, settings = self._site, self._settings
         space = ipaddress.ip_network(settings.address_space)
-        groups = self.security_groups = {part: self._security_group(part) for part in PARTS}
+        ranges = [*space.subnets(prefixlen_diff=2)]
+        if settings.runners:  # share the last quarter with builds
+            ranges[3:] = ranges[3].subnets()
+        subnets = dict(zip(PARTS, ranges, strict=False))
+        groups = self.security_groups = {part: self._security_group(part) for part in subnets}
         # A machine without a public address cannot reach the internet by itself, and a node that
         # does not reach Azure never starts (how-to-secure-training-vnet, "no public IP").
         nat = site.settings.needs_nat
@@ -163,7 +169,7 @@ class Network(pulumi.ComponentResource):
                         for service in (SERVICES if self.service_endpoints else ())
                     ],
                 )
-                for part, prefix in zip(PARTS, space.subnets(prefixlen_diff=2), strict=False)
+                for part, prefix in subnets.items()
             ],
             opts=pulumi.ResourceOptions(parent=self),
         )

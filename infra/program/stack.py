@@ -83,8 +83,7 @@ def provision(
         granted=[*granted.assignments, *roles.assignments],
         monitoring=monitoring,
     )
-    _observe(monitoring, network, vault, storage, registry, workspace)
-    _observe_features(monitoring, features, redis)
+    _observe(monitoring, network, vault, storage, registry, workspace, features, redis)
     locked = {
         "workspace-storage": storage.workspace.id,
         "lake": storage.lake.id,
@@ -129,19 +128,6 @@ def _online_store(here: Site, network: Network | None, identity: Identity) -> On
     return OnlineStore("online-store", here, network, {"endpoints": identity.endpoints, **users})
 
 
-def _observe_features(
-    monitoring: Monitoring, features: FeatureStore | None, redis: OnlineStore | None
-) -> None:
-    """Diagnostics and alerts of the feature store."""
-    if features:
-        monitoring.diagnose("features", features.workspace.id)
-        monitoring.alert("failed-feature-runs", features.workspace.id, "Failed Runs", 5)
-    if redis:
-        monitoring.diagnose("redis", redis.database.id, metrics=())
-        full = "usedmemorypercentage"
-        monitoring.alert("redis-full", redis.cluster.id, full, 80, aggregation="Maximum")
-
-
 def _key(
     here: Site, vault: Vault, identity: Identity, network: Network | None
 ) -> EncryptionKey | None:
@@ -167,8 +153,10 @@ def _observe(
     storage: Storage,
     registry: Registry,
     workspace: Workspace,
+    features: FeatureStore | None,
+    redis: OnlineStore | None,
 ) -> None:
-    """Diagnostics of our own resources that have any, and alerts of the workspace and the vault."""
+    """Diagnostics of our own resources that have any, and alerts of those that serve or run."""
     if vault.own:
         monitoring.diagnose("vault", vault.id)
     if registry.own:
@@ -186,3 +174,10 @@ def _observe(
         monitoring.alert(
             "vault-saturation", vault.id, "SaturationShoebox", 75, aggregation="Average"
         )
+    if features:
+        monitoring.diagnose("features", features.workspace.id)
+        monitoring.alert("failed-feature-runs", features.workspace.id, "Failed Runs", 5)
+    if redis:
+        monitoring.diagnose("redis", redis.database.id, metrics=())
+        full = "usedmemorypercentage"
+        monitoring.alert("redis-full", redis.cluster.id, full, 80, aggregation="Maximum")

@@ -67,7 +67,7 @@ class Vault(pulumi.ComponentResource):
         )
         self.id, self.name = self.own.id, self.own.name
         self.uri = self.own.properties.vault_uri
-        if site.settings.storage.customer_managed_key:
+        if site.settings.has_key:
             self.key = self._key(site)
             self.key_name = self.key.name
         if network:
@@ -108,13 +108,6 @@ class EncryptionKey:
     name: pulumi.Input[str]
     identity: managedidentity.UserAssignedIdentity
     awaited: list[pulumi.Resource]
-
-
-def _key_identity(key: EncryptionKey | None) -> storage.IdentityArgs | None:
-    """The identity with which an account uses its key."""
-    if key is None:
-        return None
-    return storage.IdentityArgs(type="UserAssigned", user_assigned_identities=[key.identity.id])
 
 
 def _encryption(key: EncryptionKey | None, *, queues: bool) -> storage.EncryptionArgs:
@@ -195,8 +188,10 @@ class Storage(pulumi.ComponentResource):
         settings = site.settings.storage
         # Writes to each account that private endpoints must wait for.
         self._written: dict[str, list[pulumi.Resource]] = {}
-        self.workspace = self._account("workspace-storage", "stws", lake=False)
-        self.lake = self._account("lake", "stlk", lake=True)
+        adopted = site.settings.workspace.storage_account
+        own = adopted or site.names.worldwide("stws")
+        self.workspace = self._account("workspace-storage", own, lake=False)
+        self.lake = self._account("lake", site.names.worldwide("stlk"), lake=True)
         self.services = {
             "workspace-storage": self._blobs("workspace-storage", self.workspace),
             "lake": self._blobs("lake", self.lake),
@@ -231,14 +226,14 @@ class Storage(pulumi.ComponentResource):
         return network.private_endpoint(name, account.id, part, after=self._written[name])
 
     def _account(
-        self, name: str, kind: str, *, lake: bool, nfs: bool = False
+        self, name: str, account_name: str, *, lake: bool, nfs: bool = False
     ) -> storage.StorageAccount:
         site, network, key = self._site, self._network, self._key
         settings = site.settings.storage
         subnets = [network.subnet("compute")] if network and network.service_endpoints else []
         account = storage.StorageAccount(
             name,
-            account_name=site.names.worldwide(kind),
+            account_name=account_name,
             **site.place,
             kind="FileStorage" if nfs else "StorageV2",
             sku=storage.SkuArgs(name="Premium_ZRS" if nfs else f"Standard_{settings.redundancy}"),
@@ -268,7 +263,11 @@ class Storage(pulumi.ComponentResource):
                 if settings.sas_hours < 24
                 else f"{settings.sas_hours // 24:02}.{settings.sas_hours % 24:02}:00:00",
             ),
-            identity=_key_identity(key),
+            identity=storage.IdentityArgs(
+                type="UserAssigned", user_assigned_identities=[key.identity.id]
+            )
+            if key
+            else None,
             encryption=_encryption(key, queues=not nfs),
             opts=pulumi.ResourceOptions(
                 parent=self, protect=site.protect, depends_on=key.awaited if key else []
@@ -316,7 +315,8 @@ class Storage(pulumi.ComponentResource):
         return blobs
 
     def _share(self, gib: int) -> storage.StorageAccount:
-        account = self._account("share-storage", "stnf", lake=False, nfs=True)
+        own = self._site.names.worldwide("stnf")
+        account = self._account("share-storage", own, lake=False, nfs=True)
         share = storage.FileShare(
             "share",
             share_name="shared",

@@ -49,7 +49,7 @@ class Workspace(pulumi.ComponentResource):
             self,
             "workspace",
             args,
-            workspace_name=args.site.names.local("mlw"),
+            workspace_name=settings.workspace_name,
             kind="Default",
             # A registry without public addresses cannot build images.
             image_build_compute=settings.builder.name if settings.builder else None,
@@ -137,6 +137,9 @@ def _workspace(
         application_insights=args.insights,
         public_network_access=site.public_access,
         v1_legacy_mode=False,
+        hbi_workspace=site.settings.workspace.high_business_impact or None,
+        encryption=_encryption(args),
+        enable_service_side_cmk_encryption=site.settings.workspace.customer_managed_key or None,
         system_datastores_auth_mode="Identity",
         managed_network=_managed_network(args),
         serverless_compute_settings=_serverless(args),
@@ -144,12 +147,27 @@ def _workspace(
         opts=pulumi.ResourceOptions(
             parent=parent,
             protect=site.protect,
+            # A managed network may take longer than the provider waits: pulumi-azure-native#3212.
+            custom_timeouts=pulumi.CustomTimeouts(create="2h", update="2h"),
             depends_on=[*args.granted, *(args.network.dns_records if args.network else ())],
         ),
     )
     if args.network:
         args.network.private_endpoint(name, workspace.id, "amlworkspace")
     return workspace
+
+
+def _encryption(args: WorkspaceArgs) -> ml.EncryptionPropertyArgs | None:
+    """The key of our own vault, which the workspace's identity administers."""
+    if not (args.site.settings.workspace.customer_managed_key and args.vault.key):
+        return None
+    return ml.EncryptionPropertyArgs(
+        status="Enabled",
+        identity=ml.IdentityForCmkArgs(user_assigned_identity=args.identity.id),
+        key_vault_properties=ml.KeyVaultPropertiesArgs(
+            key_vault_arm_id=args.vault.id, key_identifier=args.vault.key.key_uri_with_version
+        ),
+    )
 
 
 def _by_identity(

@@ -18,10 +18,12 @@ from infra.settings.model import (
     IDLE_MINUTES,
     FeatureStore,
     Images,
+    Monitoring,
     Network,
     Settings,
     Storage,
     Vault,
+    Workspace,
 )
 from ml.core.documents import Document, Key
 from ml.core.errors import Problem
@@ -249,6 +251,7 @@ def _registry_alone(settings: Settings) -> Findings:
         "network": settings.network != Network(),
         "storage": settings.storage != storage,
         "vault": settings.vault != Vault(),
+        "workspace": settings.workspace != Workspace(),
         "images": settings.images != Images(),
         "feature_store": settings.feature_store != FeatureStore(),
         "clusters": bool(settings.clusters),
@@ -376,6 +379,11 @@ def _network_options(settings: Settings) -> Findings:
         yield Fault("needs-managed-network", message, "`isolation: managed`", hint, keys)
 
 
+# Settings that a given resource has itself.
+_OF_LOGS = ("retention_days", "daily_gb")
+_OF_REGISTRY = ("zone_redundant", "keep_untagged_days")
+
+
 def _given(settings: Settings) -> Findings:
     """Resources that another team makes: what one needs, and what has no effect beside it."""
     network, vault = settings.network, settings.vault
@@ -396,19 +404,38 @@ def _given(settings: Settings) -> Findings:
             message, hint = f"`{field}` is not used", f"delete it: it is for {user}"
             yield Fault("no-effect", message, f"no {field}", hint, (NETWORK, field))
     routed = settings.private and bool(network.peer) and not given
+    own_runners = "`virtual_network` and `runners`"
     for field, has_effect, reason in (
         ("virtual_network", settings.private, "`exposure: private`"),
         ("private_dns_zones", settings.private, "`exposure: private`"),
         ("peer", settings.private, "`exposure: private`"),
+        ("runners", settings.private, "`exposure: private`"),
+        ("runners_subnet", given and bool(network.runners), own_runners),
         ("hub_firewall", routed, "a network of ours with a `peer`"),
     ):
         if getattr(network, field) and not has_effect:
             message, hint = f"`{field}` is not used", f"delete it: it needs {reason}"
             yield Fault("no-effect", message, reason, hint, (NETWORK, field))
     yield from _hub(network)
+    if vault.id and settings.workspace.customer_managed_key:
+        message = "`workspace.customer_managed_key` with a given vault"
+        hint = "delete one: Azure ML takes a version of a key, which only our own vault tells"
+        keys = ("platform:workspace", "customer_managed_key")
+        yield Fault("no-effect", message, "a vault of our own", hint, keys)
     if vault.key != Vault().key and not (vault.id and settings.storage.customer_managed_key):
         hint = "delete it, or set `id` and `storage.customer_managed_key`"
         yield Fault("no-effect", "`key` is not used", "no key", hint, ("platform:vault", "key"))
+    for key, part, usual, given_field, fields in (
+        (NETWORK, network, Network(), "virtual_network", ("address_space",)),
+        ("platform:monitoring", settings.monitoring, Monitoring(), "workspace", _OF_LOGS),
+        ("platform:vault", vault, Vault(), "id", ("soft_delete_days", "generation")),
+        ("platform:workspace", settings.workspace, Workspace(), "name", ("generation",)),
+        ("platform:images", settings.images, Images(), "registry", _OF_REGISTRY),
+    ):
+        for field in fields:
+            if getattr(part, given_field) and getattr(part, field) != getattr(usual, field):
+                message = f"`{field}` beside `{given_field}`, whose own setting holds"
+                yield Fault("no-effect", message, f"no {field}", "delete one", (key, field))
     for tag in settings.tags:
         if tag.lower() in map(str.lower, (*OWN_TAGS, *settings.kept_tags)):
             hint = "delete it: the template sets it, or `kept_tags` leaves it to others"

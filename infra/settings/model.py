@@ -74,6 +74,11 @@ COMPUTE = Form(
     "3 to 16 lower-case letters, digits and single hyphens, a letter first and one after the last"
     " hyphen",
 )
+WORKSPACE = Form(
+    r"[A-Za-z0-9][A-Za-z0-9_-]{2,32}",
+    "3 to 33 letters, digits, hyphens and underscores, a letter or digit first",
+)
+ACCOUNT = Form(r"[a-z0-9]{3,24}", "3 to 24 lower-case letters and digits")
 CIDR = Form(r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "a range such as 10.60.0.0/16")
 HOST = Form(
     r"(\*\.)?([a-z0-9]+(-+[a-z0-9]+)*\.)+[a-z]{2,}", "a host name such as pypi.org, or *.pypi.org"
@@ -84,6 +89,7 @@ CONTAINER = Form(
 REVIEWER = Form(
     r"[A-Za-z0-9][A-Za-z0-9-]*(/[A-Za-z0-9_-]+)?", "a user, or organisation/team, of GitHub"
 )
+LABEL = Form(r"[A-Za-z0-9][\w.-]{0,63}", "a label of runners, as GitHub takes it")
 GROUP = Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group")
 ADDRESS = Form(r"\d{1,3}(\.\d{1,3}){3}", "an address such as 10.0.0.4")
 # Azure ignores case, and its tools do not agree on it.
@@ -146,6 +152,14 @@ class Network:
     """With `peer`: the hub's firewall; all traffic out of a network of ours is routed to it, in
     place of a NAT gateway.
     """
+    runners: Annotated[str, LABEL] = ""
+    """Label of the self-hosted runners in this network: one of ours has a subnet `runners` for
+    them, and `infra bootstrap` stores the label as the repository variable `RUNNER`.
+    """
+    runners_subnet: Annotated[str, SUBNET_ID] = ""
+    """With `virtual_network` and `runners`: the subnet of the runners, in it or in its hub, which
+    `infra doctor` checks.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +219,30 @@ class Vault:
     """A vault to use in place of one of ours; this stack grants roles on it and changes nothing."""
     key: Annotated[str, Form(r"[0-9A-Za-z-]{1,127}", "the name of a key")] = "storage"
     """With `id` and `storage.customer_managed_key`: the name of its key that encrypts storage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """What the Azure ML service keeps of a workspace: its jobs, metrics and metadata."""
+
+    __pydantic_config__ = CONFIG
+
+    customer_managed_key: bool = False
+    """Encrypt it with the key of our own vault; cannot be changed for an existing workspace. Azure
+    ML keeps it in its own subscription (`enableServiceSideCMKEncryption`).
+    """
+    high_business_impact: bool = False
+    """Send Microsoft less diagnostic data; cannot be changed for an existing workspace."""
+    generation: Annotated[int, Field(ge=1, le=9)] = 1
+    """From 2 on a part of its name: a deleted workspace holds its name for fourteen days. Another
+    number is another workspace.
+    """
+    name: Annotated[str, WORKSPACE] = ""
+    """The name of a workspace to adopt (`pulumi import`); another name is another workspace."""
+    storage_account: Annotated[str, ACCOUNT] = ""
+    """The name of the storage account of a workspace to adopt: Azure changes neither the account of
+    a workspace nor an account's infrastructure encryption, which must be on.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -509,6 +547,8 @@ class StackFile:
     """Storage accounts."""
     vault: Vault = field(default_factory=Vault)
     """Key vault."""
+    workspace: Workspace = field(default_factory=Workspace)
+    """What Azure ML keeps of the workspace."""
     images: Images = field(default_factory=Images)
     """Container registry."""
     monitoring: Monitoring = field(default_factory=Monitoring)
@@ -547,6 +587,13 @@ class Settings(StackFile):
         return Names(self.name, self.environment, suffix, self.resource_group)
 
     @property
+    def workspace_name(self) -> str:
+        """The name of the workspace."""
+        generation = self.workspace.generation
+        own = self.names.local("mlw", str(generation) if generation > 1 else "")
+        return self.workspace.name or own
+
+    @property
     def github(self) -> str:
         """The repository without ids, as GitHub's own commands take it."""
         return re.sub(r"@\d+", "", self.repository)
@@ -583,6 +630,11 @@ class Settings(StackFile):
         )
 
     @property
+    def has_key(self) -> bool:
+        """Whether something is encrypted with a key of the vault."""
+        return self.storage.customer_managed_key or self.workspace.customer_managed_key
+
+    @property
     def has_features(self) -> bool:
         """Whether the environment has a feature store."""
         return self.feature_store.mode == "create"
@@ -606,6 +658,7 @@ class Settings(StackFile):
     def needs_nat(self) -> bool:
         """Whether machines run in our own network and need a NAT gateway to get out."""
         own = self.network.isolation == "own" or bool(self.machines("data-science-vm"))
+        own = own or bool(self.network.runners)
         ours = not (self.network.virtual_network or self.network.hub_firewall)
         return self.private and own and ours
 

@@ -23,17 +23,6 @@ class Stack:
     place: Place | None = None
 
 
-def parse(name: str, text: str) -> Stack:
-    """The stack of a file's text; one that cannot be read says nothing of others."""
-    try:
-        document = documents.parse(text, f"{FOLDER}/Pulumi.{name}.yaml")
-    except Refused:
-        return Stack(name, makes_registry=False)
-    mode, stack = (document.get(*_REGISTRY, key) for key in ("mode", "stack"))
-    place = document.place(*_REGISTRY)
-    return Stack(name, mode == "create", str(stack or "") if mode == "use" else "", place)
-
-
 def names(folder: Path) -> tuple[str, ...]:
     """The stacks that have a file in the folder, by name."""
     files = folder.glob("Pulumi.*.yaml")
@@ -41,14 +30,18 @@ def names(folder: Path) -> tuple[str, ...]:
 
 
 def read(folder: Path) -> Mapping[str, Stack]:
-    """Every stack of the folder by its name; one whose file is no text says nothing of others."""
-    texts = {name: folder / f"Pulumi.{name}.yaml" for name in names(folder)}
-    return {
-        name: parse(name, path.read_text(encoding="utf-8-sig", errors="replace"))
-        if path.is_file()
-        else Stack(name, makes_registry=False)
-        for name, path in texts.items()
-    }
+    """Every stack of the folder by its name; one that cannot be read says nothing of others."""
+    return {name: _stack(name, folder / f"Pulumi.{name}.yaml") for name in names(folder)}
+
+
+def _stack(name: str, path: Path) -> Stack:
+    try:
+        document = documents.read(path, f"{FOLDER}/{path.name}")
+    except Refused:
+        return Stack(name, makes_registry=False)
+    mode, stack = (document.get(*_REGISTRY, key) for key in ("mode", "stack"))
+    place = document.place(*_REGISTRY)
+    return Stack(name, mode == "create", str(stack or "") if mode == "use" else "", place)
 
 
 def environments(folder: Path) -> tuple[str, ...]:

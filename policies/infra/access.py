@@ -108,18 +108,6 @@ def _not_on_group(items: Sequence[Item], limits: Limits) -> StackFindings:
             yield item, "is granted on the resource group, not on one resource"
 
 
-@RULES.stack("known-principals", "Roles are of identities of the stack, or listed people.", "own")
-def _principals(items: Sequence[Item], limits: Limits) -> StackFindings:
-    identities = {item.urn for item in items if item.kind == Kind.IDENTITY}
-    listed = {principal.lower() for principal in limits.principals}
-    for item in items:
-        principal, sources = str(item.at("principalId", "")), item.sources("principalId")
-        if item.kind != Kind.ROLE_ASSIGNMENT or (sources and sources <= identities):
-            continue
-        if principal.lower() not in listed:
-            yield item, f"is of {principal}, which is not in `principals` of limits.yml"
-
-
 @RULES.stack("role-once", "A principal has a role on a scope once.", "own")
 def _once(items: Sequence[Item], limits: Limits) -> StackFindings:
     """Azure refuses the second assignment (RoleAssignmentExists), whatever its name or condition.
@@ -168,6 +156,7 @@ def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
     """
     accounts = sources_of(items, Kind.WORKSPACE, "storageAccount")
     own = sources_of(items, Kind.WORKSPACE, "identity")
+    clusters = sources_of(items, Kind.COMPUTE, "identity")
     releases = sources_of(
         *(items, Kind.CREDENTIAL, "resourceName"),
         lambda of: str(of.at("subject", "")).endswith("-release"),
@@ -192,6 +181,8 @@ def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
                 yield item, f"writes `{RELEASES}`, where the audit log is"
             elif not (match["below"] or match["apart"] or is_of_releases):
                 yield item, f"reads and writes `{COLLECTED}`, where requests of callers are"
+        elif not principals or not principals <= clusters:
+            yield item, "writes the lake, which only clusters do"
 
 
 @RULES.stack(
@@ -213,10 +204,13 @@ def _locks(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack("compute-own-identity", "Each cluster has an identity that nothing else uses.", "own")
 def _shared_identities(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """The rights of a job are those of its cluster's identity, so nothing else may share it."""
+    """The rights of a job are those of its cluster's identity, so nothing else may share it;
+    endpoints share one among themselves.
+    """
     for users in users_of(items, _HOLDERS, "identity").values():
+        kinds = {user.kind for user in users}
         for item in users if len(users) > 1 else ():
-            if item.kind == Kind.COMPUTE:
+            if item.kind == Kind.COMPUTE or (item.kind == Kind.ENDPOINT and len(kinds) > 1):
                 others = ", ".join(f"`{user.name}`" for user in users if user is not item)
                 yield item, f"shares its identity with {others}"
 

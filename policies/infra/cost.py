@@ -27,6 +27,37 @@ def _max_nodes(item: Item, limits: Limits) -> Iterator[str]:
         yield f"`maxNodeCount` is {nodes}, at most {limits.max_nodes} here"
 
 
+@RULES.stack("cost-gpu-nodes", "All clusters together stay within the limit of GPU nodes.", "own")
+def _gpu_nodes(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """Nodes are dedicated unless they are spot."""
+    total = dedicated = 0.0
+    for item in items:
+        size = str(item.at("properties.properties.vmSize", ""))
+        if item.kind != Kind.COMPUTE or not GPU.match(size):
+            continue
+        stated = item.at(f"{_SCALE}.maxNodeCount", 1)
+        nodes = stated if isinstance(stated, int | float) else math.inf
+        total += nodes
+        if total > limits.max_gpu_nodes:
+            yield (
+                item,
+                f"brings GPU nodes to {total:g}, at most {limits.max_gpu_nodes} in the stack",
+            )
+        if is_cluster(item) and item.at("properties.properties.vmPriority") != "LowPriority":
+            dedicated += nodes
+            if dedicated > (most := limits.max_dedicated_gpu_nodes):
+                yield item, f"brings dedicated GPU nodes to {dedicated:g}, at most {most}: use spot"
+
+
+@RULES.resource("cost-budget-size", "The budget is within the limit.", "own", Kind.BUDGET)
+def _budget_size(item: Item, limits: Limits) -> Iterator[str]:
+    amount = item.at("amount")
+    if not isinstance(amount, int | float) or amount > limits.max_budget:
+        yield f"`amount` is {amount}, at most {limits.max_budget} here"
+    if item.at("filter") or item.at("timeGrain", "Monthly") != "Monthly":
+        yield "`filter` or `timeGrain`: it does not count the cost of everything in each month"
+
+
 @RULES.resource(
     "cost-scale-to-zero", "Clusters without work have no nodes.", "CKV_AZURE_150", Kind.COMPUTE
 )
@@ -83,7 +114,8 @@ def _warns(notification: Item) -> bool:
     """Whether somebody is warned before the whole budget is spent."""
     percent = notification.at("threshold")
     contacts = notification.at("contactEmails") or notification.at("contactGroups")
-    in_time = isinstance(percent, int | float) and percent <= 100
+    exceeds = str(notification.at("operator", "GreaterThan")).startswith("GreaterThan")
+    in_time = isinstance(percent, int | float) and percent <= 100 and exceeds
     return bool(notification.at("enabled") is True and in_time and contacts)
 
 

@@ -66,21 +66,20 @@ def _push(items: Sequence[Item], limits: Limits) -> StackFindings:
 def _retention(item: Item, limits: Limits) -> Iterator[str]:
     if item.at("policies.retentionPolicy.status") != "enabled":
         yield "`policies.retentionPolicy.status` must be enabled"
+    days = item.at("policies.retentionPolicy.days", 7)
+    if not isinstance(days, int) or not limits.min_image_days <= days <= 365:
+        yield f"`policies.retentionPolicy.days` is {days}, from {limits.min_image_days} to 365 here"
     if item.at("policies.softDeletePolicy.status") == "enabled":
         yield "Azure rejects `retentionPolicy` together with `softDeletePolicy`"
 
 
-@RULES.resource(
+# Private endpoints, retention and scanning need it.
+RULES.resource(
     "registry-sku",
     "The registry can be private and have its images scanned.",
     "CKV_AZURE_163",
     Kind.CONTAINER_REGISTRY,
-)
-def _sku(item: Item, limits: Limits) -> Iterator[str]:
-    if item.at("sku.name") != "Premium":
-        yield "`sku.name` must be Premium: private endpoints, retention and scanning need it"
-
-
+).must("sku.name", "Premium")
 RULES.resource(
     "registry-admin",
     "The registry has no administrator's password.",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, get_type_hints
@@ -17,8 +17,24 @@ from ml.core.settings import CLOSED
 
 FILE = ROOT / "policies/infra/limits.yml"
 BASE = "default"
-# Beyond these a limit limits nothing: the cost of a thousand nodes, and a day of idle ones.
-MOST_NODES, MOST_IDLE_MINUTES = 1000, 1440
+# Beyond these a limit limits nothing: a budget that nobody reads, a day of idle nodes.
+MOST_NODES, MOST_IDLE_MINUTES, MOST_BUDGET, MOST_GB = 100, 1440, 1_000_000, 1000
+# What an environment may do without: public addresses, copies, alerts. Any other rule needs a
+# waiver, which names a resource and ends.
+ADVISABLE = frozenset(
+    (
+        *("workspace-public-access", "workspace-isolation", "workspace-outbound-endpoint"),
+        *("private-endpoints", "private-names", "workspace-names", "endpoint-public-access"),
+        *("storage-public-access", "storage-default-deny", "storage-redundancy", "data-kept"),
+        *("storage-defender", "vault-public-access", "vault-firewall", "registry-public-access"),
+        *("registry-zones", "redis-public-access", "redis-replicated", "assets-public-access"),
+        *("alerts", "diagnostics"),
+    )
+)
+# A host or an e-mail address, without wildcards.
+_HOST = r"^[A-Za-z0-9][A-Za-z0-9.@+_-]*\.[A-Za-z]{2,}$"
+Count = Annotated[int, Field(ge=0, le=MOST_NODES)]
+Days = Annotated[int, Field(ge=1, le=730)]
 
 
 @dataclass(frozen=True)
@@ -27,12 +43,14 @@ class Limits:
 
     `given` are the ids of resources that its stack may use although no stack makes them, and of
     groups of them; `dns_by_policy`: Azure Policy registers the names of private endpoints;
-    `principals` are the object ids of the people and groups that may have roles.
+    `principals` are the object ids of the people and groups that may have roles; `hosts` the hosts
+    and e-mail addresses that alerts and connections may reach; `tenants` those of all resources.
+    The numbers bound a resource, or where they say so the whole stack.
     """
 
     __pydantic_config__ = CLOSED
 
-    max_nodes: Annotated[int, Field(ge=0, le=MOST_NODES)]
+    max_nodes: Count
     idle_minutes: Annotated[int, Field(ge=0, le=MOST_IDLE_MINUTES)]
     gpu_sizes: tuple[str, ...]
     regions: tuple[str, ...]
@@ -42,6 +60,21 @@ class Limits:
     dns_by_policy: bool
     principals: tuple[str, ...]
     redis_sizes: tuple[str, ...] = ()
+    hosts: tuple[Annotated[str, Field(pattern=_HOST)], ...] = ()
+    tenants: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()  # whose workflows sign in
+    reviewers: tuple[str, ...] = ()  # who approve deployments; without any nobody has to
+    registries: tuple[str, ...] = ()  # shared Azure ML registries, by name
+    max_gpu_nodes: Count = 0  # of all clusters
+    max_dedicated_gpu_nodes: Count = 0  # of all clusters, not spot
+    max_budget: Annotated[int, Field(ge=0, le=MOST_BUDGET)] = 0  # a month
+    max_log_gb: Annotated[int, Field(ge=1, le=MOST_GB)] = 1  # a day
+    max_alert_threshold: Annotated[int, Field(ge=1, le=10_000)] = 100
+    max_key_days: Days = 90  # between rotations
+    min_log_days: Days = 90
+    min_data_days: Days = 90  # before data may be deleted
+    min_image_days: Days = 30  # before an untagged image is deleted
+    min_restore_days: Days = 30  # in which a deletion can be undone
 
     def knows(self, id: str) -> bool:
         """Whether a resource id is a listed one, or of something in it; Azure ignores case."""
@@ -49,8 +82,12 @@ class Limits:
         return any(here.startswith(f"{listed.rstrip('/')}/".lower()) for listed in self.given)
 
 
-def load(rules: Collection[str], file: Path = FILE) -> Mapping[str, Limits]:
-    """Limits by environment, `default` included; `rules` are the names that `advice` may have.
+def load(
+    rules: Collection[str], file: Path = FILE, own: Collection[str] = ()
+) -> Mapping[str, Limits]:
+    """Limits by environment, `default` included.
+
+    `advice` may name those of the `rules` that are in `ADVISABLE`, or the fork's `own`.
 
     An environment states what differs from `default`, or `{}`. Raises Refused with every problem
     of the file.
@@ -62,12 +99,26 @@ def load(rules: Collection[str], file: Path = FILE) -> Mapping[str, Limits]:
         Problem(
             "wrong-value",
             f"`{name}.advice` names `{rule}`",
-            "the name of a rule",
+            "the name of a rule" if rule not in rules else f"one of {', '.join(sorted(ADVISABLE))}",
+            "" if rule not in rules else "for one resource and a time: policies/infra/waivers.yml",
             place=document.place(name, "advice"),
         )
         for name, stated in differences.items()
         for rule in stated.get("advice", ())
-        if rule not in rules
+        if rule not in rules or rule not in ADVISABLE | {*own}
+    ]
+    folder = file.parents[2] / "infra"
+    stacks = [path.name.split(".")[1] for path in sorted(folder.glob("Pulumi.*.yaml"))]
+    problems += [
+        Problem(
+            "unknown-stack",
+            f"`{name}` has no stack file",
+            f"one of {', '.join([BASE, *stacks])}",
+            f"correct the name, or add infra/Pulumi.{name}.yaml",
+            place=document.place(name),
+        )
+        for name in differences
+        if stacks and name not in (BASE, *stacks)
     ]
     if problems:
         raise Refused(*problems)
@@ -84,22 +135,15 @@ def strictest(limits: Mapping[str, Limits]) -> Limits:
     """Of each limit the tightest that any environment has, for an environment without limits."""
     every = list(limits.values())
 
-    def common(lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-        first, *others = lists
-        return tuple(name for name in first if all(name in other for other in others))
+    def tightest(name: str) -> Any:
+        first, *others = values = [getattr(each, name) for each in every]
+        if name == "tags":
+            return tuple(dict.fromkeys(tag for value in values for tag in value))
+        if isinstance(first, tuple):
+            return tuple(one for one in first if all(one in other for other in others))
+        return max(values) if name.startswith("min_") else min(values)
 
-    return Limits(
-        max_nodes=min(each.max_nodes for each in every),
-        idle_minutes=min(each.idle_minutes for each in every),
-        gpu_sizes=common(each.gpu_sizes for each in every),
-        regions=common(each.regions for each in every),
-        tags=tuple(dict.fromkeys(tag for each in every for tag in each.tags)),
-        advice=common(each.advice for each in every),
-        given=common(each.given for each in every),
-        dns_by_policy=all(each.dns_by_policy for each in every),
-        principals=common(each.principals for each in every),
-        redis_sizes=common(each.redis_sizes for each in every),
-    )
+    return Limits(**{field.name: tightest(field.name) for field in fields(Limits)})
 
 
 def environment(urn: str) -> str:

@@ -11,8 +11,6 @@ LOGGED = (
     *(Kind.WORKSPACE, Kind.ENDPOINT, Kind.ML_REGISTRY, Kind.VAULT, Kind.CONTAINER_REGISTRY),
     *(Kind.BLOB_SERVICE, Kind.LOGS, Kind.NETWORK, Kind.SECURITY_GROUP, Kind.REDIS_DATABASE),
 )
-_SHORTEST_RETENTION = 30  # days
-
 
 RULES = Rules()
 
@@ -58,11 +56,26 @@ def _has_receiver(key: str, value: object) -> bool:
     return key.endswith("Receivers") and isinstance(value, list) and bool(value)
 
 
-@RULES.resource("logs-kept", "Logs are kept for 30 days or more.", "own", Kind.LOGS)
+@RULES.resource("alert-fires", "An alert can fire.", "own", Kind.ALERT)
+def _fires(item: Item, limits: Limits) -> Iterator[str]:
+    for criterion in item.each("criteria.allOf"):
+        if criterion.at("criterionType") == "DynamicThresholdCriterion":
+            continue
+        threshold, most = criterion.at("threshold"), limits.max_alert_threshold
+        if not isinstance(threshold, int | float) or threshold > most:
+            yield f"`threshold` is {threshold}, at most {most} here"
+        if not str(criterion.at("operator")).startswith("GreaterThan"):
+            yield f"`operator` is {criterion.at('operator')}, must be GreaterThan"
+
+
+@RULES.resource("logs-kept", "Logs are kept long enough, below a cap.", "own", Kind.LOGS)
 def _retention(item: Item, limits: Limits) -> Iterator[str]:
-    days = item.at("retentionInDays")
-    if not isinstance(days, int) or days < _SHORTEST_RETENTION:
-        yield f"`retentionInDays` is {days}, at least {_SHORTEST_RETENTION}"
+    days, cap = item.at("retentionInDays"), item.at("workspaceCapping.dailyQuotaGb")
+    if not isinstance(days, int) or days < limits.min_log_days:
+        yield f"`retentionInDays` is {days}, at least {limits.min_log_days} here"
+    # Azure takes -1 for no cap, and drops what comes after it.
+    if not isinstance(cap, int | float) or not 1 <= cap <= limits.max_log_gb:
+        yield f"`workspaceCapping.dailyQuotaGb` is {cap}, from 1 to {limits.max_log_gb} here"
 
 
 @RULES.resource(
@@ -79,3 +92,9 @@ def _insights(item: Item, limits: Limits) -> Iterator[str]:
 RULES.resource("logs-local-auth", "Logs cannot be written by key.", "own", Kind.LOGS).must(
     "features.disableLocalAuth", True, default=False
 )
+RULES.resource(
+    "insights-local-auth", "Metrics cannot be written by key.", "own", Kind.APPLICATION_INSIGHTS
+).must("disableLocalAuth", True, default=False)
+RULES.resource(
+    "insights-masked", "Addresses of callers are masked.", "own", Kind.APPLICATION_INSIGHTS
+).must("disableIpMasking", False, default=False)

@@ -34,7 +34,28 @@ _REGISTRY = re.compile("/providers/Microsoft.MachineLearningServices/registries/
 _ELSEWHERE = "another stack"
 
 
+# Service tags behind which nobody rents a place of its own (virtual-network/service-tags-overview,
+# how-to-access-azureml-behind-firewall). Those below are narrow with a region only.
+_TAGS = frozenset(
+    (
+        *("azureactivedirectory", "azuremachinelearning", "batchnodemanagement", "azuremonitor"),
+        *("azureresourcemanager", "azurefrontdoor", "microsoftcontainerregistry"),
+        *("virtualnetwork", "azureloadbalancer"),
+    )
+)
+_REGIONAL_TAGS = ("storage", "azurekeyvault", "azurecontainerregistry")
+# Subnets whose machines may reach the web: those of people, the builder of images, and runners.
+_WEB = ("security-workstations", "security-builds", "security-runners")
+
+
 RULES = Rules()
+
+
+def is_narrow_tag(tag: str, limits: Limits) -> bool:
+    """Whether a service tag leads to Azure itself, not to what anybody may rent there."""
+    name, _, region = tag.lower().partition(".")
+    regional = name in _REGIONAL_TAGS and region in limits.regions
+    return name in _TAGS or regional or tag in limits.hosts
 
 
 def is_internal(source: str) -> bool:
@@ -105,6 +126,30 @@ def _outbound(item: Item, limits: Limits) -> Iterator[str]:
         if _lower(rule, "access") != "deny" and public and not WEB_PORTS.issuperset(ports):
             target = f"{', '.join(public)} on {', '.join(ports) or 'any port'}"
             yield f"rule `{rule.at('name')}` lets out to {target}, not only to web ports"
+
+
+@RULES.resource(
+    "security-group-tags",
+    "Nodes reach services of Azure, not what others rent there or the web.",
+    "own",
+    Kind.SECURITY_GROUP,
+)
+def _tags(item: Item, limits: Limits) -> Iterator[str]:
+    for rule in item.each("securityRules"):
+        if _lower(rule, "direction") == "inbound" or _lower(rule, "access") == "deny":
+            continue
+        for target in _values(rule, "destinationAddressPrefix", "destinationAddressPrefixes"):
+            is_web = _is_public(target) and item.name in _WEB
+            is_address = not _is_public(target) and target[:1].isdigit()
+            if not (is_web or is_address or is_narrow_tag(target, limits)):
+                yield f"rule `{rule.at('name')}` lets out to {target}, which is not ours alone"
+
+
+@RULES.resource("endpoints-obey", "Private endpoints obey security groups.", "own", Kind.NETWORK)
+def _obey(item: Item, limits: Limits) -> Iterator[str]:
+    policies = [subnet.at("privateEndpointNetworkPolicies") for subnet in item.each("subnets")]
+    if policies and "Enabled" not in policies:
+        yield "`privateEndpointNetworkPolicies` is Enabled in no subnet"
 
 
 def _denies_internet(rule: Item) -> bool:

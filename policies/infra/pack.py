@@ -6,14 +6,15 @@ rules are given plain data, in which an unknown value is a text that no rule all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
 from pulumi_policy import (
     EnforcementLevel,
     Policy,
+    PolicyResource,
     ReportViolation,
     ResourceValidationArgs,
     ResourceValidationPolicy,
@@ -22,11 +23,13 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UnknownValueError
 
+from ml.core import plug_ins
 from policies.infra import (
     access,
     cost,
     features,
     images,
+    known,
     limits,
     monitoring,
     network,
@@ -38,19 +41,48 @@ from policies.infra.limits import Limits
 from policies.infra.rule import AZURE, UNKNOWN, Item, Rule
 from policies.waivers import RuleWaiver, rule_waivers
 
-RULES: tuple[Rule, ...] = (
+# The advisory policies that report what a waiver or limits.yml sets aside.
+SET_ASIDE = "set-aside"
+_RULES: tuple[Rule, ...] = (
     *resources.RULES,
     *workspace.RULES,
     *storage.RULES,
     *images.RULES,
     *access.RULES,
+    *known.RULES,
     *network.RULES,
     *monitoring.RULES,
     *cost.RULES,
     *features.RULES,
 )
-# The advisory policies that report what a waiver or limits.yml sets aside.
-SET_ASIDE = "set-aside"
+
+
+def _own_rules() -> Iterator[Rule]:
+    taken = {rule.name for rule in _RULES} | {SET_ASIDE}
+    for module in plug_ins.load("infrastructure-rules"):
+        names = [rule.name for rule in module.RULES]
+        plug_ins.check_names("rule", names, taken, module)
+        taken |= {*names}
+        for rule in module.RULES:
+            check, stack_check = map(_guarded, (rule.check, rule.stack_check))
+            yield replace(rule, check=check, stack_check=stack_check)
+
+
+def _guarded(check: Callable[..., Iterator[Any]] | None) -> Callable[..., Iterator[Any]] | None:
+    """The check of a plug-in."""
+
+    def judge(*arguments: Any) -> Iterator[Any]:
+        assert check is not None
+        with plug_ins.guarded():
+            found = list(check(*arguments))
+        return iter(found)
+
+    return judge if check else None
+
+
+# The framework's rules, and those of the fork's plug-ins.
+_OWN_RULES = tuple(_own_rules())
+RULES = (*_RULES, *_OWN_RULES)
 
 
 @dataclass(frozen=True)
@@ -75,7 +107,8 @@ class Context:
 def load() -> Context:
     """The limits and waivers of the repository, today; Refused when a file is wrong."""
     rules = [rule.name for rule in RULES]
-    return Context(limits.load(rules), rule_waivers(rules), datetime.now(UTC).date())
+    own = [rule.name for rule in _OWN_RULES]
+    return Context(limits.load(rules, own=own), rule_waivers(rules), datetime.now(UTC).date())
 
 
 def violations(
@@ -88,8 +121,25 @@ def violations(
                 yield _violation(context, rule, item, message)
         elif item is None and rule.stack_check and items:
             stack = limits.of(context.limits, items[0].urn)
-            for member, message in rule.stack_check(items, stack):
-                yield _violation(context, rule, member, message)
+            found = rule.stack_check(items, stack)
+            yield from _merged([(_violation(context, rule, *each), each[1]) for each in found])
+
+
+def _merged(found: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:
+    """One violation for all that a rule says of several resources in the same words.
+
+    A waiver excepts one resource: what it covers is not merged.
+    """
+    resources: dict[str, dict[str, Violation]] = {}
+    for violation, finding in found:
+        if violation.exemption:
+            yield violation
+        else:
+            resources.setdefault(finding, {}).setdefault(violation.item.urn, violation)
+    for violations in resources.values():
+        first, *others = violations.values()
+        more = f" (and of {len(others)} others)" if others else ""
+        yield replace(first, message=f"{first.message}{more}")
 
 
 def _violation(context: Context, rule: Rule, item: Item, finding: str) -> Violation:
@@ -144,20 +194,21 @@ def _policy(context: Context, rule: Rule) -> Policy:
         return StackValidationPolicy(rule.name, title, check_stack)
 
     def check_resource(args: ResourceValidationArgs, report: ReportViolation) -> None:
-        if not rule.kinds or _kind(args.resource_type) in rule.kinds:
+        if not rule.kinds or kind_of(args.resource_type) in rule.kinds:
             _report(violations(context, _item(args), (), [rule]), report)
 
     return ResourceValidationPolicy(rule.name, title, check_resource)
 
 
-def _kind(token: str) -> str:
+def kind_of(token: str) -> str:
+    """The kind of a resource type: `storage:StorageAccount`, for another provider the whole."""
     provider, _, kind = token.partition(":")
     return kind if provider == AZURE else token
 
 
-def _item(args: ResourceValidationArgs) -> Item:
+def _item(args: ResourceValidationArgs | PolicyResource) -> Item:
     return Item(
-        _kind(args.resource_type),
+        kind_of(args.resource_type),
         args.name,
         args.urn,
         plain(args.props),
@@ -168,20 +219,10 @@ def _item(args: ResourceValidationArgs) -> Item:
 
 
 def _items(args: StackValidationArgs) -> list[Item]:
+    uses = (resource.property_dependencies.items() for resource in args.resources)
     return [
-        Item(
-            _kind(resource.resource_type),
-            resource.name,
-            resource.urn,
-            plain(resource.props),
-            {
-                key: tuple(source.urn for source in sources)
-                for key, sources in resource.property_dependencies.items()
-            },
-            tuple(resource.opts.ignore_changes),
-            resource.opts.protect,
-        )
-        for resource in args.resources
+        replace(_item(resource), uses={key: tuple(of.urn for of in sources) for key, sources in by})
+        for resource, by in zip(args.resources, uses, strict=True)
     ]
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from ml.core import documents
 from policies.infra.limits import Limits
-from policies.infra.rule import Item, Kind, Rules, StackFindings
+from policies.infra.rule import Item, Kind, Rules
 
 KINDS = frozenset(Kind)
 # Groups of resources; the rules check their members.
@@ -46,40 +45,6 @@ def _kind(item: Item, limits: Limits) -> Iterator[str]:
 def _own_provider(item: Item, limits: Limits) -> Iterator[str]:
     if item.provider and not item.provider.startswith(_DEFAULT):
         yield f"uses the provider `{item.provider}`, possibly with another subscription"
-
-
-# What leads a stack's data or traffic elsewhere, by kind; `workspace-parts` knows those of a
-# workspace.
-_REFERENCES: Mapping[str, str] = {
-    Kind.PRIVATE_ENDPOINT: "subnet",
-    Kind.COMPUTE: "properties",
-    Kind.WORKSPACE: "serverlessComputeSettings",
-    Kind.DNS_GROUP: "privateDnsZoneConfigs",
-    Kind.DNS_LINK: "virtualNetwork",
-    Kind.DIAGNOSTICS: "workspaceId",
-    Kind.APPLICATION_INSIGHTS: "workspaceResourceId",
-    Kind.NETWORK: "virtualNetworkPeerings",
-    Kind.ROLE_ASSIGNMENT: "scope",
-}
-_SHARED = re.compile("/providers/microsoft.machinelearningservices/registries/([^/]+)", re.I)
-
-
-@RULES.stack("known-resources", "Resources of others are listed in limits.yml.", "own")
-def _known(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """An input that was made from a resource of the stack is known; of any other, each id. The
-    shared registry is a setting of its own, and Azure makes the group of its accounts.
-    """
-    scopes = [str(item.at("scope", "")) for item in items if item.kind == Kind.ROLE_ASSIGNMENT]
-    registries = {match[1].lower() for scope in scopes if (match := _SHARED.search(scope))}
-    groups = tuple(f"/resourcegroups/azureml-rg-{name}_" for name in registries)
-    for item in items:
-        reference = _REFERENCES.get(item.kind, "")
-        if not reference or item.sources(reference):
-            continue
-        for _, id in documents.strings(item.at(reference)):
-            is_shared = _SHARED.search(id) or any(group in id.lower() for group in groups)
-            if id.lower().startswith("/subscriptions/") and not (is_shared or limits.knows(id)):
-                yield item, f"`{reference}` is {id}, which is not `given` in limits.yml"
 
 
 @RULES.resource("known-changes", "Changes made by hand are undone.", "own")

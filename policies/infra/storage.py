@@ -10,22 +10,34 @@ from policies.infra.limits import Limits
 from policies.infra.rule import Item, Kind, Rules, StackFindings, sources_of
 
 FILE_STORAGE = "FileStorage"  # the `kind` of an account that holds NFS shares
+_ACCOUNTS = "storageAccountDetails"
 GEO_REDUNDANT = ("Standard_GRS", "Standard_RAGRS", "Standard_GZRS", "Standard_RAGZRS")
 # DD.HH:MM:SS
 _PERIOD = re.compile(r"(\d+)\.(\d+):(\d+):(\d+)")
 # As long as `storage.sas_hours` of the settings can be.
 _LONGEST_SAS = timedelta(days=7)
-_SHORTEST_RETENTION = 7  # days
+# ISO 8601, in days: a month and a year as long as they can be.
+_DAYS = {"D": 1, "M": 31, "Y": 366}
 
 
 RULES = Rules()
 
 
 @RULES.resource(
-    "storage-redundancy", "Data survives the loss of a region.", "CKV_AZURE_206", Kind.ACCOUNT
+    "storage-redundancy",
+    "Data survives the loss of a region.",
+    "CKV_AZURE_206",
+    Kind.ACCOUNT,
+    Kind.ML_REGISTRY,
 )
 def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
     """Premium files are copied within their region only (storage-files-planning, Redundancy)."""
+    if item.kind == Kind.ML_REGISTRY:
+        for account in (each for one in item.each("regionDetails") for each in one.each(_ACCOUNTS)):
+            stated = account.at("systemCreatedStorageAccount.storageAccountType")
+            if stated not in GEO_REDUNDANT:
+                yield f"`storageAccountType` is {stated}, not one of {', '.join(GEO_REDUNDANT)}"
+        return
     allowed = ("Premium_ZRS",) if item.at("kind") == FILE_STORAGE else GEO_REDUNDANT
     sku = item.at("sku.name")
     if sku not in allowed:
@@ -66,9 +78,9 @@ def _sas_policy(item: Item, limits: Limits) -> Iterator[str]:
 def _soft_delete(item: Item, limits: Limits) -> Iterator[str]:
     for policy in ("deleteRetentionPolicy", "containerDeleteRetentionPolicy"):
         days = item.at(f"{policy}.days", 0)
-        enough = isinstance(days, int) and days >= _SHORTEST_RETENTION
+        enough = isinstance(days, int) and days >= limits.min_restore_days
         if item.at(f"{policy}.enabled") is not True or not enough:
-            yield f"`{policy}` must be enabled, for {_SHORTEST_RETENTION} days or more"
+            yield f"`{policy}` must be enabled, for {limits.min_restore_days} days or more"
     if item.at("deleteRetentionPolicy.allowPermanentDelete", False) is not False:
         yield "`deleteRetentionPolicy.allowPermanentDelete` makes a deletion permanent"
 
@@ -100,8 +112,40 @@ def _defender(items: Sequence[Item], limits: Limits) -> StackFindings:
 @RULES.resource("key-rotation", "Keys are rotated.", "own", Kind.KEY)
 def _rotation(item: Item, limits: Limits) -> Iterator[str]:
     actions = item.each("properties.rotationPolicy.lifetimeActions")
-    if not any(str(action.at("action.type")).lower() == "rotate" for action in actions):
+    rotations = [each for each in actions if str(each.at("action.type")).lower() == "rotate"]
+    if not rotations:
         yield "`properties.rotationPolicy` has no action `rotate`"
+    for rotation in rotations:
+        period = str(rotation.at("trigger.timeAfterCreate", "P1D"))
+        match = re.fullmatch(r"P(\d+)([DMY])", period)
+        if not match or int(match[1]) * _DAYS[match[2]] > limits.max_key_days:
+            yield f"`timeAfterCreate` is {period}, at most {limits.max_key_days} days here"
+
+
+@RULES.resource("key-strength", "Keys are in hardware, and long.", "own", Kind.KEY)
+def _strength(item: Item, limits: Limits) -> Iterator[str]:
+    kind, size = item.at("properties.kty"), item.at("properties.keySize", 2048)
+    if kind != "RSA-HSM" or not isinstance(size, int) or size < 3072:
+        yield f"the key is {kind} of {size} bits, must be RSA-HSM of 3072 or more"
+
+
+@RULES.resource("data-lifetime", "Data is not deleted too early.", "own", Kind.LIFECYCLE)
+def _lifetime(item: Item, limits: Limits) -> Iterator[str]:
+    for rule in item.each("policy.rules"):
+        for part in ("baseBlob", "snapshot", "version"):
+            for days in (rule.at(f"definition.actions.{part}.delete") or {}).values():
+                if not isinstance(days, int | float) or days < limits.min_data_days:
+                    yield (
+                        f"rule `{rule.at('name')}` deletes after {days} days, at least"
+                        f" {limits.min_data_days} here"
+                    )
+
+
+@RULES.resource("vault-restorable", "A deleted secret can be restored.", "own", Kind.VAULT)
+def _restorable(item: Item, limits: Limits) -> Iterator[str]:
+    days = item.at("properties.softDeleteRetentionInDays", 90)
+    if not isinstance(days, int) or days < limits.min_restore_days:
+        yield f"`softDeleteRetentionInDays` is {days}, at least {limits.min_restore_days} here"
 
 
 @RULES.resource(
@@ -169,6 +213,13 @@ RULES.resource(
 RULES.resource(
     "storage-local-users", "Storage has no local users.", "CKV_AZURE_244", Kind.ACCOUNT
 ).must("isLocalUserEnabled", False, default=True)
+for _path in ("isSftpEnabled", "isNfsV3Enabled"):
+    RULES.resource(
+        f"storage-{_path[2:-7].lower()}", f"Blobs have no {_path[2:-7]}.", "own", Kind.ACCOUNT
+    ).must(_path, False, default=False)
+RULES.resource(
+    "storage-cors", "No web page reads blobs; the studio sets its own.", "own", Kind.BLOB_SERVICE
+).must("cors", None)
 RULES.resource("vault-soft-delete", "Secrets can be restored.", "CKV_AZURE_111", Kind.VAULT).must(
     "properties.enableSoftDelete", True, default=True
 )

@@ -6,13 +6,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from policies.infra.limits import Limits
-from policies.infra.network import is_internal
+from policies.infra.network import is_internal, is_narrow_tag
 from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, is_cluster
 
 # A host, or all hosts of a registered domain; `*.com` does not match.
 _HOST = re.compile(r"(\*\.)?([\w-]+\.)+[\w-]{2,}")
-# Service tags that anybody's services belong to: virtual-network/service-tags-overview.
-_OPEN_TAGS = ("internet", "azurecloud")
+# Domains below which anybody may rent a name, and country codes with a level of their own.
+_RENTED = re.compile(
+    r"(.*\.)?((blob|dfs|file|queue|table|web|z\d+\.web)\.core\.windows\.net|azurewebsites\.net"
+    r"|azure(edge|fd)\.net|cloudapp\.(azure\.com|net)|trafficmanager\.net|windows\.net|azurecr\.io"
+    r"|(github|gitlab)\.io|amazonaws\.com|cloudfront\.net|googleapis\.com|appspot\.com|run\.app"
+    r"|herokuapp\.com|netlify\.app|vercel\.app|(pages|workers|fly|r2)\.dev|ngrok(-free)?\.(io|app)"
+    r"|(r2\.cloudflarestorage|backblazeb2|digitaloceanspaces|wasabisys|onrender|firebaseapp)\.com"
+    r"|hf\.space|web\.app|azurecontainerapps\.io|azure-api\.net|blob\.storage\.azure\.net)"
+    r"|(co|com|org|net|gov|ac|edu)\.[a-z]{2}"
+)
 # Input of a workspace → the kind of resource that it names. Azure ML creates what is left out, a
 # registry with an administrator's password among them (how-to-use-managed-identities).
 PARTS: Mapping[str, str] = {
@@ -70,6 +78,8 @@ def _isolation(items: Sequence[Item], limits: Limits) -> StackFindings:
             continue
         if not in_subnets:
             yield item, f"`isolationMode` is {mode}, and compute is not in a subnet of ours"
+        elif mode != "Disabled":
+            yield item, f"`isolationMode` is {mode}, and must be Disabled beside a subnet of ours"
         elif not item.at("serverlessComputeSettings.serverlessComputeCustomSubnet"):
             yield item, "`serverlessComputeCustomSubnet` is not set, for jobs that name no cluster"
 
@@ -99,20 +109,25 @@ def _outbound(item: Item, limits: Limits) -> Iterator[str]:
             case "PrivateEndpoint":
                 continue
             case "FQDN":
-                narrow = _HOST.fullmatch(str(target)) is not None
+                narrow = str(target) in limits.hosts or _is_narrow_host(str(target))
             case kind:
-                narrow = kind == "ServiceTag" and _is_narrow(rule)
+                narrow = kind == "ServiceTag" and _is_narrow(rule, limits)
         if not narrow:
             yield f"an outbound rule lets compute reach {target}"
 
 
-def _is_narrow(rule: Item) -> bool:
+def _is_narrow_host(host: str) -> bool:
+    """Whether a host, or all hosts of a domain, belong to somebody who was chosen."""
+    is_host = _HOST.fullmatch(host) is not None
+    return is_host and not _RENTED.fullmatch(host.lower().removeprefix("*."))
+
+
+def _is_narrow(rule: Item, limits: Limits) -> bool:
     """Address prefixes, where there are any, take the place of the service tag."""
     prefixes = rule.at("destination.addressPrefixes", [])
     if prefixes:
         return prefixes != UNKNOWN and all(is_internal(str(prefix)) for prefix in prefixes)
-    tag = str(rule.at("destination.serviceTag", UNKNOWN)).lower()
-    return tag != UNKNOWN and not tag.startswith(_OPEN_TAGS)
+    return is_narrow_tag(str(rule.at("destination.serviceTag", UNKNOWN)), limits)
 
 
 @RULES.resource(
@@ -204,6 +219,15 @@ RULES.resource(
 RULES.resource("compute-node-address", "Nodes have no public address.", "own", Kind.COMPUTE).must(
     "properties.properties.enableNodePublicIp", False, default=True
 )
+RULES.resource(
+    "endpoint-identity", "Endpoints have an identity of the stack.", "own", Kind.ENDPOINT
+).must("identity.type", "UserAssigned")
+RULES.resource("workspace-addresses", "No addresses are excepted.", "own", Kind.WORKSPACE).must(
+    "ipAllowlist", (None, [])
+)
+RULES.resource(
+    "workspace-behind-network", "No public access behind the network.", "own", Kind.WORKSPACE
+).must("allowPublicAccessWhenBehindVnet", False, default=False)
 RULES.resource(
     "endpoint-auth", "Endpoints accept Entra tokens only, not keys.", "own", Kind.ENDPOINT
 ).must("properties.authMode", "AADToken")

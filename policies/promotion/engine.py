@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ml.core import plug_ins
 from policies.promotion import champion_gates, forecast_gates, measurements, provenance
 from policies.promotion.decision import (
     PROPERTIES,
@@ -17,9 +19,25 @@ from policies.promotion.decision import (
     Rule,
 )
 from policies.promotion.evidence import Evidence
-from policies.promotion.gate_settings import Gate, Gates
+from policies.promotion.gate import Gate, Gates
+from policies.promotion.gate_settings import OWN_GATES
 from policies.waivers import GateWaiver
 
+
+def _own(rule: Rule) -> Rule:
+    """The rule of a plug-in: it gets a copy, and any answer but a finding fails."""
+
+    def judge(case: Case, gate: Gate) -> Finding:
+        with plug_ins.guarded():
+            finding = rule(copy.deepcopy(case), copy.deepcopy(gate))
+        if not isinstance(finding, Finding) or finding.verdict not in _OWN_VERDICTS:
+            raise TypeError(f"the plug-in returned {finding!r}, not a Finding that passes or fails")
+        return finding
+
+    return judge
+
+
+_OWN_VERDICTS = ("pass", "fail", "not evaluated")
 RULES: Mapping[str, Rule] = {
     "identity": provenance.identity,
     "attestation": provenance.attestation,
@@ -42,6 +60,7 @@ RULES: Mapping[str, Rule] = {
     "supply-chain": provenance.supply_chain,
     "order": provenance.order,
     "sign-off": provenance.sign_off,
+    **{name: _own(gate.rule) for name, gate in OWN_GATES.items()},
 }
 # The gates that block a version that served here before. It passed the others when it was promoted;
 # what they find today is shown and blocks nothing.

@@ -136,6 +136,19 @@ class Served(Part):
 
 
 @dataclass(frozen=True)
+class Adapter(Part):
+    """The LoRA adapters of a model that was adapted from another one, as the training stated them.
+
+    `adapter_bytes` is the size of their file, `adapter_parameters` their number, `trained_share`
+    the share of all parameters that were trained, with those of other layers.
+    """
+
+    adapter_bytes: Number = field(default=None, metadata={**bounds(1), **OPTIONAL})
+    adapter_parameters: Number = field(default=None, metadata={**bounds(1), **OPTIONAL})
+    trained_share: Number = field(default=None, metadata={**bounds(0, 1), **OPTIONAL})
+
+
+@dataclass(frozen=True)
 class LockedPackage(Part):
     """A package: its version in the lock, the one that is installed, its licence as SPDX."""
 
@@ -196,6 +209,7 @@ class Evidence(Part):
     lineage: Lineage = field(default_factory=Lineage)
     latency: Latency = field(default_factory=Latency)
     serving: Served = field(default_factory=Served, metadata=OPTIONAL)
+    adapter: Adapter = field(default_factory=Adapter, metadata=OPTIONAL)
     supply_chain: SupplyChain = field(default_factory=SupplyChain)
 
     attested: Mapping[str, str] = _computed(default_factory=dict)

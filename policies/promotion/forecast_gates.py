@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ml.measures.schema import Estimate
 from policies.promotion.decision import Case, Finding, Verdict, estimate, real, shown, unsound
-from policies.promotion.gate_settings import Gate
+from policies.promotion.gate import Gate
 
 # The mean scaled error by that of seasonal naive, on the same draws of series.
 _RELATIVE = "relative_mase"

@@ -5,101 +5,46 @@ which may only tighten the floor.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import partial
-from operator import gt, lt, ne
+from operator import gt, lt
 from pathlib import Path
-from types import GenericAlias
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, Field
 
-from ml.core import documents, repository, settings
+from ml.core import documents, plug_ins, repository, settings
 from ml.core.documents import Document
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
+from policies.promotion.gate import (
+    ALLOW_LIST,
+    BOUNDS,
+    CEILINGS,
+    CONFIDENCE,
+    DEMANDS,
+    ENABLED,
+    EQUAL,
+    FLOORS,
+    GUESSES,
+    MODE,
+    ORDER,
+    POINTER,
+    Gate,
+    Gates,
+    Kind,
+    OwnGate,
+    entries_of,
+    maximum,
+    minimum,
+)
 from policies.waivers import GateWaiver, InvalidVersion, Review, check_review, check_waiver, located
 
 FLOOR = ROOT / repository.GATES
-Mode = Literal["enabled", "report-only", "disabled"]
-MODES: tuple[Mode, ...] = ("disabled", "report-only", "enabled")  # from loose to tight
-
-Names = tuple[str, ...]
-Numbers = Mapping[str, float]
-Bounds = Mapping[str, tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of setting: its type, and whether a project's value is looser than the floor's.
-
-    In a mapping (`entries`) each entry is compared with the floor's entry of the same name, and
-    the floor's other entries hold as well. `loosest` is the constraint on the floor's value: beyond
-    it the gate would judge nothing.
-    """
-
-    form: Any
-    looser: Callable[[Any, Any], bool]
-    entries: bool = False
-    loosest: Any = None
-
-
-def _pair(bounds: list[float]) -> tuple[float, ...]:
-    if len(bounds) != 2:
-        raise settings.invalid("[lowest, highest]")
-    return tuple(bounds)
-
-
-def _entries(name_form: str, value: Any, looser: Callable[[Any, Any], bool]) -> Kind:
-    """A mapping whose names have the form that is shown, such as SPLIT.METRIC."""
-
-    def check(name: str) -> str:
-        if name.count(".") != name_form.count("."):
-            raise settings.invalid(f"an entry such as `{name_form}: 0.5`")
-        return name
-
-    form = GenericAlias(dict, (Annotated[str, AfterValidator(check)], value))
-    return Kind(form, looser, entries=True)
-
-
-def _maximum(loosest: float) -> Kind:
-    """A number that bounds from above."""
-    return Kind(_NUMBER, gt, loosest=Field(le=loosest))
-
-
-def _minimum(loosest: float) -> Kind:
-    """A number that bounds from below."""
-    return Kind(_NUMBER, lt, loosest=Field(ge=loosest))
-
-
-_NUMBER = Annotated[float, Field(ge=0)]
-MODE = Kind(Mode, lambda value, floor: MODES.index(value) < MODES.index(floor))
-# Below 0.8 one comparison of five says what is not so. A higher one makes it harder to show that a
-# candidate is better, and also that it is worse on a slice; beyond 0.99 nothing is shown.
-CONFIDENCE = Kind(Annotated[float, Field(ge=0, le=0.99)], lt, loosest=Field(ge=0.8))
-ALLOW_LIST = Kind(Names, lambda value, floor: not set(value) <= set(floor))
-DEMANDS = Kind(Names, lambda value, floor: not set(value) >= set(floor))
-FLOORS = _entries("SPLIT.METRIC", float, lt)
-CEILINGS = _entries("SPLIT.METRIC", float, gt)
-# The widest range of a metric: money in the smallest coin, and no more.
-_VALUE = Annotated[float, Field(ge=-1e12, le=1e12)]
-BOUNDS = _entries(
-    "METRIC",
-    Annotated[list[_VALUE], AfterValidator(_pair)],
-    lambda value, floor: bool(value[0] < floor[0] or value[1] > floor[1]),
-)
-
-# What the floor says holds everywhere: any other value is looser.
-EQUAL = Kind(str, ne)
-GUESSES = Kind(Mapping[str, _VALUE], ne)
-POINTER = Kind(str, lambda value, floor: False)
-ORDER = Kind(Names, ne)
 # The gates that compare with the champion.
 COMPARING = ("non-inferiority", "superiority")
 # The gates that no file turns off.
 ALWAYS = ("attestation", "order")
-ENABLED = Kind(Literal["enabled"], ne)
 # Thresholds of a metric that has no entry in `loosest_at_least` or `loosest_at_most` leave out at
 # least this share of its bounds.
 _SPARED = 0.1
@@ -108,8 +53,8 @@ _SPARED = 0.1
 # is served so much worse is not served.
 _APART: Mapping[str, float] = {"gap": 0.5, "fairness": 0.75}
 
-# Every setting of every gate. The numbers are the loosest that a floor may have.
-SETTINGS: Mapping[str, Mapping[str, Kind]] = {
+# Every setting of every gate of the framework. The numbers are the loosest that a floor may have.
+_SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "identity": {},
     "attestation": {
         **dict.fromkeys(("issuer", "repository", "workflow", "ref"), EQUAL),
@@ -117,13 +62,13 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "triggers": ALLOW_LIST,
         "unattested_allowed_in": ALLOW_LIST,
     },
-    "freshness": {"max_age_days": _maximum(366)},  # the data of last year's season
+    "freshness": {"max_age_days": maximum(366)},  # the data of last year's season
     "completeness": {},
     "recomputed": {},
     "lineage": {"dirty_allowed_in": ALLOW_LIST},
     "format": {"allowed": ALLOW_LIST, "imports": ALLOW_LIST},
     "quality": {
-        "min_count": _minimum(30),  # a mean of fewer has no interval to speak of
+        "min_count": minimum(30),  # a mean of fewer has no interval to speak of
         "bounds": BOUNDS,
         "loosest_at_least": GUESSES,
         "loosest_at_most": GUESSES,
@@ -131,63 +76,76 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "at_most": CEILINGS,
     },
     # A mean of fewer has no interval to speak of.
-    "gap": {"at_most": CEILINGS, "min_count_beside_folds": _minimum(30)},
+    "gap": {"at_most": CEILINGS, "min_count_beside_folds": minimum(30)},
     "leakage": {
         "checks": DEMANDS,
         # Rows that are shared, say; a check of the floor has its own bound there.
-        "at_most": _entries("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
-        "warn_from": _entries("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
+        "at_most": entries_of("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
+        "warn_from": entries_of("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
     },
     "first-promotion": {},
     "non-inferiority": {
-        "margin": _maximum(0.2),  # a fifth of the scale is another model
-        "spreads": _entries("METRIC", Annotated[float, Field(gt=0, le=10)], gt),
+        "margin": maximum(0.2),  # a fifth of the scale is another model
+        "spreads": entries_of("METRIC", Annotated[float, Field(gt=0, le=10)], gt),
         "confidence": CONFIDENCE,
         "splits": DEMANDS,
-        "slice_min_count": _maximum(1000),  # smaller slices are not judged
+        "slice_min_count": maximum(1000),  # smaller slices are not judged
         "slices": DEMANDS,
     },
     "superiority": {"confidence": CONFIDENCE},
     # Intervals that promise 0.8 and contain fewer than half, or nearly all, tell nothing.
-    "forecasting": {"min_coverage": _minimum(0.5), "max_coverage": _maximum(0.95)},
+    "forecasting": {"min_coverage": minimum(0.5), "max_coverage": maximum(0.95)},
     "fairness": {
         "dimensions": DEMANDS,
-        "min_count": _maximum(1000),  # smaller slices are not compared
-        "at_most": _entries("DIMENSION.METRIC", float, gt),
-        "ratio_at_least": _entries("DIMENSION.METRIC", Annotated[float, Field(gt=0, le=1)], lt),
+        "min_count": maximum(1000),  # smaller slices are not compared
+        "at_most": entries_of("DIMENSION.METRIC", float, gt),
+        "ratio_at_least": entries_of("DIMENSION.METRIC", Annotated[float, Field(gt=0, le=1)], lt),
         "unreviewed_allowed_in": ALLOW_LIST,
     },
     "explainability": {
-        "min_rows": _minimum(30),  # a mean of fewer says nothing
-        "max_share": _maximum(0.99),  # beyond it one feature is the answer
-        "max_error": _maximum(0.01),  # contributions add up to the prediction
-        "max_error_single": _maximum(0.01),
-        "max_error_permuted": _maximum(0.5),  # beyond it a share is anything
+        "min_rows": minimum(30),  # a mean of fewer says nothing
+        "max_share": maximum(0.99),  # beyond it one feature is the answer
+        "max_error": maximum(0.01),  # contributions add up to the prediction
+        "max_error_single": maximum(0.01),
+        "max_error_permuted": maximum(0.5),  # beyond it a share is anything
         "single_precision": ALLOW_LIST,
         "unreviewed_allowed_in": ALLOW_LIST,
     },
     "serving": {
-        "min_rows": _minimum(30),  # fewer show few of the values that a column may have
-        "tolerance": _maximum(0.0001),
-        "tolerance_single": _maximum(0.001),  # numbers of single precision have seven digits
+        "min_rows": minimum(30),  # fewer show few of the values that a column may have
+        "tolerance": maximum(0.0001),
+        "tolerance_single": maximum(0.001),  # numbers of single precision have seven digits
         "single_precision": ALLOW_LIST,
         "prediction": POINTER,
     },
     "latency": {
-        "p95_ms": _maximum(180_000),  # the longest request of a managed endpoint
-        "min_requests": _minimum(20),  # of fewer the 95th percentile is the slowest
+        "p95_ms": maximum(180_000),  # the longest request of a managed endpoint
+        "min_requests": minimum(20),  # of fewer the 95th percentile is the slowest
         "other_hardware_allowed_in": ALLOW_LIST,
     },
     "supply-chain": {
         "licences": ALLOW_LIST,
         "reviewed": ALLOW_LIST,
-        "max_advisory_age_days": _maximum(31),  # exploits come within days
-        "min_advisories": _minimum(1000),  # osv.dev had as many in 2021
+        "max_advisory_age_days": maximum(31),  # exploits come within days
+        "min_advisories": minimum(1000),  # osv.dev had as many in 2021
         "unchecked_allowed_in": ALLOW_LIST,
     },
     "order": {"environments": ORDER, "unordered": ALLOW_LIST},
     "sign-off": {},
 }
+
+
+def _own_gates() -> Mapping[str, OwnGate]:
+    own: dict[str, OwnGate] = {}
+    for module in plug_ins.load("gates"):
+        plug_ins.check_names("gate", module.GATES, [*_SETTINGS, *own], module)
+        own |= module.GATES
+    return own
+
+
+# The gates of the fork's plug-ins, by name.
+OWN_GATES = _own_gates()
+SETTINGS = {**_SETTINGS, **{name: gate.settings for name, gate in OWN_GATES.items()}}
 
 
 def _kind(gate: str, setting: str) -> Kind:
@@ -223,41 +181,6 @@ _PROJECT_FILE = settings.mapping(
         "invalid_versions": NotRequired[tuple[InvalidVersion, ...]],
     }
 )
-
-
-@dataclass(frozen=True)
-class Gate:
-    """One gate as it applies to a project."""
-
-    name: str
-    mode: Mode
-    settings: Mapping[str, object]
-    waivers: tuple[GateWaiver, ...] = ()
-    reviews: tuple[Review, ...] = ()
-    invalid_versions: tuple[InvalidVersion, ...] = ()
-
-    def number(self, setting: str) -> float:
-        """A maximum or a minimum."""
-        return cast(float, self.settings[setting])
-
-    def text(self, setting: str) -> str:
-        """A text that the floor fixes."""
-        return cast(str, self.settings[setting])
-
-    def names(self, setting: str) -> Names:
-        """An allow-list or a list of demands."""
-        return cast(Names, self.settings[setting])
-
-    def numbers(self, setting: str) -> Numbers:
-        """Floors or ceilings by the name of the entry."""
-        return cast(Numbers, self.settings[setting])
-
-    def bounds(self, setting: str) -> Bounds:
-        """The lowest and the highest value that a metric can have, by its name."""
-        return cast(Bounds, self.settings[setting])
-
-
-Gates = Mapping[str, Gate]
 
 
 def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:

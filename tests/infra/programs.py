@@ -18,6 +18,7 @@ from infra.preview.capture import Capture
 from infra.preview.engine import Ask
 from infra.preview.runner import Runner, runner
 from ml.core.imports import ROOT
+from policies.infra.pack import Context
 
 _OF_AZURE = (
     "/subscriptions/6f8d2c1e-0000-4000-8000-000000000000/resourceGroups/azureml-rg-mlplat-shared_1/"
@@ -78,9 +79,11 @@ def capture(
     return _runner().capture(stack, root=root, config=config, ask=ask, bare=bare)
 
 
-def captures(stacks: Sequence[str], *, root: Path = ROOT) -> list[Capture]:
-    """A run of each stack's program, with the findings of its policies."""
-    return programs.captures(_runner(), stacks, root=root)
+def captures(
+    stacks: Sequence[str], *, root: Path = ROOT, context: Context | None = None
+) -> list[Capture]:
+    """A run of each stack's program, with the findings of the policies."""
+    return programs.captures(_runner(), stacks, root=root, context=context)
 
 
 @functools.cache

@@ -24,14 +24,20 @@ from ml.core.errors import Refused
 from policies.infra import limits, pack
 from policies.infra.limits import Limits
 from policies.infra.pack import RULES, Context, plain, violations
-from policies.infra.rule import UNKNOWN, Item
+from policies.infra.rule import UNKNOWN, Item, Rule
 from policies.waivers import RuleWaiver, rule_waivers
 
 CASES = yaml.load(Path(__file__).with_name("infra_rules.yml").read_text(), LOADER)
 TODAY = date(2026, 6, 1)
 NAMES = [rule.name for rule in RULES]
 LIMITS = limits.load(NAMES)
-STRICT = Context({"default": LIMITS["default"]}, (), TODAY)
+KNOWN: dict[str, Any] = {
+    "hosts": ("ada@example.com",),
+    "repositories": ("contoso/models",),
+    "reviewers": ("contoso/ml", "ada"),
+    "registries": ("R",),
+}
+STRICT = Context({"default": replace(LIMITS["default"], **KNOWN)}, (), TODAY)
 WAIVER = RuleWaiver(
     rule="vault-firewall",
     environment="staging",
@@ -240,7 +246,7 @@ def test_the_stacks_of_the_template_have_their_own_limits() -> None:
 
 
 ALL = (
-    "{max_nodes: 1, idle_minutes: 1, gpu_sizes: [], regions: [], tags: [], advice: [storage-tls], "
+    "{max_nodes: 1, idle_minutes: 1, gpu_sizes: [], regions: [], tags: [], advice: [data-kept], "
     "given: [], dns_by_policy: false, principals: []}"
 )
 
@@ -264,6 +270,15 @@ ALL = (
         (f"default: {ALL}\nprod:", "limits.yml:2: `prod` is empty"),
         (f"default: {ALL}\nprod: {{advice: [storage-tsl]}}", "limits.yml:2: .*`storage-tsl`"),
         (
+            f"default: {ALL}\nprod: {{advice: [storage-tls]}}",
+            "(?s)limits.yml:2: .*one of alerts, .*",
+        ),
+        (f"default: {ALL}\nprod: {{max_nodes: 1000}}", "`prod.max_nodes` is 1000"),
+        (f"default: {ALL}\nprod: {{max_budget: 9999999}}", "`prod.max_budget` is 9999999"),
+        (f"default: {ALL}\nprod: {{min_log_days: 0}}", "`prod.min_log_days` is 0"),
+        (f"default: {ALL}\nprod: {{hosts: ['*']}}", "limits.yml:2: `prod.hosts"),
+        (f"default: {ALL}\nprod: {{hosts: ['*.example.com']}}", "limits.yml:2: `prod.hosts"),
+        (
             f"default: {ALL}\nprod: {{}}\ndev: {{}}\nprod: {{max_nodes: 99}}",
             "limits.yml:4: `prod` is here and on line 2",
         ),
@@ -275,7 +290,45 @@ def test_wrong_limits_are_refused(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "limits.yml"
     file.write_text(text)
     with pytest.raises(Refused, match=said):
-        limits.load(["storage-tls"], file)
+        limits.load(["storage-tls", "data-kept"], file)
+
+
+def test_limits_of_a_misspelt_environment_are_refused(tmp_path: Path) -> None:
+    """Its stack would have the strictest limits, or those of `default`."""
+    for folder in ("infra", "policies/infra"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "infra/Pulumi.prod.yaml").touch()
+    file = tmp_path / "policies/infra/limits.yml"
+    file.write_text(f"default: {ALL}\nprod: {{}}\n")
+    assert limits.load(["data-kept"], file).keys() == {"default", "prod"}
+    file.write_text(f"default: {ALL}\npord: {{}}\n")
+    with pytest.raises(Refused, match="`pord` has no stack file") as refused:
+        limits.load(["data-kept"], file)
+    assert "limits.yml:2" in str(refused.value)
+
+
+def test_a_fork_may_make_its_own_rules_advice(tmp_path: Path) -> None:
+    file = tmp_path / "limits.yml"
+    file.write_text(f"default: {ALL}\nprod: {{advice: [log-cap]}}\n")
+    assert limits.load(["data-kept", "log-cap"], file, own=["log-cap"])["prod"].advice == (
+        "log-cap",
+    )
+    with pytest.raises(Refused, match="log-cap"):
+        limits.load(["data-kept", "log-cap"], file)
+
+
+def test_a_waiver_of_one_resource_covers_no_other() -> None:
+    """A rule's finding in several resources is one rejection; the waived resource is apart."""
+    rule = Rule(
+        "same", "Same.", "own", stack_check=lambda items, _: ((one, "is so") for one in items)
+    )
+    items = [_item("keyvault:Vault", {}, stack="prod", name=name) for name in ("a", "b", "c")]
+    waiver = replace(WAIVER, rule="same", environment="prod", resource="a")
+    found = [*violations(Context(STRICT.limits, (waiver,), TODAY), None, items, [rule])]
+    assert [(one.item.name, one.message, bool(one.exemption)) for one in found] == [
+        ("a", "a: is so", True),
+        ("b", "b: is so (and of 1 others)", False),
+    ]
 
 
 def _firewall(stack: str, name: str = "vault", today: date = TODAY) -> pack.Violation:

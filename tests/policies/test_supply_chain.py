@@ -284,19 +284,19 @@ def test_what_the_evidence_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Packages, the SBOM's hash, and advisories where there is a source; nothing without a lock."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("")
-    assert evidence.supply_chain() == ({}, "")
+    assert evidence.supply_chain(tmp_path) == ({}, "")
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements/main.lock").write_text(f"numpy=={version('numpy')}\n")
-    stated, bill = evidence.supply_chain()
+    stated, bill = evidence.supply_chain(tmp_path)
     assert "numpy" in bill and "advisories" not in stated
     affected = {**record(), "affected": [{"package": {"ecosystem": "PyPI", "name": "numpy"}}]}
     monkeypatch.setenv("MLOPS_ADVISORIES", str(source(tmp_path / "osv", affected)))
-    found = evidence.supply_chain()[0]
+    found = evidence.supply_chain(tmp_path)[0]
     assert found["advisories"] == [f"PYSEC-1: numpy {version('numpy')}"]
     assert found["as_of"] == "2025-05-30T00:00:00+00:00"
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "none"))
     with pytest.raises(Refused) as raised:
-        evidence.supply_chain()
+        evidence.supply_chain(tmp_path)
     assert raised.value.problems[0].code == "no-advisories"
 
 
@@ -325,7 +325,7 @@ def test_advisories_are_looked_up_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 def today(chain: SupplyChain) -> SupplyChain:
     """The supply chain with today's advisories."""
-    return evidence.with_advisories(Evidence(supply_chain=chain)).supply_chain
+    return evidence.with_advisories(Path(), Evidence(supply_chain=chain)).supply_chain
 
 
 def at(day: str) -> datetime:

@@ -243,6 +243,35 @@ def test_state_in_a_region_without_a_pair_stays_in_its_zones(cloud: Cloud) -> No
         assert make[make.index("--sku") + 1] == copies
 
 
+def test_the_variables_name_a_workspace_that_was_adopted() -> None:
+    one = load("dev")
+    adopted = replace(one, workspace=replace(one.workspace, name="Team_Workspace-1"))
+    (words,) = {
+        step.value
+        for step in steps([adopted])
+        if step.name.endswith("train-AZUREML_WORKSPACE_NAME")
+    }
+    assert words == "Team_Workspace-1"
+
+
+def with_runners(*labels: str) -> list[Settings]:
+    return [
+        replace(one, network=replace(one.network, runners=label))
+        for one, label in zip(ENVIRONMENTS, labels, strict=True)
+    ]
+
+
+def test_the_label_of_runners_is_stored_once_their_network_is_there(cloud: Cloud) -> None:
+    """Before, the deployment that makes the network would wait for them."""
+    assert by_names(cloud, with_runners("", "ml-private"))["RUNNER"] == "missing"
+    provisioned(cloud)
+    assert by_names(cloud, with_runners("", "ml-private"))["RUNNER"] == "created"
+    assert cloud.state["things"][f"variables {ENVIRONMENTS[0].github} "] == {"RUNNER": "ml-private"}
+    assert by_names(cloud, with_runners("", "ml-private"))["RUNNER"] == "exists"
+    with pytest.raises(Refused, match="runners are labelled a, b"):
+        steps(with_runners("a", "b"))
+
+
 def test_the_deployer_may_set_declared_locks(cloud: Cloud) -> None:
     """Neither a Contributor nor a role administrator may; dev has no locks."""
     outcomes(cloud, make=True)

@@ -95,6 +95,8 @@ def test_a_deleted_resource_is_missing(arm: Arm, state: State) -> None:
     """By its id."""
     del state.resources[IDENTITY]
     assert [(one.kind, one.id) for one in found(arm)] == [("missing", IDENTITY)]
+    container = Difference("missing", "raw", f"{STORAGE}/blobServices/default/containers/raw")
+    assert "pulumi state delete" in str(container)
 
 
 def test_an_undeclared_resource_is_named_unless_azure_creates_it(arm: Arm, state: State) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from infra.live.addresses import Addresses
 from infra.live.bootstrap import plan
 from infra.live.steps import Words, carry_out
-from infra.preview.capture import Resource
+from infra.preview.capture import Capture, Resource
 from infra.settings import loader
 from infra.settings.loader import load
 from infra.settings.model import Settings
@@ -25,12 +26,16 @@ from infra.settings.stacks import ordered
 from infra.settings.workflows import OF_THE_PROGRAM
 from tests.conftest import ROOT
 from tests.infra.live.declared import SUBSCRIPTION
-from tests.infra.programs import capture, own
+from tests.infra.programs import HUB, LANDING_ZONE, capture, own
 from tests.stand_ins.az_and_gh import Cloud
 
 pytestmark = pytest.mark.slow
 STACKS = ordered(ROOT)
 CHANGES = {"create", "update", "set", "init", "register", "PUT", "put", "POST"}
+
+
+# Captures of stacks with other settings.
+DECLARED: dict[tuple[str, str, bool], Capture] = {}
 
 
 class Killed(Exception):
@@ -40,14 +45,22 @@ class Killed(Exception):
 class Platform:
     """Azure, GitHub and Pulumi's states, as the steps leave them; `steps_left` end in a kill."""
 
-    def __init__(self, folder: Path, registry_in: str = "") -> None:
-        self.registry_in = registry_in
+    def __init__(self, folder: Path, registry_in: str = "", brought: bool = False) -> None:
+        self.registry_in, self.brought = registry_in, brought
         self.cloud = Cloud(folder)
         self.cloud.state["folder"] = str(folder)
         (folder / "infra").mkdir()
         for stack in loader.stacks(ROOT / "infra"):
             file = folder / f"infra/Pulumi.{stack}.yaml"
             shutil.copy(ROOT / f"infra/Pulumi.{stack}.yaml", file)
+            if brought and stack != "shared":
+                document = yaml.safe_load(file.read_text())
+                group = {"resource_group": f"rg-landing-{stack}", "exposure": "private"}
+                for key, value in {**LANDING_ZONE, **group}.items():
+                    document["config"][f"platform:{key}"] = value
+                storage = document["config"].setdefault("platform:storage", {})
+                storage["customer_managed_key"] = True
+                file.write_text(yaml.safe_dump(document))
             if registry_in and stack == "shared":
                 file.write_text(file.read_text().replace(SUBSCRIPTION, registry_in, 1))
             elif registry_in:
@@ -100,6 +113,8 @@ class Platform:
                 is_own = id.startswith(f"/subscriptions/{settings.subscription}/")
                 if self.registry_in and not is_own:
                     self._demand_role(settings, resource, id)
+                is_given = id.startswith(HUB) and resource.kind != "authorization:RoleAssignment"
+                assert not is_given, f"{stack} makes {id} in the landing zone"
                 self.take()
                 self.resources[id] = (stack, resource)
         for purpose in () if settings.makes_registry else OF_THE_PROGRAM:
@@ -107,9 +122,12 @@ class Platform:
             self.cloud.state["things"][f"identity  {identity}"] = {"clientId": identity}
 
     def _declared(self, stack: str) -> Sequence[Resource]:
-        if not self.registry_in:
+        if not self.registry_in and not self.brought:
             return own()[stack].provided
-        return capture(stack, config=loader.configuration(stack, loader.FOLDER)).provided
+        key = (stack, self.registry_in, self.brought)
+        if key not in DECLARED:
+            DECLARED[key] = capture(stack, config=loader.configuration(stack, loader.FOLDER))
+        return DECLARED[key].provided
 
     def _demand_role(self, settings: Settings, resource: Resource, id: str) -> None:
         """In another subscription the deployer makes nothing but the assignments that it may."""
@@ -202,17 +220,21 @@ def test_the_whole_order_ends(platform: Platform, tmp_path: Path, registry_in: s
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 @pytest.mark.attack("the machine is lost between two steps of the first deployment")
+@pytest.mark.parametrize("brought", [False, True])
 def test_a_kill_at_any_step_converges(
-    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torture: bool
+    brought: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torture: bool
 ) -> None:
-    """The same commands again end in the same."""
+    """The same commands again end in the same, also where a landing zone gives everything."""
+    monkeypatch.setattr(loader, "FOLDER", tmp_path / "infra")
+    platform = Platform(tmp_path, brought=brought)
     platform.order()
     steps, expected = platform.taken, _ends(platform)
     # A few spread over all of them; `make torture` takes each.
-    for at in range(0, steps, 1 if torture else max(steps // 11, 1)):
+    rounds = 3 if brought else 11
+    for at in range(0, steps, 1 if torture else max(steps // rounds, 1)):
         folder = tmp_path / str(at)
         folder.mkdir()
-        other = Platform(folder)
+        other = Platform(folder, brought=brought)
         monkeypatch.setattr(loader, "FOLDER", folder / "infra")
         other.steps_left = at
         with pytest.raises(Killed):

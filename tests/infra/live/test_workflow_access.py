@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from infra.live.workflow_access import Access, markdown, table
 from infra.settings.loader import load
 from infra.settings.workflows import OF_THE_PROGRAM, PURPOSES, REVIEWED, role_name
 from tests.conftest import ROOT
-from tests.infra.programs import own
+from tests.infra.programs import HUB, LANDING_ZONE, SPOKE, own
 
 TRAIN = """
 on: workflow_dispatch
@@ -70,6 +71,36 @@ def test_a_registry_of_another_subscription_is_named_as_such(tmp_path: Path) -> 
         "Role Based Access Control Administrator, only roles that the program grants",
     }
     assert ("Contributor", "the subscription") in rows["dev-deploy"].grants
+
+
+def test_what_the_deployer_needs_on_a_hub_is_named(tmp_path: Path) -> None:
+    """On what is given, from its owner; nothing where nothing is given."""
+    peer = f"{HUB}/providers/Microsoft.Network/virtualNetworks/vnet-hub"
+    ours, given = (
+        replace(load("prod").network, peer=peer, **settings)
+        for settings in ({}, {"virtual_network": SPOKE, "subnet": f"{SPOKE}/subnets/ml"})
+    )
+
+    def on_hub(**changed: Any) -> set[tuple[str, str]]:
+        settings = replace(load("prod"), **changed)
+        rows = table(settings, own()["prod"].resources, tmp_path)
+        (row,) = (row for row in rows if row.environment == "prod-deploy")
+        return {grant for grant in row.grants if grant[0].endswith("from its owner")}
+
+    assert on_hub() == set()
+    assert on_hub(network=ours) == {("Network Contributor, from its owner", "vnet-hub")}
+    vault = replace(load("prod").vault, id=LANDING_ZONE["vault"]["id"])
+    logs = replace(load("prod").monitoring, workspace=LANDING_ZONE["monitoring"]["workspace"])
+    of_all = {
+        ("Network Contributor, from its owner", "vnet-spoke/subnets/ml"),
+        ("Role Based Access Control Administrator, from its owner", "kv-central"),
+        ("Monitoring Contributor, from its owner", "log"),
+    }
+    of_network = {("Network Contributor, from its owner", "vnet-spoke")}
+    assert on_hub(network=given, vault=vault, monitoring=logs) == of_all | of_network
+    of_zones = {("Private DNS Zone Contributor, from its owner", "rg-hub")}
+    central = replace(given, private_dns_zones=HUB)
+    assert on_hub(network=central, vault=vault, monitoring=logs) == of_all | of_zones
 
 
 def test_who_approves(rows: dict[str, Access]) -> None:

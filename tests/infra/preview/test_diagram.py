@@ -1,9 +1,8 @@
-"""The Mermaid diagrams: every node is declared once, every arrow leads from a node to a node."""
+"""The Mermaid diagram: every node is declared once, every arrow leads from a node to a node."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +11,30 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.preview.capture import Capture, Resource
-from infra.preview.diagram import markdown, page
-from infra.settings.workflows import OF_THE_PROGRAM, ROLE_MANAGERS
-from tests.infra.programs import changed, own
+from infra.preview.diagram import diagram
+from tests.infra.programs import HUB, changed, own
 
 STACK = Resource("urn:stack", "pulumi:pulumi:Stack", "platform-dev", "", {}, custom=False)
 NODE = re.compile(r'(n\d+)\["([^"]*)"\]')
 EDGE = re.compile(r'(n\d+) -->(?:\|"([^"]*)"\|)? (n\d+)')
 GROUP = re.compile(r'subgraph g\d+\["([^"]*)"\]')
-OWNER = ROLE_MANAGERS["Owner"]
-ACCESS, SERVICES, NETWORK = "Access: roles of people", "Access: roles of Azure", "Network:"
 
 
 def _resource(name: str, kind: str, **inputs: Any) -> Resource:
     return Resource(f"urn:{name}", f"azure-native:{kind}", name, STACK.urn, inputs)
 
 
-def _graphs(capture: Capture) -> dict[str, str]:
-    """The Mermaid text of each diagram, by its title."""
-    text = "\n".join(markdown(capture))
-    return dict(re.findall(r"\*\*(.+?)\*\*\n+```mermaid\n(.*?)\n```", text, re.S))
-
-
-def _edges(capture: Capture, title: str) -> dict[tuple[str, str], set[str]]:
+def _edges(capture: Capture) -> dict[tuple[str, str], set[str]]:
     """Labels by the first lines of both nodes; fails on a line that is not Mermaid's."""
-    graph = next(text for name, text in _graphs(capture).items() if name.startswith(title))
     nodes, edges = {}, {}
-    head, *lines = graph.splitlines()
+    head, *lines = diagram(capture).splitlines()
     assert head == "flowchart LR"
     for line in map(str.strip, lines):
         if node := NODE.fullmatch(line):
             assert node[1] not in nodes
             nodes[node[1]] = node[2].split("<br/>")[0]
         elif edge := EDGE.fullmatch(line):
-            labels = set(re.split(r"<br/>|, ", edge[2] or ""))
+            labels = set((edge[2] or "").split(", "))
             edges[nodes[edge[1]], nodes[edge[3]]] = labels
         else:
             assert line == "end" or GROUP.fullmatch(line), line
@@ -74,49 +63,11 @@ def test_text_from_settings_cannot_leave_its_label() -> None:
         ],
     )
     capture = Capture("dev", (STACK, network, endpoint), {})
-    assert ("subnet endpoints 10.0.0.0/18", "#lt;b#gt;#quot;]; click") in _edges(capture, NETWORK)
+    assert ("subnet endpoints 10.0.0.0/18", "#lt;b#gt;#quot;]; click") in _edges(capture)
 
 
 def test_a_diagram_without_arrows_is_left_out() -> None:
-    assert _graphs(Capture("dev", (STACK,), {})) == {}
-    assert page(Capture("dev", (STACK,), {})) == "# dev\n"
-
-
-def test_role_assignments_show_who_has_which_roles() -> None:
-    edges = _edges(own()["prod"], ACCESS)
-    for purpose in OF_THE_PROGRAM:
-        assert edges["GitHub Actions", purpose] == {"OIDC"}
-    prod = _graphs(own()["prod"])
-    access = next(text for title, text in prod.items() if title.startswith(ACCESS))
-    starts = [edge[1] for edge in EDGE.finditer(access) if edge[2] == "OIDC"]
-    environments = [node[2] for node in NODE.finditer(access) if node[1] in starts]
-    assert [text.rpartition("<br/>")[2] for text in environments] == [
-        f"prod-{purpose}" for purpose in ("release", "train", "watch")
-    ]
-    assert len(starts) == len({*starts})
-    assert edges["train", "workspace"] == {"Job Submitter"}
-    assert edges["release", "workspace"] == {"Releaser", "Monitoring Reader"}
-    assert edges["cluster-image-builder", "images"] == {"AcrPush"}
-    # Three clusters with equal roles share a node.
-    storage = {"Blob Writer", "Queue Data Contributor", "Table Data Contributor"}
-    assert edges["cluster-cpu-cluster", "workspace-storage"] == storage
-    assert not [edge for edge in edges if edge[0] in ("cluster-gpu-spot", "workspace")]
-    services = _edges(own()["prod"], SERVICES)
-    assert services["encryption", "vault"] == {"Key Vault Crypto Service Encryption User"}
-    assert "Contributor" in services["workspace", "images"]
-
-
-def test_a_description_does_not_name_the_role() -> None:
-    """The id of the role does: Azure grants that one."""
-    capture = own()["dev"]
-    owner = "/subscriptions/x/providers/Microsoft.Authorization/roleDefinitions"
-    resources = tuple(
-        replace(one, inputs={**one.inputs, "roleDefinitionId": f"{owner}/{OWNER.upper()}"})
-        if one.name == "train-workspace"
-        else one
-        for one in capture.resources
-    )
-    assert _edges(replace(capture, resources=resources), ACCESS)["train", "workspace"] == {"Owner"}
+    assert diagram(Capture("dev", (STACK,), {})) == ""
 
 
 _TEXT = st.text(st.characters(codec="ascii", exclude_characters="$,"), min_size=1, max_size=9)
@@ -173,7 +124,7 @@ def test_every_rule_of_a_network_is_drawn(
         privateLinkServiceConnections=[{"privateLinkServiceId": "/x/y", "groupIds": ["blob"]}],
     )
     capture = Capture("dev", (STACK, workspace, group, network, compute, private), {})
-    edges = _edges(capture, NETWORK)
+    edges = _edges(capture)
     ends = {end for start, end in edges if start == "c"}
     for rule in rules.values():
         destination = rule["destination"]
@@ -185,27 +136,8 @@ def test_every_rule_of_a_network_is_drawn(
             assert "allowed hosts" in ends
 
 
-def test_every_role_assignment_is_in_a_diagram() -> None:
-    """Each is one label, or shares it with those of identities with equal roles."""
-    roles = {
-        (one.inputs["roleDefinitionId"], one.inputs["scope"])
-        for one in own()["prod"].provided
-        if one.kind == "authorization:RoleAssignment"
-    }
-    capture = own()["prod"]
-    labels = {
-        (label, end)
-        for title in (ACCESS, SERVICES)
-        for (_, end), texts in _edges(capture, title).items()
-        for label in texts
-        if label != "OIDC"
-    }
-    endpoints = [scope for _, scope in roles if "PrivateEndpoint:" in str(scope)]
-    assert len(labels) == len(roles) - len(endpoints) + 1
-
-
 def test_a_private_network_shows_endpoints_and_the_firewall() -> None:
-    edges = _edges(own()["prod"], NETWORK)
+    edges = _edges(own()["prod"])
     assert edges["subnet endpoints 10.62.0.0/18", "lake"] == {"blob", "dfs"}
     assert edges["people and machines", "subnet endpoints 10.62.0.0/18"] == {"private addresses"}
     assert edges["cpu-cluster", "workspace-storage"] == {"blob", "file", "queue", "table"}
@@ -214,7 +146,7 @@ def test_a_private_network_shows_endpoints_and_the_firewall() -> None:
 
 
 def test_a_starter_shows_its_public_addresses() -> None:
-    edges = _edges(own()["dev"], NETWORK)
+    edges = _edges(own()["dev"])
     assert edges["Internet", "lake"] == {"Entra sign-in"}
     assert edges["cpu-cluster", "Internet"] == {"outbound"}
 
@@ -224,14 +156,23 @@ def test_our_own_network_shows_subnets_and_the_nat_gateway(tmp_path: Path) -> No
     person = "6f8d2c1e-0000-4000-8000-000000000002"
     vm = {"name": "bob", "kind": "data-science-vm", "person": person, "ssh_key": "ssh-ed25519 A"}
     capture = changed(tmp_path, network={"isolation": "own"}, workstations=[vm])
-    edges = _edges(capture, NETWORK)
+    edges = _edges(capture)
     assert edges["subnet compute 10.60.64.0/18", "NAT gateway"] == {"10 Azure service tags"}
     assert "Internet" in edges["subnet workstations 10.60.128.0/18", "NAT gateway"]
     assert ("NAT gateway", "Internet") in edges
-    assert _edges(capture, ACCESS)["person 6f8d2c1e…", "bob"] == {"Virtual Machine User Login"}
+
+
+@pytest.mark.slow
+def test_a_hub_shows_its_peering_and_the_next_hop(tmp_path: Path) -> None:
+    """All that subnets let out goes to the hub's firewall."""
+    hub = {"peer": f"{HUB}/providers/Microsoft.Network/virtualNetworks/vnet-hub"}
+    network = {"isolation": "own", "hub_firewall": "10.0.0.4", **hub}
+    edges = _edges(changed(tmp_path, network=network))
+    assert "0.0.0.0/0" in str(edges["subnet compute 10.60.64.0/18", "next hop 10.0.0.4"])
+    assert edges["peered network vnet-hub", "people and machines"] == {"peering"}
+    assert not any("NAT gateway" in ends for ends in edges)
 
 
 @pytest.mark.parametrize("stack", ["dev", "prod", "staging"])
-def test_the_diagrams_of_every_stack_are_small_enough_to_read(stack: str) -> None:
-    for title in _graphs(own()[stack]):
-        assert 5 < len(_edges(own()[stack], title)) < 25
+def test_the_diagram_of_every_stack_is_small_enough_to_read(stack: str) -> None:
+    assert 5 < len(_edges(own()[stack])) < 25

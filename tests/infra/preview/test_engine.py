@@ -63,6 +63,28 @@ def test_the_modules_of_the_program_are_imported_before_it_runs() -> None:
     assert names == set(SDK)
 
 
+def test_options_and_hooks_of_every_moment_are_captured(tmp_path: Path) -> None:
+    """A hook is code that runs; an option may replace what holds data."""
+    more = """
+    hook = pulumi.ResourceHook("open", lambda args: None)
+    resources.ResourceGroup(
+        "other", resource_group_name="other",
+        opts=pulumi.ResourceOptions(
+            replace_on_changes=["tags"], plugin_download_url="https://evil.example",
+            hooks=pulumi.ResourceHookBinding(after_create=[hook], before_delete=[hook]),
+        ),
+    )
+"""
+    found = capture("dev", root=tree(tmp_path, PROGRAM + more))
+    by_name = {one.name: one for one in found.provided}
+    assert by_name["group"].options == {} and by_name["group"].hooks == ()
+    assert sorted(by_name["other"].hooks) == ["before_delete open", "open"]
+    assert by_name["other"].options == {
+        "replaceOnChanges": "['tags']",
+        "pluginDownloadURL": "https://evil.example",
+    }
+
+
 def test_a_secret_is_replaced(tmp_path: Path) -> None:
     found = capture("dev", root=tree(tmp_path, PROGRAM))
     (who,) = (one for one in found.provided if one.name == "who")

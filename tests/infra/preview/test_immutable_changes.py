@@ -122,7 +122,8 @@ def test_each_rule_has_a_source_and_matches_the_program(tmp_path: Path) -> None:
     """A rule for an undeclared property would never apply."""
     machine = {"kind": "data-science-vm", "ssh_key": "ssh-ed25519 A", "name": "bob"}
     person = {"person": "6f8d2c1e-0000-4000-8000-000000000002"}
-    found = changed(tmp_path, workstations=[{**machine, **person}])
+    own_key = {"customer_managed_key": True}
+    found = changed(tmp_path, workstations=[{**machine, **person}], workspace=own_key)
     declared = [*_paths(own()["prod"]), *_paths(found)]
 
     def met(row: Rule) -> bool:

@@ -1,4 +1,4 @@
-"""`infra preview`: its exit codes, its diagrams, and missing packages."""
+"""`infra preview`: its exit codes, its file, and missing packages."""
 
 from __future__ import annotations
 
@@ -84,18 +84,14 @@ def test_the_json_format_prints_only_json(
     assert data["stack"] == "dev" and data["refused"][0]["policy"] == "vault-firewall"
 
 
-def test_a_diagram_of_each_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert _preview(monkeypatch, "--diagram", str(tmp_path / "diagrams")) == 0
-    assert (tmp_path / "diagrams" / "dev.md").read_text().startswith("# dev\n")
-
-
-def test_a_diagram_without_a_folder_is_refused_before_anything_runs(
+def test_a_file_that_cannot_be_written_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "a-file").touch()
-    assert _preview(monkeypatch, "--diagram", str(tmp_path / "a-file")) == 2
-    printed = capsys.readouterr()
-    assert printed.out == "" and "error[cannot-write]: --diagram " in printed.err
+    assert _preview(monkeypatch, "--save", str(tmp_path / "report.json")) == 0
+    (data,) = json.loads((tmp_path / "report.json").read_text())
+    assert data["stack"] == "dev"
+    assert _preview(monkeypatch, "--save", str(tmp_path / "nowhere" / "report.json")) == 2
+    assert "error[cannot-write]: --save " in capsys.readouterr().err
 
 
 def test_missing_packages_have_a_hint(

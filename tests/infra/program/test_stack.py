@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import ipaddress
 import json
 import re
 from collections.abc import Mapping
@@ -109,6 +110,27 @@ def test_the_workspace_and_its_clusters_wait_for_private_endpoints(stack: str) -
     assert names and {one.urn for one in names.values()} <= set(workspace.dependencies)
     for cluster in _kinds(own()[stack], "machinelearningservices:Compute").values():
         assert last in cluster.dependencies
+
+
+def test_a_workspace_may_have_our_key_and_a_high_business_impact(tmp_path: Path) -> None:
+    """The key is made for it alone, too; without the settings it has neither."""
+    kind = "machinelearningservices:Workspace"
+    plain = _kinds(own()["staging"], kind)["workspace"].inputs
+    assert not {"encryption", "hbiWorkspace", "enableServiceSideCMKEncryption"} & plain.keys()
+    both = {"customer_managed_key": True, "high_business_impact": True, "generation": 2}
+    found = changed(tmp_path, workspace=both, storage={"redundancy": "GZRS"})
+    _sound(found)
+    inputs = _kinds(found, kind)["workspace"].inputs
+    assert inputs["hbiWorkspace"] and inputs["enableServiceSideCMKEncryption"]
+    assert inputs["workspaceName"] == "mlw-mlplat-test-2"
+    assert inputs["encryption"] == {
+        "status": "Enabled",
+        "identity": {"userAssignedIdentity": "${UserAssignedIdentity:workspace.id}"},
+        "keyVaultProperties": {
+            "keyVaultArmId": "${Vault:vault.id}",
+            "keyIdentifier": "${Key:storage-key.keyUriWithVersion}",
+        },
+    }
 
 
 def test_accounts_with_a_customer_key_wait_for_its_role() -> None:
@@ -327,6 +349,34 @@ def test_a_landing_zone_is_used_and_not_changed(tmp_path: Path) -> None:
     )
     assert lake["resourceGroupName"] == "rg-landing"
     assert found.outputs["registryServer"] == "crcentral.azurecr.io"
+
+
+def test_a_workspace_of_another_name_is_adopted(tmp_path: Path) -> None:
+    """With its account, which no workspace changes; the lake is the stack's own."""
+    names = {"name": "Team_Workspace-1", "storage_account": "teamstore"}
+    found = changed(tmp_path, workspace=names)
+    _sound(found)
+    workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"].inputs
+    assert workspace["workspaceName"] == "Team_Workspace-1"
+    accounts = _kinds(found, "storage:StorageAccount")
+    assert accounts["workspace-storage"].inputs["accountName"] == "teamstore"
+    before = _kinds(own()["prod"], "storage:StorageAccount")["lake"].inputs["accountName"]
+    assert accounts["lake"].inputs["accountName"][:4] == before[:4] == "stlk"
+
+
+def test_runners_have_a_subnet_with_a_way_out(tmp_path: Path) -> None:
+    """The last quarter is theirs and that of builds; the other ranges stay."""
+    found = changed(tmp_path, network={"runners": "ml-private"})
+    _sound(found)
+    subnets = _kinds(found, "network:VirtualNetwork")["virtual-network"].inputs["subnets"]
+    before = _kinds(own()["prod"], "network:VirtualNetwork")["virtual-network"].inputs["subnets"]
+    assert [one["name"] for one in subnets] == [*(one["name"] for one in before), "runners"]
+    ranges = [ipaddress.ip_network(one["addressPrefix"]) for one in subnets]
+    quarters = [ipaddress.ip_network(one["addressPrefix"]) for one in before]
+    assert [ranges[:3], [*ipaddress.collapse_addresses(ranges[3:])]] != [quarters[:3], quarters[3:]]
+    assert "runners" in _ways_out(found)
+    assert _openings(found, "runners", "Inbound", "Allow") == {"VirtualNetwork": {"22"}}
+    assert _openings(found, "runners", "Outbound", "Allow") == {"Internet": {"80", "443"}}
 
 
 def test_a_hub_has_the_peering_and_the_way_out(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.settings.stacks import Stack, environments, ordered, parse, read
+from infra.settings.stacks import Stack, environments, ordered, read
 from ml.core.errors import Refused
 from tests.conftest import ROOT
 
@@ -96,9 +96,9 @@ def test_a_reference_to_what_makes_no_registry_is_refused(
         ("", Stack("x", False)),
     ],
 )
-def test_words_of_a_file(text: str, stack: Stack) -> None:
+def test_words_of_a_file(text: str, stack: Stack, tmp_path: Path) -> None:
     """In the notations of YAML that people use; the loader refuses what is read otherwise."""
-    parsed = parse("x", text)
+    parsed = read(tree(tmp_path, x=text) / "infra")["x"]
     assert (parsed.makes_registry, parsed.uses) == (stack.makes_registry, stack.uses)
 
 

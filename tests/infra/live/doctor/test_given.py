@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.live.arm import Arm
-from infra.live.given import given
+from infra.live.given import given, needed
 from infra.preview.capture import Resource
 from infra.settings.model import Images, Monitoring, Network, Settings, Vault
 from tests.infra.live.declared import resource
@@ -22,6 +22,8 @@ LOGS = f"{HUB}/providers/Microsoft.OperationalInsights/workspaces/log-central"
 IMAGES = f"{HUB}/providers/Microsoft.ContainerRegistry/registries/crcentral"
 VAULT = f"{HUB}/providers/Microsoft.KeyVault/vaults/kv-central"
 ZONE = f"{HUB}/providers/Microsoft.Network/privateDnsZones/privatelink.blob.core.windows.net"
+RUNNERS = f"{PEER}/subnets/runners"
+PERMISSIONS = "providers/Microsoft.Authorization/permissions"
 DECLARED = [
     resource("network:PrivateEndpoint", "lake-blob"),
     resource(
@@ -40,6 +42,9 @@ def landing(settings: Settings, state: State) -> Settings:
     """A stack of a landing zone that is ready for it."""
     peering = {"remoteVirtualNetwork": {"id": PEER.upper()}, "peeringState": "Connected"}
     subnets = [subnet("ml"), subnet("nodes")]
+    # As GitHub sets it up for the runners that it hosts.
+    delegated = [{"properties": {"serviceName": "GitHub.Network/networkSettings"}}]
+    state.resources[RUNNERS] = subnet("runners", addressPrefix="10.9.1.0/28", delegations=delegated)
     state.resources[SPOKE] = {
         "location": "West Europe",
         "properties": {"subnets": subnets, "virtualNetworkPeerings": [{"properties": peering}]},
@@ -49,10 +54,7 @@ def landing(settings: Settings, state: State) -> Settings:
         state.resources[id] = {"id": id}
     link = {"properties": {"virtualNetwork": {"id": PEER}}}
     state.lists[f"{ZONE}/virtualNetworkLinks"] = [link]
-    state.lists[
-        f"{HUB.partition('/resourceGroups')[0]}/providers/Microsoft.Authorization/permissions"
-    ] = [{"actions": ["*"]}]
-    return replace(
+    ready = replace(
         settings,
         exposure="private",
         resource_group="rg-landing",
@@ -63,12 +65,17 @@ def landing(settings: Settings, state: State) -> Settings:
             compute_subnet=f"{SPOKE}/subnets/nodes",
             private_dns_zones=HUB,
             peer=PEER,
+            runners="ml-private",
+            runners_subnet=RUNNERS,
         ),
         monitoring=Monitoring(workspace=LOGS),
         images=Images(registry=IMAGES),
         vault=Vault(id=VAULT, key="of-storage"),
         storage=replace(settings.storage, customer_managed_key=True),
     )
+    for _, id in needed(ready):
+        state.lists[f"{id}/{PERMISSIONS}"] = [{"actions": ["*"]}]
+    return ready
 
 
 def faults(landing: Settings, arm: Arm, declared: list[Resource] | None = None) -> dict[str, str]:
@@ -103,7 +110,12 @@ def _peered(state: State) -> None:
     peerings[0]["properties"]["peeringState"] = "Disconnected"
 
 
+def _with_runners(**properties: Any) -> Callable[[State], object]:
+    return lambda state: state.resources[RUNNERS]["properties"].update(properties)
+
+
 NODES = "platform:network.compute_subnet"
+OF_RUNNERS = "platform:network.runners_subnet"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +151,16 @@ NODES = "platform:network.compute_subnet"
             lambda state: state.resources[SPOKE]["properties"]["subnets"].pop(),
             *(NODES, "the network has no such subnet"),
         ),
+        (_without(RUNNERS), OF_RUNNERS, "the network has no such subnet"),
+        (
+            _with_runners(addressPrefix="10.9.1.0/29"),
+            *(OF_RUNNERS, "3 free addresses, 11 are needed"),
+        ),
+        (
+            _with_runners(delegations=[{"properties": {"serviceName": "Microsoft.Web"}}]),
+            *(OF_RUNNERS, "it is delegated to Microsoft.Web"),
+        ),
+        (_with_runners(networkSecurityGroup=None), OF_RUNNERS, "it has no security group"),
     ],
 )
 def test_what_does_not_fit_is_named(
@@ -154,15 +176,32 @@ def test_what_does_not_fit_is_named(
     assert list(found) == [name] and message in found[name]
 
 
+def test_runners_in_their_subnet_take_no_address_from_others(
+    landing: Settings, arm: Arm, state: State
+) -> None:
+    _with_runners(delegations=None, ipConfigurations=[{}] * 9)(state)
+    assert faults(landing, arm) == {}
+
+
 def test_a_right_that_is_missing_is_named(landing: Settings, arm: Arm, state: State) -> None:
-    (permissions,) = (
-        path for path in state.lists if "22222222" in path and "Authorization" in path
-    )
-    state.lists[permissions] = [{"actions": ["*/read"]}]
+    for path in [path for path in state.lists if path.endswith(PERMISSIONS)]:
+        state.lists[path] = [{"actions": ["*/read"]}]
     hints = {one.hint for one in given(landing, DECLARED, arm) if "permission" in one.name}
-    assert all("ask the owner of the subscription" in hint for hint in hints), "no bootstrap's"
+    assert all("ask its owner" in hint for hint in hints), "no bootstrap's"
     assert {name.rpartition("/")[0] for name in faults(landing, arm)} == {
         "permission Microsoft.Network/virtualNetworks/subnets/join",
         "permission Microsoft.Network/privateDnsZones/join",
         "permission Microsoft.Authorization/roleAssignments",
+        "permission Microsoft.OperationalInsights/workspaces/sharedKeys",
     }
+
+
+@pytest.mark.parametrize("of", ["subnet", "compute_subnet", "runners_subnet"])
+def test_a_right_on_another_resource_does_not_count(
+    of: str, landing: Settings, arm: Arm, state: State
+) -> None:
+    """The owner of a hub grants a role on a subnet, and none on the subscription."""
+    id = getattr(landing.network, of)
+    state.lists[f"{id}/{PERMISSIONS}"] = []
+    join = "permission Microsoft.Network/virtualNetworks/subnets/join/action"
+    assert faults(landing, arm) == {join: f"not granted on {id.rpartition('/')[2]}"}

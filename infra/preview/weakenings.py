@@ -1,0 +1,256 @@
+"""The changes of a preview that weaken an environment, in words, for the top of a review.
+
+Policies reject what is never right. What may be right, and lessens a safeguard or gives somebody
+more rights, is listed here: a reviewer has to see it before forty ordinary changes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from infra.preview.capture import (
+    ABSENT,
+    ADDED,
+    REMOVED,
+    Change,
+    Property,
+    differences,
+    logical_name,
+)
+from infra.settings.workflows import role_name
+from ml.core import documents, plug_ins, repository
+from ml.core.markdown import truncate
+
+ROLE = "authorization:RoleAssignment"
+LONGEST = 120  # characters of a value
+LIMITS, WAIVERS = "policies/infra/limits.yml", "policies/infra/waivers.yml"
+# Code that decides what a preview rejects, and what a role is: no resource shows its change.
+CODE: tuple[str, ...] = ("policies/infra/*.py", "policies/own/*.py", "policies/waivers.py")
+CODE += ("ml/core/azure.py", "infra/settings/workflows.py", "infra/live/bootstrap.py")
+CODE += ("infra/preview/*.py",)
+# Code that declares resources: what it does besides shows in no resource.
+PROGRAM = "infra/program"
+PROGRAMS = ("infra/__main__.py", "infra/program/*.py", "infra/settings/*.py")
+# Modules that only declare, and functions that reach anything by a text.
+_DECLARING = ("infra", "pulumi_azure_native", "typing", "collections", "dataclasses", "__future__")
+_REACHING = frozenset({"__import__", "compile", "eval", "exec", "getattr", "globals", "open"})
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A change that weakens: patterns of the kind, the path and `before → after`, or the direction
+    of a number.
+    """
+
+    kind: str
+    path: str
+    words: str
+    when: str | Literal["more", "less"] = ".*"
+
+    def matches(self, kind: str, difference: Property) -> bool:
+        """Whether it is this change of a resource, or of a file that a stack is made from."""
+        before, after = difference.before, difference.after
+        if not (re.fullmatch(self.kind, kind) and re.fullmatch(self.path, difference.path)):
+            return False
+        if self.when not in ("more", "less"):
+            return re.fullmatch(self.when, f"{before} → {after}", re.DOTALL) is not None
+        numbers = [value for value in (before, after) if isinstance(value, int | float)]
+        if len(numbers) < 2:  # without a number of its own another holds, which may be looser
+            return bool(numbers) or after != ABSENT
+        return numbers[0] < numbers[1] if self.when == "more" else numbers[0] > numbers[1]
+
+
+_FILE, _RESOURCE = r"infra/Pulumi\.\w+\.yaml", r"\w+:\w+"
+_SET, _ON = r".* → (?!\(not set).*", ".* → (True|Enabled)"
+_OFF = r".* → (False|Disabled|\(not set\))"
+_LESS = r"(?!\(not set\)).* → .*"
+# Names are no secret.
+_TOLD = r".* → (?!\(not set|\$\{[^}]+\.(name|id|clientId|loginServer)\}$).*"
+_SAFEGUARDS = (
+    "authorization:ManagementLockByScope|monitor:.*|consumption:Budget|security:.*"
+    "|network:(PrivateEndpoint|PrivateDnsZoneGroup|NetworkSecurityGroup|RouteTable)|privatedns:.*"
+    "|storage:(BlobServiceProperties|ManagementPolicy)|keyvault:Key"
+)
+_WAYS = (
+    "managedidentity:FederatedIdentityCredential|network:(PublicIPAddress|NatGateway)|compute:.*"
+    "|machinelearningservices:(WorkspaceConnection|Datastore)|redisenterprise:AccessPolicyAssignment"
+)
+_HEARD = "enabled|operator|windowSize|contact|Receivers|actions|logs|categor|metricName|dimensions"
+_HEARD += "|evaluationFrequency|timeAggregation|scopes|filter|time[GP]"
+_KEPT = r"s\w+RetentionInDays|retentionInDays|\w+Policy\.days|keySize"
+_OPENS = "allow(?!ed)|public|anonymous|admin|is[A-Z]|disableIpMask|v1|registration"
+_PROTECTS = r"enable|disable|require|hbi|encrypt|default[TO]|private\w+Policies"
+# Parts of a path that lead to somebody or somewhere.
+_TRUST = (
+    "identity|primaryUserAssignedIdentity|principalId|tenantId|objectId|encryption|keyVaultUri"
+    "|keyVault|containerRegistry|storageAccount|accountName|subscriptionId|serviceResourceId"
+    "|endpoint|target|destination|workspaceId|storageAccountId|eventHub|marketplacePartnerId"
+    r"|imageReference|customServices|setupScripts|privateLinkServiceId|\w*[sS]ubnet|natGateway"
+    "|virtualNetworkPeerings|networkSecurityGroup|routeTable|securityRules|routes|networkRuleSet"
+    "|networkAcls|networkRuleBypassOptions|policies|cors|ipAllowlist|serviceEndpoint|delegations"
+    "|dhcpOptions"
+)
+# What holds data or reaches it, and what of it is listed above by its direction, or says little.
+_HOLDS = (
+    "storage:(StorageAccount|Blob.*)|keyvault:Vault|containerregistry:.*|network:VirtualNetwork"
+    "|machinelearningservices:(?!Compute).*|compute:.*|redis.*|security:.*|.*insights:.*"
+)
+_LISTED = rf"(.*\.)?({_OPENS}|{_PROTECTS}|{_KEPT}|description|friendlyName)|tags|\(|.*outboundRules"
+# The first that matches names the change.
+SIGNS: tuple[Sign, ...] = (
+    Sign(".*", r"\(protect\)", "Pulumi no longer protects it", "True → .*"),
+    Sign(".*", r"\(ignoreChanges\)", "changes made by hand may stay"),
+    Sign(".*", r"\(provider\)", "another provider makes it, maybe in another subscription"),
+    Sign(".*", r"\(hooks\)", "code runs when it is made or changed", _SET),
+    Sign(".*", r"\((dependsOn|hooks)\)", "it no longer waits for others"),
+    Sign(".*", r"\((?!protect).+\)", "Pulumi makes or deletes it in another way"),
+    Sign("pulumi:outputs", ".*", "others may read it", _TOLD),
+    Sign(_SAFEGUARDS, REMOVED, "a safeguard is removed"),
+    Sign(_WAYS, ADDED, "a new way in or out"),
+    Sign(ROLE, ".*Id|.*Type|scope|condition.*", "other rights"),
+    Sign("managed.*Credential", "subject|issuer|audiences.*|claims.*", "others may sign in"),
+    Sign(LIMITS, r".*\.min_\w+", "a limit is loosened", "less"),
+    Sign(LIMITS, r".*\.tags.*", "required tags change"),
+    Sign(LIMITS, ".*", "a limit is loosened", "more"),
+    Sign(WAIVERS, ".*", "a rule is waived", _SET),
+    Sign(r".*\.py", ".*", "the code of rules, roles or this preview changes"),
+    Sign(r".*\.toml", ".*", "other plug-ins judge", _LESS),
+    Sign(_FILE, r"platform:reviewers.*", "other people approve"),
+    Sign(_FILE, "platform:repository", "workflows of another repository sign in"),
+    Sign(_FILE, "azure-native:.*Id", "another subscription or tenant"),
+    Sign(_FILE, r"(secretsp|encr|environment).*", "another key, or settings of others"),
+    Sign(PROGRAM, ".*", "the program may do more than it declares", _SET),
+    Sign(_FILE, "platform:owner", "alerts go to somebody else"),
+    Sign(_FILE, r"platform:training\..*", "jobs of pull requests may take more", "more"),
+    Sign(_FILE, r"platform:guardrails\.(locks|protect)", "data may be deleted", ".* → False"),
+    Sign(_FILE, r"platform:network\.allowed_hosts.*", "compute reaches another host", _SET),
+    Sign(_FILE, r"platform:network\.(?!allowed_hosts|firewall).*", "another network"),
+    Sign(_FILE, r"platform:(asset_registry|groups)\..*|.*\.person", "another registry or person"),
+    Sign(_RESOURCE, rf"(.*\.)?({_KEPT})", "kept or protected for less", "less"),
+    Sign("keyvault:Key", "properties.*", "another key, or rotated at another time"),
+    Sign("storage:ManagementPolicy", r".*\.delete\..*", "data is deleted sooner", _SET),
+    Sign("consumption:Budget", r"amount|.*\.threshold", "it warns later", "more"),
+    Sign("monitor:MetricAlert", r"(.*\.)?(threshold|severity)", "it fires later", "more"),
+    Sign("consumption:Budget|monitor:(?!D).*", rf".*({_HEARD}).*", "others hear of it, or nobody"),
+    Sign("operationalinsights:Workspace", ".*dailyQuotaGb", "logs may cost more, or have no cap"),
+    Sign(".*:Compute", r".*\.m\w\wNodeCount", "more nodes", "more"),
+    Sign(".*:Compute", r".*(vmPriority|vmSize|dleTime\w*)", "other machines, or for longer"),
+    Sign(_RESOURCE, rf"(.*\.)?({_TRUST})([.\[A-Z].*)?", "it trusts or reaches something else"),
+    Sign(_RESOURCE, rf"(.*\.)?({_OPENS})\w*", "a protection ends", _ON),
+    Sign(_RESOURCE, rf"(.*\.)?({_PROTECTS})\w*", "a protection ends", _OFF),
+    Sign(_HOLDS, rf"(?!{_LISTED}).*", "another setting of what holds or reaches data"),
+)  # fmt: skip
+
+
+def weakenings(changes: Iterable[Change]) -> Iterator[str]:
+    """A line for each sign, with its resources or file; one for all that a principal gets."""
+    grants: dict[str, dict[str, None]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
+    for change in changes:
+        if change.kind == ROLE and change.what == "added":
+            principal, role, scope = (str(value.after) for value in change.properties)
+            right = f"{role_name(role)} on {logical_name(scope).rpartition('/')[2]}"
+            grants.setdefault(logical_name(principal), {})[right] = None
+            continue
+        shown: dict[str, list[str]] = {}
+        for difference in _differences(change):
+            sign = next((sign for sign in SIGNS if sign.matches(change.kind, difference)), None)
+            if sign:
+                shown.setdefault(sign.words, []).append(_shown(difference))
+        for words, values in shown.items():
+            found.setdefault((words, "; ".join(filter(None, values))), []).append(change.name)
+    for (words, listed), names in found.items():
+        yield ": ".join(filter(None, (", ".join(names), words, listed)))
+    yield from (f"{principal} gets {', '.join(rights)}" for principal, rights in grants.items())
+
+
+def _differences(change: Change) -> tuple[Property, ...]:
+    """What has changed; a role of another subscription is the same role."""
+    if change.what == "changed":
+        return tuple(
+            difference
+            for difference in change.properties
+            if difference.path != "roleDefinitionId"
+            or role_name(str(difference.before)) != role_name(str(difference.after))
+        )
+    return (Property(ADDED if change.what == "added" else REMOVED, "", ""),)
+
+
+def _shown(difference: Property) -> str:
+    """The property with both values; "" for a whole resource."""
+    before, after = str(difference.before), str(difference.after)
+    if difference.path in (ADDED, REMOVED):
+        return ""
+    if difference.path == "roleDefinitionId":
+        before, after = role_name(before), role_name(after)
+    return f"{difference.path} {truncate(before, LONGEST)} → {truncate(after, LONGEST)}"
+
+
+def edits(stack: str, before: Path, after: Path) -> tuple[Change, ...]:
+    """The changes of the files that a stack is made from, from one tree to another: its settings,
+    the limits and waivers, and the code of rules and roles. Refused where a file is no YAML.
+    """
+    names = [f"infra/Pulumi.{stack}.yaml", LIMITS, WAIVERS]
+    found = [(name, _read(before / name, after / name)) for name in names]
+    trees = (before, after)
+    found.append((repository.MARK, differences(*map(plug_ins.named, trees))))
+    found.append((PROGRAM, differences(*map(_reached, trees))))
+    code = {
+        str(path.relative_to(tree)) for tree in trees for glob in CODE for path in tree.glob(glob)
+    }
+    for name in sorted(code):
+        old, new = (
+            (tree / name).read_bytes() if (tree / name).is_file() else b"" for tree in trees
+        )
+        if old != new:
+            found.append((name, (Property("code", len(old), len(new)),)))
+    return tuple(
+        Change("changed", name, Path(name).name, "", changed) for name, changed in found if changed
+    )
+
+
+def _reached(tree: Path) -> dict[str, str]:
+    """What the program's code names of other modules, such as `os.system`: a command, or a question
+    that a deployment answers otherwise than a preview does.
+    """
+    reached: dict[str, str] = {}
+    for path in (path for glob in PROGRAMS for path in sorted(tree.glob(glob))):
+        try:
+            nodes = [*ast.walk(ast.parse(path.read_bytes()))]
+        except (SyntaxError, ValueError):  # running it names the line
+            continue
+        names = {name: name for name in _REACHING}
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+                for alias in node.names:
+                    names[alias.asname or alias.name.partition(".")[0]] = above + alias.name
+        for node in nodes:
+            text = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+            first, dot, rest = text.partition(".")
+            if first in names and not names[first].startswith(_DECLARING):
+                reached[f"{path.parent.name}: {names[first]}{dot}{rest}"] = path.name
+    return reached
+
+
+def _read(before: Path, after: Path) -> tuple[Property, ...]:
+    """The differences of a YAML file; `{}` is no value."""
+    return tuple(
+        difference
+        for difference in differences(_data(before), _data(after))
+        if {} not in (difference.before, difference.after)
+    )
+
+
+def _data(file: Path) -> Any:
+    """What a file says; a list of waivers by what they are of."""
+    is_there = file.is_file() and re.search(r"(?m)^[^#\s]", file.read_text(errors="replace"))
+    data = documents.read(file).data if is_there else {}
+    if not isinstance(data, dict):
+        return {"waived": data}
+    return {key: value for key, value in data.items() if key != "config"} | data.get("config", {})

@@ -1,0 +1,217 @@
+"""Rules about others: what an input names is made by the stack, or listed in limits.yml.
+
+What a stack makes is unknown in a preview, and what is known there was written by a person. In an
+update all is known: what lies in the stack's own resource group is its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from ml.core import documents
+from policies.infra.limits import Limits
+from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings
+
+_GROUP = re.compile("/subscriptions/([^/]+)/resourcegroups/([^/]+)", re.I)
+_REGISTRY = re.compile(
+    "/subscriptions/([^/]+)/.*/providers/microsoft.machinelearningservices/registries/([^/]+)", re.I
+)
+# Outputs in which Azure names what others, or its own services, made: at the top of a resource,
+# and below (a vault has its connections in `properties`).
+_OUTPUTS = frozenset({"id", "networkInterfaces", "privateLinkScopedResources", "flowLogs"})
+_CONNECTED = frozenset(
+    (
+        *("privateEndpointConnections", "registryPrivateEndpointConnections", "privateEndpoints"),
+        *("ipConfigurations", "resourceNavigationLinks", "serviceAssociationLinks"),
+    )
+)
+# Inputs with hosts and addresses of people, by kind; "" is every input.
+_NAMED: Mapping[str, str] = {
+    Kind.ACTION_GROUP: "",
+    Kind.BUDGET: "notifications",
+    Kind.CONNECTION: "properties",
+    Kind.ACCOUNT: "encryption",
+    Kind.WORKSPACE: "encryption",
+}
+_CLOUD = "core.windows.net"
+_USER = "properties.properties.personalComputeInstanceSettings.assignedUser.objectId"
+# The component whose inputs are the repository and the reviewers of a stack file.
+_GUARDRAILS = "platform:guardrails:Guardrails"
+
+
+RULES = Rules()
+
+
+@RULES.stack("known-resources", "Resources of others are listed in limits.yml.", "own")
+def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """A registry in `registries` of limits.yml is in a subscription in which the stack has roles of
+    its own, and Azure makes the group of its accounts.
+    """
+    roles = [item for item in items if item.kind == Kind.ROLE_ASSIGNMENT]
+    own = {
+        str(item.at("roleDefinitionId", "")).lower().split("/")[2:3][0]
+        for item in roles
+        if item.sources("scope") and str(item.at("roleDefinitionId", "")).count("/") > 2
+    }
+    used = [match for item in roles if (match := _REGISTRY.match(str(item.at("scope", ""))))]
+    registries = {match[2].lower() for match in used if not own or match[1].lower() in own}
+    listed = {name.lower() for name in limits.registries}
+    registries &= listed
+    parts = tuple(f"azureml-rg-{name}_" for name in registries)
+    groups = {str(item.at("name", "")) for item in items if item.kind == Kind.RESOURCE_GROUP}
+    groups |= {match[2] for item in items if (match := _GROUP.match(str(item.at("id", ""))))}
+    mine = {group.lower() for group in groups - {UNKNOWN, ""}}
+    # In an update of a stack that is given its group, with outputs that have no id.
+    is_made = any(
+        item.kind == Kind.ACTION_GROUP and item.at("name", UNKNOWN) != UNKNOWN for item in items
+    )
+
+    def is_known(id: str, group: str) -> bool:
+        registry = _REGISTRY.match(id)
+        is_shared = group.startswith(parts) or bool(registry and registry[2].lower() in registries)
+        return group in mine or is_shared or limits.knows(id)
+
+    for item in items:
+        for name in sorted(item.props.keys() - _OUTPUTS):
+            if is_made and not mine and item.sources(name):
+                continue
+            for id in _texts(name, item.props[name]):
+                match = _GROUP.match(id)
+                if match and not is_known(id, match[2].lower()):
+                    other = _REGISTRY.match(id)
+                    field = "registries" if other and other[2].lower() not in listed else "given"
+                    yield item, f"names {id}: add it to `{field}` in limits.yml"
+
+
+def _texts(name: str, value: Any) -> Iterator[str]:
+    """Every text in an input; Azure names identities by the keys of a mapping."""
+    is_card = name == "ipConfigurations"  # of a network card, where it is no output
+    for keys, inner in documents.walk(value):
+        if not is_card and _CONNECTED.intersection((name, *keys)):
+            continue
+        if isinstance(inner, str):
+            yield inner
+        elif keys and isinstance(keys[-1], str):
+            yield keys[-1]
+
+
+@RULES.stack("known-principals", "Roles are of identities of the stack, or listed people.", "own")
+def _principals(items: Sequence[Item], limits: Limits) -> StackFindings:
+    identities = {item.urn for item in items if item.kind == Kind.IDENTITY}
+    listed = {principal.lower() for principal in limits.principals}
+    made = {str(item.at("principalId")).lower() for item in items if item.kind == Kind.IDENTITY}
+
+    for item in items:
+        user = str(item.at(_USER, "")) if item.kind == Kind.COMPUTE else ""
+        if user and user.lower() not in listed:
+            yield item, f"is of {user}, which is not in `principals` of limits.yml"
+        principal = str(item.at("principalId", UNKNOWN))
+        sources = item.sources("principalId")
+        is_made = principal == UNKNOWN or principal.lower() in made
+        if item.kind != Kind.ROLE_ASSIGNMENT or principal.lower() in listed:
+            continue
+        if not (is_made and sources and sources <= identities):
+            yield item, f"is of {principal}, which is not in `principals` of limits.yml"
+
+
+@RULES.stack("known-tenants", "Everything belongs to one tenant.", "own")
+def _tenants(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """`tenants` in limits.yml names it; otherwise all that name one name the same."""
+    named = [
+        (text.lower(), item)
+        for item in items
+        for keys, text in documents.strings(item.props)
+        if keys[-1] == "tenantId" and text not in (UNKNOWN, "")
+    ]
+    allowed = {tenant.lower() for tenant in limits.tenants} or {tenant for tenant, _ in named}
+    agree = bool(limits.tenants) or len(allowed) == 1
+    for tenant, item in named:
+        if not agree or tenant not in allowed:
+            yield item, f"`tenantId` is {tenant}, not the one tenant of the stack or limits.yml"
+
+
+@RULES.stack("known-hosts", "Hosts and people outside are listed in limits.yml.", "own")
+def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """A vault is one of ours or a given one."""
+    uris = [item.at("properties.vaultUri") for item in items if item.kind == Kind.VAULT]
+    used = [str(item.at("keyVault", "")) for item in items if item.kind == Kind.WORKSPACE]
+    given = {id.rpartition("/")[2].lower() for id in used if limits.knows(id)}
+    listed = {name.lower() for name in limits.hosts}
+    listed |= {urlsplit(str(uri)).hostname or "" for uri in uris}
+
+    def is_known(name: str) -> bool:
+        vault = name.removesuffix(".vault.azure.net")
+        return name in listed or (vault != name and vault in given)
+
+    for item in items:
+        named = _NAMED.get(item.kind)
+        value = None if named is None else item.at(named) if named else item.props
+        for keys, text in documents.strings(value):
+            host = urlsplit(text).hostname or (keys[-1:] == ("target",) and text) or ""
+            is_person = "@" in text or keys[-1:] == ("phoneNumber",)
+            name = (text if is_person else host).lower()
+            is_own = text == UNKNOWN or text.startswith("/subscriptions/")
+            if name and not is_own and keys[0] != "tags" and not is_known(name):
+                yield item, f"names {name}, which is not in `hosts` of limits.yml"
+
+
+@RULES.stack("known-accounts", "Datastores are of accounts of the stack.", "own")
+def _accounts(items: Sequence[Item], limits: Limits) -> StackFindings:
+    accounts = {item.urn for item in items if item.kind == Kind.ACCOUNT}
+    known = {item.at("name") for item in items if item.kind == Kind.ACCOUNT} | {UNKNOWN}
+    known |= {id.rpartition("/")[2] for id in limits.given}
+    for item in items:
+        if item.kind != Kind.DATASTORE:
+            continue
+        account, cloud = item.at("properties.accountName"), item.at("properties.endpoint", _CLOUD)
+        is_own = account != UNKNOWN or accounts & item.sources("properties")
+        if account not in known or not is_own or cloud != _CLOUD:
+            yield item, f"is of the account {account} in {cloud}, which is none of this stack's"
+
+
+@RULES.resource(
+    "known-repositories",
+    "The repository whose workflows sign in is listed in limits.yml.",
+    "own",
+    *(Kind.CREDENTIAL, _GUARDRAILS),
+)
+def _repository(item: Item, limits: Limits) -> Iterator[str]:
+    """With or without the ids of `owner@id/name@id`."""
+    subject = str(item.at("subject", "")).removeprefix("repo:").partition(":environment:")[0]
+    name = str(item.at("repository", subject))
+    if name not in limits.repositories and re.sub(r"@\d+", "", name) not in limits.repositories:
+        yield f"{name} is not in `repositories` of limits.yml"
+
+
+@RULES.resource(
+    "known-reviewers", "Deployments have reviewers, listed in limits.yml.", "own", _GUARDRAILS
+)
+def _reviewers(item: Item, limits: Limits) -> Iterator[str]:
+    """An environment without reviewers has `reviewers: []` in limits.yml."""
+    reviewers = item.at("reviewers", ())
+    for reviewer in [reviewers] if reviewers == UNKNOWN else reviewers:
+        if reviewer not in limits.reviewers:
+            yield f"{reviewer} is not in `reviewers` of limits.yml"
+    if limits.reviewers and not reviewers:
+        yield f"has no reviewers, must have one of {', '.join(limits.reviewers)}"
+
+
+@RULES.resource(
+    "alert-receivers", "Alerts go to addresses and hosts alone.", "own", Kind.ACTION_GROUP
+)
+def _receivers(item: Item, limits: Limits) -> Iterator[str]:
+    """The others name a namespace, a connection or a role, which `hosts` cannot list."""
+    for name in ("eventHubReceivers", "itsmReceivers", "incidentReceivers", "armRoleReceivers"):
+        if item.at(name):
+            yield f"has `{name}`: use a webhook"
+
+
+RULES.resource("compute-extras", "Instances run no services of others.", "own", Kind.COMPUTE).must(
+    "properties.properties.customServices", None
+)
+RULES.resource(
+    "compute-scripts", "Instances run no scripts at their start.", "own", Kind.COMPUTE
+).must("properties.properties.setupScripts", None)
