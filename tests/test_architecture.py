@@ -75,7 +75,8 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.backends*", ["ml.specs*"]),
     ("ml.sweeps*", ["ml.specs*"]),
     ("ml.automl*", ["ml.measures*", "ml.toolkit*", "ml.serving.scoring*"]),
-    ("ml.specs*", []),
+    # What a feature set may contain, as the node reads it; neither imports polars.
+    ("ml.specs*", ["ml.features.definition*", "ml.features.timeline*"]),
     (
         "ml.repository*",
         ["ml.reports*", "ml.measures*", "ml.toolkit*", "ml.serving.scoring*", "infra.settings*"],
@@ -91,7 +92,8 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("infra.settings*", []),
     ("infra.cost*", ["infra.settings*"]),
     ("infra.program*", ["infra.settings*"]),
-    ("infra.preview*", ["infra.settings*", "infra.cost*"]),
+    # The preview applies the rules of the policy pack as functions.
+    ("infra.preview*", ["infra.settings*", "infra.cost*", "policies.infra*"]),
     ("infra.live*", ["infra.settings*", "infra.preview.capture*"]),
     ("infra*", []),
 ]
@@ -289,6 +291,44 @@ def test_the_rule_of_the_port_allows_and_refuses() -> None:
     assert _past_the_port(azure, {azure: {local}}) == [(azure, local)]
 
 
+# Processes of a run, which no command starts, read and write in the local home as well.
+FIND_THE_ROOT = {"ml.core.home"}
+
+
+def _root_calls(node: ast.AST) -> Iterator[int]:
+    """The lines that find the repository from the working directory, but for those of a `main`."""
+    if isinstance(node, ast.FunctionDef) and node.name == "main":
+        return
+    if isinstance(node, ast.Call) and ast.unparse(node) in ("root()", "repository.root()"):
+        yield node.lineno
+    for child in ast.iter_child_nodes(node):
+        yield from _root_calls(child)
+
+
+def test_only_commands_find_the_repository() -> None:
+    """They pass its root on, so that all that a command reads is of one repository."""
+    calls = {
+        module: lines
+        for module, path in MODULES.items()
+        if not module.startswith("ml.cli.") and (lines := [*_root_calls(_tree(path))])
+    }
+    assert {*calls} == FIND_THE_ROOT, calls
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        ("def find():\n    return repository.root() / 'ml'", [2]),
+        ("from ml.core.repository import root\nFOLDER = root()", [2]),
+        ("def main():\n    print(build(repository.root()))", []),
+        ("root = repository.root(spec.file)", []),
+    ],
+)
+def test_the_rule_of_the_root_allows_and_refuses(code: str, lines: list[int]) -> None:
+    """The rule itself: a place that is named is not the working directory."""
+    assert [*_root_calls(ast.parse(code))] == lines
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports inside functions count: they hide a circle and do not open it."""
     graph = {module: _imports_at_run_time(module) for module in MODULES}
@@ -338,9 +378,9 @@ def _starts_git(tree: ast.Module) -> bool:
 
 
 def test_git_is_started_by_one_function() -> None:
-    """Files of strangers are read with it; what a job's command may call is a list of words."""
+    """Files of strangers are read with it."""
     starters = {module for module, path in MODULES.items() if _starts_git(_tree(path))}
-    assert starters == {"ml.core.git", "ml.specs.shell"}
+    assert starters == {"ml.core.git"}
     for text in ("run(['git', *words])", "import git", "from git import Repo", "x('/bin/git')"):
         assert _starts_git(ast.parse(text))
     assert not _starts_git(ast.parse("from ml.core import git\nhint = 'git status'"))
@@ -411,11 +451,12 @@ def test_the_installed_packages_are_the_locked_ones() -> None:
 
 
 def test_torch_is_pinned_in_one_version() -> None:
-    """The extra and the unhashed file agree."""
+    """The extra and the unhashed file agree; the extra's lock has all else, and no build of it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["optional-dependencies"]["torch"] == [
-        (ROOT / "requirements/torch.txt").read_text().strip()
-    ]
+    text = (ROOT / "requirements/torch.txt").read_text().strip()
+    assert text in project["optional-dependencies"]["torch"]
+    locked = re.findall(r"^([\w-]+)==", (ROOT / "requirements/torch.lock").read_text(), re.M)
+    assert "peft" in locked and "torch" not in locked
 
 
 def test_ci_runs_what_a_person_can_type() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from ml.backends.attestation import Verifier
@@ -18,7 +19,7 @@ from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Storage
 from ml.core.errors import Problem
 from ml.specs.check.clusters import Bounds
-from ml.specs.plan.plans import PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plans import Plan
 
 if TYPE_CHECKING:
     from ml.backends.deployments import Launch
@@ -60,6 +61,7 @@ class WorkflowRun:
 class Options:
     """How a backend runs plans; each is harmless where it means nothing.
 
+    `root` is that of the repository whose models it releases; default, the working directory.
     The output of a command goes to `echo`. `isolated` builds the environment that a spec asks for.
     `say` gets progress of what comes before the run. `evict_after` are the seconds after which a
     job is killed as a spot node would be, each time `evict_notice` seconds after a SIGTERM.
@@ -74,6 +76,7 @@ class Options:
     evict_notice: float = 0.0
     again: bool = False
     workflow: WorkflowRun | None = None
+    root: Path = Path()
 
 
 class AuditLog(Protocol):
@@ -100,7 +103,7 @@ class Resumption(Protocol):
     def find(self, name: str) -> Run:
         """The run with that name or id, repaired if its record is damaged. Raises Refused."""
 
-    def plan_of(self, run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
+    def plan_of(self, run: Run, timeout_s: float | None = None) -> Plan:
         """The plan with which the run would be resumed. Raises Refused when it cannot be.
 
         `timeout_s` is a new limit for a sweep: all its time, the time before included.
@@ -113,7 +116,7 @@ class Resumption(Protocol):
         timeout_s: float | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> Run:
-        """Resume a sweep or a pipeline and return when it has ended. Raises as `plan_of`."""
+        """Resume the run and return when it has ended. Raises as `plan_of`."""
 
     def was_stopped(self, run: Run) -> bool:
         """Whether the run was ended from outside, so that resuming it can complete it."""
@@ -125,6 +128,10 @@ class Backend(Protocol):
     @property
     def name(self) -> str:
         """What `--on` calls it."""
+
+    @property
+    def root(self) -> Path:
+        """The root of the repository that it was opened for."""
 
     @property
     def rehearsal(self) -> bool:

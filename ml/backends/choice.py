@@ -23,15 +23,12 @@ def _azure(options: Options) -> Backend:
 
 # The name that `--on` takes → what makes the backend.
 BACKENDS: dict[str, Callable[[Options], Backend]] = {"local": _local, "azure": _azure}
-# The backends that this process opened, the latest of each name.
-opened: dict[str, Backend] = {}
 
 
 def open_backend(name: str = "local", options: Options | None = None) -> Backend:
     """The backend that `--on` names. Raises Refused for an unknown name."""
     if name in BACKENDS:
-        opened[name] = BACKENDS[name](options or Options())
-        return opened[name]
+        return BACKENDS[name](options or Options())
     names = " or ".join(f"--on {name}" for name in BACKENDS)
     hint = "omit --on to run locally"
     raise Refused(Problem("unknown-place", f"--on {name}", names, hint))

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, Protocol
 
 from ml.core import home
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan.plans import Sample, Value
 
 Kind = Literal[
@@ -91,6 +91,13 @@ class Run:
     restarts: tuple[float, ...] = ()
     pauses: tuple[Pause, ...] = ()
     former: tuple[Run, ...] = ()
+
+    @property
+    def exit_code(self) -> Exit:
+        """The exit code of the command that ran it."""
+        if self.status == "Completed":
+            return Exit.DONE
+        return Exit.INTERRUPTED if self.ended_by == "SIGINT" else Exit.RUN_FAILED
 
     @property
     def active_s(self) -> float:
@@ -306,6 +313,19 @@ class LineageNode:
         return self.entry.lineage.get("code") or {}
 
 
+@dataclass(frozen=True)
+class Service:
+    """An interactive service of a job, from the spec's `services`."""
+
+    name: str
+    # As Azure ML names it: JupyterLab, TensorBoard, VSCode, SSH.
+    type: str
+    status: str
+    # The URL; for SSH the command that connects; "" while the service has no address.
+    address: str
+    error: str
+
+
 class TrackingUnavailable(Exception):
     """The tracking store does not exist or cannot be read; the message says why."""
 
@@ -406,6 +426,12 @@ class RunStore(Protocol):
 
         The key is its rank: `0`, or another number, `ps_0`, `process_0` of a parallel step. Raises
         Refused when one cannot be read.
+        """
+
+    def services(self, run: Run) -> Sequence[Service]:
+        """The interactive services on the run's first node; empty where it has none.
+
+        Raises Refused when they cannot be read.
         """
 
     def lineage(self, run: Run) -> list[LineageNode]:

@@ -1,4 +1,4 @@
-"""Disk space that runs take: what may be removed, and which limit applies."""
+"""Disk space that runs take, and what of it may be removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ml.backends.runs import Run
 
 # What st_blocks counts in, on every file system (POSIX leaves it to the system; all take 512).
 BLOCK_BYTES = 512
-ItemKind = Literal["run", "outputs", "snapshot", "environment", "model", "reuse", "leftover"]
+ItemKind = Literal["run", "snapshot", "environment", "model", "reuse", "leftover"]
 
 
 @dataclass(frozen=True)
@@ -54,32 +54,8 @@ class Cleaning:
     grace_s: float
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Bytes in use, the limit in bytes (None: no limit), and the variable that sets it."""
-
-    taken: int
-    limit: float | None
-    variable: str
-
-    @property
-    def is_over(self) -> bool:
-        """Whether more than the limit is in use."""
-        return self.limit is not None and self.taken > self.limit
-
-
 class Cleaner(Protocol):
-    """Removes what runs left, where a limit is kept."""
-
-    @property
-    def grew(self) -> bool:
-        """Whether this process has run anything."""
-
-    def usage(self) -> Usage:
-        """What is in use and what the limit is; nothing is removed."""
-
-    def evicted(self, run: Run) -> float | None:
-        """When outputs of the run were removed to keep the limit (epoch seconds); None if never."""
+    """Removes what runs left."""
 
     def cleaning(
         self,
@@ -95,17 +71,8 @@ class Cleaner(Protocol):
         (epoch seconds); without both, no run is. It changes nothing.
         """
 
-    def eviction(self, usage: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Cleaning:
-        """What would be removed to get below the limit, the least valuable first.
-
-        `reads` are paths that the next run reads. It changes nothing.
-        """
-
     def remove(self, planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
-        """Remove the items of `planned` that are still in `current`; bytes freed, and errors.
-
-        A run whose outputs are removed keeps a note of it.
-        """
+        """Remove the items of `planned` that are still in `current`; bytes freed, and errors."""
 
 
 class Storage(Protocol):
@@ -114,9 +81,6 @@ class Storage(Protocol):
     @property
     def cleaner(self) -> Cleaner | None:
         """What removes runs and copies; None where this machine removes none."""
-
-    def parts(self) -> Mapping[str, int]:
-        """Bytes that each part of the home takes, the largest first."""
 
     def keep(self, run: Run, keep: bool) -> None:
         """Protect a run from being removed, or end that."""

@@ -18,24 +18,18 @@ if TYPE_CHECKING:
 
     import typer
 
+    from ml.backends.base import Backend, Options
+
 # name → (module:attribute, its line in `ml --help`). The attribute is a function, or a typer.Typer
 # with commands of its own.
 COMMANDS: dict[str, tuple[str, str]] = {
     "ab": ("ml.cli.commands.ab:app", "Run an A/B test of two versions of an endpoint."),
-    "affected": (
-        "ml.cli.commands.changes:affected",
-        "List what a change touches: projects, stacks, policies, framework folders.",
-    ),
     "assets": (
         "ml.cli.commands.assets:app",
         "Register the assets of jobs, and feature sets, on Azure.",
     ),
     "audit": ("ml.cli.commands.gates:audit", "Verify that no line of the audit log was changed."),
     "check": ("ml.cli.commands.check:check", "Check specs: a file, a folder or the repository."),
-    "comment": (
-        "ml.cli.commands.changes:comment",
-        "Print the comment that a pull request would get.",
-    ),
     "compare": (
         "ml.cli.commands.compare:compare",
         "Compare a candidate with the champion; a pull-request comment.",
@@ -97,10 +91,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-# The exit code of a shell, and of typer, for a program that Ctrl-C ended.
-INTERRUPTED = 130
-
-
 def build(selected: str | None) -> typer.Typer:
     """The app with the wanted command imported and a line of help for each of the others."""
     import typer
@@ -152,6 +142,16 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
         _run(selected, arguments, begin)
 
 
+def open_backend(name: str = "local", options: Options | None = None) -> Backend:
+    """The backend that `--on` names, for the repository of the working directory."""
+    from dataclasses import replace
+
+    from ml.backends import base, choice
+    from ml.core import repository
+
+    return choice.open_backend(name, replace(options or base.Options(), root=repository.root()))
+
+
 def _run(selected: str | None, arguments: list[str], begin: Callable[[], object]) -> None:
     try:
         app = build(selected)
@@ -160,8 +160,10 @@ def _run(selected: str | None, arguments: list[str], begin: Callable[[], object]
     except KeyboardInterrupt:
         _interrupted()
     except SystemExit as ending:
+        from ml.core.errors import Exit
+
         # typer ends so when Ctrl-C ends a command.
-        if ending.code != INTERRUPTED:
+        if ending.code != Exit.INTERRUPTED:
             raise
         _interrupted()
     except Exception as error:
@@ -177,27 +179,10 @@ def _run(selected: str | None, arguments: list[str], begin: Callable[[], object]
             raise
         sys.stderr.write(f"{problem}\n")
         raise SystemExit(int(Exit.RUN_FAILED)) from None
-    finally:
-        _limit_disk()
-
-
-def _limit_disk() -> None:
-    """Enforce the disk limit after every command that ran jobs, whether they succeeded or not."""
-    choice = sys.modules.get("ml.backends.choice")
-    for backend in choice.opened.values() if choice else ():
-        cleaner = backend.storage.cleaner if backend.storage else None
-        if cleaner is None or not cleaner.grew:
-            continue
-        from ml.cli import disk
-        from ml.core.errors import Refused
-
-        try:
-            disk.enforce(backend, lambda line: print(line, file=sys.stderr))
-        except Refused as refused:
-            # The command has already printed its result and set its exit code.
-            sys.stderr.write(f"{refused}\n")
 
 
 def _interrupted() -> NoReturn:
+    from ml.core.errors import Exit
+
     sys.stderr.write("interrupted\n")
-    raise SystemExit(INTERRUPTED) from None
+    raise SystemExit(int(Exit.INTERRUPTED)) from None

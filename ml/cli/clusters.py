@@ -65,6 +65,7 @@ def declared() -> list[Cluster]:
             cluster.hardware.gpus,
             cluster.hardware.infiniband,
             cluster.spot,
+            cluster.hardware.memory_gib,
         )
         for settings in environments
         for cluster in settings.clusters

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.backends.choice import open_backend
+from ml.cli.app import open_backend
 from ml.cli.render.output import show_step
 from ml.core import home
 from ml.core.errors import Exit, Refused
 from ml.core.repository import shown
 
 if TYPE_CHECKING:
+    from ml.backends.base import Backend
     from ml.backends.runs import Run
     from ml.measures.schema import Evaluation
     from ml.release.declaration.projects import Project
@@ -54,21 +55,22 @@ def demo(
     from ml.cli.commands.run import parse_changes
 
     start = time.monotonic()
-    if (prepare := open_backend().prepare) is not None:
+    backend = open_backend()
+    if (prepare := backend.prepare) is not None:
         prepare()
     from ml.release.declaration import projects
 
     small, worse = parse_changes(first or []), parse_changes(bad or [])
-    steps = Steps(projects.find(project))
+    steps = Steps(backend, projects.find(backend.root, project))
     model = steps.project.endpoint()
-    fresh = open_backend().registry.champion(model, "local") is None
+    fresh = backend.registry.champion(model, "local") is None
     if fresh and small:
         steps.first_model(small)
     proposals, promoted = [], False
     for trial in steps.sweep():
         proposals.append(steps.candidate(trial))
         promoted |= steps.promote(proposals[-1])
-    if open_backend().registry.champion(model, "local") is None:
+    if backend.registry.champion(model, "local") is None:
         raise typer.Exit(Exit.GATE_SAID_NO)
     steps.ask(model)
     if worse and (promoted or fresh):
@@ -76,7 +78,7 @@ def demo(
     if promoted or fresh:
         steps.bad_green(fault)
     typer.echo(f"\ndone in {time.monotonic() - start:.0f} s; next:", err=True)
-    typer.echo(f"  {projects.example(model, projects.of_model(model))}", err=True)
+    typer.echo(f"  {projects.example(model, projects.of_model(backend.root, model))}", err=True)
     version, champion = proposals[-1].candidate, proposals[-1].champion
     if champion and champion.version != version.version:
         both = f"{model}:{version.version} {model}:{champion.version}"
@@ -87,8 +89,8 @@ def demo(
 class Steps:
     """The steps, each printed with its number before it runs."""
 
-    def __init__(self, project: Project) -> None:
-        self.project = project
+    def __init__(self, backend: Backend, project: Project) -> None:
+        self.backend, self.project = backend, project
         self.number = 0
         self.printed: set[str] = set()
 
@@ -113,14 +115,14 @@ class Steps:
         self._step(f"ml run {shown(path)}", "the main job")
         plan = _plan(path, {})
         run = self._run(plan)
-        store = open_backend().runs
+        store = self.backend.runs
         sweeps = [of for of in (run, *run.below()) if find_original(store, of).trials]
         # A run has its steps as they ended.
         order = {f"{run.name}.{step}": at for at, step in enumerate(getattr(plan, "steps", ()))}
         sweeps.sort(key=lambda of: order.get(of.name, len(order)))
         for of in sweeps if len(sweeps) > 1 else [run]:
             self._step(f"ml select {of.name}", "weighted score; behind: points below the best")
-            selection = choose(store, [of])
+            selection = choose(self.backend, [of])
             print_selection(selection, limit=5)
             first = selection.selection.by_score or selection.selection.by_metric
             yield selection.runs[first.candidate.name]
@@ -164,7 +166,7 @@ class Steps:
 
         self._step(example(endpoint, self.project))
         sample = self.project.samples()[0]
-        for answer in answer_texts(ask(open_backend().endpoints, endpoint, sample).body):
+        for answer in answer_texts(ask(self.backend, endpoint, sample).body):
             typer.echo(answer)
 
     def bad_model(self, changes: Mapping[str, str]) -> None:
@@ -183,7 +185,7 @@ class Steps:
             f"ml release drill {self.project.name} --fault {fault}",
             f"the same model with a fault: {FAULTS.get(fault, fault)}",
         )
-        outcome = drill(open_backend(), self.project.name, fault, progress=show_step)
+        outcome = drill(self.backend, self.project.name, fault, progress=show_step)
         show_drill(outcome)
         if not outcome.noticed:
             raise typer.Exit(Exit.RUN_FAILED)
@@ -197,7 +199,7 @@ class Steps:
     def _run(self, plan: Plan) -> Run:
         from ml.cli.render import progress
 
-        backend = open_backend()
+        backend = self.backend
         if refused := backend.refusals(plan):
             raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
         for difference in backend.differences(plan):
@@ -218,7 +220,7 @@ class Steps:
 
         self._step(f"ml release propose {self.project.name} --run {run.name}", why)
         prices, name = costs.of_instance("local"), self.project.name
-        return propose(open_backend(), name, run.name, progress=show_step, prices=prices)
+        return propose(self.backend, name, run.name, progress=show_step, prices=prices)
 
     def _show_decision(self, proposal: Proposal) -> None:
         from ml.cli.render import verdicts
@@ -231,7 +233,7 @@ class Steps:
     def _apply(self, who: str) -> None:
         from ml.release.rollout.apply import apply
 
-        applied = apply(open_backend(), self.project.name, "local", who, progress=show_step)
+        applied = apply(self.backend, self.project.name, "local", who, progress=show_step)
         if applied is None:  # somebody undid the declaration in the meantime
             raise typer.Exit(Exit.RUN_FAILED)
         version, champion = applied.version, applied.replaced

@@ -5,10 +5,9 @@ Imported by the script that the installer makes, and by nothing else: it takes S
 
 from __future__ import annotations
 
-# `signal` without its enums, which take longer to import than all of this.
-import _signal as signal
 import io
 import os
+import signal
 import sys
 
 TYPE_CHECKING = False

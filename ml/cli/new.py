@@ -22,11 +22,19 @@ def command(
         typer.Option(help="Split by the time in this column: the newest rows are the test set."),
     ] = "",
     horizon: Annotated[
-        int, typer.Option(help="The forecast horizon in steps, of time series by --time.")
-    ] = 0,
-    series: Annotated[
-        list[str] | None, typer.Option(help="With --horizon: a column that identifies the series.")
+        int | None,
+        typer.Option(min=1, help="The forecast horizon in steps, of time series by --time."),
     ] = None,
+    series: Annotated[
+        list[str] | None,
+        typer.Option(help="With --horizon: a column that identifies the series, at least 20."),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option(help="sequence: a PyTorch model of a text by its words, served as ONNX.")
+    ] = "",
+    text: Annotated[
+        str, typer.Option(help="With --kind sequence: the column of texts, if not the longest.")
+    ] = "",
     slice: Annotated[str, typer.Option(help="The column whose values are the slices.")] = "",
     model: Annotated[
         str, typer.Option(help="The library: lightgbm, sklearn, torch or xgboost.")
@@ -49,13 +57,14 @@ def command(
     from ml.repository.scaffold.profile import Choices
     from ml.repository.scaffold.series import SeriesChoices
 
-    choices = Choices(target, task, metric, positive, id, group, time, slice)
-    forecasts = SeriesChoices(horizon, series or []) if horizon or series else None
-    project = new(name, table, choices, datastore, model, forecasts)
+    choices = Choices(target, task, metric, positive, id, group, time, slice, kind, text)
+    forecasts = SeriesChoices(horizon or 0, series or []) if horizon or series else None
+    project = new(repository.root(), name, table, choices, datastore, model, forecasts)
     for path in project.files:
         print(repository.shown(path))
     about = project.profile
     made = f"season {about.head['season']}" if forecasts else f"{len(about.features)} features"
+    made = f"text `{printable(about.features[0].name)}`" if kind else made
     usual = "seasonal naive" if forecasts else "a constant prediction"
     slices = [*about.head["slices"], *(["size"] if forecasts else [])]  # type: ignore[misc]
     typer.echo(

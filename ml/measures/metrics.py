@@ -391,7 +391,6 @@ BINARY: Mapping[str, Metric] = {
     "f1": Metric("maximize", _SHARE, of_all=_f1),
     "false_positive_rate": Metric("minimize", _SHARE, of_all=_rate("1", "0")),
     "false_negative_rate": Metric("minimize", _SHARE, of_all=_rate("0", "1")),
-    # Neither more nor less is better: it is for comparing groups.
     "selection_rate": Metric(
         "maximize", _SHARE, of_units=lambda answers: (answers.predicted == "1").astype(np.float64)
     ),
@@ -416,8 +415,9 @@ DETECTION: Mapping[str, Metric] = {
     ),
     "count_error": Metric("minimize", _UP, of_units=_miscounted),
 }
-# Neither way is better: the gate `forecasting` bounds it on both sides.
-UNDIRECTED = frozenset({"coverage"})
+# Neither way is better: the gate `forecasting` bounds coverage on both sides, and selection rates
+# are for comparing groups.
+UNDIRECTED = frozenset({"coverage", "selection_rate"})
 # Errors are scaled a unit, so that series of every size count alike; `wape` weighs by size.
 FORECASTING: Mapping[str, Metric] = {
     "mase": Metric(

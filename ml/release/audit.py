@@ -125,8 +125,8 @@ def _broken(log: AuditLog, number: int, why: str) -> Refused:
     return Refused.of(
         "audit-broken",
         f"the audit log was changed: {why}",
-        "lines that only ever are added to",
-        "find out who changed it; keep the file aside before anything is promoted again",
+        "a log to which lines are only appended",
+        "find out who changed it, and keep a copy of the file, before the next promotion",
         Place(log.place, number),
         exit_code=Exit.GATE_SAID_NO,
     )

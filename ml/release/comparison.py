@@ -190,21 +190,22 @@ def versus(
         if isinstance(champion, Run) or isinstance(candidate, Run):
             theirs, _ = _side(backend, champion, notes)
         else:
-            project, rows = projects.find(candidate.project), candidate.evidence_folder
+            project = projects.find(backend.root, candidate.project)
+            rows = candidate.evidence_folder
             theirs = _measured_alike(backend, project, ours, rows, champion, notes, progress)
         against_evidence = theirs.evidence
         notes += filter(None, [other_features(ours, theirs)])
     confidence, decision = 0.95, None
     if isinstance(candidate, Version):
-        project = projects.find(candidate.project)
+        project = projects.find(backend.root, candidate.project)
         gates = load_gates(project)
         confidence = gates["non-inferiority"].number("confidence")
-        reason = desired_state.reason_for(project.name, environment, ours.digest)
+        reason = desired_state.reason_for(backend, project.name, environment, ours.digest)
         wanted = request(backend, candidate, environment, reason=reason)
         if isinstance(champion, Version):
             valid, wanted = without_invalid(gates, wanted, champion)
             against_evidence = against_evidence if valid else None
-        judged = evidence.with_advisories(ours.evidence)
+        judged = evidence.with_advisories(backend.root, ours.evidence)
         decision = decide(gates, judged, against_evidence, wanted)
     else:
         notes.append(f"the gates were not evaluated: the model of {ours.name} is not registered")
@@ -266,7 +267,7 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
     """The version of a reference, or the run where its model is not registered."""
     if reference.startswith(CHAMPION):
         environment = desired_state.check_environment(reference.removeprefix(CHAMPION))
-        models = [model] if model else [each.endpoint() for each in projects.every()]
+        models = [model] if model else [each.endpoint() for each in projects.every(backend.root)]
         champions = [
             champion
             for name in models

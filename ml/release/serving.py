@@ -64,10 +64,11 @@ class Serving(ServingCode):
 
     def _other_projects(self) -> Set[Path]:
         """The folders of the projects that the scoring script's project does not name in code."""
-        folder, script = repository.root() / "ml" / "projects", self.code / self.scoring_script
+        root = repository.root(self.code)
+        folder, script = root / "ml" / "projects", self.code / self.scoring_script
         if not script.is_relative_to(folder):
             return frozenset()
-        return unnamed_projects(repository.root(), [script.relative_to(folder).parts[0]])
+        return unnamed_projects(root, [script.relative_to(folder).parts[0]])
 
     @property
     def digest(self) -> str:
@@ -136,7 +137,7 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
         place = spec.place("request_settings")
         raise Refused.of("wrong-value", fault.found, fault.expected, place=place)
     # Without content where only its name is here.
-    bindings = Bindings(repository.root(), None)
+    bindings = Bindings(repository.root(spec.file), None)
     environment = bindings.environment(spec, "environment")
     if bindings.problems:
         raise Refused(*bindings.problems)
@@ -155,7 +156,7 @@ def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[
     """What may load code from data in the code that the server imports, or lies beside it."""
     listed = gate_settings.load(gates)["format"].names("imports")
     files = dict(IgnoreFile(code).files({home.home()}))
-    serving_code = Code(files, posixpath.normpath(script), listed, repository.root())
+    serving_code = Code(files, posixpath.normpath(script), listed, repository.root(code))
     return tuple(
         Problem(
             "code-from-data",

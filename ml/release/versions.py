@@ -143,7 +143,7 @@ def _descendant(backend: Backend, version: Version, relation: Relation) -> Desce
     declared = [
         environment
         for environment in environments
-        if (entry := desired_state.read(version.project, environment))
+        if (entry := desired_state.read(backend, version.project, environment))
         and entry.digest == version.digest
     ]
     return Descendant(
@@ -242,9 +242,9 @@ def find_in_use(backend: Backend) -> Needed:
         ):
             if run:
                 runs[str(run)] = why
-    for project in desired_state.projects():
+    for project in desired_state.projects(backend):
         for environment in desired_state.ENVIRONMENTS:
-            declared = desired_state.read(project, environment)
+            declared = desired_state.read(backend, project, environment)
             if declared and declared.digest:
                 why = f"{project} declares it in {environment}"
                 paths[model_folder(declared.digest)] = why
@@ -280,7 +280,7 @@ def _check_registry(registry: Registry) -> None:
             "registry-missing",
             f"{home.models()} has models, and the registry that lists them is gone",
             "the tracking store that they were registered in",
-            "put it back; nothing was removed",
+            "restore the store; nothing was removed",
             exit_code=Exit.RUN_FAILED,
         )
 

@@ -135,9 +135,9 @@ def gather(run: Run, backend: Backend) -> Facts:
         run=run,
         lineage=lineage,
         sweep=sweep,
-        selected=_select(run, store, notes) if sweep else None,
+        selected=_select(run, backend, notes) if sweep else None,
         curves=_curves(run, store, notes) if sweep is None else {},
-        steps=tuple(_steps(run, store, notes)),
+        steps=tuple(_steps(run, backend, notes)),
         quality=find_quality(run, release, notes),
         release=release,
         failed=failed,
@@ -163,21 +163,22 @@ def _curves(run: Run, store: RunStore, notes: list[str]) -> Mapping[str, Curve]:
         return {}
 
 
-def _steps(run: Run, store: RunStore, notes: list[str], prefix: str = "") -> Iterator[Step]:
+def _steps(run: Run, backend: Backend, notes: list[str], prefix: str = "") -> Iterator[Step]:
+    store = backend.runs
     for step in run.steps:
         name = prefix + step.name.rpartition(".")[2]
         sweep = selected = None
         if step.trials:
             sweep = read_sweep(step, _lineage(step, store, notes), store, notes)
-            selected = _select(step, store, notes)
+            selected = _select(step, backend, notes)
         yield Step(step, name, sweep, selected)
-        yield from _steps(step, store, notes, f"{name}.")
+        yield from _steps(step, backend, notes, f"{name}.")
 
 
-def _select(sweep: Run, store: RunStore, notes: list[str]) -> Selected | None:
+def _select(sweep: Run, backend: Backend, notes: list[str]) -> Selected | None:
     """The ranking by the project's weights; None when nothing could be ranked."""
     try:
-        return choose(store, [sweep])
+        return choose(backend, [sweep])
     except Refused as refused:
         problem = refused.problems[0]
         if problem.place:  # a mistake in select.yml
@@ -246,7 +247,7 @@ def _release(backend: Backend, version: Version, notes: list[str]) -> Release:
     registry, line = backend.registry, _audit_line(backend, version, notes)
     decision = line.get("decision")
     champion = registry.champion(version.model, desired_state.ENVIRONMENTS[0])
-    declared = desired_state.read(version.project, desired_state.ENVIRONMENTS[0])
+    declared = desired_state.read(backend, version.project, desired_state.ENVIRONMENTS[0])
     is_champion = champion is not None and champion.digest == version.digest
     against = champion
     if is_champion:

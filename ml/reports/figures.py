@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.runs import Entry
-from ml.core import repository
 from ml.measures.evaluation import PREDICTIONS
 from ml.reports.facts import Facts
 from ml.reports.formatting import redact_line
@@ -59,10 +58,9 @@ class Figure:
         return f"data:image/{_KINDS[self.suffix]};base64,{text}"
 
 
-def draw(facts: Facts) -> tuple[Figure, ...]:
+def draw(root: Path, facts: Facts) -> tuple[Figure, ...]:
     """The charts of the project that the run's spec is in; none without a charts.py."""
     project = Entry(facts.run, facts.kind, facts.lineage).project
-    root = repository.root()
     if not (project.isidentifier() and (root / "ml/projects" / project / "charts.py").is_file()):
         return ()
     run, quality = facts.run, facts.quality

@@ -76,7 +76,7 @@ def report(run: Run, backend: Backend, out: Path | None = None) -> Report:
     from ml.reports.facts import gather
 
     facts = gather(run, backend)
-    drawn = figures.draw(facts)
+    drawn = figures.draw(backend.root, facts)
     release, links = facts.release, list[tuple[str, str]]()
     if release and release.is_champion and release.decision:
         environment = str(release.decision["request"]["environment"])
@@ -161,7 +161,7 @@ def comparison_page(comparison: Comparison, backend: Backend, page: Path | None 
         drawn: tuple[Figure, ...] = ()
         with suppress(Refused):
             run = backend.runs.find(side.evidence.lineage.run or side.name)
-            drawn = figures.draw(gather(run, backend))
+            drawn = figures.draw(backend.root, gather(run, backend))
         sides[side.name] = {figure.title: figure for figure in drawn}
     related["watch of the endpoint"] = f"watch-{comparison.model}-{comparison.environment}"
     names = " and ".join(sides)

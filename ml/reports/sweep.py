@@ -51,10 +51,12 @@ class Trial:
 
         - `given`: `point` and `place` of the point in the hints, `because`, and `sampled`, the
           parameters that the sampler added (`rest` is their origin);
-        - `random`: `startup` with `ended` for a first trial of a Bayesian sweep, or `instead_of`;
+        - `random`: `startup` with `ended` for a first trial of a Bayesian sweep or `before` an
+          evolution, or `instead_of`;
         - `sobol`: the `index` in the sequence; `grid`: the `cell` `of` how many;
         - `tpe`: the numbers of the `good` trials (`good_until` is their worst score) and of those
           that were `running`, and how many were `bad`;
+        - `evolution`: the number of its `parent`, and the parent's `score`;
         - `ensemble`, the last trials of an AutoML job: the trials `of` which it could be made.
         """
         return self.sample.origin if self.sample else {}
@@ -234,6 +236,9 @@ def origin_sentence(origin: Mapping[str, Any]) -> str:
             words = f"cell {origin.get('cell')} of {origin.get('of')} of the grid"
         case "tpe":
             words = _tpe(origin)
+        case "evolution":
+            score = number(origin.get("score", math.nan))
+            words = f"by evolution: a change of trial {origin.get('parent')} ({score})"
         case "ensemble":
             words = f"an ensemble of the {count(len(origin.get('of') or ()), 'best trial')}"
         case _:
@@ -259,7 +264,12 @@ def _given(origin: Mapping[str, Any]) -> str:
 
 def _random(origin: Mapping[str, Any]) -> str:
     if origin.get("startup"):
-        return f"at random during TPE's startup, after {count(origin.get('ended', 0), 'trial')}"
+        sampler = "the evolution" if origin.get("before") else "TPE"
+        return (
+            f"at random during {sampler}'s startup, after {count(origin.get('ended', 0), 'trial')}"
+        )
+    if origin.get("instead_of") == "evolution":
+        return "at random, because changes of the parent repeated trials or violated a constraint"
     if origin.get("instead_of"):
         return "at random, because TPE's suggestions repeatedly violated a constraint"
     return "at random"

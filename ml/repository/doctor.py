@@ -131,12 +131,12 @@ def ask(words: Sequence[str]) -> Answer:
         return Answer(error=f"`{words[0]}` printed no JSON")
 
 
-def machine() -> Iterator[Check]:
+def machine(root: Path) -> Iterator[Check]:
     """Python, the installed packages against the lock, and whether they are alone."""
     current = platform.python_version()
     fault = "" if current.startswith("3.11.") else f"{current}, not 3.11"
     yield _check("python", fault, "rm -rf .venv && make setup PYTHON=python3.11", current)
-    lock = repository.lock().read_text()
+    lock = repository.lock(root).read_text()
     locked = re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.M)
     other = [
         f"{name} {installed}, not {pin}"

@@ -322,6 +322,28 @@ def test_a_list_asks_for_what_it_shows(
 
 
 @pytest.mark.slow
+def test_a_run_is_opened(
+    workspace: StandIn, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The studio's page, and each service of the spec with its URL or the command that connects."""
+    services = "services: {lab: {type: jupyter_lab}, shell: {type: ssh}}\n"
+    spec.write_text(spec.read_text() + services)
+    run = AzureBackend().run(planned(spec))
+    code, out, err = ml(capsys, "runs", "open", run.name, "--print", "--on", "azure")
+    assert code == 0 and f"ml report {run.name} --on azure" in err
+    studio, lab, shell = (line.split(maxsplit=1) for line in out.splitlines())
+    assert studio[0] == "studio" and studio[1].startswith("https://ml.azure.com/runs/" + run.name)
+    assert lab == ["lab", "https://lab-0.example.org  (JupyterLab, Running)"]
+    assert shell[1].startswith(f"az ml job connect-ssh --name {run.name} --node-index 0 ")
+    workspace.fail({"pattern": "/serviceinstances/", "status": 404})
+    assert AzureBackend().runs.services(run) == ()
+    workspace.fail({"pattern": "/serviceinstances/", "status": 403})
+    with pytest.raises(Refused):
+        AzureBackend().runs.services(run)
+    workspace.fail()
+
+
+@pytest.mark.slow
 def test_a_running_job_is_cancelled(workspace: StandIn, spec: Path) -> None:
     """From another process, by its name; the run that is followed ends as Canceled."""
     (spec.parent / "code" / "say.py").write_text(

@@ -81,7 +81,7 @@ def test_a_feature_set_is_registered_once(
     ("file", "before", "after", "named"),
     [
         ("card.yml", "A payment card.", "A card.", "azureml:card:1"),
-        ("card_payments/FeatureSetSpec.yaml", "days: 90", "days: 30", "azureml:card_payments:1"),
+        ("card_payments/FeatureSetSpec.yaml", "days: 90", "days: 91", "azureml:card_payments:1"),
         ("card_payments/transformation/payments.py", "hours=1", "hours=2", "card_payments:1"),
     ],
 )

@@ -15,6 +15,7 @@ from ml.specs.plan import plans
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import (
     CommandPlan,
+    Condition,
     Constraint,
     Dimension,
     Environment,
@@ -46,7 +47,9 @@ def test_types_survive(tmp_path: Path) -> None:
     args = (True, 1, 1.0, "1", [1, "b"], {"name": "tree", "depth": inner}, {1: None})
     space = {"x": Dimension("x", "choice", args, place)}
     trial = CommandPlan(place, "a", "tests", "true", tmp_path, Environment("azureml:e:1"))
-    hints = Hints((Point({"x": 1}, place),), (Constraint("x > 0", place),), "a.hints.yml")
+    conditions = (Condition("x", "y > 0", place),)
+    points, constraints = (Point({"x": 1}, place),), (Constraint("x > 0", place),)
+    hints = Hints(points, constraints, "a.hints.yml", "evolution", conditions)
     original = SweepPlan(place, "a", "tests", trial, space, "random", "maximize", "m", hints=hints)
     restored = from_json(json.loads(json.dumps(to_json(original))))
     assert restored == original

@@ -145,10 +145,42 @@ def test_what_failed_by_itself_is_refused(home: Path, sweep: Sweeps) -> None:
     assert refused(run) == "not-interrupted"
 
 
-def test_commands_and_parts_are_refused(home: Path, command: Plans, sweep: Sweeps) -> None:
-    """A command has no parts to keep; a trial goes on with its sweep."""
-    with pytest.raises(Refused, match="not-resumable"):
-        resumption.plan_of(LocalBackend().run(command("print(1)")))
+def test_a_killed_command_goes_on_in_its_folder(home: Path, command: Plans, tmp_path: Path) -> None:
+    """As on a spot node: the same run and log, the mounted output as it was, a fresh copy of the
+    code.
+    """
+    go = tmp_path / "go"
+    plan = command(
+        "import os, sys, time\nfrom pathlib import Path\n"
+        "Path('left').mkdir()\nPath('left/behind').touch()\n"
+        "place = Path(sys.argv[1]) / 'steps'\n"
+        "done = place.read_text() if place.exists() else ''\n"
+        "print('begins after', done or 'nothing', flush=True)\n"
+        "place.write_text(done + 'x')\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n",
+        "python script.py ${{outputs.kept}}",
+        {"kept": "uri_folder"},
+    )
+    executor = start(begin(plan))
+    while not [*homes.jobs().glob("*/outputs/kept/steps")]:
+        assert executor.is_alive()
+        time.sleep(0.01)
+    kill(executor)
+    dead = only()
+    settled(dead)
+    assert f"ml runs resume {dead.name}" in str(dead.error)
+    go.touch()
+    run = resumption.resume(dead)
+    assert (run.status, run.id, run.folder) == ("Completed", dead.id, dead.folder)
+    assert [pause.ended_by for pause in run.pauses] == ["executor-killed"]
+    assert (run.outputs["kept"] / "steps").read_text() == "xx"
+    log = (run.folder / "logs" / "std_log.txt").read_text()
+    assert log.split() == ["begins", "after", "nothing", "begins", "after", "x"]
+    assert LocalRuns().find(run.name) == run
+
+
+def test_parts_are_refused(home: Path, sweep: Sweeps) -> None:
+    """A trial goes on with its sweep."""
     run = LocalBackend().run(sweep(LOG + "log('score', 1.0)"))
     with pytest.raises(Refused, match=f"ml runs resume {run.name}"):
         resumption.plan_of(run.trials[0])

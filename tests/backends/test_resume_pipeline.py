@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -76,6 +77,25 @@ def test_completed_steps_are_kept(home: Path, repository: Path) -> None:
     assert LocalRuns().find(run.name) == run
     assert locks(home) == []
     settled(run)
+
+
+def test_a_step_that_was_cut_off_finds_its_mounted_outputs(home: Path, repository: Path) -> None:
+    """As after an eviction, also when it is cut off twice; what is uploaded at the end is lost."""
+    outputs = "{c: {type: uri_folder}, u: {type: uri_folder, mode: upload}}"
+    train = "echo step >> ${{outputs.c}}/at; echo step >> ${{outputs.u}}/at; WAIT"
+    text = f"jobs:\n  b: {{@, command: '{train}', outputs: {outputs}}}\n"
+    dead = stopped(repository, text + "  n: {type: pipeline, component: ./inner.yml}\n")
+    (repository / "b").unlink()
+    executor = start(partial(resumption.resume, dead))
+    wait(repository, executor)
+    kill(executor)
+    (repository / "go").touch()
+    run = resumption.resume(only())
+    assert run.status == "Completed", run.error
+    step = run.step("b")
+    assert len(step.former) == 2
+    assert (step.outputs["c"] / "at").read_text() == "step\n" * 3
+    assert (step.outputs["u"] / "at").read_text() == "step\n"
 
 
 def test_a_step_that_failed_stays_failed(home: Path, repository: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local import cleaning
+from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs
 from ml.backends.local.storage import LocalStorage
 from ml.backends.storage import BLOCK_BYTES, Cleaning, Needed, size_of
@@ -101,6 +103,28 @@ def test_what_others_need_stays_and_says_why() -> None:
     found = plan(needed, keep=0)
     assert found.stay == {run.name: "faq 1 is registered", other.name: "it is declared"}
     assert found.items == ()
+
+
+def test_a_protected_run_stays_until_the_protection_ends() -> None:
+    run = made("old_oak_01")
+    LocalStorage().keep(run, True)
+    assert list(plan(keep=0).stay) == [run.name]
+    LocalStorage().keep(run, False)
+    assert going(plan(keep=0)) == {run.name}
+
+
+def test_an_environment_without_a_run_goes_unless_it_is_in_use() -> None:
+    """Its lock says whether a process works in it."""
+    place = home.environments() / "built"
+    place.mkdir(parents=True)
+    os.utime(place, (0, 0))
+    (home.environments() / building.LOCKS).mkdir()
+    with (home.environments() / building.LOCKS / "built").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        assert going(plan(), "environment") == set()
+    found = plan()
+    assert going(found, "environment") == {"built"}
+    assert cleaning.remove(found, plan())[1] == [] and not place.exists()
 
 
 def test_a_run_that_goes_on_stays_with_all_it_may_use() -> None:
@@ -212,16 +236,6 @@ def test_a_job_may_have_made_its_folders_read_only() -> None:
     assert not run.folder.exists()
     assert outside.read_text() == "mine"
     assert not list(home.home().glob(".removing-*"))
-
-
-def test_usage_names_the_parts_of_the_home() -> None:
-    """The largest first; MLflow's three files are one."""
-    (home.home() / "mlflow.db").write_bytes(b"x" * 50_000)
-    (home.home() / "mlflow.db-wal").write_bytes(b"x" * 50_000)
-    made("one_oak_01")
-    used = LocalStorage().parts()
-    assert list(used) == ["mlflow.db", "jobs"]
-    assert used["mlflow.db"] >= 100_000
 
 
 @pytest.mark.parametrize("asked", [{"keep": 0}, {}])

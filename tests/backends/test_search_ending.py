@@ -73,6 +73,32 @@ def test_ensembles_are_the_last_trials(home: Path, sweep: Sweeps) -> None:
     assert scores == sorted(scores, reverse=True)
 
 
+def test_an_ensemble_gets_the_best_trial_of_each_family(
+    home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where other families have all the best trials."""
+    monkeypatch.setattr("ml.backends.local.execution.sweep.MEMBERS", 1)
+    place, bounds = Place("jobs/job.yml", 1), {"one": (0.5, 1.0), "two": (0.0, 0.1)}
+    branches = tuple(
+        {"family": family, "x": Dimension("x", "uniform", of, place)}
+        for family, of in bounds.items()
+    )
+    plan = of_families(sweep, OF_MODEL, 60.0, ("voting_ensemble",))
+    plan = replace(
+        plan,
+        max_total_trials=9,
+        search_space={"model": Dimension("model", "choice", branches, place)},
+    )
+    run = LocalBackend().run(plan)
+    models = [json.loads(str(trial.parameters["model"])) for trial in run.trials]
+    members = [models[number] for number in models[-1]["members"]]
+    best = [
+        max((of for of in models[:-1] if of["family"] == family), key=lambda of: of["x"])
+        for family in bounds
+    ]
+    assert members == best
+
+
 @pytest.mark.parametrize("ends", [True, False])
 def test_no_cache_is_left_of_a_search_that_is_complete(
     home: Path, sweep: Sweeps, ends: bool

@@ -1,4 +1,4 @@
-"""`ml affected` and `ml smoke` as a person types them."""
+"""`ml smoke` as a person types it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,6 @@ def test_what_the_change_touches_runs_small(
     (run,) = json.loads(out)
     assert ": started\n" in err
     assert (code, run["project"], run["status"]) == (0, "one", "Completed")
-    code, out, _ = ml(capfd, "affected", "--base", "HEAD", "--json")
-    assert json.loads(out)["projects"] == ["one"]
     repository.write_text(JOB)
     code, out, _ = ml(capfd, "smoke", "one", "two", "--json")
     assert [run["status"] for run in json.loads(out)] == ["Failed", "none"]

@@ -10,6 +10,7 @@ import pytest
 
 from infra.settings import loader
 from infra.settings.model import Cluster
+from ml.cli.app import main
 from ml.cli.render import costs
 from ml.specs.plan import planning
 from ml.specs.sdk import load
@@ -186,3 +187,27 @@ def test_bounds_of_parts_add_up() -> None:
     """The sum has none if one part has none."""
     assert costs.Bound(1, 2.0) + costs.Bound(3, 4.0) == costs.Bound(4, 6.0)
     assert costs.Bound(1, 2.0) + costs.Bound(3, None) == costs.Bound(4, None)
+
+
+def test_the_dry_run_of_an_online_deployment_is_its_price(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of all instances, by the hour and by the month; nothing is guessed for an unknown size."""
+    file = tmp_path / "deployment.yml"
+    file.write_text(
+        "$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineDeployment.schema.json\n"
+        "name: blue\nendpoint_name: priced\nmodel: azureml:m:1\ninstance_count: 2\n"
+        "environment: {image: i:1, inference_config: {scoring_route: {port: 80, path: /}, "
+        "liveness_route: {port: 80, path: /}, readiness_route: {port: 80, path: /}}}\n"
+        "instance_type: Standard_NC24ads_A100_v4\n"
+    )
+    hourly = costs.of_instance("local")("Standard_NC24ads_A100_v4")
+    assert hourly is not None
+    for more, expected in {
+        (): f"2 instances of Standard_NC24ads_A100_v4: {2 * hourly.per_hour:.2f} USD an hour",
+        ("--set", "instance_type=Standard_X1"): "no price known for Standard_X1",
+    }.items():
+        with pytest.raises(SystemExit) as ended:
+            main(["run", str(file), "--dry-run", *more])
+        assert ended.value.code == 0
+        assert expected in capsys.readouterr().err

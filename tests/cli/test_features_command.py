@@ -11,7 +11,7 @@ import pytest
 from ml.cli.app import main
 from ml.core.errors import Exit
 from tests.conftest import ROOT
-from tests.features.conftest import write_set
+from tests.features.conftest import ENTITY, write_set
 from tests.features.test_materialize import payment, write
 
 
@@ -26,10 +26,13 @@ def ml(*words: str) -> int:
 @pytest.fixture
 def call(tmp_path: Path) -> list[str]:
     """The set's file and a store, with a source of two payments of this hour."""
-    path = write_set(tmp_path / "features")
+    (tmp_path / "pyproject.toml").touch()
+    project = tmp_path / "ml/projects/payments"
+    path = write_set(project / "features")
+    path.with_name("account.yml").write_text(ENTITY)
     hours = (datetime.now(UTC) - datetime(2026, 3, 1, tzinfo=UTC)) / timedelta(hours=1)
     rows = [payment(hours - 0.5, amount=2), payment(hours - 0.4, amount=3)]
-    write(tmp_path / "source", "1.parquet", rows)
+    write(project / "source", "1.parquet", rows)
     return [str(path), "--store", str(tmp_path / "store")]
 
 
@@ -68,6 +71,11 @@ def test_a_set_is_planned_materialised_looked_up_and_shown(
         ("get", ["a", "b"], "wrong-keys"),
         ("get", ["a"], "not-materialized"),
         ("show", [], "not-materialized"),
+        ("plan", ["--store", "/dev/null"], "unreadable-state"),
+        ("show", ["--store", "/dev/null"], "unreadable-state"),
+        ("get", ["a", "--store", "/dev/null"], "not-materialized"),
+        ("materialize", ["--store", "/dev/null"], "cannot-write"),
+        ("materialize", ["--store", "/proc/x"], "cannot-write"),
     ],
 )
 def test_a_wrong_call_is_an_error(
@@ -78,10 +86,57 @@ def test_a_wrong_call_is_an_error(
     assert f"error[{code}]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("file", "before", "after", "problem"),
+    [
+        ("account_payments.yml", ": written", ": [1]", "yml:9: `tags.arrival_column` is [1]"),
+        ("account_payments.yml", "account:1", "acount:1", "yml:7: no entity `azureml:acount:1`"),
+        ("account_payments.yml", "azureml:account:1", "account:2", "yml:7: no entity `account:2`"),
+        ("account.yml", ENTITY, "", "yml:7: no entity `azureml:account:1`"),
+        ("account.yml", "- name: account", "- name: card", "yaml:17: the keys are account (string"),
+        (
+            "account_payments/FeatureSetSpec.yaml",
+            "name: spent_30h",
+            "name: count_3h",
+            "yaml:15: two columns are called `count_3h`",
+        ),
+    ],
+)
+def test_a_wrong_definition_is_an_error_with_its_line(
+    *,
+    file: str,
+    before: str,
+    after: str,
+    problem: str,
+    call: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As `ml check` reports it, before anything is read or written."""
+    path = Path(call[0]).parent / file
+    path.write_text(path.read_text().replace(before, after))
+    for command in ("plan", "materialize"):
+        assert ml(command, *call) == Exit.WRONG_CALL
+        assert problem in capsys.readouterr().err
+
+
 def test_an_unknown_name_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     """The feature sets of the repository are named."""
     assert ml("show", "nothing") == Exit.WRONG_CALL
     assert "error[no-feature-set]: there is no feature set `nothing`" in capsys.readouterr().err
+
+
+def test_a_name_of_two_files_is_an_error(
+    call: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two versions may be there; the path of a file says which."""
+    file = Path(call[0])
+    file.with_name("second.yml").write_text(file.read_text().replace('"1"', '"2"'))
+    monkeypatch.chdir(file.parents[4])
+    assert ml("plan", "account_payments") == Exit.WRONG_CALL
+    error = capsys.readouterr().err
+    assert "error[ambiguous-feature-set]: 2 files define `account_payments`" in error
+    assert str(file) in error and "second.yml" in error
+    assert ml("plan", *call) == Exit.DONE
 
 
 def test_the_commands_of_the_page_run(call: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def test_a_deleted_project_is_not_listed(
     monkeypatch.chdir(tmp_path)
     (own_home / "release").mkdir()
     (own_home / "release" / "removed.yml").write_text("schema_version: 1\nenvironments: {}\n")
-    assert desired_state.projects() == ["removed"]
+    assert desired_state.projects(BACKEND) == ["removed"]
     assert status(BACKEND) == []
 
 
@@ -78,5 +78,7 @@ def test_the_facts_of_a_proposal() -> None:
         "largest contributions: words 0.60, length 0.40",
     ]
     assert facts_text(replace(good, contributions=(), leakage=())).endswith("contributions: none")
+    beside = replace(good, linear={"gain_at_1": 0.85})
+    assert facts_text(beside).splitlines()[1] == "linear model beside it: gain_at_1 0.85"
     hostile = replace(good, leakage=(replace(good.leakage[1], of="a\n\x1b[2K"),))
     assert r"alone: a\n\x1b[2K, feature.auc" in facts_text(hostile)

@@ -137,6 +137,7 @@ def test_a_dry_run_makes_nothing(ml: Ml, own_home: Path) -> None:
         (["jobs/job.yml", "--on", "moon"], 2, "unknown-place"),
         (["jobs/job.yml", "--set", "inputs.word"], 2, "bad-override"),
         (["jobs/job.yml", "--set", "inputs.word=a;b"], 2, "inputs.word"),
+        (["jobs/job.yml", "--evict-notice", "4s"], 2, "option-conflict"),
     ],
 )
 def test_what_is_refused(ml: Ml, own_home: Path, words: list[str], code: int, said: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_the_list(ml: Ml) -> None:
     assert lines[1].endswith("2/2 trials, score=0.75")
     assert lines[2].endswith("[script-failed]")
     assert lines[3].endswith("score=0.25") and "3 d ago" in lines[3]
-    assert re.fullmatch(r"on the disk: [\d.]+ kB of at most .*\(MLOPS_DISK_LIMIT\)\n", done.stderr)
+    assert done.stderr == ""
     few = ml("list", "--limit", "1", "--size")
     assert len(few.stdout.splitlines()) == 2 and few.stdout.rstrip().endswith("kB")
     assert "1 of 3 runs" in few.stderr
@@ -127,6 +127,17 @@ def test_show_tells_the_lineage(ml: Ml) -> None:
     assert said["part_of"] == "sweep_oak_01"
     assert said["lineage"]["data"]["faq"]["digest"] == "d" * 64
     assert said["models"] == [] and said["bytes"] > 0
+
+
+def test_show_says_where_the_code_is() -> None:
+    """A removed copy is said to be; a pipeline has none of its own."""
+
+    def code(name: str, **changes: Any) -> str:
+        entry = BACKEND.runs.entry(made(name, **changes))
+        return dict(runs_text.run_lines(BACKEND, entry, "", []))["→ code"]
+
+    assert code("removed_oak_01", snapshot="e" * 64).endswith("(sha256:eeeeeeeeeeee), copy removed")
+    assert code("pipeline_oak_01", status="Running", ended=None) == "c" * 12
 
 
 def test_show_ends_where_the_model_serves() -> None:

@@ -65,7 +65,7 @@ def test_gates_that_pass_are_named_in_one_line(
 def test_what_waits_is_no_champion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The version that had to be beaten is named as what it is."""
     verdicts.show(cases.judged(tmp_path, cases.good(), cases.champion()), "3")
-    assert "against version 3, which is declared and waits" in capsys.readouterr().err
+    assert "against version 3, which is declared and not yet applied" in capsys.readouterr().err
 
 
 def test_a_warning_is_shown_until_its_owner_accepts_it(

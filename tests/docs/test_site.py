@@ -26,7 +26,9 @@ OPENED = ("index", "tutorial", "reference/errors")
 # Words of a page by its folder; `code` counts.
 MOST_WORDS = {"tutorial.md": 700, "how-to": 400, "threat-model.md": 700}
 # What a guide has its reader make.
-MADE = re.compile(r"ml/projects/(churn|houses)\b.*|data/(churn|houses)\..*|infra/Pulumi\.qa\.yaml")
+MADE = re.compile(
+    r"ml/projects/(churn|houses)\b.*|data/(churn|houses)\..*|infra/Pulumi\.qa\.yaml|policies/own"
+)
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )

@@ -131,7 +131,7 @@ _TREES: list[Path] = []
 
 def post(github: GitHub, run: int) -> str:
     """As the workflow does, in a small tree."""
-    return posting.post(github, run, root=_TREES[0])
+    return posting.post(github, _TREES[0], run)
 
 
 @pytest.fixture

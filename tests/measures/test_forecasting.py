@@ -156,8 +156,10 @@ def test_a_row_that_is_no_forecast(
     assert json.loads(EXPECTED)["actual"] == [4.0, None]
 
 
-def test_no_coverage_is_better_than_another() -> None:
+def test_no_coverage_or_selection_rate_is_better_than_another() -> None:
     """A report names no better way for it, and one for the errors."""
     evaluation = Evaluation(task="forecasting", primary_metric="mase", goal="minimize")
     signs = {name: metric_sign(evaluation, name) for name in KINDS["forecasting"].metrics}
     assert signs == {**dict.fromkeys(signs, -1), "coverage": 0}
+    evaluation = Evaluation(task="binary", primary_metric="auc", goal="maximize")
+    assert [metric_sign(evaluation, name) for name in ("selection_rate", "f1")] == [0, 1]

@@ -154,7 +154,7 @@ def test_the_whole_way(
     done = apply(machine(), "tiny", "dev", "ana", progress=lines.append, waiting=leave)
     assert len(waits) == 1
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    assert ask(backend.endpoints, world.endpoint, {"question": "how?"}).version == "1"
+    assert ask(backend, world.endpoint, {"question": "how?"}).version == "1"
 
     machine()
     score = world.project.folder / "endpoint" / "score.py"
@@ -173,16 +173,16 @@ def test_the_whole_way(
         slow.setattr(AzureEndpoints, "p95_ms", lambda *_: 999.0)
         apply(machine(), "tiny", "dev", "bo", progress=lines.append)
     assert refused.value.problems[0].code == "too-slow" and "p95" not in " ".join(lines)
-    assert ask(backend.endpoints, world.endpoint, {"question": "how?"}).version == "1"
+    assert ask(backend, world.endpoint, {"question": "how?"}).version == "1"
     world.propose(second)
     done = apply(machine(), "tiny", "dev", "bo", progress=lines.append)
     assert done and (done.outcome, done.version.version) == ("applied", "2"), done.decision.blocking
     assert done.canary and done.canary.kind == "passed"
     latency = "latency on the deployment"
-    answers = "evaluated rows asked of the deployment"
+    answers = "parity check"
     begun = [latency, answers, *(f"canary: {share} %" for share in (10, 50, 100))]
     assert [start for line in lines for start in begun if line.startswith(f"{start}:")] == begun
-    assert ask(backend.endpoints, world.endpoint, {"question": "how?"}).version == "2"
+    assert ask(backend, world.endpoint, {"question": "how?"}).version == "2"
     (now,) = status(machine(), "tiny", "dev")
     assert (now.declared, now.champion, now.serving, now.signed_off) == ("2", "2", "2", "bo")
     assert now.verdict == "as declared" and now.url

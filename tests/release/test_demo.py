@@ -32,7 +32,7 @@ def test_the_whole_way_and_once_more(
     assert "] ml invoke tiny 'how?'" in said
     assert "canary: 10 %" in said and "canary: 100 %" in said
     assert "gate quality failed: gain_at_1 on test is 0.3" in said
-    assert "rolled back at 10 %" in said and "none of its failed" in said
+    assert "rolled back at 10 %" in said and "no request failed" in said
     events = [line["event"] for line in audit.verify(LOG)]
     assert events.count("applied") == 2 and events[-1] == "drill"
     champion = BACKEND.registry.champion("tiny", "local")

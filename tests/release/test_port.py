@@ -37,7 +37,7 @@ def test_a_release_on_a_backend_in_memory(
     first = propose(backend, "tiny", train(0.8))
     assert not first.decision.blocking, first.decision.blocking
     assert first.decision.outcome == "pending" and first.candidate.version == "1"
-    declared = desired_state.read("tiny", "local")
+    declared = desired_state.read(backend, "tiny", "local")
     assert declared is not None and declared.digest == first.candidate.digest
     assert check_registered(backend, "tiny", "1", "local").decision.outcome == "pending"
     steps = plan(backend, "tiny")

@@ -46,7 +46,7 @@ def declared_world(declared: Template, copied: Callable[[Template], World]) -> W
 
 def now_declared(environment: str = "local") -> Declared:
     """What is declared."""
-    found = desired_state.read("tiny", environment)
+    found = desired_state.read(BACKEND, "tiny", environment)
     assert found is not None
     return found
 
@@ -75,7 +75,7 @@ def test_evidence_that_the_registry_does_not_have(declared_world: World) -> None
     declared = now_declared()
     version = BACKEND.registry.find("tiny", declared.version)
     other = edited(version, lambda document: document.update(created="2030-01-01T00:00:00+00:00"))
-    desired_state.declare("tiny", "local", replace(declared, evidence=other))
+    desired_state.declare(BACKEND, "tiny", "local", replace(declared, evidence=other))
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "digest-mismatch"
     assert endpoint.live("tiny").launch.version == "1"  # type: ignore[union-attr]
 
@@ -121,7 +121,7 @@ def test_an_invented_decision(declared_world: World, how: str) -> None:
             {"decision": audit.verify(LOG)[-1]["decision"], "endpoint": "tiny"},
         ),
     }
-    desired_state.declare("tiny", "local", replace(declared, decision=hashes[how]()))
+    desired_state.declare(BACKEND, "tiny", "local", replace(declared, decision=hashes[how]()))
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "decision-unknown"
     stops = plan(BACKEND, "tiny").stops
     assert stops and stops.problems[0].code == "decision-unknown"
@@ -130,7 +130,7 @@ def test_an_invented_decision(declared_world: World, how: str) -> None:
         stops.problems[0].hint
         == f"ml release propose tiny --run {run} --env local evaluates the gates"
     )
-    desired_state.declare("tiny", "local", declared)
+    desired_state.declare(BACKEND, "tiny", "local", declared)
     assert plan(BACKEND, "tiny").stops is None
 
 
@@ -153,13 +153,13 @@ def test_an_approval_is_of_a_digest(declared_world: World) -> None:
         results.append(done)
 
     desired_state.declare(
-        "tiny", "local", replace(second, version="1", digest=str(first["digest"]))
+        BACKEND, "tiny", "local", replace(second, version="1", digest=str(first["digest"]))
     )
     other = threading.Thread(target=run)
     with desired_state.rollout_lock("tiny", "local", waiting=lambda: None):
         other.start()
         assert waits.wait(60)
-        desired_state.declare("tiny", "local", second)
+        desired_state.declare(BACKEND, "tiny", "local", second)
     other.join(60)
     (done,) = results
     assert done.outcome == "rejected" and [one.gate for one in done.decision.blocking] == [
@@ -298,16 +298,16 @@ def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
     def before(declared: Declared) -> bool:
-        return desired_state.was_declared_before("tiny", "prod", declared)
+        return desired_state.was_declared_before(BACKEND, "tiny", "prod", declared)
 
     assert not before(one)
     for declared in (one, two):
-        desired_state.declare("tiny", "prod", declared)
+        desired_state.declare(BACKEND, "tiny", "prod", declared)
         assert not before(declared)
         commit("promote")
         assert not before(declared)
     assert before(one) and not before(replace(one, serving="b" * 64))
-    desired_state.declare("tiny", "prod", one)
+    desired_state.declare(BACKEND, "tiny", "prod", one)
     assert before(one)
     commit("back")
     assert before(one) and before(two)
@@ -392,9 +392,9 @@ def test_an_environment_has_served_what_the_branch_declared(
         return request(backend, known, "staging", serving="a" * 64).served_in
 
     assert served_in() == ()
-    desired_state.declare("tiny", "dev", replace(declared, serving="b" * 64))
+    desired_state.declare(BACKEND, "tiny", "dev", replace(declared, serving="b" * 64))
     commit("another serving code")
-    desired_state.declare("tiny", "dev", declared)
+    desired_state.declare(BACKEND, "tiny", "dev", declared)
     assert served_in() == ()
     commit("dev")
     assert served_in() == ("dev",)
@@ -453,4 +453,4 @@ def test_the_real_place_takes_attested_evidence_alone(
 def judged(backend: MemoryBackend, version: Version) -> GateCheck:
     """What the gates say of it now."""
     asked = request(backend, version, "dev")
-    return check_gates(backend, projects.find("tiny"), version, asked, record=False)
+    return check_gates(backend, projects.find(BACKEND.root, "tiny"), version, asked, record=False)

@@ -405,7 +405,7 @@ def questions(root: Path, count: int = QUESTIONS) -> None:
 
 def staged(environment: str = "prod") -> None:
     """What is declared for the environment has served in the one before it, by the registry."""
-    declared = desired_state.read("tiny", environment)
+    declared = desired_state.read(BACKEND, "tiny", environment)
     assert declared is not None
     before = {"prod": "staging", "staging": "dev"}[environment]
     version = BACKEND.registry.find("tiny", declared.version)

@@ -93,7 +93,7 @@ def test_what_was_taken_for_what() -> None:
     assert f"1 predicted as 0: {missed} rows, {missed / ONES.sum():.1%} of 1, cost" in page.text
     assert f"cost {number(250.0 * missed)}" in page.text
     assert f"cost {number(5.0 * wrong)}" in page.text and "per_case" not in page.text
-    assert f"Decision threshold: {number(SCORES[taken].min())}" in page.text
+    assert f"lowest score that is predicted positive is {number(SCORES[taken].min())}" in page.text
     turned = replace(given, predicted=np.where(taken, "0", "1"))
     assert "No single decision threshold" in Page("".join(classifier_charts(turned))).text
 

@@ -118,6 +118,21 @@ def test_how_far_a_stopped_trial_missed_the_threshold(tpe_sweep: Run) -> None:
             "others, 1 still running; 3 earlier points violated a constraint",
             "TPE",
         ),
+        (
+            {"kind": "random", "startup": True, "ended": 3, "before": "evolution"},
+            "at random during the evolution's startup, after 3 trials",
+            "random start",
+        ),
+        (
+            {"kind": "evolution", "parent": 4, "score": 0.75, "refused": 1},
+            "by evolution: a change of trial 4 (0.7500); 1 earlier point violated a constraint",
+            "evolution",
+        ),
+        (
+            {"kind": "random", "instead_of": "evolution"},
+            "at random, because changes of the parent repeated trials or violated a constraint",
+            "random",
+        ),
         ({"kind": "random", "refused": 1}, "at random; 1 earlier point violated a constraint", ""),
         ({}, "", ""),
         ({"kind": "of tomorrow"}, "", "of tomorrow"),

@@ -115,7 +115,7 @@ def test_pages_of_a_release_have_no_horizontal_scroll_bar(world: World, tmp_path
 def test_a_champion_that_was_applied_again(world: World) -> None:
     """The second apply changes nothing, so the approval and the predecessor stay."""
     champion, approved = BACKEND.registry.find("tiny", "2"), "ana approved tiny 2 for local"
-    tiny = projects.find("tiny")
+    tiny = projects.find(BACKEND.root, "tiny")
     for expected in ("approved", "already-champion"):
         check = check_gates(
             BACKEND, tiny, champion, request(BACKEND, champion, "local", "apply", approved_by="ana")

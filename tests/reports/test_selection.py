@@ -58,7 +58,7 @@ def three() -> list[TrialRecord]:
 
 
 def chosen(*names: str, **given: str) -> Selected:
-    return choose(BACKEND.runs, [LocalRuns().find(name) for name in names or ("latest",)], **given)
+    return choose(BACKEND, [LocalRuns().find(name) for name in names or ("latest",)], **given)
 
 
 def test_a_sweep_with_the_weights_of_its_project(home: Path) -> None:

@@ -351,19 +351,14 @@ def test_replaced_reviewers(reviewers: list[dict[str, Any]], found: str) -> None
     assert found in check.found and check.fix == "infra bootstrap dev --run"
 
 
-def test_packages_that_differ_from_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pyproject.toml").touch()
+def test_packages_that_differ_from_the_lock(tmp_path: Path) -> None:
     (tmp_path / "requirements").mkdir()
     lock = tmp_path / "requirements/main.lock"
     lock.write_text("pyyaml==0.1 \\\n    --hash=sha256:00\nno-such-package==1.0 \\\n")
-    with monkeypatch.context() as patch:
-        patch.chdir(tmp_path)
-        python, packages = doctor.machine()
+    python, packages = doctor.machine(tmp_path)
     assert (python.verdict, packages.verdict, packages.fix) == ("ok", "error", "make setup")
     assert "pyyaml " in packages.found and "no-such-package missing, not 1.0" in packages.found
-    assert [check.verdict for check in doctor.machine()] == ["ok", "ok"]
+    assert [check.verdict for check in doctor.machine(ROOT)] == ["ok", "ok"]
 
 
 def test_an_environment_with_the_work_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +367,7 @@ def test_an_environment_with_the_work_tree(tmp_path: Path, monkeypatch: pytest.M
     packages.mkdir(parents=True)
     (packages / "ours.pth").write_text(f"{ROOT}\n")
     monkeypatch.setattr("sys.executable", str(tmp_path / "venv/bin/python"))
-    _, check = doctor.machine()
+    _, check = doctor.machine(ROOT)
     assert (check.verdict, check.fix) == ("error", "make setup") and str(ROOT) in check.found
 
 

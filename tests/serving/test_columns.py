@@ -24,6 +24,7 @@ from ml.serving.scoring.columns import (
     Value,
     read_cell,
     read_json,
+    tokens,
 )
 from ml.serving.scoring.messages import BadRequest
 from ml.toolkit.data.datasets import read_dataset
@@ -134,6 +135,48 @@ def test_a_column_that_the_model_does_not_know_is_passed_over() -> None:
             columns().read(names, rows)
     with pytest.raises(BadRequest, match="missing: age; unknown: aeg"):
         columns().read(["aeg", "place", "size"], [])
+
+
+def test_tokens_are_words_in_their_order(tmp_path: Path) -> None:
+    """Known ones, unknown ones, and nothing; as long as most texts, saved and loaded."""
+    texts: list[list[Value]] = [["The door, the DOOR"], ["the bell rang"], [None], ["door"]]
+    fitted = Columns.fit({"note": "text"}, texts, same, "tokens")
+    fitted.save(tmp_path)
+    found = Columns.load(tmp_path, same)
+    assert found.vocabulary == 4 and found.names == tuple(f"note: {at}" for at in (1, 2, 3, 4))
+    rows: list[list[Value]] = [*texts, ["door the a b the"]]
+    expected = [[3, 2, 3, 2], [3, 1, 1, 0], [0, 0, 0, 0], [2, 0, 0, 0], [2, 3, 1, 1]]
+    assert found.matrix(rows).tolist() == [
+        [3, 2, 3, 2] if row == ["The door, the DOOR"] else of
+        for row, of in zip(rows, expected, strict=True)
+    ]
+    # What leaks are looked for in is how long a text is.
+    assert found.coded().matrix(rows).tolist() == [[4], [3], [0], [1], [4]]
+
+
+def test_words_of_a_text_are_weighted() -> None:
+    """For a linear model beside the network: the words of two texts or more, scaled to length 1."""
+    texts: list[list[Value]] = [["the door"], ["the bell"], ["the door rang"], [None]]
+    found = Columns.fit({"note": "text"}, texts, same, "words")
+    assert found.names == ("note: the", "note: door", "note: the door")
+    lengths = np.linalg.norm(found.matrix(texts), axis=1)
+    assert np.allclose(lengths, [1, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Don't_panic 3.5", ["don", "t", "panic", "3", "5"]),
+        ("Gr\u00f6\u00dfe Gro\u0308\u00dfe", ["gr\u00f6\u00dfe"] * 2),
+        ("\u5b8c\u5168 ok", ["\u5b8c", "\u5168", "ok"]),
+        ("", []),
+        (None, []),
+        (3, []),
+    ],
+)
+def test_the_tokens_of_a_text(text: Value, found: list[str]) -> None:
+    """Composed letters are alike however they are written; Chinese has a token a character."""
+    assert tokens(text) == found
 
 
 def test_codes_are_places_and_what_is_missing_is_nan() -> None:

@@ -35,6 +35,7 @@ from ml.backends.runs import (
     LineageNode,
     Run,
     Sample,
+    Service,
     Status,
     Watch,
     latest,
@@ -124,6 +125,9 @@ class MemoryRuns:
         log = run.folder / "log.txt"
         return {"0": log} if log.is_file() else {}
 
+    def services(self, run: Run) -> tuple[Service, ...]:
+        return ()
+
     def lineage(self, run: Run) -> list[LineageNode]:
         return [LineageNode(self.entry(run), (), (), None)]
 
@@ -135,9 +139,6 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self._protected: set[str] = set()
-
-    def parts(self) -> dict[str, int]:
-        return {}
 
     def keep(self, run: Run, keep: bool) -> None:
         (self._protected.add if keep else self._protected.discard)(run.id)
@@ -206,6 +207,7 @@ class MemoryBackend:
     """Implements `ml.backends.base.Backend`; files of runs are in `folder`."""
 
     name = "memory"
+    root = Path()
     assets = resources = resumption = prepare = serve_pages = None
     environments = requests = cached = None
     endpoints: Endpoints = endpoint

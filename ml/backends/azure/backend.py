@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -54,10 +54,6 @@ class AzureStorage:
     def __init__(self, workspace: Callable[[], Workspace]) -> None:
         self._workspace = workspace
 
-    def parts(self) -> Mapping[str, int]:
-        folder = self._workspace().folder
-        return {"azure": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())}
-
     def keep(self, run: Run, keep: bool) -> None:
         with as_refusals():
             self._workspace().client.jobs.update(run.name, tags={KEEP: str(keep).lower()})
@@ -89,7 +85,7 @@ class AzureBackend:
     ) -> None:
         """`candidate` starts a server on this machine: see `Backend`."""
         self._options, self.candidate = options or Options(), candidate
-        self._workspace = workspace
+        self._workspace, self.root = workspace, self._options.root
 
     @cached_property
     def workspace(self) -> Workspace:

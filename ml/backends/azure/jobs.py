@@ -279,10 +279,7 @@ def short(environment: str) -> str:
 def objective_of(search: Any) -> dict[str, str]:
     """The metric and goal of a sweep or an AutoML job."""
     if kind_of(search) == "automl":
-        from azure.ai.ml._utils.utils import camel_to_snake
-
-        written = getattr(search.primary_metric, "value", search.primary_metric)
-        metric = camel_to_snake(written).lower()
+        metric = automl.snake(getattr(search.primary_metric, "value", search.primary_metric))
         return {"primary_metric": automl.logged(metric), "goal": automl.goal(metric)}
     goal = str(getattr(search.objective.goal, "value", search.objective.goal)).lower()
     return {"primary_metric": search.objective.primary_metric, "goal": goal}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ from ml.backends.runs import (
     Filter,
     LineageNode,
     Run,
+    Service,
     TrackingUnavailable,
     latest,
 )
@@ -387,6 +389,28 @@ class AzureRuns:
     def reader(self) -> JobReader:
         """What makes runs of jobs."""
         return JobReader(self.workspace)
+
+    def services(self, run: Run) -> Sequence[Service]:
+        listed = or_none(lambda: self.workspace.client.jobs.show_services(run.id)) or {}
+        return tuple(
+            Service(
+                name,
+                service.type or "",
+                service.status or "",
+                self._ssh(run) if service.type == "SSH" else service.endpoint or "",
+                service.error or "",
+            )
+            for name, service in listed.items()
+        )
+
+    def _ssh(self, run: Run) -> str:
+        """The command that connects, from Azure ML's guide how-to-interactive-jobs."""
+        options = {
+            **{"--name": run.id, "--node-index": "0", "--private-key-file-path": "KEY"},
+            **{"--resource-group": self.workspace.group, "--workspace-name": self.workspace.name},
+        }
+        words = [word for option in options.items() for word in option]
+        return shlex.join(["az", "ml", "job", "connect-ssh", *words])
 
     def outputs(self, run: Run) -> Mapping[str, Path]:
         return {name: run.outputs[name] for name in run.outputs}

@@ -182,68 +182,11 @@ def upload(folder: Path, digest: str) -> str:
 def requests(workspace: Workspace, submission: Submission) -> list[str]:
     """What submitting would send, as text: the uploads in words, the request of the job in full.
 
-    References are as in the spec: azure-ai-ml resolves them to ARM ids when it submits.
+    Components and environments that the spec defines are in the request in full; azure-ai-ml
+    registers them first and sends their names.
     """
-    from azure.ai.ml.constants._component import ComponentSource
-    from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
-
-    job = submission.job
-    lines = [upload(folder, digest) for folder, digest in submission.code.items()]
-    for task in _tasks(job):
-        environment = task.environment
-        if environment is not None and not isinstance(environment, str):
-            anonymous = "CliV2AnonymousEnvironment"
-            lines.append(f"PUT …/environments/{anonymous}: {environment.image or 'from a build'}")
-            task.environment = f"azureml:{anonymous}"
-    if hasattr(job, "_to_job"):  # a command is a node, which becomes a job when it is submitted
-        job = job._to_job()
-    with load.quiet():
-        if job.type == "pipeline":
-            # What runs a component file is registered too (azure-ai-ml's JobOperations).
-            source = getattr(job.component, "_source", "")  # none of a registered one
-            is_file = source == ComponentSource.YAML_COMPONENT
-            lines += _register(job, "component") if is_file else _register_steps(job)
-        body = _body(to_rest_job_object(job))
     return [
-        *lines,
+        *(upload(folder, digest) for folder, digest in submission.code.items()),
         f"PUT https://management.azure.com{workspace.id}/jobs/{submission.name}",
-        body,
+        json.dumps(load.request_of(submission.job), indent=2),
     ]
-
-
-def _register_steps(pipeline: Any) -> Iterator[str]:
-    """The requests for the components of the steps, each of which then names its own."""
-    for step in pipeline.jobs.values():
-        if task_of(step) is not None:
-            yield from _register(step, "_component")
-
-
-def _register(owner: Any, key: str) -> Iterator[str]:
-    """The requests for the component at `key`, whose name takes its place.
-
-    azure-ai-ml registers the inner ones first, and takes a digest of each as its version: here of
-    what is not resolved yet.
-    """
-    component = getattr(owner, key)
-    if isinstance(component, str):
-        return
-    if component.type == "pipeline":
-        yield from _register_steps(component)
-    component._is_anonymous = True
-    name, version = component._get_rest_name_version()
-    yield f"PUT …/components/{name}/versions/{version}, from"
-    yield _body(component._to_rest_object())
-    setattr(owner, key, f"azureml:{name}:{version}")
-
-
-def _body(request: Any) -> str:
-    from azure.ai.ml._restclient.arm_ml_service._utils.model_base import SdkJSONEncoder
-
-    body = json.loads(json.dumps(request, cls=SdkJSONEncoder))
-    return json.dumps(_without_null(body), indent=2)
-
-
-def _without_null(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_null(item) for key, item in value.items() if item is not None}
-    return value

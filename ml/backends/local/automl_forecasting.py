@@ -59,19 +59,6 @@ def refusals(plan: AutoMLPlan) -> Iterator[_Refusal]:
     aggregate = str(own.get(_AGGREGATE) or "none").lower()
     if aggregate != "none" and not own.get(_FREQUENCY):
         yield f"{FORECASTING}.{_AGGREGATE}", f"`{_AGGREGATE}` without `{_FREQUENCY}`", _FREQUENCY
-    yield from _of_values(own)
-
-
-def _of_values(own: Mapping[str, Any]) -> Iterator[_Refusal]:
-    """A frequency that pandas does not know, and a country without holidays."""
-    if frequency := own.get(_FREQUENCY):
-        from pandas.tseries.frequencies import to_offset
-
-        try:
-            to_offset(str(frequency))
-        except ValueError:
-            expected = "an offset alias of pandas, such as D, W-THU or h"
-            yield f"{FORECASTING}.{_FREQUENCY}", f"`{_FREQUENCY}: {frequency}`", expected
     if country := own.get("country_or_region_for_holidays"):
         from holidays import list_supported_countries
 

@@ -106,6 +106,7 @@ class LocalBackend:
 
     def __init__(self, options: Options | None = None) -> None:
         options = options or Options()
+        self.root = options.root
         self._echo, self._isolated, self._say = options.echo, options.isolated, options.say
         self._evictions = Evictions(options.evict_after, options.evict_notice)
 
@@ -217,8 +218,7 @@ class LocalBackend:
             if isinstance(plan, SweepPlan) and plan.seed is None:
                 plan = replace(plan, seed=secrets.randbelow(2**32))
             with jobs.new() as folder:
-                if not isinstance(plan, CommandPlan):
-                    preparation.keep(folder, plan)
+                preparation.keep(folder, plan)
                 task = start_task(plan, preparation, folder, watch, cores(), echo=self._echo)
                 run = drive(task, pool, interruption, watch)
         watch(Event("ended", run))
@@ -263,7 +263,9 @@ def _hinted(sweep: SweepPlan) -> str:
     from ml.sweeps.samplers import feasible_share
 
     points, constraints = len(sweep.hints.points), len(sweep.hints.constraints)
-    parts = [f"{points} point{'s' if points != 1 else ''} to try first"] if points else []
+    parts = [f"sampled by {sweep.hints.sampler}"] if sweep.hints.sampler else []
+    if points:
+        parts.append(f"{points} point{'s' if points != 1 else ''} to try first")
     if constraints:
         plural = ("", "s") if constraints != 1 else ("s", "")
         share = feasible_share(sweep)

@@ -52,20 +52,20 @@ def plan(
     return Cleaning(tuple(items), frees, stay, GRACE_S)
 
 
-def remove(cleaning: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
-    """Remove the items of `cleaning` that are still in `current`; bytes freed, and errors.
+def remove(planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
+    """Remove the items of `planned` that are still in `current`; bytes freed, and errors.
 
     Each is moved in one step: a command that is killed leaves no half of a run behind.
     """
     paths = {path for item in current.items for path in item.paths}
     errors: list[str] = []
     trash = Path(tempfile.mkdtemp(prefix=_REMOVING, dir=home.home()))
-    for number, item in enumerate(cleaning.items):
+    for number, item in enumerate(planned.items):
         move: Callable[[Path, Path], object] = Path.rename
         if item.kind == "environment":
             move = building.move
         for path in item.paths:
-            is_busy = item.kind in {"run", "outputs"} and jobs.is_alive(item.name)
+            is_busy = item.kind == "run" and jobs.is_alive(item.name)
             if path in paths and not is_busy:
                 try:
                     move(path, trash / f"{number}-{len(list(trash.iterdir()))}-{path.name}")

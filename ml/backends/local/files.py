@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePath
@@ -98,6 +98,22 @@ def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
         with suppress(FileExistsError):  # the code has something of that name
             (work / name).mkdir()
     return work
+
+
+def take_over(plan: CommandPlan, attempts: Sequence[Path], folder: Path) -> None:
+    """Move the mounted outputs of attempts that were cut off, the first first, into the folder of
+    the next one: it finds what was written last, as on a spot node after an eviction.
+    """
+    for name, path in outputs(plan, folder).items():
+        if plan.outputs[name].mode == "upload":
+            continue
+        earlier = (outputs(plan, attempt)[name] for attempt in reversed(attempts))
+        written = next(
+            (output for output in earlier if output.is_file() or _has_files(output)), None
+        )
+        if written is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            written.rename(path)
 
 
 def artifacts(folder: Path, snapshot: Snapshot | None) -> list[Path]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ml.backends.choice import open_backend
+from ml.cli.app import open_backend
 from ml.cli.options import AsJson, Environment
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Place, Problem, Refused
@@ -59,7 +59,7 @@ def start(
     from ml.release.declaration.desired_state import place_of
 
     backend = open_backend(place_of(env, on))
-    model = projects.find(project).endpoint()
+    model = projects.find(backend.root, project).endpoint()
     registry = backend.registry
     first = registry.find(model, a) if a else registry.champion(model, env)
     if first is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.backends.choice import open_backend
+from ml.cli.app import open_backend
 from ml.cli.options import AsJson
 from ml.cli.render.output import write_json, write_table
 from ml.core.errors import Exit, Problem, Refused

@@ -1,13 +1,10 @@
-"""`ml affected`, `ml comment`, `ml smoke`, `ml train`: what a change touches, what its pull request
-would say, and training of these projects.
-"""
+"""`ml smoke`, `ml train`: small and full trainings of the projects that a change touches."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,41 +25,6 @@ Since = Annotated[
     str,
     typer.Option("--base", metavar="REF", help="Projects that changed since this git revision."),
 ]
-Base = Annotated[str, typer.Option(metavar="REF", help="A git revision, such as origin/main.")]
-
-
-def affected(base: Base, as_json: AsJson = False) -> None:
-    """List what a change touches: projects, stacks, policies, environments, framework folders.
-
-    The change is everything since the commit that HEAD and REF share, uncommitted files included.
-    """
-    from ml.repository.affected.projects import affected, as_text
-
-    result = affected(repository.root(), base)
-    if as_json:
-        write_json(asdict(result))
-    else:
-        typer.echo(as_text(result))
-
-
-def comment(
-    preview: Annotated[
-        bool, typer.Option("--preview", help="Print it; `make comment` posts it, in a workflow.")
-    ] = False,
-    base: Base = "origin/main",
-) -> None:
-    """Print the comment that a pull request of this work tree would get, as Markdown.
-
-    It contains the results of `make lint`, `smoke`, `preview`, `train` and the tests in
-    .local/check; a missing result is listed with the command that writes it.
-    """
-    from ml.repository.github.pull_requests.posting import preview as of
-
-    if not preview:
-        found = "`ml comment` posts nothing"
-        expected, hint = "a preview, or the comment of a run", "ml comment --preview"
-        raise Refused(Problem("no-preview", found, expected, hint))
-    typer.echo(of(repository.root(), base, repository.root() / ".local/check"))
 
 
 def smoke(projects: Projects = None, base: Since = "", as_json: AsJson = False) -> None:
@@ -130,8 +92,8 @@ def _train(
     `jobs` too.
     """
     from ml.backends.base import UNFINISHED, Options, WorkflowRun
-    from ml.backends.choice import open_backend
     from ml.cli import clusters
+    from ml.cli.app import open_backend
     from ml.release.promotion.candidate import try_out
 
     def say(line: str) -> None:
@@ -161,7 +123,7 @@ def _train(
 
 def _smoke(project: str) -> dict[str, Any]:
     """The outcome of one project: `status` is that of the run, "none" without a training job."""
-    from ml.backends.choice import open_backend
+    from ml.cli.app import open_backend
     from ml.cli.commands.run import parse_changes
     from ml.cli.render import progress
     from ml.specs.plan import planning

@@ -41,14 +41,18 @@ def check(
     """
     from infra.settings import environments
     from ml.cli import clusters
-    from ml.repository import pins
     from ml.repository.forks import layout
+    from ml.specs.check import pins
     from ml.specs.check.check import survey
 
     form = "json" if as_json else form
-    report = survey(paths or [], release_files(), clusters.declared())
+    root = repository.root()
+    if not paths and not repository.is_root(root):  # it would be all that is below
+        found = f"{root} is not in a repository"
+        hint = "change to one, or name files and folders: ml check PATH"
+        raise Refused(Problem("no-repository", found, f"a folder with a {repository.MARK}", hint))
+    report = survey(paths or [root], release_files(), clusters.declared())
     if not paths:
-        root = repository.root()
         own = [*layout.tracked_problems(root), *environments.problems(root), *pins.problems(root)]
         report = replace(report, problems=(*own, *report.problems))
     if form == "json":

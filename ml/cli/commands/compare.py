@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ml.backends.choice import open_backend
+from ml.cli.app import open_backend
 from ml.cli.options import On
 from ml.cli.render.output import show_step, write_json, write_table
 from ml.core.terminal import printable
@@ -31,36 +31,20 @@ def compare(
     to: Annotated[
         str | None, typer.Option("--env", help="Default: that of champion@ENV, else local.")
     ] = None,
-    chart: Annotated[
-        Path | None, typer.Option(help="Write a chart of the differences to this SVG file.")
-    ] = None,
-    chart_url: Annotated[
-        str,
-        typer.Option(help="The URL of that chart; md embeds it in place of a text chart."),
-    ] = "",
     page: Annotated[
         Path | None,
         typer.Option(help="Write the comparison to this HTML page, with the charts of charts.py."),
     ] = None,
-    report_url: Annotated[str, typer.Option(help="The run's report, to link in md.")] = "",
-    repository: Annotated[
-        str, typer.Option(help="https://…/OWNER/NAME, to link commits in md.")
-    ] = "",
     on: On = "local",
 ) -> None:
     """Show metrics with paired intervals, slices, gates, latency, cost and lineage."""
     from ml.core import files
     from ml.release.comparison import versus
-    from ml.reports.charts.forest import svg_file
-    from ml.reports.json_values import Value
-    from ml.reports.pull_requests.comparison import comment, difference_title, forest_rows
+    from ml.reports.pull_requests.comparison import comment
 
     backend = open_backend(on)
     comparison = versus(backend, candidate, champion, to, show_step)
     document = comparison.to_json()
-    if chart is not None:
-        compared = Value(document)
-        files.replace(chart, svg_file(forest_rows(compared), difference_title(compared)))
     if page is not None:
         from ml.reports.pages import comparison_page
 
@@ -68,8 +52,7 @@ def compare(
     if form == "json":
         write_json(document)
     elif form == "md":
-        links = {"report": report_url} if report_url else {}
-        typer.echo(comment(document, repository or _repository(), chart_url, links), nl=False)
+        typer.echo(comment(document, _repository()), nl=False)
     else:
         _print_comparison(comparison)
 

@@ -52,7 +52,7 @@ def _checks(parts: Sequence[str]) -> Iterator[Check]:
 
     root = repository.root()
     if "machine" in parts:
-        yield from doctor.machine()
+        yield from doctor.machine(root)
         yield from doctor.placeholders(root)
     try:
         stacks = _stacks() if {"azure", "github"} & {*parts} else []
@@ -79,7 +79,7 @@ def _stacks() -> list[Stack]:
             subscription=settings.subscription,
             location=settings.location,
             group=settings.names.group,
-            workspace="" if settings.makes_registry else settings.names.local("mlw"),
+            workspace="" if settings.makes_registry else settings.workspace_name,
             repository=settings.github,
             github={
                 github_environment(settings, purpose): (

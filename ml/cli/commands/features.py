@@ -12,7 +12,8 @@ import typer
 
 from ml.cli.options import AsJson
 from ml.cli.render.output import show_step, write_json, write_table
-from ml.core.errors import Problem, Refused
+from ml.core import repository
+from ml.core.errors import Problem, Refused, errors
 from ml.core.terminal import printable
 
 if TYPE_CHECKING:
@@ -32,14 +33,25 @@ End = Annotated[str | None, typer.Option(help="Last date, 2026-11-30; default: t
 
 
 @contextmanager
-def _opened(name: str, store: Path | None) -> Iterator[tuple[FeatureSet, Path]]:
-    """The feature set of a name or file, and the store; a FeatureError is the user's to correct."""
+def _opened(
+    name: str, store: Path | None, *, checks: bool = False
+) -> Iterator[tuple[FeatureSet, Path]]:
+    """The feature set of a name or file, and the store; a FeatureError is the user's to correct.
+
+    With `checks`, Refused for what `ml check` reports of the set.
+    """
     from ml.core.home import home
     from ml.features.definition import read
     from ml.features.timeline import FeatureError
 
+    file = _file(name)
+    if checks:
+        from ml.specs.check.feature_sets import feature_set_problems
+
+        if problems := errors(feature_set_problems(file)):
+            raise Refused(*problems)
     try:
-        yield read(_file(name)), store or home() / "features"
+        yield read(file), store or home() / "features"
     except FeatureError as error:
         raise Refused(Problem(error.code, error.message, error.expected)) from error
 
@@ -49,11 +61,15 @@ def _file(name: str) -> Path:
 
     if name.endswith((".yml", ".yaml")):
         return Path(name)
-    names = definitions()
+    names = definitions(repository.root())
     if name not in names:
         expected = ", ".join(names) or f"one in {FOLDERS}"
         raise Refused.of("no-feature-set", f"there is no feature set `{name}`", expected)
-    return names[name]
+    if len(names[name]) > 1:
+        found = f"{len(names[name])} files define `{name}`"
+        expected = f"the path of one: {', '.join(map(str, names[name]))}"
+        raise Refused.of("ambiguous-feature-set", found, expected)
+    return names[name][0]
 
 
 def _source(feature_set: FeatureSet, source: Path | None) -> Path:
@@ -80,11 +96,11 @@ def plan(
     end: End = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the partitions that `materialize` would write, and why; changes nothing."""
+    """Try the transformation, and list the partitions that `materialize` would write, and why."""
     from ml.features import materialize as engine
 
     first, last = _date("--start", start), _date("--end", end)
-    with _opened(name, store) as (feature_set, place):
+    with _opened(name, store, checks=True) as (feature_set, place):
         planned = engine.plan(feature_set, _source(feature_set, source), place, first, last)
     if as_json:
         write_json([{"date": day, "reason": reason} for day, reason in planned.partitions.items()])
@@ -107,7 +123,7 @@ def materialize(
     from ml.features import materialize as engine
 
     first, last = _date("--start", start), _date("--end", end)
-    with _opened(name, store) as (feature_set, place):
+    with _opened(name, store, checks=True) as (feature_set, place):
         rows = _source(feature_set, source)
         planned = engine.materialize(
             *(feature_set, rows, place, first, last),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ml.backends.choice import open_backend
+from ml.cli.app import open_backend
 from ml.cli.options import AsJson, Environment, EveryGate, On
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Refused

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ml.backends.choice import open_backend
+from ml.cli.app import open_backend
 from ml.cli.options import AsJson, Environment, EveryGate, Port, moment, repeated_on
 from ml.cli.render.output import as_text, show_step, write_json
 from ml.cli.render.release_text import (
@@ -526,7 +526,7 @@ def _show(
     if promotion.router:
         was = "serves now" if promotion.started else "was serving already"
         typer.echo(f"{version.model} {version.version} {was}: {promotion.router.url}", err=True)
-        command = example(promotion.change.launch.endpoint, find(project))
+        command = example(promotion.change.launch.endpoint, find(backend.root, project))
         typer.echo(f"next: {command}{repeated_on(backend.name)}", err=True)
     elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
         typer.echo(next_text(project, to, backend.name), err=True)

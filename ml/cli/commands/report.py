@@ -21,7 +21,7 @@ def report(
 
     The charts of its project's charts.py are on it, and on this machine among the run's artifacts.
     """
-    from ml.backends.choice import open_backend
+    from ml.cli.app import open_backend
     from ml.cli.render.output import write_json
     from ml.core import faults, files
     from ml.reports.figures import keep
@@ -64,7 +64,7 @@ def _open_in_browser(path: Path) -> bool:
 
 def ui(port: Port = None) -> None:
     """Serve MLflow's pages on the local store, in the foreground; Ctrl-C ends it."""
-    from ml.backends.choice import open_backend
+    from ml.cli.app import open_backend
 
     typer.echo("MLflow is starting; Ctrl-C ends it", err=True)
     serve = open_backend().serve_pages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -16,7 +16,6 @@ from ml.core.errors import Exit, Problem, Refused, errors
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
-    from ml.backends.runs import Event, Watch
     from ml.specs.plan.plans import Plan
     from ml.specs.sdk.load import Spec
 
@@ -42,9 +41,6 @@ def run(
     isolated: Annotated[
         bool, typer.Option("--isolated", help="Build the environment from its conda file with uv.")
     ] = False,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Never remove its outputs to make room.")
-    ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="On Azure: submit this commit and spec again.")
     ] = False,
@@ -52,8 +48,8 @@ def run(
 ) -> None:
     """Run a job spec: exit 0 completed, 1 failed, 2 the spec is wrong, 33 not possible here."""
     from ml.backends.base import Options
-    from ml.backends.choice import open_backend
     from ml.backends.resources import FAMILIES
+    from ml.cli.app import open_backend
 
     overrides = parse_changes(changes or [])
     show = not quiet and not as_json
@@ -64,6 +60,9 @@ def run(
         seconds("--evict-notice", evict_notice),
         again,
     )
+    if options.evict_notice and not options.evict_after:
+        found, hint = "--evict-notice without --evict-after", "--evict-after 20s"
+        raise Refused(Problem("option-conflict", found, "the time of an eviction", hint))
     backend = open_backend(on, options)
     if spec.is_file() and not dry_run and backend.prepare:
         backend.prepare()
@@ -73,11 +72,19 @@ def run(
             raise Refused(*wrong)
         _apply(backend, loaded, dry_run, as_json)
         return
+    if dry_run and loaded.kind.family == "online_deployment":
+        if wrong := errors(problems):
+            raise Refused(*wrong)
+        from ml.cli.render import costs
+
+        cost = costs.of_deployment(loaded)
+        write_json({"azure_costs": [cost]}) if as_json else _say(cost)
+        return
     plan = _planned(backend, loaded, problems, dry_run)
     if dry_run:
         _show_plan(backend, plan, isolated, as_json)
         return
-    _carry_out(backend, plan, say, keep=keep, show=show, as_json=as_json)
+    _carry_out(backend, plan, show=show, as_json=as_json)
 
 
 def _checked(
@@ -119,25 +126,18 @@ def _planned(backend: Backend, spec: Spec, problems: Sequence[Problem], dry_run:
 def _carry_out(
     backend: Backend,
     plan: Plan,
-    say: Callable[[str], None],
     *,
-    keep: bool,
     show: bool,
     as_json: bool,
 ) -> NoReturn:
     """Run the plan, print its summary, and end with the run's exit code."""
-    from ml.cli import disk
     from ml.cli.render import progress
     from ml.cli.render.runs_text import run_json
-    from ml.specs.plan.plans import CommandPlan, supplied_inputs
+    from ml.specs.plan.plans import CommandPlan
 
     _say(*backend.differences(plan))
-    disk.enforce(
-        backend, say, [data.path for _, data in supplied_inputs(plan) if data.path is not None]
-    )
-    keep = keep or str(plan.tags.get("keep", "")).lower() in {"true", "yes", "1"}
     with progress.watching(plan, show) as watch:
-        ended = backend.run(plan, protecting(backend, watch) if keep else watch)
+        ended = backend.run(plan, watch)
     if as_json:
         compared = backend.environments(plan) if backend.environments else ()
         environments = [each.data for each in compared]
@@ -145,7 +145,7 @@ def _carry_out(
     else:
         echoed = show and isinstance(plan, CommandPlan)
         _say(progress.summary(backend, plan, ended, echoed))
-    raise typer.Exit(Exit.DONE if ended.status == "Completed" else Exit.RUN_FAILED)
+    raise typer.Exit(ended.exit_code)
 
 
 def _apply(backend: Backend, spec: Spec, dry_run: bool, as_json: bool) -> None:
@@ -153,7 +153,7 @@ def _apply(backend: Backend, spec: Spec, dry_run: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
     if backend.resources is None:
-        found = f"this machine has no place for {spec.kind.with_article}"
+        found = f"this machine cannot create {spec.kind.with_article}"
         hint = f"ml run {spec.document.shown} --on azure"
         problem = Problem("unsupported-kind", found, "a job", hint, spec.place())
         raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
@@ -195,17 +195,6 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
     if not isolated:
         _say(*(f"  {line}" for compared in environments for line in compared.lines))
     _say(*priced)
-
-
-def protecting(backend: Backend, watch: Watch) -> Watch:
-    """`watch`, which also protects the run as soon as it has a folder."""
-
-    def see(event: Event) -> None:
-        if event.kind == "started" and backend.storage:
-            backend.storage.keep(event.run, True)
-        watch(event)
-
-    return see
 
 
 def parse_changes(changes: list[str]) -> dict[str, str]:

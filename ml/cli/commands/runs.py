@@ -1,4 +1,4 @@
-"""`ml runs list | show | lineage | logs | diff | best | cancel | resume | keep | clean`."""
+"""`ml runs list | show | lineage | logs | open | diff | best | cancel | resume | keep | clean`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.backends.choice import open_backend
 from ml.backends.storage import size_of
+from ml.cli.app import open_backend
 from ml.cli.options import (
     AsJson,
     Experiment,
@@ -23,7 +23,7 @@ from ml.cli.options import (
     repeated_on,
 )
 from ml.cli.render.output import align, write_json, write_table
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Problem, Refused
 from ml.core.terminal import printable
 from ml.reports.formatting import size
 
@@ -57,7 +57,6 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List runs, the latest first."""
-    from ml.cli import disk
     from ml.cli.render import runs_text
 
     backend = open_backend(on)
@@ -92,8 +91,6 @@ def list_(
             f"{len(page)} of {len(entries)}" if backend.runs.records else f"the {len(page)} latest"
         )
         typer.echo(f"{of_all} runs; all: --limit 0", err=True)
-    if storage is not None:
-        typer.echo(disk.usage_text(storage), err=True)
 
 
 @app.command()
@@ -171,6 +168,35 @@ def logs(
     store = open_backend(on).runs
     if not write(store, store.find(run), tail, follow, rank, repeated_on(on)):
         typer.echo("it printed nothing", err=True)
+
+
+@app.command("open")
+def open_(
+    run: RunName = "latest",
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Print the addresses; open no browser.")
+    ] = False,
+    on: On = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Open a run's page in Azure ML's studio, its report and its services in the browser.
+
+    Prints their addresses, too; with --json it only prints. A job on Azure has the services of its
+    spec: Jupyter, TensorBoard, VS Code, SSH.
+    """
+    from ml.cli.render import links
+
+    backend = open_backend(on)
+    found = links.links(backend, backend.runs.find(run))
+    if as_json:
+        write_json(found)
+        return
+    if lines := [(printable(label), printable(text)) for label, text in found.lines()]:
+        typer.echo(align(lines))
+    if found.report is None:
+        typer.echo(f"no report yet; write it: {found.report_command}", err=True)
+    if not print_only and links.has_desktop():
+        links.open_in_browser(found)
 
 
 @app.command()
@@ -266,10 +292,11 @@ def resume(
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Resume a sweep or a pipeline that was killed, interrupted or ended by a full disk.
+    """Resume a run that was killed, interrupted or ended by a full disk.
 
-    Completed trials and steps are kept; interrupted ones run again, with the plan, the code and
-    the data of the first start.
+    A command starts again, as on a spot node. Completed trials and steps are kept; interrupted ones
+    run again. All have the plan and the code of the first start, and find their mounted outputs,
+    such as checkpoints.
     """
     from ml.cli.render import progress
     from ml.cli.render.runs_text import run_json
@@ -277,7 +304,7 @@ def resume(
     backend = open_backend(on)
     if (resumption := backend.resumption) is None:
         name = backend.runs.find(run).name
-        found = f"{name} is a run of `{on}`, which starts runs again by itself, or not at all"
+        found = f"{name} is a run of `{on}`, which this command cannot resume"
         hint = f"ml runs logs --follow {name} --on {on}, or ml run SPEC --on {on} --again"
         raise Refused(Problem("not-resumable", found, "a run of this machine", hint))
     original = resumption.find(run)
@@ -294,7 +321,7 @@ def resume(
         write_json(run_json(backend, ended))
     elif ended is not original:
         typer.echo(progress.summary(backend, plan, ended), err=True)
-    raise typer.Exit(Exit.DONE if ended.status == "Completed" else Exit.RUN_FAILED)
+    raise typer.Exit(ended.exit_code)
 
 
 @app.command()
@@ -303,10 +330,10 @@ def keep(
     undo: Annotated[bool, typer.Option("--undo", help="End the protection.")] = False,
     on: On = "local",
 ) -> None:
-    """Protect runs: their outputs are never removed to make room, nor by `clean`."""
+    """Protect runs: `clean` never removes them."""
     backend = open_backend(on)
     if (storage := backend.storage) is None:
-        raise Refused(Problem("no-storage", f"no runs of `{on}` are on disk", hint="--on local"))
+        raise Refused(Problem("no-storage", f"`{on}` keeps no runs here", hint="--on local"))
     for protected in [backend.runs.find(name) for name in run]:
         storage.keep(protected, not undo)
         state = "is no longer protected" if undo else "is protected; --undo ends that"

@@ -18,6 +18,7 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.core.names import check
 
 if TYPE_CHECKING:
+    from ml.backends.base import Backend
     from ml.backends.deployments import Live
 
 WIDTH = 96
@@ -36,13 +37,13 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Show, start or stop the model servers on this machine."""
-    from ml.backends.choice import open_backend
+    from ml.cli.app import open_backend
 
     here = open_backend()
     endpoints, processes = here.endpoints, here.servers
     assert processes is not None  # of this machine
     if endpoint is not None:
-        endpoint = _endpoint_of(endpoint, processes)
+        endpoint = _endpoint_of(endpoint, here)
     if (stop or port is not None) and endpoint is None:
         expected = f"one of: {', '.join(processes.names()) or 'nothing is served yet'}"
         raise Refused(Problem("no-endpoint", "no endpoint is named", expected))
@@ -106,15 +107,15 @@ def _line(name: str, live: Live, router: Router | None) -> str:
     return f"{name}: {live.launch.model} {live.launch.version}{canary}, {where}"
 
 
-def _endpoint_of(name: str, servers: Servers | None) -> str:
+def _endpoint_of(name: str, backend: Backend) -> str:
     """The endpoint of this name, or of the project in this folder."""
     from ml.release.declaration import projects
 
-    if servers and name in servers.names():
+    if backend.servers and name in backend.servers.names():
         return name
     # No endpoint's name has an underscore.
-    if "_" in name or name in {project.name for project in projects.every()}:
-        return projects.find(name).endpoint()
+    if "_" in name or name in {project.name for project in projects.every(backend.root)}:
+        return projects.find(backend.root, name).endpoint()
     return name
 
 
@@ -138,7 +139,7 @@ def invoke(
     as_json: AsJson = False,
 ) -> None:
     """Send a request to a served model; start its server if needed."""
-    from ml.backends.choice import open_backend
+    from ml.cli.app import open_backend
 
     if data is not None:
         _score(endpoint, deployment, data, on, as_json)
@@ -147,16 +148,15 @@ def invoke(
     from ml.release.rollout.invoke import ask, of_text
 
     backend = open_backend(on)
-    endpoints = backend.endpoints
-    endpoint = check("endpoint", _endpoint_of(endpoint, backend.servers))
+    endpoint = check("endpoint", _endpoint_of(endpoint, backend))
     if file is not None:
         request = _content(file)
     if not request.strip():
-        hint = projects.example(endpoint, projects.of_model(endpoint))
+        hint = projects.example(endpoint, projects.of_model(backend.root, endpoint))
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
     body = _object(request)
-    asked = of_text(endpoints, endpoint, request) if body is None else body
-    reply = ask(endpoints, endpoint, asked)
+    asked = of_text(backend, endpoint, request) if body is None else body
+    reply = ask(backend, endpoint, asked)
     if reply.started:
         typer.echo(f"{endpoint} was not running; started it at {reply.router.url}", err=True)
     if as_json:
@@ -170,8 +170,8 @@ def invoke(
 def _score(endpoint: str, deployment: str, data: str, on: str, as_json: bool) -> None:
     """Score a file or folder by a batch endpoint, or here by the spec of its deployment."""
     from ml.backends.base import Options
-    from ml.backends.choice import open_backend
     from ml.backends.runs import narrated
+    from ml.cli.app import open_backend
     from ml.cli.render.runs_text import run_json
     from ml.core import home
     from ml.core.repository import shown
@@ -266,7 +266,7 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Compare requests, predictions and features with the evaluation's; exit 3 on a breach."""
-    from ml.backends.choice import open_backend
+    from ml.cli.app import open_backend
     from ml.core.terminal import printable
     from ml.release.declaration.desired_state import place_of
     from ml.release.watch.report import watch as compare

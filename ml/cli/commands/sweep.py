@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ml.backends.choice import open_backend
+from ml.cli.app import open_backend
 from ml.cli.options import AsJson, Goal, Metric, On, repeated_on
 from ml.cli.render.output import write_json, write_table
 from ml.core.errors import Problem, Refused
@@ -220,8 +220,9 @@ def select(
     """Rank trials by quality, latency, cost and stability, weighed by the project's select.yml."""
     from ml.release.selection.selection import choose
 
-    store = open_backend(on).runs
-    selected = choose(store, [store.find(name) for name in runs or ["latest"]], metric, goal)
+    backend = open_backend(on)
+    named = [backend.runs.find(name) for name in runs or ["latest"]]
+    selected = choose(backend, named, metric, goal)
     if as_json:
         write_json(_selection_json(selected))
         return

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from infra.cost import prices
+from infra.cost.estimate import HOURS
 from infra.cost.prices import PriceList
 from infra.settings import loader
 from infra.settings.model import Settings
@@ -17,6 +18,7 @@ from ml.core.errors import Refused
 from ml.release.evidence.cost import CLUSTER, Prices, unknown
 from ml.release.evidence.cost import Price as HourlyPrice
 from ml.reports.formatting import count
+from ml.specs.parts import Part
 from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan
 
 
@@ -132,6 +134,19 @@ def of_instance(environment: str) -> Prices:
         return HourlyPrice(price.amount, price_list.currency, source, price.as_of, size)
 
     return hourly
+
+
+def of_deployment(deployment: Part) -> str:
+    """The price of the instances of an online deployment, which are paid for until it is deleted;
+    in the region of the first stack.
+    """
+    size, instances = str(deployment.get("instance_type")), deployment.get("instance_count") or 1
+    where = f"on Azure: {count(int(instances), 'instance')} of {size}"
+    if (price := of_instance("local")(size)) is None:
+        return f"{where}: no price known for {size}; `infra cost --refresh` asks Azure"
+    hourly = price.per_hour * int(instances)
+    amounts = f"{hourly:.2f} {price.currency} an hour, {hourly * HOURS:.0f} a month"
+    return f"{where}: {amounts}; prices from {price.source} ({price.as_of})"
 
 
 def as_json(cost: Cost) -> dict[str, object]:

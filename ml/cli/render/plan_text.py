@@ -150,6 +150,10 @@ def _hints(hints: Hints) -> Iterator[tuple[str, str]]:
             "  require",
             constraint.expression + (f" – {constraint.because}" if constraint.because else ""),
         )
+    if hints.sampler:
+        yield "  sampler", f"{hints.sampler}, instead of random sampling"
+    for condition in hints.conditions:
+        yield f"  {condition.parameter}", f"only if {condition.expression}"
 
 
 def _command(plan: CommandPlan) -> Iterator[tuple[str, str]]:

@@ -242,10 +242,9 @@ def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str
     on = repeated_on(backend.name)
     if run.status == "Completed":
         lines.append(f"next: ml report {run.name}{on}, or ml ui for MLflow's pages")
-    elif isinstance(plan, CommandPlan) or backend.resumption is None:
-        pass
-    elif backend.resumption.was_stopped(run):
-        more = " --timeout SECONDS" if run.ended_by == "timeout" else ""
+    elif backend.resumption is not None and backend.resumption.was_stopped(run):
+        is_late = isinstance(plan, Search) and run.ended_by == "timeout"
+        more = " --timeout SECONDS" if is_late else ""
         lines.append(f"resume it: ml runs resume {run.name}{on}{more}")
     return "\n".join(lines)
 

@@ -29,13 +29,13 @@ def next_text(project: str, environment: str, on: str | None) -> str:
         return f"next: ml release apply {project} --approved-by NAME"
     if on == "azure":
         return (
-            "next: a pull request with the change that declares it; its merge is the sign-off, "
+            "next: open a pull request with this change; its merge is the sign-off, "
             f"and its workflow runs: ml release apply {project} --env {environment} --on azure "
             "--approved-by NAME"
         )
     return (
-        "next: a pull request with the change that declares it; its merge is the sign-off. "
-        f"To rehearse it here: ml release apply {project} --env {environment} --on local "
+        "next: open a pull request with this change; its merge is the sign-off. "
+        f"To simulate it here: ml release apply {project} --env {environment} --on local "
         "--approved-by NAME"
     )
 
@@ -88,9 +88,11 @@ def rival_text(proposal: Proposal, rival: Version) -> str:
 
 
 def facts_text(evaluation: Evaluation) -> str:
-    """The primary metric, the strongest single feature and the largest contributions."""
+    """The primary metric, a linear model's, the strongest feature, the largest contributions."""
     metric, split = evaluation.primary_metric or "", evaluation.slice_split or ""
     lines = [f"{metric} on {split}: {evaluation.metrics.get(split, {}).get(metric, 'missing')}"]
+    if (linear := evaluation.linear.get(metric)) is not None:
+        lines.append(f"linear model beside it: {metric} {linear:.4g}")
     alone = [each for each in evaluation.leakage if (each.check or "").startswith("feature.")]
     if alone:
         of = max(alone, key=lambda each: each.value)
@@ -121,6 +123,6 @@ def show_drill(drill: Drilled) -> None:
         typer.echo(f"rolled back at {outcome.step} % after {took}: {outcome.why}", err=True)
     else:
         typer.echo("the canary did not notice the fault; green was removed anyway", err=True)
-    failed = f"{drill.failed} of its requests failed" if drill.failed else "none of its failed"
+    failed = f"{drill.failed} of its requests failed" if drill.failed else "no request failed"
     total = f"{sum(outcome.requests.values()):,} requests in all"
     typer.echo(f"version {drill.version} served throughout, {total}: {failed}", err=True)

@@ -141,12 +141,9 @@ def run_lines(
         yield f"attempt {count}", f"{outcome(attempt)}, not counted; see {shown(attempt.folder)}"
     if (storage := backend.storage) is not None:
         yield "disk", f"{size(size_of(run.folder))} in {shown(run.folder)}"
-    cleaner = storage.cleaner if storage else None
-    if cleaner is not None and (evicted := cleaner.evicted(run)) is not None:
-        yield "outputs", f"some were removed {ago(evicted)} to stay below the disk limit"
     if storage is not None and storage.is_kept(run):
         undo = f"ml runs keep --undo {run.name}{repeated_on(backend.name)}"
-        yield "kept", f"never removed to make room ({undo})"
+        yield "kept", f"ml runs clean never removes it ({undo})"
     try:
         if log := backend.runs.logs(run).get("0"):
             yield "log", shown(log)
@@ -173,7 +170,7 @@ def run_lines(
     if run.reused_from:
         yield "  reused from", run.reused_from
     for name, path in run.outputs.items():
-        lost = "gone" if run.status == "Completed" or evicted is not None else "not written"
+        lost = "gone" if run.status == "Completed" else "not written"
         yield f"  output {name}", output_text(run, name, path, lost)
     for version in versions:
         yield from _release(version)
@@ -255,11 +252,16 @@ def _node_json(node: LineageNode) -> dict[str, Any]:
 
 
 def _code(code: Mapping[str, Any], snapshot: Path | None) -> str:
-    """The commit, the digest of the snapshot, and where that is."""
+    """The commit, the digest of the snapshot, and where that is.
+
+    A pipeline has no snapshot: its steps do.
+    """
     commit = str(code.get("commit") or "")[:12]
     dirty = " with uncommitted changes" if commit and code.get("dirty") else ""
-    copied = f", copied to {shown(snapshot)}" if snapshot else ", copy removed"
-    return f"{commit or 'no commit'}{dirty}{_sha(code.get('digest'))}{copied}"
+    origin = f"{commit or 'no commit'}{dirty}{_sha(code.get('digest'))}"
+    if not code.get("digest"):
+        return origin
+    return f"{origin}, copied to {shown(snapshot)}" if snapshot else f"{origin}, copy removed"
 
 
 def _environment(lineage: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ def show(decision: Decision, waits: str = "", every: bool = False) -> None:
     against = f"against champion {decision.champion}" if decision.champion else "no champion yet"
     against = request.set_aside if request.set_aside and not decision.champion else against
     if waits:
-        against = f"against version {waits}, which is declared and waits"
+        against = f"against version {waits}, which is declared and not yet applied"
     console = output.console(stderr=True, width=None if sys.stderr.isatty() else LOG_WIDTH)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)

@@ -31,6 +31,7 @@ from ml.projects.shelf_gaps.pictures import Pictures, changed, network_batch
 from ml.toolkit.data.tables import DataRefused
 from ml.toolkit.torch.checkpoints import Checkpoints
 from ml.toolkit.torch.distributed import Metrics, World, distributed
+from ml.toolkit.torch.health import Guard, Watchdog, check_machines
 from ml.toolkit.torch.loading import Batches, Shards
 from ml.toolkit.torch.updates import Precision, Updates
 from ml.toolkit.training.model_folder import seal
@@ -43,6 +44,8 @@ LEAST_AGREEMENT = 0.99
 # The last so many epochs that were measured tell how steady the training ended.
 STEADY = 3
 _TIMED = 20
+# Validation, export and comparison on CPUs are the longest parts without a step.
+STALLED_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -171,8 +174,13 @@ def _train(
         each.name: options[each.name] for each in (*fields(Network), *fields(Schedule))
     }
     began = time.perf_counter()
-    with tracking() as tracker, Checkpoints(folder, world, state, every_s=60) as checkpoints:
-        step = checkpoints.restore()
+    check_machines(world, folder)
+    with (
+        tracking() as tracker,
+        Watchdog(world, STALLED_S) as watchdog,
+        Checkpoints(folder, world, state, every_s=60, progress=watchdog.alive) as checkpoints,
+    ):
+        step, guard = checkpoints.restore(), Guard(checkpoints)
         if world.first and not step:
             tracker.parameters({**hyperparameters, "seed": options["seed"]})
         losses = Metrics(world)
@@ -186,8 +194,9 @@ def _train(
                         loss = sum(model(images, targets).values())
                     updates.backward(loss * len(images), len(images))
                     losses.add("train_loss", float(loss.detach()) * len(images), len(images))
-                updates.step()
                 step += 1
+                guard.check(step, updates.step())
+                watchdog.beat()
                 ended = batches.step == len(batches)
                 measured = step in (last, schedule.steps // 2) or (
                     ended and (batches.epoch + 1) % schedule.measure_every == 0
@@ -200,6 +209,7 @@ def _train(
                         shown = " ".join(f"{name}={value:.4f}" for name, value in logged.items())
                         print(f"epoch {batches.epoch + 1}, step {step}/{last}: {shown}", flush=True)
                     model.train()
+                    watchdog.beat()
                 checkpoints.after(step, history.measured[-1] if measured else None)
                 if step == last:
                     break

@@ -35,7 +35,7 @@ def serve(
     person has to stop a B that fails under load.
     """
     _state(backend, experiment)
-    project = projects.find(experiment.project)
+    project = projects.find(backend.root, experiment.project)
     version = backend.registry.find(experiment.model, experiment.b.version)
     launch = project.serving().snapshot().launch(version, experiment.endpoint)
     _check_not_rolled_back(backend, launch, version)

@@ -229,7 +229,7 @@ class _Watch:
         if gone := [name for name in self.names if name not in state["tallies"]]:
             raise Refused.of(
                 "canary-interrupted",
-                f"the router has no {' and no '.join(gone)} any more",
+                f"the router no longer has {' and '.join(gone)}",
                 "no other change of the endpoint during a canary",
                 "apply again",
                 exit_code=Exit.RUN_FAILED,
@@ -340,7 +340,7 @@ def check_latency(
             raise endpoints.failure(
                 green.slot,
                 "latency-unknown",
-                f"its latency is not known {LATENCY_S / 60:g} minutes after {requests} requests",
+                f"no latency metric {LATENCY_S / 60:g} minutes after {requests} requests",
                 "the latency of the deployment, in the metrics of the endpoint",
                 "apply again",
             )
@@ -353,8 +353,8 @@ def check_latency(
             green.slot,
             "too-slow",
             f"the latency's p95 is {p95:.4g} ms on the deployment",
-            f"at most {limit_ms:g} ms, as the gate `latency` asks",
-            "nothing was switched",
+            f"at most {limit_ms:g} ms, as the gate `latency` requires",
+            "no traffic was shifted",
         )
     return p95
 
@@ -459,5 +459,5 @@ def _smoke_failed(endpoints: Endpoints, green: Server, why: str) -> Refused:
         "smoke-failed",
         why,
         "an answer from the declared model to every sample request",
-        "nothing was switched",
+        "no traffic was shifted",
     )

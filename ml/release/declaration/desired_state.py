@@ -39,16 +39,16 @@ environments:
 """
 
 
-def path(project: str, environment: str = LOCAL) -> Path:
-    """The file that declares the environment."""
+def path(backend: Backend, project: str, environment: str) -> Path:
+    """The file that declares the environment, in the local home or in the repository."""
     if environment == LOCAL:
         return home.home() / "release" / f"{project}.yml"
-    return repository.root() / "ml" / "projects" / project / FILE
+    return backend.root / "ml" / "projects" / project / FILE
 
 
 def project_lock(project: str) -> AbstractContextManager[None]:
     """The lock of the project's declarations: one proposal or apply at a time."""
-    return files.locked(path(project).with_suffix(".lock"))
+    return files.locked(home.home() / "release" / f"{project}.lock")
 
 
 def rollout_lock(
@@ -58,19 +58,19 @@ def rollout_lock(
 
     `waiting` is called before waiting for another apply.
     """
-    return files.locked(path(project).with_suffix(f".{environment}.lock"), waiting)
+    return files.locked(home.home() / "release" / f"{project}.{environment}.lock", waiting)
 
 
-def read(project: str, environment: str) -> Declared | None:
+def read(backend: Backend, project: str, environment: str) -> Declared | None:
     """The declared version, or None; raises Refused when the file cannot be read."""
-    file = path(project, environment)
+    file = path(backend, project, environment)
     if not file.is_file():
         return None
     of = Local if environment == LOCAL else Tracked
     return release_file.read(file, of).declared(environment)
 
 
-def on_branch(project: str, environment: str) -> Sequence[Declared]:
+def on_branch(backend: Backend, project: str, environment: str) -> Sequence[Declared]:
     """What the commits of the branch declared, oldest first: those that changed release.yml, at
     most the last `COMMITS` of them. A merge counts as one commit.
 
@@ -78,7 +78,7 @@ def on_branch(project: str, environment: str) -> Sequence[Declared]:
     """
     if environment == LOCAL:
         return []
-    file = path(project, environment)
+    file = path(backend, project, environment)
     log = ("log", "--first-parent", f"--max-count={COMMITS}", "--format=%H", "--", file.name)
     every = []
     for commit in reversed((git.ask(file.parent, *log) or "").split()):
@@ -91,22 +91,26 @@ def on_branch(project: str, environment: str) -> Sequence[Declared]:
     return every
 
 
-def was_declared(project: str, environment: str, digest: str, serving: str) -> bool:
+def was_declared(
+    backend: Backend, project: str, environment: str, digest: str, serving: str
+) -> bool:
     """Whether a commit of the branch declared the model with that serving code."""
     return any(
         each.digest == digest and each.serving in ("", serving)
-        for each in on_branch(project, environment)
+        for each in on_branch(backend, project, environment)
     )
 
 
-def was_declared_before(project: str, environment: str, declared: Declared) -> bool:
+def was_declared_before(
+    backend: Backend, project: str, environment: str, declared: Declared
+) -> bool:
     """Whether an earlier commit of the branch declared the same model and serving code, and a later
     one something else: then this is a way back to what was merged.
 
     False where the history is not here (a shallow clone).
     """
     wanted = (declared.digest, declared.serving)
-    latest_first = reversed(on_branch(project, environment))
+    latest_first = reversed(on_branch(backend, project, environment))
     pairs = ((each.digest, each.serving) for each in latest_first)
     return wanted in dropwhile(lambda pair: pair == wanted, pairs)
 
@@ -118,13 +122,16 @@ def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
     workspaces, which share a registry, in the one that has the environment's endpoint.
     """
     found = []
-    for project in projects():
+    for project in projects(backend):
         for environment in ENVIRONMENTS:
             where = "in" if environment == LOCAL else "committed in"
-            of = [read(project, LOCAL)] if environment == LOCAL else on_branch(project, environment)
+            of = on_branch(backend, project, environment)
             declared = of[-1] if of else None
+            if environment == LOCAL:
+                declared = read(backend, project, LOCAL)
             if declared is not None:
-                name = f"{environment} {where} {repository.shown(path(project, environment))}"
+                file = repository.shown(path(backend, project, environment))
+                name = f"{environment} {where} {file}"
                 found.append((name, declared.decision, _is_of(backend, environment, declared)))
     return found
 
@@ -138,38 +145,39 @@ def _is_of(backend: Backend, environment: str, declared: Declared) -> bool:
     return backend.rehearsal or backend.endpoints.live(name) is not None
 
 
-def reason_for(project: str, environment: str, digest: str) -> str:
+def reason_for(backend: Backend, project: str, environment: str, digest: str) -> str:
     """The reason to declare a model that does not beat the champion; "" without one."""
-    declared = read(project, environment)
+    declared = read(backend, project, environment)
     return declared.reason if declared is not None and declared.digest == digest else ""
 
 
-def strategy(project: str, environment: str) -> Strategy:
+def strategy(backend: Backend, project: str, environment: str) -> Strategy:
     """The canary strategy: the environment's values over the project's.
 
     Raises Refused when release.yml cannot be read.
     """
-    file = path(project, "")
+    file = path(backend, project, "")
     return release_file.read(file).strategy(environment) if file.is_file() else Strategy()
 
 
-def new_fields(project: str) -> tuple[Sequence[str], Sequence[str]]:
+def new_fields(backend: Backend, project: str) -> tuple[Sequence[str], Sequence[str]]:
     """The fields that release.yml lets a canary find in answers of other serving code, and why each
     other one that it lists does not count today.
     """
-    file = path(project, "")
+    file = path(backend, project, "")
     today = datetime.now(UTC).date()
     return release_file.new_fields(file, today) if file.is_file() else ((), ())
 
 
-def place(project: str, environment: str, field: str = "") -> Place:
+def place(backend: Backend, project: str, environment: str, field: str = "") -> Place:
     """The file and line of a field of the declaration."""
     of = Local if environment == LOCAL else Tracked
-    document = release_file.read(path(project, environment), of).document
+    document = release_file.read(path(backend, project, environment), of).document
     return document.place("environments", environment, *filter(None, [field]))
 
 
 def declare(
+    backend: Backend,
     project: str,
     environment: str,
     declared: Declared,
@@ -181,7 +189,7 @@ def declare(
     once the edit has succeeded. The caller holds the lock. Raises Refused when the file cannot be
     edited.
     """
-    file = path(project, environment)
+    file = path(backend, project, environment)
     files.sweep(file)
     if environment == LOCAL:
         first(file)
@@ -244,8 +252,8 @@ def place_of(environment: str, on: str | None) -> str:
     return chosen
 
 
-def projects() -> Sequence[str]:
+def projects(backend: Backend) -> Sequence[str]:
     """The projects that may have a declaration, by name."""
     local = {file.stem for file in (home.home() / "release").glob("*.yml")}
-    tracked = (repository.root() / "ml" / "projects").glob(f"*/{FILE}")
+    tracked = (backend.root / "ml" / "projects").glob(f"*/{FILE}")
     return sorted(local | {file.parent.name for file in tracked})

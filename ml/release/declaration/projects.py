@@ -81,10 +81,10 @@ class Project:
 _LONGEST = 320
 
 
-def find(name: str) -> Project:
+def find(root: Path, name: str) -> Project:
     """The project of that name (`shop_search` or `shop-search`); Refused when there is none."""
     folder = name.replace("-", "_")
-    projects = {project.name: project for project in every()}
+    projects = {project.name: project for project in every(root)}
     if folder not in projects:
         close = difflib.get_close_matches(folder, projects, 1)
         raise Refused.of(
@@ -98,9 +98,9 @@ def find(name: str) -> Project:
     return projects[folder]
 
 
-def every() -> Sequence[Project]:
+def every(root: Path) -> Sequence[Project]:
     """Every folder under ml/projects that can be released, by name."""
-    folders = sorted((repository.root() / "ml" / "projects").glob("*/gates.yml"))
+    folders = sorted((root / "ml" / "projects").glob("*/gates.yml"))
     return [Project(path.parent.name, path.parent) for path in folders]
 
 
@@ -121,9 +121,9 @@ def example(endpoint: str, project: Project | None) -> str:
     return f'ml invoke {endpoint} "$(head -1 {shlex.quote(repository.shown(project.requests))})"'
 
 
-def of_model(model: str) -> Project | None:
+def of_model(root: Path, model: str) -> Project | None:
     """The project whose endpoint.yml names the model, with samples; None where there is none."""
-    for project in every():
+    for project in every(root):
         with suppress(Refused):
             if project.model() == model and project.samples():
                 return project

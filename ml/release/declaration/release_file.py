@@ -494,7 +494,7 @@ def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[
         stated = (each for each in places if document.get(*each) is not None)
         place = document.place(*next(stated, ("environments", name)))
         found = f"the canary's `{setting}` in {name} is {values[setting]!r}"
-        hint = "policies/promotion/canary.yml is for every project; `local` has no floor"
+        hint = "a project may only tighten policies/promotion/canary.yml; `local` may loosen it"
         yield Problem("canary-looser-than-policy", found, expected, hint, place)
 
 

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from ml.release.evidence.recomputation import (
 )
 from ml.release.versions import EVALUATION, MODEL
 from ml.serving.scoring.manifest import ManifestError, verify
-from policies.promotion.evidence import SCHEMA_VERSION, Evidence, Latency, parse, uri
+from policies.promotion.evidence import SCHEMA_VERSION, Adapter, Evidence, Latency, parse, uri
 from policies.supply_chain import packages
 from policies.supply_chain.advisories import Advisories, AdvisoriesError, read
 from policies.supply_chain.formats import formats
@@ -64,6 +64,8 @@ ATTESTATION = "attestation.json"
 ADVISORIES = Path("policies/supply_chain/advisories")
 VARIABLE = "MLOPS_ADVISORIES"
 SBOM = "sbom.json"
+# What `seal` of ml.toolkit.training.model_folder, which a fork may change, writes beside a model.
+SETTINGS = "settings.json"
 
 
 def evaluation_of(run: Run) -> Evaluation:
@@ -101,7 +103,7 @@ def collect(
         backend.runs.entry(run).lineage for run in (trained, evaluated)
     )
     code = scored_lineage["code"]
-    stated, bill = supply_chain()
+    stated, bill = supply_chain(backend.root)
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "created": datetime.now(UTC).isoformat(),
@@ -122,6 +124,7 @@ def collect(
         },
         "latency": schema.stated(latency),
         "serving": served,
+        "adapter": _adapter(version.folder),
         "cost": cost,
         "supply_chain": stated,
     }
@@ -140,6 +143,15 @@ def collect(
         folder.chmod(0o755)
         folder.rename(measured.evidence_folder)
     return measured
+
+
+def _adapter(folder: Path) -> Mapping[str, object]:
+    """The field `adapter`: what settings.json of the model folder, a job's file, says of it."""
+    try:
+        stated = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["adapter"]
+        return {each.name: float(stated[each.name]) for each in fields(Adapter)}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}
 
 
 def statement(version: Version) -> Statement:
@@ -200,7 +212,7 @@ def before_evaluation(
         "evaluation_commit": commit.id if commit else "",
         "evaluation_dirty": dirty,
     }
-    known = parse({"lineage": lineage, "supply_chain": supply_chain()[0]})
+    known = parse({"lineage": lineage, "supply_chain": supply_chain(backend.root)[0]})
     return replace(known, files=formats(version.folder))
 
 
@@ -250,7 +262,7 @@ def load(backend: Backend, version: Version) -> Evidence:
         attested = _identity(version, content, evidence, backend.verifier)
         evidence = replace(evidence, attested=attested)
     except AttestationError as error:
-        evidence = replace(_as_told_here(version, evidence), unattested=str(error))
+        evidence = replace(_as_told_here(backend.root, version, evidence), unattested=str(error))
     return replace(
         with_predictions(evidence, rows),
         disagreements=(
@@ -258,7 +270,7 @@ def load(backend: Backend, version: Version) -> Evidence:
             *overlap_disagreements(evidence.evaluation, version.evidence_folder),
         ),
         files=formats(version.folder),
-        feature_sets=declared(version.project, evidence.lineage),
+        feature_sets=declared(backend.root, version.project, evidence.lineage),
     )
 
 
@@ -300,7 +312,7 @@ def _identity(
     return verifier.verify(content, attestation, statement).to_json()
 
 
-def _as_told_here(version: Version, evidence: Evidence) -> Evidence:
+def _as_told_here(root: Path, version: Version, evidence: Evidence) -> Evidence:
     """The evidence without what it claims and this machine can tell better.
 
     The date is that of the registry if that is earlier. Code is dirty unless the commit has the
@@ -316,9 +328,12 @@ def _as_told_here(version: Version, evidence: Evidence) -> Evidence:
         created=min(kept, created) if kept and created else created,
         lineage=replace(
             lineage,
-            dirty=_is_dirty(lineage.dirty, lineage.code_snapshot, lineage.commit),
+            dirty=_is_dirty(root, lineage.dirty, lineage.code_snapshot, lineage.commit),
             evaluation_dirty=_is_dirty(
-                lineage.evaluation_dirty, lineage.evaluation_snapshot, lineage.evaluation_commit
+                root,
+                lineage.evaluation_dirty,
+                lineage.evaluation_snapshot,
+                lineage.evaluation_commit,
             ),
         ),
         latency=latency,
@@ -326,13 +341,13 @@ def _as_told_here(version: Version, evidence: Evidence) -> Evidence:
     )
 
 
-def _is_dirty(stated: bool | None, snapshot: str | None, commit: str | None) -> bool | None:
+def _is_dirty(root: Path, stated: bool | None, code: str | None, commit: str | None) -> bool | None:
     """Whether code is dirty: as stated, unless it cannot be shown to be clean."""
     if stated is not False:
         return stated
-    digest = snapshot or ""
+    digest = code or ""
     folder = home.snapshots() / digest.removeprefix(trees.DIGEST_PREFIX)
-    known = trees.commit(repository.root(), commit) if commit else None
+    known = trees.commit(root, commit) if commit else None
     return not (known and trees.is_content(folder, digest) and known.has_folder(folder))
 
 
@@ -388,13 +403,13 @@ def _assets(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[st
     return assets
 
 
-def with_advisories(evidence: Evidence) -> Evidence:
+def with_advisories(root: Path, evidence: Evidence) -> Evidence:
     """The evidence with today's advisories on its packages.
 
     An older source than that of the evidence only adds advisories. Raises Refused for a source that
     cannot be read.
     """
-    source = _advisories()
+    source = _advisories(root)
     if source is None:
         return evidence
     name, advisories = source
@@ -416,14 +431,14 @@ def with_advisories(evidence: Evidence) -> Evidence:
     return replace(evidence, supply_chain=today)
 
 
-def supply_chain() -> tuple[Mapping[str, object], str]:
+def supply_chain(root: Path) -> tuple[Mapping[str, object], str]:
     """The field `supply_chain` of evidence.json, and the text of the bill of materials.
 
     Without a lock both are empty, which the gate refuses. Raises Refused for a source of advisories
     that cannot be read, and for a lock with a line that is no pin.
     """
     try:
-        locked = packages.packages(repository.lock())
+        locked = packages.packages(repository.lock(root))
     except OSError:
         return {}, ""
     except ValueError as error:
@@ -443,7 +458,7 @@ def supply_chain() -> tuple[Mapping[str, object], str]:
         },
         "sbom": hashlib.sha256(bill.encode()).hexdigest(),
     }
-    if (source := _advisories()) is not None:
+    if (source := _advisories(root)) is not None:
         name, advisories = source
         stated |= {
             "source": name,
@@ -454,17 +469,17 @@ def supply_chain() -> tuple[Mapping[str, object], str]:
     return stated, bill
 
 
-def _advisories() -> tuple[str, Advisories] | None:
+def _advisories(root: Path) -> tuple[str, Advisories] | None:
     """The source's name for messages and its advisories; None without a source."""
     moved = os.environ.get(VARIABLE)
-    source = Path(moved or repository.root() / ADVISORIES)
+    source = Path(moved or root / ADVISORIES)
     if not moved and not source.exists():
         return None
     name = repository.shown(source)
     try:
         return name, read(source)
     except AdvisoriesError as error:
-        hint = f"osv.dev hands out one zip an ecosystem; {VARIABLE} names another copy"
+        hint = f"make advisories downloads them from osv.dev; {VARIABLE} names another copy"
         problem = Problem("no-advisories", str(error), "records in OSV JSON", hint, Place(name, 0))
         raise Refused(problem) from None
 
@@ -490,7 +505,7 @@ def load_reference(version: Version) -> Mapping[str, Any]:
     except OSError:
         raise Refused.of(
             "no-reference",
-            f"no {REFERENCE} is kept with {name}",
+            f"{name} has no {REFERENCE}",
             "the project's evaluation writes one (ml.measures.reference)",
             "propose the version's run again once it does",
         ) from None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ml.core import documents, git, home, repository, trees
+from ml.core import documents, git, home, trees
 from ml.features.definition import read
 from ml.features.timeline import FeatureError
 from policies.promotion.evidence import Lineage
@@ -16,26 +16,26 @@ from policies.promotion.evidence import Lineage
 FOLDERS = "ml/projects/*/features/*.yml"
 
 
-def definitions() -> Mapping[str, Path]:
-    """Map the name of each feature set of the repository to its file."""
-    names = {}
-    for path in sorted(repository.root().glob(FOLDERS)):
+def definitions(root: Path) -> Mapping[str, list[Path]]:
+    """Map the name of each feature set of the repository to its files: one for each version."""
+    names: dict[str, list[Path]] = {}
+    for path in sorted(root.glob(FOLDERS)):
         document = documents.read(path).data
         if isinstance(document, dict) and "specification" in document:
-            names[str(document.get("name"))] = path
+            names.setdefault(str(document.get("name")), []).append(path)
     return names
 
 
-def declared(project: str, lineage: Lineage) -> Mapping[str, tuple[str, str]]:
+def declared(root: Path, project: str, lineage: Lineage) -> Mapping[str, tuple[str, str]]:
     """Map each feature set to its version and digest, as `Evidence.feature_sets`.
 
     The code is that of the commit, or of the snapshot where the training had uncommitted changes.
-    Where neither is on this machine, it is the work tree: the digests show whether it differs. A
-    definition that cannot be read has an empty version, which no training set has.
+    Where neither is on this machine, it is the work tree `root`: the digests show whether it
+    differs. A definition that cannot be read has an empty version, which no training set has.
     """
     inside = Path("ml", "projects", project, "features")
-    with _code(inside, lineage) as root:
-        files = sorted((root / inside).glob("*.yml"))
+    with _code(root, inside, lineage) as code:
+        files = sorted((code / inside).glob("*.yml"))
         if not files:
             return {}
         sets = {}
@@ -50,8 +50,8 @@ def declared(project: str, lineage: Lineage) -> Mapping[str, tuple[str, str]]:
 
 
 @contextmanager
-def _code(inside: Path, lineage: Lineage) -> Iterator[Path]:
-    root, snapshot = repository.root(), lineage.code_snapshot or ""
+def _code(root: Path, inside: Path, lineage: Lineage) -> Iterator[Path]:
+    snapshot = lineage.code_snapshot or ""
     copy = home.snapshots() / snapshot.removeprefix(trees.DIGEST_PREFIX)
     commit = trees.commit(root, lineage.commit) if lineage.commit else None
     if lineage.dirty is False and commit:

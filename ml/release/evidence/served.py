@@ -220,7 +220,7 @@ def refuse_faulty(model: Path) -> None:
 def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:
     """A server of the launch that is started to be asked; raises what starting it raises."""
     if backend.candidate is None:
-        found, expected = f"`{backend.name}` starts no server to be asked", "this machine's"
+        found, expected = f"`{backend.name}` cannot start a server for a check", "--on local"
         raise Refused.of("no-candidate", found, expected, exit_code=Exit.CANNOT_HONOUR)
     return backend.candidate(launch)
 

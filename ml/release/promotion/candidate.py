@@ -40,7 +40,7 @@ def try_out(
     comparing do. Nothing is registered.
     """
     desired_state.check_environment(environment)
-    target = projects.find(project)
+    target = projects.find(backend.root, project)
     run = train(backend, target, say)
     say(f"{run.name} is trained; evaluating its model")
     evaluated = evaluate(backend, target, evaluation_plan(target, run.outputs[MODEL]), say)

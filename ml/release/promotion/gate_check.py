@@ -16,7 +16,7 @@ from ml.backends import snapshot
 from ml.backends.base import Backend
 from ml.backends.model_registry import Version
 from ml.backends.runs import LOG_FOLLOWS, STARTED_BY, Run, narrated
-from ml.core import git, home, repository, trees
+from ml.core import git, home, trees
 from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit, serving
 from ml.release.declaration import desired_state, projects
@@ -30,7 +30,8 @@ from policies.promotion.champion_gates import set_aside
 from policies.promotion.decision import VALIDATION, Decision, Request, Step, real
 from policies.promotion.engine import RUN_RULES, decide
 from policies.promotion.evidence import Evidence
-from policies.promotion.gate_settings import Gates, load
+from policies.promotion.gate import Gates
+from policies.promotion.gate_settings import load
 
 Evaluation = CommandPlan | PipelinePlan
 
@@ -52,8 +53,8 @@ def check_registered(backend: Backend, model: str, version: str, environment: st
     A version that is declared in the environment is checked with its declared reason.
     """
     registered = backend.registry.find(model, version)
-    project = projects.find(registered.project)
-    reason = desired_state.reason_for(project.name, environment, registered.digest)
+    project = projects.find(backend.root, registered.project)
+    reason = desired_state.reason_for(backend, project.name, environment, registered.digest)
     return check_gates(
         backend, project, registered, request(backend, registered, environment, reason=reason)
     )
@@ -93,7 +94,7 @@ def request(
             for place in version.served_in(serving)
             # Only of a rehearsal the registry's word is enough.
             if backend.rehearsal
-            or desired_state.was_declared(version.project, place, version.digest, serving)
+            or desired_state.was_declared(backend, version.project, place, version.digest, serving)
         ),
     )
 
@@ -123,7 +124,7 @@ def check_gates(
     if request.served_before:
         against = evidence.load(backend, champion) if champion else None
     else:
-        own = evidence.with_advisories(own)
+        own = evidence.with_advisories(backend.root, own)
         against = champion_evidence(
             backend, project, own, version.evidence_folder, champion, version.digest, progress
         )
@@ -161,7 +162,7 @@ def check_before_evaluation(
     Raises Refused with exit code 3 where one refuses the model. A gate with a waiver of some
     version is left for later: which one this becomes is not known before it is registered.
     """
-    gates, commit = load_gates(project), trees.commit(repository.root())
+    gates, commit = load_gates(project), trees.commit(backend.root)
     copies = [each.folder for each in snapshot.of_plan(evaluation).values() if each]
     dirty = commit is None or not all(map(commit.has_folder, copies))
     known = evidence.before_evaluation(backend, version, trained, commit, dirty)
@@ -177,7 +178,7 @@ def check_before_evaluation(
         is_dirty = known.lineage.dirty is not False
         commit_it = f"commit it{' and train again, a run has the code of its start' * is_dirty}"
         ways = {
-            "lineage": _why_not_git() or commit_it,
+            "lineage": _why_not_git(backend.root) or commit_it,
             "format": "save the model in an allowed format, or, for this version alone, write into "
             f"gates.yml: waivers: [{{gate: format, item: FILE, version: {following}, owner: NAME, "
             "expires: DATE, reason: WHY}]",
@@ -196,10 +197,10 @@ def check_before_evaluation(
         raise Refused(*problems, exit_code=Exit.GATE_SAID_NO)
 
 
-def _why_not_git() -> str:
+def _why_not_git(root: Path) -> str:
     """Why git says nothing of this folder, with what to type, or ""."""
     try:
-        git.repository_of(repository.root())
+        git.repository_of(root)
     except Refused as error:
         return f"{error.problems[0].found}: {error.problems[0].hint}, and train again"
     return ""

@@ -113,7 +113,7 @@ def propose(
         call = _Call(backend, target, environment, files.snapshot(), progress, prices)
         version = _evidenced(call, chosen, attested, attestor) if chosen else before
         assert version is not None
-        declared = desired_state.read(target.name, environment)
+        declared = desired_state.read(backend, target.name, environment)
         check, rival = _judged(call, version, declared, reason)
         if check.decision.allowed:
             unapplied = _unapplied(call, version, declared)
@@ -150,7 +150,7 @@ def collect(
         call = _Call(backend, target, environment, files.snapshot(), progress, prices)
         known = _attested(call, digest)
         if known is not None and known.run == chosen.id:
-            commit = git.ask(repository.root(), "rev-parse", "HEAD")
+            commit = git.ask(backend.root, "rev-parse", "HEAD")
             if evidence.statement(known).commit == commit:
                 return known
         measured = _measure(call, chosen, digest)
@@ -179,9 +179,9 @@ def promotion(backend: Backend, proposal: Proposal, environment: str) -> dict[st
 def _project(backend: Backend, name: str, environment: str) -> Project:
     """The project; what apply would refuse of its files is reported before anything runs."""
     desired_state.check_environment(environment)
-    project = projects.find(name)
+    project = projects.find(backend.root, name)
     load_gates(project)
-    desired_state.strategy(project.name, environment)
+    desired_state.strategy(backend, project.name, environment)
     if (shared := backend.registry.shared) and environment in desired_state.TRACKED[1:]:
         shared.demand(environment)  # models are made in the first
     return project
@@ -192,7 +192,7 @@ def _attested_before(backend: Backend, project: Project, environment: str) -> Ve
     if environment not in desired_state.TRACKED[1:]:
         return None
     earlier = desired_state.TRACKED[desired_state.TRACKED.index(environment) - 1]
-    declared = desired_state.read(project.name, earlier)
+    declared = desired_state.read(backend, project.name, earlier)
     if declared is None:
         return None
     version = backend.registry.find(declared.model, declared.version)
@@ -268,7 +268,7 @@ def _measure(
             f"set `model` in evaluate.py to {model}, and train again",
         )
     gate = load_gates(project)["serving"]
-    strategy = desired_state.strategy(project.name, call.environment)
+    strategy = desired_state.strategy(backend, project.name, call.environment)
     pointer = gate.text("prediction") or strategy.prediction
     launch = call.serves.launch(unregistered, model)
     times, answers = _measured(call, launch, evaluated, pointer)
@@ -405,7 +405,7 @@ def _declared(
     check_launch(_launch(call, version))
     with faults.as_refusals():
         serving.keep(registry, serves, samples)
-        release = desired_state.declare(call.project.name, call.environment, declares)
+        release = desired_state.declare(call.backend, call.project.name, call.environment, declares)
         if call.environment == desired_state.LOCAL:
             return (release,)
         return (release, *attach(release, call.environment, version))

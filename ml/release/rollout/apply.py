@@ -16,7 +16,7 @@ from typing import Literal
 from ml.backends.base import Backend
 from ml.backends.deployments import Launch, Live, Server
 from ml.backends.endpoints import Router, reserved
-from ml.backends.model_registry import Registry, Version
+from ml.backends.model_registry import Version
 from ml.core.errors import Exit, Place, Refused
 from ml.release import audit, serving
 from ml.release.audit import APPLIED, ROLLED_BACK, History
@@ -109,7 +109,7 @@ class Change:
 
     def is_current(self) -> bool:
         """Whether the version is still what is declared."""
-        return desired_state.read(self.project, self.environment) == self.declared
+        return desired_state.read(self.backend, self.project, self.environment) == self.declared
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,8 @@ def apply(
     live), and when the version was rolled back before.
     """
     desired_state.check_environment(environment)
-    target = projects.find(project)
-    approved = approved or desired_state.read(target.name, environment)
+    target = projects.find(backend.root, project)
+    approved = approved or desired_state.read(backend, target.name, environment)
     name = backend.endpoints.name_of(target.model() or target.name, environment)
     here = partial(waiting, f"another apply to {environment} is running; waiting")
     with (
@@ -174,7 +174,7 @@ def apply(
     ):
         while True:
             with desired_state.project_lock(target.name):
-                declared = desired_state.read(target.name, environment)
+                declared = desired_state.read(backend, target.name, environment)
                 if approved_by and declared and not declared.serves_as(approved):
                     progress(
                         f"{approved_by} approved {_approved(approved)}: declared meanwhile is "
@@ -209,21 +209,21 @@ def find_change(
     Nothing is changed. With `record` the decision is added to the audit log. Raises Refused as
     `apply` and `check_gates` do.
     """
-    declared = desired_state.read(project.name, environment)
+    declared = desired_state.read(backend, project.name, environment)
     if declared is None:
         return None
-    version = _declared_version(backend.registry, project, environment, declared)
+    version = _declared_version(backend, project, environment, declared)
     name = backend.endpoints.name_of(version.model, environment)
     serves = _declared_serving(backend, project, environment, declared)
     launch = serves.launch(version, name)
     live = backend.endpoints.live(name)
     history = audit.history(backend.audit_log, name)
     if not history.has_decided(declared, environment):
-        raise _decision_unknown(project, environment, declared, version)
+        raise _decision_unknown(backend, project, environment, declared, version)
     # The registry says that it served; that it was merged before, git does.
     returns = environment in version.served_in(launch.serving) and (
         environment == desired_state.LOCAL
-        or desired_state.was_declared_before(project.name, environment, declared)
+        or desired_state.was_declared_before(backend, project.name, environment, declared)
     )
     wanted = request(
         backend,
@@ -239,7 +239,7 @@ def find_change(
     check = check_gates(backend, project, version, wanted, record=record, progress=progress)
     # Answers of the same serving code have the same fields.
     is_other = live is None or live.launch.serving != launch.serving
-    new_fields, spent = desired_state.new_fields(project.name) if is_other else ((), ())
+    new_fields, spent = desired_state.new_fields(backend, project.name) if is_other else ((), ())
     return Change(
         project=project.name,
         environment=environment,
@@ -249,7 +249,7 @@ def find_change(
         launch=launch,
         # The project's requests may be others by now than those that an earlier version takes.
         samples=(returns and serving.samples(launch.serving)) or project.samples(),
-        strategy=_strategy(project, environment, check),
+        strategy=_strategy(backend, project, environment, check),
         approved_by=approved_by,
         check=check,
         backend=backend,
@@ -263,10 +263,10 @@ def find_change(
     )
 
 
-def _strategy(project: Project, environment: str, check: GateCheck) -> Strategy:
+def _strategy(backend: Backend, project: Project, environment: str, check: GateCheck) -> Strategy:
     """How the canary is led; the predictions of a champion that was set aside are no reference."""
     limit = load_gates(project)["latency"].number("p95_ms")
-    strategy = desired_state.strategy(project.name, environment).within(limit)
+    strategy = desired_state.strategy(backend, project.name, environment).within(limit)
     if not check.decision.request.set_aside:
         return strategy
     return replace(strategy, tolerances=replace(strategy.tolerances, drift=1.0))
@@ -321,18 +321,18 @@ def _carry_out(
 
 
 def _declared_version(
-    registry: Registry, project: Project, environment: str, declared: Declared
+    backend: Backend, project: Project, environment: str, declared: Declared
 ) -> Version:
     """The registered version that is declared; Refused when its files are not those declared."""
 
     def place(field: str) -> Place:
-        return desired_state.place(project.name, environment, field)
+        return desired_state.place(backend, project.name, environment, field)
 
     model = project.model() or declared.model
     if declared.model != model:
         raise Refused(other_project(declared.model, model, place("model")))
     try:
-        version = registry.find(declared.model, declared.version)
+        version = backend.registry.find(declared.model, declared.version)
     except Refused as refused:
         raise Refused(
             *(
@@ -360,7 +360,7 @@ def _declared_version(
                 exit_code=Exit.GATE_SAID_NO,
             )
     if environment != desired_state.LOCAL:
-        file = evidence_path(desired_state.path(project.name, environment), environment)
+        file = evidence_path(desired_state.path(backend, project.name, environment), environment)
         if evidence_error := evidence_problem(file, declared.evidence, place("evidence")):
             raise Refused(evidence_error, exit_code=Exit.GATE_SAID_NO)
     return version
@@ -372,7 +372,7 @@ def _proposal(project: str, version: Version, environment: str) -> str:
 
 
 def _decision_unknown(
-    project: Project, environment: str, declared: Declared, version: Version
+    backend: Backend, project: Project, environment: str, declared: Declared, version: Version
 ) -> Refused:
     return Refused.of(
         "decision-unknown",
@@ -380,7 +380,7 @@ def _decision_unknown(
         f"{declared.version} for {environment}",
         "a decision of the gates on this model and environment",
         f"{_proposal(project.name, version, environment)} evaluates the gates",
-        desired_state.place(project.name, environment, "decision"),
+        desired_state.place(backend, project.name, environment, "decision"),
         exit_code=Exit.GATE_SAID_NO,
     )
 
@@ -404,7 +404,7 @@ def _declared_serving(
             f"the serving code and settings of {project.name} have the digest {now.digest}",
             f"{declared.serving}, as the release declares",
             "propose it again",
-            desired_state.place(project.name, environment, "serving"),
+            desired_state.place(backend, project.name, environment, "serving"),
             exit_code=Exit.GATE_SAID_NO,
         )
     return now
@@ -443,14 +443,14 @@ def _roll_out(
                     progress(f"latency on the deployment: p95 {p95:.4g} ms, at most {limit[1]:g}")
                 if change.examination:
                     rows = canary.check_answers(endpoints, trial.server, *change.examination)
-                    progress(f"evaluated rows asked of the deployment: {rows}, all as evaluated")
+                    progress(f"parity check: {rows} rows, all predictions as evaluated")
             except Refused as error:
                 if error.problems[0].code in FAULTS_OF_GREEN:
                     record(change, ROLLED_BACK, None, why=_why(error))
                 raise
         outcome = None
         if blue is not None and compares:
-            progress("canary: the new version and the baseline answer")
+            progress("canary: the new version and the baseline serve")
             outcome = canary.lead(
                 endpoints,
                 name,

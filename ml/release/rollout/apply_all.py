@@ -60,13 +60,13 @@ def apply_all(
     the failure of its project.
     """
     results = []
-    releasable = {project.name for project in projects.every()}
-    for project in desired_state.projects():
+    releasable = {project.name for project in projects.every(backend.root)}
+    for project in desired_state.projects(backend):
         if project not in releasable:
             continue
         report = partial(Result, project, environment, approved_by=approved_by)
         try:
-            declared = desired_state.read(project, environment)
+            declared = desired_state.read(backend, project, environment)
         except Refused as refused:
             results.append(
                 report(

@@ -50,7 +50,7 @@ def drill(
     if fault not in faulty.FAULTS:
         faults = "; ".join(f"{name}: {effect}" for name, effect in faulty.FAULTS.items())
         raise Refused.of("no-such-fault", f"there is no fault `{fault}`", faults)
-    target = projects.find(project)
+    target = projects.find(backend.root, project)
     samples, endpoints = target.samples(), backend.endpoints
     name = endpoints.name_of(target.endpoint(), desired_state.LOCAL)
     waiting = partial(progress, "another apply is running; waiting")
@@ -70,7 +70,7 @@ def drill(
             trial = start_trial(
                 endpoints, name, blue, bad, samples, undo, baseline=True, smoke=False
             )
-        strategy = desired_state.strategy(target.name, desired_state.LOCAL).within(
+        strategy = desired_state.strategy(backend, target.name, desired_state.LOCAL).within(
             load_gates(target)["latency"].number("p95_ms")
         )
         outcome = canary.lead(endpoints, name, trial, strategy, samples, progress=progress)

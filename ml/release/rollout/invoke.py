@@ -6,7 +6,8 @@ import http.client
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ml.backends.endpoints import Endpoints, Router
+from ml.backends.base import Backend
+from ml.backends.endpoints import Router
 from ml.core.errors import Refused
 from ml.release.declaration import projects
 
@@ -21,12 +22,13 @@ class Reply:
     started: bool
 
 
-def ask(endpoints: Endpoints, name: str, request: Mapping[str, object]) -> Reply:
+def ask(backend: Backend, name: str, request: Mapping[str, object]) -> Reply:
     """Post a request to an endpoint, and start its server if needed.
 
     Raises Refused: no-live-deployment, request-refused (exit 2: the request breaks the schema),
     server-error (exit 1), and what starting a server raises.
     """
+    endpoints = backend.endpoints
     live, started = endpoints.ensure(name)
     router = endpoints.router(name)
     if router is None:
@@ -42,29 +44,30 @@ def ask(endpoints: Endpoints, name: str, request: Mapping[str, object]) -> Reply
         body = answer.body
         error_body = body.get("error") if isinstance(body, dict) else None
         message = error_body.get("message") if isinstance(error_body, dict) else answer.excerpt
-        raise Refused.of("request-refused", str(message), hint=_example(name, launch.model))
+        hint = _example(backend, name, launch.model)
+        raise Refused.of("request-refused", str(message), hint=hint)
     if answer.status != 200 or not isinstance(answer.body, dict):
         why = f"status {answer.status}: {answer.excerpt}"
         raise endpoints.failure(by.slot, "server-error", why, "status 200", "correct score.py")
     return Reply(answer.body, launch.version, router, started)
 
 
-def of_text(endpoints: Endpoints, name: str, text: str) -> Mapping[str, object]:
+def of_text(backend: Backend, name: str, text: str) -> Mapping[str, object]:
     """The endpoint's sample request with the text in its only field.
 
     Raises Refused: no-live-deployment, and not-a-request where a sample has other fields.
     """
-    live = endpoints.live(name)
+    live = backend.endpoints.live(name)
     if live is None:
-        raise endpoints.nothing_served(name)
+        raise backend.endpoints.nothing_served(name)
     model = live.launch.model
-    project = projects.of_model(model)
+    project = projects.of_model(backend.root, model)
     sample = project.samples()[0] if project else {}
     if not projects.is_text(sample):
         problem = f"`{text[:80]}` is not a JSON object"
-        raise Refused.of("not-a-request", problem, "a JSON object", _example(name, model))
+        raise Refused.of("not-a-request", problem, "a JSON object", _example(backend, name, model))
     return dict.fromkeys(sample, text)
 
 
-def _example(name: str, model: str) -> str:
-    return projects.example(name, projects.of_model(model))
+def _example(backend: Backend, name: str, model: str) -> str:
+    return projects.example(name, projects.of_model(backend.root, model))

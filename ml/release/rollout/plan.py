@@ -90,8 +90,8 @@ def plan(
     release.yml or gates.yml that cannot be read.
     """
     desired_state.check_environment(environment)
-    target = projects.find(project)
-    declared = desired_state.read(target.name, environment)
+    target = projects.find(backend.root, project)
+    declared = desired_state.read(backend, target.name, environment)
     name = backend.endpoints.name_of(target.endpoint(), environment)
     live = backend.endpoints.live(name)
     serving = None
@@ -208,7 +208,7 @@ def project_changes(change: Change) -> Sequence[str]:
 
     Files that could not be proposed do not keep what is declared from serving: the error is one.
     """
-    now = projects.find(change.project)
+    now = projects.find(change.backend.root, change.project)
     try:
         return tuple(serving.changes(change.serving, now.serving().snapshot()))
     except Refused as refused:

@@ -68,15 +68,15 @@ def roll_back(
     before it, and when the named version is none of those.
     """
     desired_state.check_environment(environment)
-    target = projects.find(project)
+    target = projects.find(backend.root, project)
     is_here = is_here or environment == desired_state.LOCAL
     with desired_state.project_lock(target.name):
-        now = desired_state.read(target.name, environment)
+        now = desired_state.read(backend, target.name, environment)
         if now is None:
             raise _nowhere(target.name, environment, "nothing is declared")
         name = backend.endpoints.name_of(now.model, environment)
         log = audit.history(backend.audit_log, name)
-        branch = desired_state.on_branch(target.name, environment)
+        branch = desired_state.on_branch(backend, target.name, environment)
         is_back = log.went_back_to(now, target.name, environment) or _is_return(branch, now)
         invalid = {each.digest for each in load_gates(target)["superiority"].invalid_versions}
         before = _before(backend.registry, now, log, branch)
@@ -113,7 +113,7 @@ def roll_back(
 
         # A rollback that was killed before the declaration is simply repeated.
         with faults.as_refusals():
-            written = desired_state.declare(target.name, environment, back, first)
+            written = desired_state.declare(backend, target.name, environment, back, first)
     return RolledBack(target.name, environment, back, now, (written, *beside))
 
 
@@ -166,9 +166,9 @@ def _nowhere(
 ) -> Refused:
     names, hint = ", ".join(further), f"ml release status {project}"
     if is_here:
-        hint += "; that it is wrong is stated in gates.yml (`invalid_versions`): others replace it"
+        hint += "; to replace a wrong version, list it under `invalid_versions` in gates.yml"
     else:
-        hint = f"ml release rollback {project} --env {environment} --on azure (local: a rehearsal) "
+        hint = f"ml release rollback {project} --env {environment} --on azure (local: simulated) "
         hint += "withdraws a version that was never applied"
     return Refused.of(
         "no-earlier-version",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ml.backends.base import Backend
 from ml.backends.deployments import Live
@@ -48,6 +48,7 @@ class Status:
     audit: str
     verdict: str
     as_declared: bool = True
+    failing: str = ""  # a sentence where the serving version fails too many requests
 
 
 def status(
@@ -58,20 +59,19 @@ def status(
     Raises Refused when a line of the audit log was changed or a declaration cannot be read.
     """
     # A declaration in the local home outlives its project.
-    releasable = {each.name for each in projects.every()}
-    names = [name for name in desired_state.projects() if name in releasable]
+    releasable = {each.name for each in projects.every(backend.root)}
+    names = [name for name in desired_state.projects(backend) if name in releasable]
     if project:
-        names = [projects.find(project).name]
+        names = [projects.find(backend.root, project).name]
     environments = (
         [desired_state.check_environment(environment)]
         if environment
         else desired_state.ENVIRONMENTS
     )
     log = audit.verify(backend.audit_log)
-    declared = {
-        (name, place): desired_state.read(name, place) for name in names for place in environments
-    }
-    return [_of(*where, what, backend, log) for where, what in declared.items()]
+    places = [(name, place) for name in names for place in environments]
+    declared = [desired_state.read(backend, *place) for place in places]
+    return [_of(*of, what, backend, log) for of, what in zip(places, declared, strict=True)]
 
 
 def _of(
@@ -81,7 +81,7 @@ def _of(
     backend: Backend,
     log: Sequence[Line],
 ) -> Status:
-    model = declared.model if declared else _model(project)
+    model = declared.model if declared else _model(backend, project)
     name = backend.endpoints.name_of(model, environment)
     history = History(name, log)
     live, url, changed = None, None, ""
@@ -93,7 +93,7 @@ def _of(
         changed = f"{refused.problems[0].found}; {refused.problems[0].hint}"
     champion = backend.registry.champion(model, environment) if declared else None
     serving = live.launch.version if live and url else None
-    is_applied, audited = True, ""
+    is_applied, audited, failing = True, "", ""
     if declared is None:
         verdict = nothing_declared(serving)
     else:
@@ -128,15 +128,25 @@ def _of(
         audit=audited,
         verdict=changed or verdict,
         as_declared=not changed and (declared is None or (is_applied and bool(url))),
+        failing=failing,
     )
 
 
 def _failing(backend: Backend, name: str, live: Live) -> str:
-    """What the collected requests of the last day say of the serving version; "" if not known."""
+    """What the collected requests of the last day say of the serving version; "" if not known.
+
+    Without collected requests the router's counters since the release do.
+    """
     since = time.time() - _RECENT_S
     with suppress(Refused):
-        lines = backend.endpoints.collected(name, since)
-        return read_collected(lines, live.launch.digest, since).failing
+        seen = read_collected(backend.endpoints.collected(name, since), live.launch.digest, since)
+        router = backend.endpoints.router(name)
+        # `renew` would extend the lease of a canary.
+        if not seen.requests and router is not None and live.canary is None:
+            counted = router.renew()["tallies"].get(live.server.slot.name, {}).get("callers", {})
+            asked, failed = counted.get("requests", 0), counted.get("errors", 0)
+            seen = replace(seen, requests=asked, crashed=failed)
+        return seen.failing
     return ""
 
 
@@ -149,10 +159,10 @@ def _beside(live: Live | None) -> str:
     return f"{version}: an apply is running or was killed; the next one removes it"
 
 
-def _model(project: str) -> str:
+def _model(backend: Backend, project: str) -> str:
     """The model that the project's endpoint serves; its own name where it has none, or is gone."""
     try:
-        return projects.find(project).model() or project
+        return projects.find(backend.root, project).model() or project
     except Refused:
         return project
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Literal, cast
 
 from ml.backends import ranking
+from ml.backends.base import Backend
 from ml.backends.runs import Entry, Run, RunStore
 from ml.backends.runs import original as find_original
-from ml.core import repository
 from ml.core.errors import Refused
 from ml.release.selection.weights import FILE, TERMS, Weights
 from ml.release.selection.weights import read as read_weights
@@ -103,17 +103,18 @@ class Selected:
 
 
 def choose(
-    store: RunStore, selected: Sequence[Run], metric: str | None = None, goal: str | None = None
+    backend: Backend, selected: Sequence[Run], metric: str | None = None, goal: str | None = None
 ) -> Selected:
     """Rank the trials of sweeps and pipelines, and single runs, by their project's weights.
 
     Raises Refused when nothing says which metric decides, when nothing that completed logged it,
     when the runs are of several projects, or when the select.yml is wrong.
     """
+    store, projects = backend.runs, backend.root / "ml" / "projects"
     entries = [entry for run in selected for entry in _sources(store, run)]
     metric, goal = ranking.objective(store, entries, metric, goal)
-    project = _project(entries)
-    weights = read_weights(repository.root() / "ml" / "projects" / project if project else None)
+    project = _project(projects, entries)
+    weights = read_weights(projects / project if project else None)
     runs = {run.name: run for entry in entries for run in entry.run.trials or (entry.run,)}
     is_sweep = len(entries) == 1 and bool(entries[0].run.trials)
     completed = [run for run in runs.values() if run.status == "Completed"]
@@ -169,7 +170,7 @@ def _candidate(
     return Candidate(run.name, label, terms)
 
 
-def _project(entries: Sequence[Entry]) -> str:
+def _project(folder: Path, entries: Sequence[Entry]) -> str:
     projects = sorted({entry.project for entry in entries} - {""})
     if len(projects) > 1:
         raise Refused.of(
@@ -178,8 +179,7 @@ def _project(entries: Sequence[Entry]) -> str:
             "runs of one project: weights differ by project",
             "ml select RUN, once for each project",
         )
-    root = repository.root() / "ml" / "projects"
-    return projects[0] if projects and Path(root / projects[0]).is_dir() else ""
+    return projects[0] if projects and (folder / projects[0]).is_dir() else ""
 
 
 def _unranked(selection: Selection, candidates: Sequence[Candidate]) -> Iterator[str]:

@@ -23,54 +23,54 @@ class FeatureReport:
     drift: list[Shift] = field(default_factory=list)
     ages: list[Shift] = field(default_factory=list)  # in hours; no test, so p is 0
     notes: list[str] = field(default_factory=list)  # what was not judged
+    unwatched: list[str] = field(default_factory=list)  # sets that the store does not have
 
 
-def compare(reference: Mapping[str, Any], store: Path | None, limits: Limits) -> FeatureReport:
+def compare(
+    root: Path, reference: Mapping[str, Any], store: Path | None, limits: Limits
+) -> FeatureReport:
     """Compare the feature sets of a reference with the last materialised days in a store.
 
     As many days are read as have `limits.min_rows` rows together. The ages are those of the newest
     event, limited by the lookback of the join, and of the newest arrival, limited by the schedule.
     """
     report, sets = FeatureReport(), reference.get("features") or {}
-    if sets and store is None:
-        report.notes.append(f"feature sets are not watched: {', '.join(sets)}; name --features DIR")
+    if not sets:
         return report
-    for name, trained in sets.items():
-        assert store is not None
-        _compare_set(report, name, trained, store, limits)
-    return report
-
-
-def _compare_set(
-    report: FeatureReport, name: str, trained: Mapping[str, Any], store: Path, limits: Limits
-) -> None:
+    if store is None:
+        report.notes.append(f"feature sets are not watched: {', '.join(sets)}; name --features DIR")
+        report.unwatched += sets
+        return report
     from ml.features.store import ages, stored  # imports polars
 
-    try:
-        path = definitions().get(name)
-        if path is None:
-            raise FeatureError(
-                "missing-file", f"no file defines `{name}`", "ml/projects/*/features"
+    files = definitions(root)
+    for name, trained in sets.items():
+        try:
+            if not (paths := files.get(name)):
+                raise FeatureError(
+                    "missing-file", f"no file defines `{name}`", "ml/projects/*/features"
+                )
+            feature_set = read(paths[-1])
+            rows = stored(feature_set, store, limits.min_rows)
+        except FeatureError as error:
+            report.notes.append(f"{name} is not watched: {error}")
+            report.unwatched.append(name)
+            continue
+        if feature_set.digest != trained["definition"]:
+            report.notes.append(
+                f"the model was trained on version {trained['version']} of {name} as it was "
+                f"defined then; version {feature_set.version} is compared"
             )
-        feature_set = read(path)
-        rows = stored(feature_set, store, limits.min_rows)
-    except FeatureError as error:
-        report.notes.append(f"{name} is not watched: {error}")
-        return
-    if feature_set.digest != trained["definition"]:
-        report.notes.append(
-            f"the model was trained on version {trained['version']} of {name} as it was defined "
-            f"then; version {feature_set.version} is compared"
-        )
-    for one in ages(feature_set, rows, datetime.now(UTC)):
-        if one.limit is not None and name not in limits.ignore:
-            hours = timedelta(hours=1)
-            text = f"the newest {one.what} is of {one.last:%Y-%m-%d %H:%M} UTC"
-            size, limit = one.age / hours, one.limit / hours
-            shift = Shift(f"{name}: {one.what}", "hours", size, limit, 0.0, text, limits.alpha)
-            report.ages.append(shift)
-    for feature, column in trained["columns"].items():
-        column_name = f"{name}/{feature}"
-        if feature in rows.columns and column_name not in limits.ignore:
-            values = rows.get_column(feature).to_list()
-            report.drift += drift.compare(column_name, column, values, limits)
+        for one in ages(feature_set, rows, datetime.now(UTC)):
+            if one.limit is not None and name not in limits.ignore:
+                hours = timedelta(hours=1)
+                text = f"the newest {one.what} is of {one.last:%Y-%m-%d %H:%M} UTC"
+                size, limit = one.age / hours, one.limit / hours
+                shift = Shift(f"{name}: {one.what}", "hours", size, limit, 0.0, text, limits.alpha)
+                report.ages.append(shift)
+        for feature, column in trained["columns"].items():
+            column_name = f"{name}/{feature}"
+            if feature in rows.columns and column_name not in limits.ignore:
+                values = rows.get_column(feature).to_list()
+                report.drift += drift.compare(column_name, column, values, limits)
+    return report

@@ -62,7 +62,7 @@ def read(folder: Path) -> Limits:
             "watch-looser-than-policy",
             f"`{name}` is {values[name]}",
             allowed,
-            "a project only tightens; policies/promotion/watch.yml is the floor for all",
+            "a project may only tighten the organisation policy in policies/promotion/watch.yml",
             document.place(name),
         )
         for name, allowed in floor.load(floor.WATCH).looser(values)

@@ -68,8 +68,10 @@ def _model(backend: Backend, state: Status, since: float | None) -> Drift:
     except Refused as refused:
         if refused.exit_code != Exit.WRONG_CALL:
             raise
-        words = refused.problems[0].found
-        return Drift("model", state.project, state.environment, words, (), True, state.model)
+        words = state.failing or refused.problems[0].found
+        rows = [_responses(state.failing)] if state.failing else []
+        where = state.project, state.environment
+        return Drift("model", *where, words, rows, unknown=not rows, model=state.model)
     rows = [
         {
             "what": finding.column,
@@ -80,9 +82,12 @@ def _model(backend: Backend, state: Status, since: float | None) -> Drift:
         if finding.is_breach
     ]
     if report.failing:
-        expected = "responses of the model"
-        rows.append({"what": "responses", "expected": expected, "found": report.failing})
+        rows.append(_responses(report.failing))
     is_unknown = report.outcome == "too-few"
     return Drift(
         "model", state.project, state.environment, report.sentence, rows, is_unknown, state.model
     )
+
+
+def _responses(failing: str) -> Mapping[str, str]:
+    return {"what": "responses", "expected": "responses of the model", "found": failing}

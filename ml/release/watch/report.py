@@ -67,17 +67,22 @@ def watch(
 
     `store` is the feature store; default, of `local` alone: that of this machine.
 
-    Raises Refused when nothing serves, when no requests are collected for the version and it has no
-    feature sets to report on, and when its reference is missing or belongs to another model.
+    Raises Refused when the named store does not exist, when nothing serves, when no requests are
+    collected for the version and it has no feature sets to report on, and when its reference is
+    missing or belongs to another model.
     """
+    if store is not None and not store.is_dir():
+        found = f"there is no feature store at {store}"
+        hint = f"ml features materialize NAME --store {store}"
+        raise Refused.of("missing-file", found, "the folder of a store", hint)
     registered = _version(backend, model, environment, version, inputs is not None)
     if (shared := backend.registry.shared) is not None:
         shared.bring(registered)
     reference = load_reference(registered)
-    limits = watch_limits.read(projects.find(registered.project).folder)
+    limits = watch_limits.read(projects.find(backend.root, registered.project).folder)
     if store is None and environment == LOCAL:
         store = home.home() / "features"
-    of_features = features.compare(reference, store, limits)
+    of_features = features.compare(backend.root, reference, store, limits)
     if inputs:
         seen = requests.of_file(inputs)
     else:
@@ -151,6 +156,8 @@ def look(
     else:
         summary = f"no breach in {len(findings)} comparisons"
     summary = f"{summary} ({len(seen.rows):,} rows)" if judged else summary
+    if of_features.unwatched:
+        summary += f"; feature sets not watched: {', '.join(of_features.unwatched)}"
     return Report(
         outcome="breach" if seen.failing else outcome,
         sentence=f"{seen.failing}; {summary}" if seen.failing else summary,
@@ -251,17 +258,17 @@ def _collected(
     if not serving:
         raise Refused.of(
             "not-served",
-            f"version {version.version} does not serve on `{name}`, and nothing that it was "
-            "asked is kept",
+            f"version {version.version} does not serve on `{name}`, and no requests to it "
+            "were recorded",
             "a version that serves",
-            f"ml serve {name} says which",
+            "ml release status lists the serving versions",
         )
     if not any(launch.collect for launch in serving):
         raise Refused.of(
             "collection-disabled",
             f"no requests to version {version.version} of `{name}` are collected",
             "a `data_collector` in the project's endpoint/deployment.yml",
-            "turn `request` and `response` on there, propose the version again and apply; "
+            "enable `request` and `response` there, propose the version again and apply; "
             "or --inputs FILE",
         )
     return seen

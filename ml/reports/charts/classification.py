@@ -220,7 +220,7 @@ def _threshold(answers: Answers) -> str:
     lowest = answers.score[ones].min(initial=np.inf)
     if answers.score[~ones].max(initial=-np.inf) >= lowest:
         return "No single decision threshold gives these labels."
-    return f"Decision threshold: {number(float(lowest))}."
+    return f"The lowest score that is predicted positive is {number(float(lowest))}."
 
 
 def _points(x: Values, y: Values, start: bool = False) -> Points:

@@ -1,7 +1,7 @@
-"""A forest plot of paired differences, as text and as an SVG file.
+"""A forest plot of paired differences, as text.
 
 GitHub strips inline SVG and data URIs from comments, and Mermaid's bars overlap: the text is shown
-everywhere, and the file where the comment can name its address.
+everywhere.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from ml.reports.formatting import signed_short
 
 # Letters of a label and of the scale; the scale is odd, so that zero is in the middle.
 LABEL, SCALE = 28, 33
-# The page around the file is unknown, so it has a white background.
-_INK, _QUIET, _GOOD, _BAD, _OPEN = "#1b1f24", "#8a929c", "#1a7f4b", "#c0312b", "#5b6470"
 
 
 @dataclass(frozen=True)
@@ -32,11 +30,6 @@ class ForestRow:
     low: float
     high: float
     sign: int = 1
-
-    @property
-    def color(self) -> str:
-        """Whether the interval says better, worse, or neither."""
-        return _GOOD if self.low > 0 else _BAD if self.high < 0 else _OPEN
 
     def __str__(self) -> str:
         ends = sorted((self.sign * self.low, self.sign * self.high))
@@ -71,58 +64,6 @@ def text_plot(rows: Sequence[ForestRow]) -> Iterator[str]:
         cells[low], cells[high] = "├", "┤"
         cells[column(row.mean)] = "●"
         yield f"{truncate(plain(row.label), width).ljust(width)}  {''.join(cells)}  {row}"
-
-
-def svg_file(rows: Sequence[ForestRow], title: str) -> str:
-    """A complete SVG document without references; only the title when there are no rows."""
-    # A pull request's comment needs the text alone, and is made without packages.
-    import altair as alt
-
-    from ml.reports.charts import svg
-
-    reach, ink = _reach(rows), {"color": _INK, "fontSize": 12}
-    table = svg.rows(
-        {
-            "place": place,
-            "label": truncate(plain(row.label), LABEL),
-            "mean": row.mean,
-            "low": row.low,
-            "high": row.high,
-            "color": row.color,
-            "words": str(row),
-        }
-        for place, row in enumerate(rows)
-    )
-    y = alt.Y("place:O", axis=None)
-    scale = alt.Scale(domain=[-reach, reach], nice=False)
-    color = alt.Color("color:N", scale=None)
-    # worse and better stand over the ends of the scale, the labels and numbers beside it.
-    ends = svg.rows([{"words": "worse", "x": -reach}, {"words": "better", "x": reach}])
-    chart = alt.layer(
-        ends.mark_text(color=_QUIET, fontSize=12).encode(
-            alt.X("x:Q", scale=scale, axis=None), y=alt.value(-10), text="words:N"
-        ),
-        svg.rows([{"mean": 0}]).mark_rule(color=_QUIET).encode(alt.X("mean:Q", scale=scale)),
-        table.mark_text(align="right", dx=-10, **ink).encode(y, x=alt.value(0), text="label:N"),
-        table.mark_rule(strokeWidth=2).encode(
-            alt.X("low:Q", scale=scale), alt.X2("high:Q"), y, color
-        ),
-        table.mark_point(size=64).encode(alt.X("mean:Q", scale=scale), y, color),
-        table.mark_text(align="left", dx=10, **ink).encode(
-            y, x=alt.value(alt.expr("width")), text="words:N"
-        ),
-    )
-    titled = chart.properties(
-        width=680,
-        height=24 * len(rows) + 60,
-        title=alt.Title(title, color=_INK, fontSize=12, anchor="start"),
-        background="#ffffff",
-        # Letters may be wider where it is shown than where it is drawn.
-        padding={"left": 40, "right": 40, "top": 8, "bottom": 8},
-    )
-    return svg.drawing(
-        titled, title, xmlns="http://www.w3.org/2000/svg", font_family="system-ui, sans-serif"
-    )
 
 
 def _reach(rows: Sequence[ForestRow]) -> float:

@@ -116,7 +116,7 @@ def figure(
     )
 
 
-def drawing(chart: alt.Chart | alt.LayerChart, title: str, **attributes: object) -> Markup:
+def drawing(chart: alt.Chart | alt.LayerChart, title: str) -> Markup:
     """The chart as an element without references, its texts as they are.
 
     The description of a mark is its tooltip; one that begins with `trial 3:` links the mark with
@@ -135,7 +135,7 @@ def drawing(chart: alt.Chart | alt.LayerChart, title: str, **attributes: object)
         height=height,
         role="img",
         aria_label=title,
-        **{"class_": "wide" if width > WIDE else "narrow", **attributes},
+        class_="wide" if width > WIDE else "narrow",
     )
 
 

@@ -112,14 +112,13 @@ class Run:
 class Training:
     """A run of train.yml and the commit that it trained, as GitHub and main's code state them.
 
-    `conclusion` is that of the job that trained, `place` where the training ran.
+    `conclusion` is that of the job that trained.
     """
 
     id: int
     commit: str
     conclusion: str
     url: str
-    place: str = "Azure"
 
 
 def state(run: Run, training: Training | None) -> str:
@@ -313,7 +312,7 @@ def _unreported(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
 def _trained(trained: Sequence[Value], training: Training, run: Run) -> Iterator[str]:
     """Which commit was trained, and the projects whose training failed."""
     yield (
-        f"**Trained on {training.place}**: commit {code(training.commit[:12])}, "
+        f"**Trained on Azure**: commit {code(training.commit[:12])}, "
         f"{link('the run', training.url)}. The pull request's own code trained, "
         "evaluated and reported the results; the gates decide on them. Nothing is registered."
     )

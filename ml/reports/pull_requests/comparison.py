@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ml.core.markdown import block, code, details, image, link, table, text
+from ml.core.markdown import block, code, details, link, table, text
 from ml.reports.charts.forest import ForestRow, forest_row, text_plot
 from ml.reports.formatting import DIRECTIONS, count, number, sentence, signed_short
 from ml.reports.json_values import Value
@@ -47,22 +47,14 @@ def marker(model: str, environment: str) -> str:
     return f"<!-- ml-compare: {key} -->"
 
 
-def comment(
-    document: Mapping[str, object],
-    repository: str = "",
-    chart: str = "",
-    links: Mapping[str, str] | None = None,
-) -> str:
+def comment(document: Mapping[str, object], repository: str = "") -> str:
     """The whole comment, its marker first, at most MAX_LENGTH characters.
 
-    `repository` is the address that commits are linked under, `chart` that of a picture to show
-    in place of the text plot, `links` further addresses by their words (a run's report).
+    `repository` is the address that commits are linked under.
     """
     compared = Value(document)
     first = marker(compared["model"].string[:80], compared["environment"].string[:80])
-    return fit(
-        [f"{first}\n\n{title(compared)}", *sections(compared, repository, chart, links or {})]
-    )
+    return fit([f"{first}\n\n{title(compared)}", *sections(compared, repository)])
 
 
 def title(compared: Value) -> str:
@@ -74,20 +66,15 @@ def title(compared: Value) -> str:
     )
 
 
-def sections(
-    compared: Value,
-    repository: str = "",
-    chart: str = "",
-    links: Mapping[str, str] | None = None,
-) -> Iterator[str]:
+def sections(compared: Value, repository: str = "") -> Iterator[str]:
     """The parts below the heading: the verdict first, what matters least last."""
     yield " ".join(_verdict(compared))
-    yield _plot(compared, chart)
+    yield _plot(compared)
     yield from _tables(compared)
     yield _gates(compared["decision"])
     if compared["amounts"]:
         yield details("Latency and cost", _amounts(compared))
-    yield details("Lineage", _lineage(compared, repository, links or {}))
+    yield details("Lineage", _lineage(compared, repository))
     yield _missing(compared)
 
 
@@ -160,12 +147,12 @@ def _verdict(compared: Value) -> Iterator[str]:
     yield from (text(sentence(note.string)) for note in [*compared["notes"]][:NOTES])
 
 
-def _plot(compared: Value, chart: str) -> str:
+def _plot(compared: Value) -> str:
     rows = forest_rows(compared)
     if not rows:
         return ""
     words = f"{difference_title(compared)}, with {_percent(compared)} intervals"
-    return image(words, chart) or f"{text(words)}\n\n{block(text_plot(rows))}"
+    return f"{text(words)}\n\n{block(text_plot(rows))}"
 
 
 def _tables(compared: Value) -> Iterator[str]:
@@ -280,7 +267,7 @@ def _ratio(amount: Value) -> str:
     return f"× {ours / theirs:.2f}" if ours and theirs else ""
 
 
-def _lineage(compared: Value, repository: str, links: Mapping[str, str]) -> str:
+def _lineage(compared: Value, repository: str) -> str:
     lineage = compared["lineage"]
     commit = lineage["commit"].string
     is_linked = repository and re.fullmatch("[0-9a-f]{40}", commit)
@@ -302,7 +289,6 @@ def _lineage(compared: Value, repository: str, links: Mapping[str, str]) -> str:
             [f"data {text(name)}", f"{data['asset'].code()} {data['sha256'].code(12)}"]
             for name, data in [*compared["data"].fields()][:ROWS]
         ),
-        *([text(words), link(text(words), url)] for words, url in links.items()),
     ]
     return table(["", ""], rows)
 

@@ -406,9 +406,10 @@ class _Change:
     def _stack_cause(self, name: str) -> str:
         own = self._changed(f"infra/Pulumi.{name}.yaml", "infra/Pulumi.yaml")
         packages = self._changed(*PACKAGES, "requirements/infra.lock")
-        parts = (*STACK_PARTS, "policies/infra/")
+        rules = "policies/infra/", "policies/own/"
+        parts = (*STACK_PARTS, *rules)
         program = (cause for file, cause in self.dirty.items() if file.startswith(parts))
-        return own or packages or self._below("policies/infra/") or next(program, "")
+        return own or packages or self._below(*rules) or next(program, "")
 
     def _policy_cause(self, name: str) -> str:
         folder = f"policies/{name}/"
@@ -450,9 +451,9 @@ class _Change:
 
     # Files.
 
-    def _below(self, folder: str) -> str:
-        """The first changed file in a folder; "" without one."""
-        return min((file for file in self.files if file.startswith(folder)), default="")
+    def _below(self, *folders: str) -> str:
+        """The first changed file in one of the folders; "" without one."""
+        return min((file for file in self.files if file.startswith(folders)), default="")
 
     def _changed(self, *patterns: str, deep: bool = True) -> str:
         """The first changed file of these patterns; not `deep`: `*` stays in one folder."""
@@ -620,7 +621,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="Print JSON.")
     form.add_argument("--tests", action="store_true", help="Print the paths for pytest.")
-    form.add_argument("--stacks", action="store_true", help="Print the stacks.")
     form.add_argument("--extras", action="store_true", help="Print what make is to install too.")
     options = parser.parse_args(argv)
     if options.pull is None:
@@ -629,7 +629,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         result, _ = of_pull_request(repository.root(), GitHub.of_workflow(), options.pull)
     left_out = {"causes", "base", "judges"}
     write_outputs({name: of for name, of in asdict(result).items() if name not in left_out})
-    lists = {"tests": result.tests, "stacks": result.stacks, "extras": result.extras}
+    lists = {"tests": result.tests, "extras": result.extras}
     if asked := [names for form, names in lists.items() if getattr(options, form)]:
         print(" ".join(asked[0]))
     else:

@@ -41,7 +41,7 @@ WHEELS = Path("wheels")
 # What a thin fork begins with and owns.
 OWN = ("README.md", "pyproject.toml")
 EXAMPLES = "ml/projects"
-OWNERS = Path(".github/CODEOWNERS")
+OWNERS, LIMITS = Path(".github/CODEOWNERS"), Path("policies/infra/limits.yml")
 _GUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _HTTPS = re.compile(r"https?://\S+")
 # A release of GitHub's, whose wheel wheel.yml attested.
@@ -66,6 +66,8 @@ class Question:
         return self.name.upper()
 
 
+# Answers that limits.yml lists.
+LISTED = frozenset({"name", "repository", "team", "owner"})
 TEAM = Question("team", "who reviews: ORGANISATION/TEAM on GitHub", r"[\w-]+/[\w.-]+")
 QUESTIONS = (
     Question(
@@ -234,6 +236,7 @@ def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
             text = text.replace(f"    - {reviewer}\n", f"    - {team}\n", 1)
         month = f"budget_from: {datetime.date.today():%Y-%m}"
         texts[file] = re.sub(r"budget_from: \S+ # your first month", month, text)
+    texts[root / LIMITS] = _limits(root, values)
     former = _each(_current(root).get("team", "your-organisation/ml-platform"))[0]
     owners, gates = root / OWNERS, root / repository.GATES
     name = re.compile(rf"@{re.escape(former)}(?![\w.-])")
@@ -241,6 +244,23 @@ def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
     line_of_gates = re.compile(r"^(  attestation:(?:.*\n)+?    repository:) .*", re.M)
     texts[gates] = line_of_gates.sub(rf"\1 {values['repository']}", gates.read_text(), count=1)
     return texts
+
+
+def _limits(root: Path, values: Mapping[str, str]) -> str:
+    """limits.yml, in which each list of names has the new values in place of the former ones."""
+    text = (root / LIMITS).read_text()
+    held = {stack: loader.configuration(stack, root / "infra") for stack in _stacks(root)}
+    for question in QUESTIONS:
+        suffix = "-shared" if question.name == "name" else ""
+        former = [_value(configuration, question) for configuration in held.values()]
+        new = [_of(values[question.name], stack) for stack in held]
+        before, after = (
+            ", ".join(dict.fromkeys(f"{name}{suffix}" for name in names if name))
+            for names in (former, new)
+        )
+        if before and question.name in LISTED:
+            text = re.sub(rf"(?<=[\[ ]){re.escape(before)}(?=[],])", after, text)
+    return text
 
 
 def _stacks(root: Path) -> Sequence[str]:

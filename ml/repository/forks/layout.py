@@ -16,11 +16,11 @@ from pathlib import Path
 
 from ml.core import git, repository
 from ml.core.errors import Place, Problem, Refused
+from ml.core.repository import TABLE
 from ml.core.terminal import printable
 
-# The template's; a team's own are `root` under this table of pyproject.toml, which its owners
+# The template's; a team's own are `root` under a table of pyproject.toml, which its owners
 # review: [tool.azureml-gitops-starter] root = ["notebooks"].
-TABLE = "azureml-gitops-starter"
 NAMES = frozenset(
     {
         *(".amlignore", ".ci", ".copier-answers.yml", ".copier-answers.yml.copier"),

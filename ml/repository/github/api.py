@@ -92,13 +92,13 @@ class GitHub:
         """A file of a commit, to the last byte."""
         return base64.b64decode(self.get(f"contents/{path}", ref=commit)["content"]).decode()
 
-    def keep_issue(self, marker: str, title: str, body: str, author: str = AUTHOR) -> str:
+    def keep_issue(self, marker: str, title: str, body: str) -> str:
         """Open or update the one issue whose text begins with the marker, a comment of HTML.
 
         What was done: "issue 7 is opened", "is updated" or "is as it should be".
         """
         text = f"{marker}\n{body}"
-        own = self._open_issues(marker, author)
+        own = self._open_issues(marker)
         if not own:
             number = self.send("POST", "issues", {"title": title, "body": text})["number"]
             return f"issue {number} is opened"
@@ -108,17 +108,17 @@ class GitHub:
         self.send("PATCH", f"issues/{issue['number']}", {"title": title, "body": text})
         return f"issue {issue['number']} is updated"
 
-    def close_issue(self, marker: str, author: str = AUTHOR) -> str:
+    def close_issue(self, marker: str) -> str:
         """Close the issue with the marker; "issue 7 is closed", "" without one."""
-        own = self._open_issues(marker, author)
+        own = self._open_issues(marker)
         for issue in own:
             self.send("PATCH", f"issues/{issue['number']}", {"state": "closed"})
         return ", ".join(f"issue {issue['number']} is closed" for issue in own)
 
-    def _open_issues(self, marker: str, author: str) -> list[Any]:
+    def _open_issues(self, marker: str) -> list[Any]:
         return [
             issue
-            for issue in self.pages("issues", state="open", creator=author)
+            for issue in self.pages("issues", state="open", creator=AUTHOR)
             if str(issue.get("body") or "").startswith(marker) and "pull_request" not in issue
         ]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ml.core.errors import as_program
 from ml.core.markdown import code, table, text
-from ml.repository.github.api import AUTHOR, GitHub, read_results
+from ml.repository.github.api import GitHub, read_results
 
 # Differences that the issue lists.
 MAX_ROWS = 100
@@ -41,12 +41,12 @@ class Subject:
     end: str
 
 
-def post(github: GitHub, subject: Subject, author: str = AUTHOR) -> str:
+def post(github: GitHub, subject: Subject) -> str:
     """Bring the subject's issue up to date; a sentence on what was done."""
     marker = f"<!-- drift {subject.name} -->"
     count = len(subject.rows)
     if not count:
-        closed = github.close_issue(marker, author)
+        closed = github.close_issue(marker)
         return f"{subject.name}: nothing differs{closed and f'; {closed}'}"
     title = f"Drift: {count} difference{'s' if count > 1 else ''} {subject.title}"
     rows = subject.rows[:MAX_ROWS]
@@ -54,7 +54,7 @@ def post(github: GitHub, subject: Subject, author: str = AUTHOR) -> str:
     page = "\n\n".join(
         [subject.begin, table(subject.head, rows), *more, f"{subject.end} {BY_DRIFT}"]
     )
-    return f"{subject.name}: {github.keep_issue(marker, title, page, author)}"
+    return f"{subject.name}: {github.keep_issue(marker, title, page)}"
 
 
 def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
@@ -126,7 +126,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--differences", type=Path, help="`infra drift --json`.")
     given.add_argument("--watched", type=Path, help="`ml release drift --json`.")
-    parser.add_argument("--author", default=AUTHOR, help="Whose issue is updated.")
     options = parser.parse_args(argv)
     if options.differences:
         command = f"make infra-drift ENV={options.env}"
@@ -136,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         subjects = [*watched(options.env, read_results(options.watched, command))]
     github = GitHub.of_workflow()
     for subject in subjects:
-        print(post(github, subject, options.author))
+        print(post(github, subject))
 
 
 if __name__ == "__main__":

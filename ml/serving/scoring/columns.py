@@ -26,6 +26,10 @@ The encodings:
   trees, and for what AutoML fits.
 - `one-hot`: a number minus `mean`, by `deviation`, a missing one 0, with a column that says so
   where the model learns it; a column for each category. For what adds up its inputs.
+- `tokens`: a text as the numbers of its words in their order, filled up with 0, for a network that
+  reads sequences: `{"name": "note", "tokens": ["late", "fee"], "length": 64}`. 1 is any word that
+  is not among the `tokens`, words after `length` are cut, and a missing text has none.
+- `words`: a text as TF-IDF of its words, as AutoML has it. For a linear model beside `tokens`.
 
 AutoML has further inputs, the same in both encodings, whose columns are computed by `Input`:
 
@@ -44,6 +48,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime
@@ -62,7 +67,7 @@ Value = str | int | float | None
 Row = dict[str, Value]
 Derive = Callable[[Row], Row]
 Kind = Literal["float", "integer", "text"]
-Encoding = Literal["codes", "one-hot"]
+Encoding = Literal["codes", "one-hot", "tokens", "words"]
 # How tables write that a value is missing; a request says null, and may write the same.
 MISSING = frozenset({"", "?", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"})
 # int() and float() also take 1_000, inf and digits of other scripts.
@@ -72,6 +77,11 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LARGEST = 2**63
 # Rarer categories are to the model as if it had never seen them.
 _MOST_CATEGORIES: Mapping[Encoding, int] = {"codes": 1000, "one-hot": 50}
+# Of `tokens` and `words`: what is rarer, or occurs in one text of training alone, is unknown. The
+# words of a text that are read: all of 95 % of the texts, and no more than these.
+_MOST_WORDS: Mapping[Encoding, int] = {"tokens": 20_000, "words": 500}
+_FEWEST_TEXTS, _LONGEST, _SHARE_READ = 2, 256, 0.95
+UNKNOWN, FIRST_WORD = 1, 2
 _EXPECTED: Mapping[Kind, str] = {
     "float": "a number",
     "integer": "a whole number of 64 bits",
@@ -157,6 +167,16 @@ class Columns:
         inputs = (self._inputs[number] for number in self.categorical)
         return {spec.name: list(spec.categories or ()) for spec in inputs}
 
+    @property
+    def vocabulary(self) -> int:
+        """How many numbers the encoding `tokens` has, with padding and unknown words."""
+        return FIRST_WORD + len(self.words)
+
+    @property
+    def words(self) -> list[str]:
+        """The words that the encoding `tokens` knows, in the order of their numbers."""
+        return [str(word) for of in self._document["inputs"] for word in of.get("tokens", ())]
+
     @classmethod
     def fit(
         cls,
@@ -235,8 +255,12 @@ class Columns:
         return table
 
     def coded(self) -> Columns:
-        """The same columns in the encoding `codes`."""
-        return Columns({**self._document, "encoding": "codes"}, self._derive)
+        """The same columns in the encoding `codes`; of `tokens`, how many words a text has."""
+        inputs = [
+            {"name": spec["name"], "count": spec["length"]} if "tokens" in spec else spec
+            for spec in self._document["inputs"]
+        ]
+        return Columns({**self._document, "inputs": inputs, "encoding": "codes"}, self._derive)
 
     def answers(self, predict: Predict, table: NDArray[Any]) -> NDArray[Any]:
         """The model's answers to rows of `matrix`; to a missing value that it cannot learn, the
@@ -372,6 +396,8 @@ PARTS: Mapping[str, Callable[[datetime], float]] = {
 _DATE = re.compile(r"(\d\d?)([/.])(\d\d?)\2(\d{4})(?:[ T](\d\d?):(\d\d)(?::(\d\d))?)?", re.ASCII)
 # scikit-learn's token_pattern: words of two letters or more.
 _WORDS = re.compile(r"\b\w\w+\b")
+# Words; of Chinese and Japanese, which have no spaces between them, the characters.
+_TOKENS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 
 
 def read_date(text: str, order: str) -> datetime | None:
@@ -401,6 +427,13 @@ def words(text: str) -> list[str]:
     return single + [f"{a} {b}" for a, b in pairwise(single)]
 
 
+def tokens(value: Value) -> list[str]:
+    """The words of a text in their order, in lower case; none of a missing one."""
+    if not isinstance(value, str):
+        return []
+    return _TOKENS.findall(unicodedata.normalize("NFKC", value).lower())
+
+
 class Input:
     """One of `inputs`: how its value becomes numbers."""
 
@@ -409,8 +442,12 @@ class Input:
         self._spec = spec
         self._fill: float = spec.get("fill", math.nan)
         self._terms = {str(of): at for at, of in enumerate(spec.get("words", ()))}
-        kind = next((of for of in ("date", "words", "means") if of in spec), "")
-        computed = {"date": self._date, "words": self._text, "means": self._mean_of}
+        self._tokens = {str(of): at for at, of in enumerate(spec.get("tokens", ()), FIRST_WORD)}
+        computed = {
+            **{"date": self._date, "words": self._text, "means": self._mean_of},
+            **{"tokens": self._numbered, "count": self._counted},
+        }
+        kind = next((of for of in computed if of in spec), "")
         self._compute: Callable[[Value], list[float]] | None = computed.get(kind)
         self.is_plain = self._compute is None and "fill" not in spec
         listed = spec.get("categories")
@@ -430,7 +467,10 @@ class Input:
     @property
     def names(self) -> list[str]:
         """The names of its columns."""
-        parts = self._spec.get("parts") or self._spec.get("words") or self._spec.get("of") or [""]
+        spec = dict(self._spec)
+        if "length" in spec:
+            spec["length"] = [str(at + 1) for at in range(spec["length"])]
+        parts = next((spec[of] for of in ("parts", "words", "of", "length") if of in spec), [""])
         return [f"{self.name}: {part}" if part else self.name for part in parts]
 
     def numbers(self, value: Value) -> list[float]:
@@ -466,6 +506,13 @@ class Input:
         for at, weight in weights:
             row[at] = weight / length
         return row
+
+    def _numbered(self, value: Value) -> list[float]:
+        numbers = [self._tokens.get(of, UNKNOWN) for of in tokens(value)[: self._spec["length"]]]
+        return [*map(float, numbers), *[0.0] * (self._spec["length"] - len(numbers))]
+
+    def _counted(self, value: Value) -> list[float]:
+        return [float(min(len(tokens(value)), self._spec["count"]))]
 
     def _mean_of(self, value: Value) -> list[float]:
         if value is None:
@@ -504,6 +551,8 @@ def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str,
     if texts := [of for of in known if isinstance(of, str)]:
         if len(texts) != len(known):
             raise ValueError(f"`{name}` has texts and numbers")
+        if encoding in _MOST_WORDS:
+            return _fitted_text(name, texts, encoding)
         common = dict(Counter(texts).most_common(_MOST_CATEGORIES[encoding]))
         missing = len(values) - sum(common.values())
         sample = typical(name, np.array([*common], dtype=object), missing, len(values))
@@ -522,3 +571,19 @@ def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str,
         "deviation": float((numbers / scale).std()) * scale or 1.0,
         "missing": not sample,
     }
+
+
+def _fitted_text(name: str, texts: Sequence[str], encoding: Encoding) -> dict[str, Any]:
+    """The entry of `inputs` for texts in the encodings `tokens` and `words`: the words of most
+    texts first.
+    """
+    read = [tokens(text) if encoding == "tokens" else words(text) for text in texts]
+    counts = Counter(word for of in read for word in {*of})
+    ordered = sorted(counts.items(), key=lambda of: (-of[1], of[0]))[: _MOST_WORDS[encoding]]
+    known = {word: count for word, count in ordered if count >= _FEWEST_TEXTS}
+    if encoding == "words":
+        # scikit-learn's smooth idf.
+        idf = [math.log((1 + len(texts)) / (1 + count)) + 1 for count in known.values()]
+        return {"name": name, "words": [*known], "idf": idf}
+    length = int(np.quantile([*map(len, read)], _SHARE_READ, method="higher"))
+    return {"name": name, "tokens": [*known], "length": min(max(length, 1), _LONGEST)}

@@ -77,10 +77,11 @@ class Forecaster:
             [pd.date_range(of, periods=self.horizon + 1, freq=offset)[1:] for of in lasts],
             "datetime64[ns]",
         )
-        values = np.zeros(times.shape)
+        values, columns = np.zeros(times.shape), None
         for member in document["members"]:
             if member["kind"] == "trees":
-                columns = exogenous(times, document["holidays"], known, member["features"])
+                if columns is None:  # those of all trees of a search are the same
+                    columns = exogenous(times, document["holidays"], known, member["features"])
                 of_trees = self._trees[member["file"]]
                 local = [member["series"][of] for of in numbers]
                 path = recursive(of_trees, member["features"], local, history, columns)
@@ -263,23 +264,22 @@ def calendar(frequency: str | None, length: int) -> list[str]:
     return [name for name in _CALENDAR if len(set(getattr(index, name))) > 1]
 
 
-def lagged(values: Values, spec: Parameters, local: Sequence[Parameters]) -> tuple[Values, Values]:
+def lagged(values: Values, spec: Parameters) -> tuple[Values, Values]:
     """The lag features of the step after each window, and what is added back to its target.
 
-    `values` are (series, times); the windows are the last `spec["length"]` times of each prefix
-    that is long enough. Returns (series, windows, columns) and (series, windows).
+    `values` are (series, times), scaled; the windows are the last `spec["length"]` times of each
+    prefix that is long enough. Returns (series, windows, columns) and (series, windows).
     """
-    scale = np.array([of["scale"] for of in local])[:, None]
-    location = np.array([of["location"] for of in local])[:, None]
-    values = (values - location) / scale
-    windows = np.lib.stride_tricks.sliding_window_view(values, spec["length"], axis=1)
+    windows = values[:, None]
+    if values.shape[1] > spec["length"]:
+        windows = np.lib.stride_tricks.sliding_window_view(values, spec["length"], axis=1)
     base = np.zeros(windows.shape[:2])
     if spec["relative"]:
         base = windows[..., -spec["base"] :].mean(axis=2)
         base = np.where(np.isnan(base), windows[..., -1], base)
-    columns = [windows[..., -lag] - base for lag in spec["lags"]]
-    columns += [windows[..., -size:].mean(axis=2) - base for size in spec["windows"]]
-    return np.stack(columns, axis=2), base
+    lags = windows[..., [-lag for lag in spec["lags"]]]
+    means = [windows[..., -size:].mean(axis=2, keepdims=True) for size in spec["windows"]]
+    return np.concatenate([lags, *means], axis=2) - base[..., None], base
 
 
 def recursive(
@@ -289,16 +289,16 @@ def recursive(
 
     `history` is (series, times), `columns` (series, horizon, columns) those of `exogenous`.
     """
-    length = int(spec["length"])
-    padding = np.full((len(history), max(0, length - history.shape[1])), np.nan)
-    values = np.column_stack([padding, history])[:, -length:]
+    length, horizon = int(spec["length"]), columns.shape[1]
     code = np.array([of["code"] for of in local], np.float64)[:, None]
-    scale = np.array([of["scale"] for of in local])
-    location = np.array([of["location"] for of in local])
-    for step in range(columns.shape[1]):
-        lags, base = lagged(values[:, -length:], spec, local)
+    scale = np.array([of["scale"] for of in local])[:, None]
+    location = np.array([of["location"] for of in local])[:, None]
+    known = min(length, history.shape[1])
+    values = np.full((len(history), length + horizon), np.nan)
+    values[:, length - known : length] = (history[:, history.shape[1] - known :] - location) / scale
+    for step in range(horizon):
+        lags, base = lagged(values[:, step : step + length], spec)
         parts = [lags[:, 0], columns[:, step], *([code] if spec["code"] else [])]
         table = np.concatenate(parts, axis=1).astype(np.float32)
-        answer = np.asarray(model.predict(table), np.float64) + base[:, 0]
-        values = np.column_stack([values, answer * scale + location])
-    return values[:, length:]
+        values[:, length + step] = model.predict(table) + base[:, 0]
+    return np.asarray(values[:, length:] * scale + location)

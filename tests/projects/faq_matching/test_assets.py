@@ -82,7 +82,7 @@ def test_what_is_swept_is_a_hyperparameter(name: str):
 
 def test_the_environments_pins_are_the_locks():
     """conda.yml says what requirements/main.lock says."""
-    lock = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", repository.lock().read_text(), re.M))
+    lock = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", repository.lock(ROOT).read_text(), re.M))
     conda = yaml.safe_load((ROOT / "ml/environments/cpu/conda.yml").read_text())
     pins = [pin.split("==") for pin in conda["dependencies"][-1]["pip"]]
     assert pins and all(lock[name] == version for name, version in pins)

@@ -52,8 +52,8 @@ def test_two_trials_of_a_few_steps() -> None:
 def test_the_environments_pins_are_the_locks() -> None:
     """Those of requirements/main.lock, or of images.txt, which `make images` installs here."""
     pins = r"^([a-z0-9-]+)==(\S+)"
-    lock = dict(re.findall(pins, repository.lock().read_text(), re.M))
-    beside = repository.lock().with_name("images.txt")
+    lock = dict(re.findall(pins, repository.lock(ROOT).read_text(), re.M))
+    beside = repository.lock(ROOT).with_name("images.txt")
     lock |= dict(re.findall(pins, beside.read_text(), re.M))
     stated = dict(re.findall(pins, (ENVIRONMENT / "requirements.txt").read_text(), re.M))
     assert stated and {name: lock[name] for name in stated} == stated

@@ -120,7 +120,10 @@ def test_b_is_started_again_and_an_apply_leaves_it_alone(
         str(line["decision"]) for line in audit.verify(LOG) if line["event"] == "applied"
     ]
     desired_state.declare(
-        "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, decision)
+        BACKEND,
+        "tiny",
+        "local",
+        Declared(one.model, one.version, one.digest, one.evidence, decision),
     )
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged" and routing.is_served(
         BACKEND, made
@@ -182,7 +185,7 @@ def test_a_b_that_its_canary_took_back_is_not_served(
     copied(declared)
     code, _, err = ml(capsys, *START)
     assert code == 0 and "no key is sent to B yet" in err and "without a canary" in err
-    change = find_change(BACKEND, projects.find("tiny"), "local")
+    change = find_change(BACKEND, projects.find(BACKEND.root, "tiny"), "local")
     assert change is not None
     record(change, "rolled-back", None, why="latency: too slow")
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")

@@ -10,6 +10,7 @@ import yaml
 from ml.core.errors import Refused
 from ml.release.declaration import desired_state, projects, release_file
 from ml.release.declaration.release_file import Declared, Strategy
+from tests.local import BACKEND
 from tests.release import tiny
 
 DECLARED = Declared(
@@ -19,17 +20,17 @@ DECLARED = Declared(
 
 def test_what_is_declared_is_read_back() -> None:
     """Versions stay text, and a reason may hold anything."""
-    path = desired_state.declare("tiny", "local", DECLARED)
-    assert desired_state.read("tiny", "local") == DECLARED
+    path = desired_state.declare(BACKEND, "tiny", "local", DECLARED)
+    assert desired_state.read(BACKEND, "tiny", "local") == DECLARED
     assert yaml.safe_load(path.read_text())["environments"]["local"]["version"] == "10"
-    assert "tiny" in desired_state.projects()
+    assert "tiny" in desired_state.projects(BACKEND)
 
 
 def test_nothing_declared_is_none() -> None:
     """No file, or no entry for the environment."""
-    assert desired_state.read("tiny", "local") is None
-    desired_state.declare("tiny", "local", DECLARED)
-    assert desired_state.read("tiny", "prod") is None
+    assert desired_state.read(BACKEND, "tiny", "local") is None
+    desired_state.declare(BACKEND, "tiny", "local", DECLARED)
+    assert desired_state.read(BACKEND, "tiny", "prod") is None
 
 
 def test_a_new_file_has_every_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,18 +39,18 @@ def test_a_new_file_has_every_environment(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     (made.folder / "release.yml").unlink()
     first, *others = desired_state.TRACKED
-    path = desired_state.declare("tiny", first, DECLARED)
+    path = desired_state.declare(BACKEND, "tiny", first, DECLARED)
     assert list(yaml.safe_load(path.read_text())["environments"]) == list(desired_state.TRACKED)
-    assert all(desired_state.read("tiny", name) is None for name in others)
+    assert all(desired_state.read(BACKEND, "tiny", name) is None for name in others)
 
 
 def test_a_local_file_that_cannot_be_read_is_named() -> None:
     """The error has the file and the line; the tracked environments are declared elsewhere."""
-    path = desired_state.declare("tiny", "local", DECLARED)
+    path = desired_state.declare(BACKEND, "tiny", "local", DECLARED)
     for text, line in (("schema_version: 1\nenvironments: {prod: {}}\n", 2), ("{", 2), ("- 1", 1)):
         path.write_text(text)
         with pytest.raises(Refused) as raised:
-            desired_state.read("tiny", "local")
+            desired_state.read(BACKEND, "tiny", "local")
         place = raised.value.problems[0].place
         assert place and place.path == str(path) and place.line == line
 
@@ -61,17 +62,20 @@ def test_a_tracked_environment_is_declared_in_the_tree(
     made = tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
     before = (made.folder / "release.yml").read_text()
-    path = desired_state.declare("tiny", "prod", DECLARED)
+    path = desired_state.declare(BACKEND, "tiny", "prod", DECLARED)
     assert path == made.folder / "release.yml"
-    assert desired_state.read("tiny", "prod") == DECLARED
-    assert desired_state.read("tiny", "dev") is None and desired_state.read("tiny", "local") is None
+    assert desired_state.read(BACKEND, "tiny", "prod") == DECLARED
+    assert (
+        desired_state.read(BACKEND, "tiny", "dev") is None
+        and desired_state.read(BACKEND, "tiny", "local") is None
+    )
     assert [line for line in before.splitlines() if line not in path.read_text()] == []
-    assert desired_state.strategy("tiny", "prod").requests == (20, 20, 20)
-    assert desired_state.projects() == ["tiny"]
+    assert desired_state.strategy(BACKEND, "tiny", "prod").requests == (20, 20, 20)
+    assert desired_state.projects(BACKEND) == ["tiny"]
     path.unlink()
-    assert desired_state.strategy("tiny", "prod") == Strategy()
-    desired_state.declare("tiny", "dev", DECLARED)
-    assert desired_state.read("tiny", "dev") == DECLARED and release_file.check(path)
+    assert desired_state.strategy(BACKEND, "tiny", "prod") == Strategy()
+    desired_state.declare(BACKEND, "tiny", "dev", DECLARED)
+    assert desired_state.read(BACKEND, "tiny", "dev") == DECLARED and release_file.check(path)
 
 
 def test_a_file_with_anchors_is_left_as_it_is(
@@ -84,7 +88,7 @@ def test_a_file_with_anchors_is_left_as_it_is(
     text = "schema_version: 1\nenvironments:\n  dev: &one {traffic: {mirror: 5}}\n  prod: *one\n"
     path.write_text(text)
     with pytest.raises(Refused) as raised:
-        desired_state.declare("tiny", "prod", DECLARED)
+        desired_state.declare(BACKEND, "tiny", "prod", DECLARED)
     problem = raised.value.problems[0]
     assert problem.code == "cannot-edit" and "version: 10" in problem.hint
     assert path.read_text() == text
@@ -105,20 +109,20 @@ def test_projects_are_found_by_either_spelling(
     """The folder's name or the endpoint's; anything else is refused with what is near."""
     made = tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert projects.find("tiny").folder == made.folder
+    assert projects.find(BACKEND.root, "tiny").folder == made.folder
     with pytest.raises(Refused) as raised:
-        projects.find("tinny")
+        projects.find(BACKEND.root, "tinny")
     assert "tiny" in raised.value.problems[0].hint
     (made.folder / "gates.yml").unlink()
     with pytest.raises(Refused, match=r"no-such-project.*\n.*ml/projects/README.md says"):
-        projects.find("tiny")
+        projects.find(BACKEND.root, "tiny")
 
 
 def test_sample_requests_are_demanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None, or one that is no JSON object, is told with its line."""
     made = tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
-    found = projects.find("tiny")
+    found = projects.find(BACKEND.root, "tiny")
     assert [sample["question"] for sample in found.samples()] == ["how?", "why not?"]
     path = made.folder / "endpoint" / "requests.jsonl"
     for text in ("", '{"question": "how?"}\n[1]\n', '{"question": \n'):

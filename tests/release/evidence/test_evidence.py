@@ -16,10 +16,10 @@ from ml.measures.evaluation import PREDICTIONS, Prediction, write_evaluation
 from ml.measures.leakage import IDENTIFIERS, shared
 from ml.measures.ranking import estimates
 from ml.measures.schema import Disparity, Evaluation, Fit
-from ml.release.evidence.evidence import SBOM, load
+from ml.release.evidence.evidence import SBOM, SETTINGS, _adapter, load
 from ml.release.evidence.verification import checks
 from ml.release.versions import store
-from policies.promotion.evidence import SCHEMA_VERSION
+from policies.promotion.evidence import SCHEMA_VERSION, parse
 from tests.local import BACKEND
 from tests.release.test_commands import ml
 from tests.release.tiny import model_folder, resealed
@@ -323,3 +323,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]
     code, out, err = ml(capsys, "evidence", "verify", "tiny", "2")
     assert code == 2 and "no-such-version" in err
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", '{"adapter": {}}', '{"adapter": {"adapter_bytes": "many"}}', "[" * 100_000],
+)
+def test_what_a_training_states_of_adapters_is_recorded(text: str, tmp_path: Path) -> None:
+    """The three figures of settings.json; without them, or of another type, none."""
+    stated = {"adapter_bytes": 512, "adapter_parameters": 64, "trained_share": 0.25}
+    (tmp_path / SETTINGS).write_text(json.dumps({"adapter": stated}))
+    recorded = _adapter(tmp_path)
+    assert recorded == stated and parse({"adapter": recorded}).adapter.trained_share == 0.25
+    (tmp_path / SETTINGS).write_text(text)
+    assert _adapter(tmp_path) == {}

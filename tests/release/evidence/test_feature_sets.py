@@ -44,11 +44,11 @@ def test_the_commit_of_the_training_counts(repository: Path) -> None:
     lineage = committed(repository)
     definition = read(repository / FEATURES / "account_payments.yml")
     expected = {"account_payments": ("1", definition.digest)}
-    assert declared("tiny", lineage) == expected
+    assert declared(repository, "tiny", lineage) == expected
     path = repository / FEATURES / "account_payments.yml"
     path.write_text(SET.replace('version: "1"', 'version: "2"'))
-    assert declared("tiny", lineage) == expected
-    assert declared("other", lineage) == {}
+    assert declared(repository, "tiny", lineage) == expected
+    assert declared(repository, "other", lineage) == {}
 
 
 def test_uncommitted_code_is_that_of_the_snapshot(repository: Path) -> None:
@@ -61,11 +61,11 @@ def test_uncommitted_code_is_that_of_the_snapshot(repository: Path) -> None:
     digest = trees.digest(trees.files(copy))
     copy.rename(copy.with_name(digest.removeprefix(trees.DIGEST_PREFIX)))
     for snapshot, version in ((digest, "2"), ("sha256:0", "1"), (None, "1")):
-        sets = declared("tiny", replace(lineage, code_snapshot=snapshot))
+        sets = declared(repository, "tiny", replace(lineage, code_snapshot=snapshot))
         assert sets["account_payments"][0] == version
 
 
 def test_a_definition_that_cannot_be_read_has_no_version(repository: Path) -> None:
     """So no training set has it."""
     (repository / FEATURES / "account_payments/FeatureSetSpec.yaml").unlink()
-    assert declared("tiny", committed(repository)) == {"account_payments": ("", "")}
+    assert declared(repository, "tiny", committed(repository)) == {"account_payments": ("", "")}

@@ -41,7 +41,7 @@ def test_a_classification_from_propose_to_the_next_champion(
         assert stated["auc"].low and stated["auc"].count == 500
         done = apply(BACKEND, "tiny", "local", "ana")
         assert done and done.outcome == "applied"
-        assert 0 < float(str(ask(endpoint, "tiny", {"amount": 90}).body["fraud"])) < 1
+        assert 0 < float(str(ask(BACKEND, "tiny", {"amount": 90}).body["fraud"])) < 1
 
         better = propose(BACKEND, "tiny", good)
         gates = {one.gate: one for one in better.decision.results}
@@ -54,7 +54,7 @@ def test_a_classification_from_propose_to_the_next_champion(
 
         worse = propose(BACKEND, "tiny", fair)
         assert {"non-inferiority", "superiority"} <= {one.gate for one in worse.decision.blocking}
-        declared = desired_state.read("tiny", "local")
+        declared = desired_state.read(BACKEND, "tiny", "local")
         assert declared and declared.version == "3"
         third = BACKEND.registry.find("tiny", "3")
         assert all(check.sound for check in checks(third))

@@ -123,7 +123,7 @@ def test_promoted_by_commits_and_reverted(
         "1",
     )
     assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
-    assert ask(endpoint, "tiny-prod", {"question": "how?"}).version == "1"
+    assert ask(BACKEND, "tiny-prod", {"question": "how?"}).version == "1"
     settled = plan.plan(BACKEND, "tiny", "prod")
     assert settled.steps == () and settled.verdict.startswith("nothing to do")
 
@@ -156,7 +156,7 @@ def test_promoted_by_commits_and_reverted(
     assert unsigned and unsigned.outcome == "rejected"  # going back takes a name too
     done = apply(BACKEND, "tiny", "prod", "cy")
     assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    assert ask(endpoint, "tiny-prod", {"question": "how?"}).version == "1"
+    assert ask(BACKEND, "tiny-prod", {"question": "how?"}).version == "1"
 
     git("revert", "--no-edit", "HEAD")
     done = apply(BACKEND, "tiny", "prod", "cy")
@@ -176,7 +176,7 @@ def test_promoted_by_commits_and_reverted(
     assert apply(BACKEND, "tiny", "prod", "cy") is None
     (is_now,) = status(BACKEND, "tiny", "prod")
     assert is_now.verdict == "nothing is declared; version 1 keeps serving"
-    assert ask(endpoint, "tiny-prod", {"question": "how?"}).version == "1"
+    assert ask(BACKEND, "tiny-prod", {"question": "how?"}).version == "1"
 
 
 @pytest.mark.slow
@@ -233,7 +233,10 @@ def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
     with pytest.raises(Refused, match="lineage: trained by commit") as raised:
         propose(BACKEND, "tiny", dirty.name, "prod")
     assert "commit it and train again" in str(raised.value)
-    assert len(list(LocalRuns().all())) == before and desired_state.read("tiny", "prod") is None
+    assert (
+        len(list(LocalRuns().all())) == before
+        and desired_state.read(BACKEND, "tiny", "prod") is None
+    )
     assert propose(BACKEND, "tiny", dirty.name).decision.allowed
 
 
@@ -243,28 +246,28 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
 ) -> None:
     """A worse version does not take the place of a better one that is declared, until that is taken
     back; a better one does. A worse one that a hand declares is refused when it is applied."""
-    waiting, why = desired_state.read("tiny", "local"), "it forgets a withdrawn answer"
+    waiting, why = desired_state.read(BACKEND, "tiny", "local"), "it forgets a withdrawn answer"
     third = propose(BACKEND, "tiny", challenged.run(0.8025), reason=why)
     assert third.decision.outcome == "rejected"
     assert (third.decision.champion, third.champion.version) == ("2", "1")
-    assert desired_state.read("tiny", "local") == waiting
+    assert desired_state.read(BACKEND, "tiny", "local") == waiting
     assert rollback.roll_back(BACKEND, "tiny").declared.version == "1"
     assert propose(BACKEND, "tiny", challenged.run(0.8025), reason=why).decision.allowed
-    declared = desired_state.read("tiny", "local")
+    declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared and declared.version == "3"
     assert propose(BACKEND, "tiny", challenged.run(0.95)).unapplied == "3"
-    second = desired_state.read("tiny", "local")
+    second = desired_state.read(BACKEND, "tiny", "local")
     assert second
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done and (done.outcome, done.version.version) == ("applied", "2")
-    desired_state.declare("tiny", "local", declared)
+    desired_state.declare(BACKEND, "tiny", "local", declared)
     code, out, err = ml(capsys, "release", "plan", "tiny")
     assert code == 3 and "rejected: gates that failed for version 3" in out and "superiority" in err
     done = apply(BACKEND, "tiny", "local", "ana")
     assert (
         done
         and done.outcome == "rejected"
-        and ask(endpoint, "tiny", {"question": "how?"}).version == "2"
+        and ask(BACKEND, "tiny", {"question": "how?"}).version == "2"
     )
     is_now = status(BACKEND, "tiny", "local")[0]
     assert is_now.last_attempt and is_now.last_attempt.outcome == "rejected"
@@ -281,7 +284,7 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     code, out, _ = ml(capsys, "release", "plan", "tiny")
     assert code == 0 and "no canary: this version served here before" in out
     assert propose(BACKEND, "tiny", challenged.run(0.95)).decision.outcome == "already-champion"
-    desired_state.declare("tiny", "local", second)
+    desired_state.declare(BACKEND, "tiny", "local", second)
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done and done.outcome == "unchanged"
 
@@ -293,14 +296,14 @@ def test_environments_do_not_disturb_each_other(
     """In a tracked environment too what waits has to be beaten; a version that is measured again
     for another environment stays what the first declares."""
     assert propose(BACKEND, "tiny", rehearsed.run(0.95), "prod").decision.allowed
-    waiting, before = desired_state.read("tiny", "prod"), files()
+    waiting, before = desired_state.read(BACKEND, "tiny", "prod"), files()
     words = ("tiny", "--run", rehearsed.run(0.8), "--env", "prod", "--reason", "it is smaller")
     code, _, err = ml(capsys, "release", "propose", *words)
     assert code == 3 and "version 1 is declared and was never applied" in err
-    assert desired_state.read("tiny", "prod") == waiting and files() == before
+    assert desired_state.read(BACKEND, "tiny", "prod") == waiting and files() == before
 
     assert propose(BACKEND, "tiny", rehearsed.run(0.95), "dev").decision.allowed
-    again = desired_state.read("tiny", "dev")
+    again = desired_state.read(BACKEND, "tiny", "dev")
     assert again and waiting and (again.version, again.digest) == (waiting.version, waiting.digest)
     assert again.evidence != waiting.evidence and files()["prod.json"] == before["prod.json"]
     tiny.staged()
@@ -364,5 +367,5 @@ def test_rollback_needs_something_to_go_back_to(
             rollback.roll_back(BACKEND, "tiny", "dev")
         assert raised.value.problems[0].code == "no-earlier-version"
         one = Declared("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)
-        desired_state.declare("tiny", "dev", one)
-    assert desired_state.read("tiny", "dev") == one
+        desired_state.declare(BACKEND, "tiny", "dev", one)
+    assert desired_state.read(BACKEND, "tiny", "dev") == one

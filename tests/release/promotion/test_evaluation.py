@@ -70,7 +70,7 @@ def test_the_second_model_takes_the_recipe_over(pipeline: World) -> None:
 
 def test_what_was_evaluated_is_recalled(pipeline: World) -> None:
     """Another run with the same model: no new run, the step with the same outputs."""
-    project, model = projects.find("tiny"), pipeline.runs[0.8].outputs["model"]
+    project, model = projects.find(BACKEND.root, "tiny"), pipeline.runs[0.8].outputs["model"]
     evaluation = gate_check.evaluation_plan(project, model)
     assert BACKEND.cached(evaluation, "evaluation") is None
     run = gate_check.evaluate(BACKEND, project, evaluation)

@@ -90,7 +90,7 @@ def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Wait
         assert proposing.propose(BACKEND, "tiny", made.names[0.8], "prod").decision.allowed
         commit("version 1 waits")
         model = LocalRuns().find(made.names[0.95]).outputs["model"]
-        project = projects.find("tiny")
+        project = projects.find(BACKEND.root, "tiny")
         evaluation = gate_check.evaluation_plan(project, model)
         return Waiting(made, gate_check.evaluate(BACKEND, project, evaluation).name)
 
@@ -119,7 +119,10 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     killed_at(step, call, IMPORTS, work)
 
     tiny.staged()
-    declared, found = desired_state.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
+    declared, found = (
+        desired_state.read(BACKEND, "tiny", "prod"),
+        plan.plan(BACKEND, "tiny", "prod"),
+    )
     assert declared and declared.version in ("1", "2")
     attached = hashlib.sha256(evidence().read_bytes()).hexdigest() == declared.evidence
     assert attached is ((step, call) not in BETWEEN)
@@ -137,7 +140,10 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     again = proposing.propose(BACKEND, "tiny", run, "prod")
     assert again.candidate.version == "2" and again.decision.allowed and len(again.written) == 2
     tiny.staged()
-    declared, found = desired_state.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
+    declared, found = (
+        desired_state.read(BACKEND, "tiny", "prod"),
+        plan.plan(BACKEND, "tiny", "prod"),
+    )
     assert declared and declared.version == "2" and found.steps and not found.stops
     every = BACKEND.registry.versions("tiny")
     assert [one.version for one in every] == ["1", "2"]

@@ -61,7 +61,7 @@ def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
 
     done = apply(BACKEND, "tiny", "local", "ana")
     assert (done.outcome, done.version.version, done.replaced) == ("applied", "1", None)
-    reply = ask(endpoint, "tiny", {"question": "how?"})
+    reply = ask(BACKEND, "tiny", {"question": "how?"})
     assert reply.body["model_digest"] == done.version.digest and not reply.started
     assert isinstance(reply.body["answers"], list)
 
@@ -85,11 +85,13 @@ def test_the_same_model_is_the_champion_already(served: World) -> None:
 
 def test_a_worse_model_changes_nothing(served: World) -> None:
     """Refused when proposed: what is declared, who is champion and what serves stay."""
-    declared, live = desired_state.read("tiny", "local"), endpoint.live("tiny")
+    declared, live = desired_state.read(BACKEND, "tiny", "local"), endpoint.live("tiny")
     worse = propose(BACKEND, "tiny", served.run(0.7))
     assert worse.decision.outcome == "rejected" and not worse.written
     assert verdicts(worse.decision)["non-inferiority"] == "fail"
-    assert desired_state.read("tiny", "local") == declared and endpoint.live("tiny") == live
+    assert (
+        desired_state.read(BACKEND, "tiny", "local") == declared and endpoint.live("tiny") == live
+    )
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
     assert check_registered(BACKEND, "tiny", "2", "local").decision.outcome == "rejected"
     assert check_registered(BACKEND, "tiny", "1", "local").decision.outcome == "already-champion"
@@ -105,7 +107,7 @@ def test_a_better_model_takes_over(challenged: World) -> None:
     green = endpoint.live("tiny")
     assert blue and green and green.server.slot != blue.server.slot
     assert not server.is_up(blue.server) and process_of(blue.server.slot) is None
-    assert ask(endpoint, "tiny", {"question": "how?"}).version == "2"
+    assert ask(BACKEND, "tiny", {"question": "how?"}).version == "2"
     champion = BACKEND.registry.champion("tiny", "local")
     assert champion and champion.version == "2"
 
@@ -115,7 +117,7 @@ def test_a_model_that_is_no_better_needs_a_reason(served: World) -> None:
     assert propose(BACKEND, "tiny", served.run(0.8025)).decision.outcome == "rejected"
     made = propose(BACKEND, "tiny", served.run(0.8025), reason="it forgets a withdrawn answer")
     assert made.decision.outcome == "pending"
-    declared = desired_state.read("tiny", "local")
+    declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared and declared.reason == "it forgets a withdrawn answer"
     # A reviewer sees what the proposal came to.
     assert (
@@ -197,7 +199,7 @@ def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
     refused = apply(BACKEND, "tiny", "local", "ana")
     assert refused.outcome == "rejected" and verdicts(refused.decision)["recomputed"] == "fail"
     assert (
-        endpoint.live("tiny") == live and ask(endpoint, "tiny", {"question": "how?"}).version == "1"
+        endpoint.live("tiny") == live and ask(BACKEND, "tiny", {"question": "how?"}).version == "1"
     )
 
 
@@ -263,7 +265,7 @@ def test_a_tracking_servers_numbers_change_nothing(world: World) -> None:
 def test_a_declaration_that_was_edited_is_not_applied(world: World) -> None:
     """The file says another digest than the registry: refused before any gate is asked."""
     propose(BACKEND, "tiny", world.run(0.8))
-    path = desired_state.path("tiny")
+    path = desired_state.path(BACKEND, "tiny", "local")
     path.write_text(re.sub(r"(digest: sha256:)\w{8}", r"\g<1>00000000", path.read_text()))
     with pytest.raises(Refused) as raised:
         apply(BACKEND, "tiny", "local", "ana")
@@ -279,19 +281,24 @@ def test_a_corrupted_model_is_not_proposed(world: World) -> None:
     with pytest.raises(Refused) as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     assert raised.value.problems[0].code == "model-corrupt"
-    assert not BACKEND.registry.versions("tiny") and desired_state.read("tiny", "local") is None
+    assert (
+        not BACKEND.registry.versions("tiny")
+        and desired_state.read(BACKEND, "tiny", "local") is None
+    )
 
 
 @pytest.mark.attack("The disk is full while a model is proposed")
 def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
     """Registry, declaration and the served model are untouched, and the error says what to do."""
-    declared, live = desired_state.read("tiny", "local"), endpoint.live("tiny")
+    declared, live = desired_state.read(BACKEND, "tiny", "local"), endpoint.live("tiny")
     with full_disk(100), pytest.raises(Refused) as raised:
         propose(BACKEND, "tiny", served.run(0.95))
     assert raised.value.problems[0].code == "disk-full"
     assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1"]
-    assert desired_state.read("tiny", "local") == declared and endpoint.live("tiny") == live
-    assert ask(endpoint, "tiny", {"question": "how?"}).version == "1"
+    assert (
+        desired_state.read(BACKEND, "tiny", "local") == declared and endpoint.live("tiny") == live
+    )
+    assert ask(BACKEND, "tiny", {"question": "how?"}).version == "1"
     assert propose(BACKEND, "tiny", served.run(0.95)).decision.allowed
 
 
@@ -369,7 +376,7 @@ def test_what_apply_would_refuse_is_not_proposed(
     path.write_text(text.replace(old, new))
     with pytest.raises(Refused, match=code):
         propose(BACKEND, "tiny", world.run(0.8))
-    assert desired_state.read("tiny", "local") is None
+    assert desired_state.read(BACKEND, "tiny", "local") is None
 
 
 def test_an_evaluation_that_fails_is_told_with_its_log(world: World) -> None:
@@ -460,7 +467,7 @@ def test_a_step_may_call_the_model_otherwise(world: World) -> None:
     assert made.run == done.step("train").name and made.decision.allowed, made.decision
     assert made.evidence.lineage.environment == "azureml:ml-cpu:1"
     # The registry knows the version by the step: an attestation of it is proposed by that.
-    again = choose(BACKEND, projects.find("tiny"), made.candidate.run)
+    again = choose(BACKEND, projects.find(BACKEND.root, "tiny"), made.candidate.run)
     assert (again.id, again.outputs["model"]) == (made.candidate.run, done.outputs["model"])
 
 

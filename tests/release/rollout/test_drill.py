@@ -31,7 +31,7 @@ def test_the_canary_takes_it_back(served: World, fault: str) -> None:
     assert [one for one in running if process_of(endpoint.folder("tiny") / one)] == [
         live.server.slot.name if live else ""
     ]
-    assert ask(endpoint, "tiny", {"question": "how?"}).version == "1"
+    assert ask(BACKEND, "tiny", {"question": "how?"}).version == "1"
     champion = BACKEND.registry.champion("tiny", "local")
     assert champion is not None and champion.version == "1"
     assert [line["event"] for line in audit.verify(LOG)][-1] == "drill"
@@ -48,7 +48,7 @@ def test_a_fault_that_is_not_noticed(served: World, capsys: pytest.CaptureFixtur
     said = json.loads(capsys.readouterr().out)
     assert said["noticed"] is False and said["outcome"]["outcome"] == "passed"
     assert (
-        endpoint.live("tiny") == live and ask(endpoint, "tiny", {"question": "how?"}).version == "1"
+        endpoint.live("tiny") == live and ask(BACKEND, "tiny", {"question": "how?"}).version == "1"
     )
 
 

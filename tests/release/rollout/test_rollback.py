@@ -17,7 +17,7 @@ from ml.release import audit
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.rollback import roll_back
-from tests.local import LOG
+from tests.local import BACKEND, LOG
 from tests.release import tiny
 
 
@@ -38,7 +38,7 @@ def declared(version: str) -> Declared:
 
 def commit(version: str, environment: str = "prod") -> None:
     """Declare it and commit."""
-    desired_state.declare("tiny", environment, declared(version))
+    desired_state.declare(BACKEND, "tiny", environment, declared(version))
     git("add", "-A")
     git("commit", "-qm", f"{environment} {version}")
 
@@ -57,7 +57,9 @@ def registered(model: str, version: str) -> Version:
 
 REGISTRY = SimpleNamespace(find=registered, shared=None)
 ENDPOINTS = SimpleNamespace(name_of="{}-{}".format, live=lambda name: None)
-RELEASED: Any = SimpleNamespace(name="local", registry=REGISTRY, audit_log=LOG, endpoints=ENDPOINTS)
+RELEASED: Any = SimpleNamespace(
+    name="local", root=Path(), registry=REGISTRY, audit_log=LOG, endpoints=ENDPOINTS
+)
 
 
 def back(to: str | None = None) -> str:
@@ -139,7 +141,7 @@ def test_a_declaration_that_is_not_committed_goes_back_by_the_audit_log() -> Non
     commit("1")
     for version in "1234":
         happened("applied", version)
-    desired_state.declare("tiny", "prod", declared("4"))
+    desired_state.declare(BACKEND, "tiny", "prod", declared("4"))
     assert back() == "3"
 
 
@@ -149,7 +151,9 @@ def test_a_rollback_typed_twice_goes_back_once(committed: bool) -> None:
     what served.
     """
     for version in "123":
-        commit(version) if committed else desired_state.declare("tiny", "prod", declared(version))
+        commit(version) if committed else desired_state.declare(
+            BACKEND, "tiny", "prod", declared(version)
+        )
         happened("applied", version)
     assert back() == "2"
     for _ in range(2):
@@ -182,7 +186,7 @@ def test_a_version_that_is_proposed_again_can_be_gone_back_from() -> None:
         commit(version)
         happened("applied", version)
     assert back() == "1"
-    desired_state.declare("tiny", "prod", replace(declared("2"), decision="c" * 64))
+    desired_state.declare(BACKEND, "tiny", "prod", replace(declared("2"), decision="c" * 64))
     assert back() == "1"
 
 
@@ -190,7 +194,7 @@ def test_the_same_version_by_earlier_code_is_named_by_its_digest() -> None:
     """A score.py that changed twice: both are version 1."""
     for code in "abc":
         of = replace(declared("1"), serving=code * 64, decision=code * 64)
-        desired_state.declare("tiny", "prod", of)
+        desired_state.declare(BACKEND, "tiny", "prod", of)
         audit.append(LOG, "applied", {**vars(of), "endpoint": "tiny-prod"})
     assert roll_back(RELEASED, "tiny", "prod").declared.serving == "b" * 64
     done = roll_back(RELEASED, "tiny", "prod", to="1")

@@ -93,11 +93,11 @@ def test_a_rollback_killed_at_any_step_is_done_by_the_next(
     monkeypatch.setenv("MLOPS_ADVISORIES", str(home.home() / "osv"))
     killed_at(step, call, IMPORTS, f'rollback.roll_back(LocalBackend(), "tiny", {where!r})')
 
-    now = desired_state.read("tiny", where)
+    now = desired_state.read(BACKEND, "tiny", where)
     assert now and now.version in ("1", "2")
     again = rollback.roll_back(BACKEND, "tiny", where)
     assert again.declared.version == "1" and bool(again.written) is (now.version == "2")
-    now, found = desired_state.read("tiny", where), plan.plan(BACKEND, "tiny", where)
+    now, found = desired_state.read(BACKEND, "tiny", where), plan.plan(BACKEND, "tiny", where)
     assert now and now.version == "1" and not found.stops
     assert [line["to"] for line in audit.verify(LOG) if line["event"] == "rollback"][-1] == "1"
     if where == "prod":
@@ -105,5 +105,5 @@ def test_a_rollback_killed_at_any_step_is_done_by_the_next(
         assert files() == first and found.steps
         done = apply(BACKEND, "tiny", "prod", "ana")
         assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    folder = desired_state.path("tiny", where).parent
+    folder = desired_state.path(BACKEND, "tiny", where).parent
     assert not [one for one in folder.rglob(".*") if one.is_file() and Path(one).suffix == ".tmp"]

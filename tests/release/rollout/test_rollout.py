@@ -49,15 +49,15 @@ def assert_blue_serves(live: Live | None) -> None:
     assert live is not None and endpoint.live("tiny") == live
     champion = BACKEND.registry.champion("tiny", "local")
     assert champion and champion.version == "1"
-    assert ask(endpoint, "tiny", {"question": "how?"}).version == "1"
+    assert ask(BACKEND, "tiny", {"question": "how?"}).version == "1"
     assert running() == [live.server.slot.name]
 
 
 def declare_serving() -> None:
     """Declare the serving code as it is now, as a proposal does where its server answers."""
-    declared = desired_state.read("tiny", "local")
+    declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared
-    now = projects.find("tiny").serving().snapshot()
+    now = projects.find(BACKEND.root, "tiny").serving().snapshot()
     serving.keep(BACKEND.registry, now)
     version = BACKEND.registry.find("tiny", declared.version)
     document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
@@ -65,7 +65,7 @@ def declare_serving() -> None:
     evidence = tiny.resealed(version, json.dumps(document)).evidence
     BACKEND.registry.keep_evidence(version, evidence)
     declares = replace(declared, serving=now.digest, evidence=evidence)
-    desired_state.declare("tiny", "local", declares)
+    desired_state.declare(BACKEND, "tiny", "local", declares)
 
 
 @pytest.mark.parametrize("code", BAD_GREENS)
@@ -259,12 +259,12 @@ def killed(*given, **named):
 apply(LocalBackend(), "tiny", "local", "ana")
 """
     killed(code)
-    assert ask(endpoint, "tiny", {"question": "how?"}).version in ("1", "2")
+    assert ask(BACKEND, "tiny", {"question": "how?"}).version in ("1", "2")
     apply(BACKEND, "tiny", "local", "ana")
     live = endpoint.live("tiny")
     champion = BACKEND.registry.champion("tiny", "local")
     assert live and live.launch.version == "2" and champion and champion.version == "2"
-    assert ask(endpoint, "tiny", {"question": "how?"}).version == "2"
+    assert ask(BACKEND, "tiny", {"question": "how?"}).version == "2"
     assert running() == [live.server.slot.name]
     applied = [line["version"] for line in audit.verify(LOG) if line["event"] == "applied"]
     assert set(applied) == {"1", "2"} and applied[-1] == "2"
@@ -291,11 +291,11 @@ def test_two_applies_at_once_end_as_one(challenged: World) -> None:
 def test_after_a_reboot_the_declared_model_is_started_and_said_so(served: World) -> None:
     """Nothing runs, the state is there: asking starts it; a lost state file is applied again."""
     endpoint.stop("tiny")
-    assert ask(endpoint, "tiny", {"question": "how?"}).started
+    assert ask(BACKEND, "tiny", {"question": "how?"}).started
     endpoint.stop("tiny")
     (endpoint.folder("tiny") / "live.json").unlink()
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
-    assert ask(endpoint, "tiny", {"question": "how?"}).version == "1"
+    assert ask(BACKEND, "tiny", {"question": "how?"}).version == "1"
 
 
 def test_a_canary_that_a_killed_apply_left_is_told(served: World) -> None:

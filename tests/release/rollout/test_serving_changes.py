@@ -122,13 +122,13 @@ def test_a_rollback_serves_the_earlier_model_by_its_own_code(challenged: World) 
     assert done.outcome == "applied" and done.canary is None
     live = endpoint.live("tiny")
     assert live and live.launch.serving == first.launch.serving
-    assert ask(endpoint, "tiny", QUESTION).version == "1"
+    assert ask(BACKEND, "tiny", QUESTION).version == "1"
 
 
 def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
     """A declaration of another machine needs the files that it was proposed with."""
     changed(served)
-    declared = desired_state.read("tiny", "local")
+    declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared
     (home.servings() / declared.serving / "serving.json").unlink()
     with pytest.raises(Refused) as raised:
@@ -148,7 +148,7 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
 )
 def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: str) -> None:
     """Its content has to have the digest that it is kept under, its code to be a snapshot."""
-    declared = desired_state.read("tiny", "local")
+    declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared and serving.find(declared.serving)
     edit(home.servings() / declared.serving / "serving.json", old, new)
     with pytest.raises(Refused) as raised:
@@ -173,7 +173,7 @@ def test_a_rollback_with_a_name_serves_at_once(
     document = json.loads(out)
     assert code == 0 and document["declared"]["version"] == "1"
     assert (document["applied"]["outcome"], document["applied"]["canary"]) == ("applied", None)
-    assert ask(endpoint, "tiny", QUESTION).version == "1"
+    assert ask(BACKEND, "tiny", QUESTION).version == "1"
 
 
 def test_a_rollback_through_a_canary(challenged: World) -> None:
@@ -242,7 +242,7 @@ def test_the_champion_is_proposed_by_other_code_after_another_was_refused(
     challenged: World,
 ) -> None:
     """Version 2 is declared and its canary refused it; version 1 gets a new score.py."""
-    declared = desired_state.read("tiny", "local")
+    declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared and declared.version == "2"
     line = {"endpoint": "tiny", "digest": declared.digest, "decision": declared.decision}
     audit.append(LOG, audit.ROLLED_BACK, {**line, "serving": declared.serving})

@@ -95,6 +95,9 @@ class Router:
 
     state = refresh
 
+    def renew(self) -> dict[str, Any]:
+        return {"tallies": {}}
+
 
 def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     """Put the machine under the real code."""
@@ -244,7 +247,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     )
     patch.setattr(LocalBackend, "registry", Registry())
     for module in (applying, proposing, status, rollback):
-        patch.setattr(module.projects, "find", lambda name: found)
+        patch.setattr(module.projects, "find", lambda root, name: found)
     for module in (applying, proposing):
         patch.setattr(module, "check_gates", check_gates)
     patch.setattr(proposing, "load_gates", lambda project: None)
@@ -308,10 +311,10 @@ class Releases(RuleBasedStateMachine):
     def propose(self, number: str) -> None:
         self.proposals += 1
         declared = declaration(number, self.proposals)
-        desired_state.declare(NAME, "local", declared)
+        desired_state.declare(BACKEND, NAME, "local", declared)
 
     def declared(self) -> Declared:
-        found = desired_state.read(NAME, "local")
+        found = desired_state.read(BACKEND, NAME, "local")
         assert found is not None
         return found
 

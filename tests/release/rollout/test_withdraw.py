@@ -41,20 +41,20 @@ def withdrawn(where: str = "prod", live: object = None, **named: Any) -> RolledB
     endpoints = SimpleNamespace(name_of="{}-{}".format, live=lambda name: live)
     backend: Any = SimpleNamespace(**{**vars(RELEASED), "endpoints": endpoints})
     done = roll_back(backend, "tiny", where, WHY, **{"is_here": True, **named})
-    assert (desired_state.read("tiny", where) or Declared()) == done.declared
+    assert (desired_state.read(BACKEND, "tiny", where) or Declared()) == done.declared
     return done
 
 
 def test_a_first_version_is_withdrawn_from_git() -> None:
     """Its lines go, with the evidence beside them, and nothing else changes; twice is an error."""
-    before = desired_state.path("tiny", "prod").read_text()
-    desired_state.declare("tiny", "prod", declared("1"))
+    before = desired_state.path(BACKEND, "tiny", "prod").read_text()
+    desired_state.declare(BACKEND, "tiny", "prod", declared("1"))
     evidence = Path("ml/projects/tiny/evidence/prod.json")
     evidence.parent.mkdir()
     evidence.write_text("{}")
     commit("9", "dev")
     assert withdrawn().declared == Declared()
-    text = desired_state.path("tiny", "prod").read_text()
+    text = desired_state.path(BACKEND, "tiny", "prod").read_text()
     now = yaml.safe_load(text)["environments"]
     assert not now["prod"] and now["dev"]["version"] == "9" and not evidence.exists()
     for line in before.splitlines():
@@ -68,7 +68,7 @@ def test_a_first_version_is_withdrawn_from_git() -> None:
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_first_version_is_withdrawn_from_local(refused: bool) -> None:
     """Also one whose server did not start when it was applied."""
-    desired_state.declare("tiny", "local", declared("1"))
+    desired_state.declare(BACKEND, "tiny", "local", declared("1"))
     if refused:
         happened("rolled-back", "1")
     assert withdrawn("local").declared == Declared()
@@ -78,7 +78,7 @@ def test_the_previous_entry_of_the_branch_returns() -> None:
     """What was not committed goes first; a rollback goes back once, and with `none` to nothing."""
     commit("1")
     commit("2")
-    desired_state.declare("tiny", "prod", declared("3"))
+    desired_state.declare(BACKEND, "tiny", "prod", declared("3"))
     assert withdrawn().declared == declared("2")
     again = withdrawn()
     assert again.written == () and again.further == ("1", NONE)
@@ -97,7 +97,7 @@ def test_what_served_is_not_withdrawn() -> None:
     for to in (None, NONE):
         with pytest.raises(Refused, match="no-earlier-version"):
             withdrawn(to=to)
-    assert desired_state.read("tiny", "prod") == declared("1")
+    assert desired_state.read(BACKEND, "tiny", "prod") == declared("1")
 
 
 def test_a_withdrawn_decision_is_not_used_again() -> None:
@@ -107,7 +107,9 @@ def test_a_withdrawn_decision_is_not_used_again() -> None:
     git("commit", "-qam", "withdrawn")
     git("revert", "--no-edit", "HEAD")
     history = audit.history(LOG, "tiny-prod")
-    assert desired_state.read("tiny", "prod") == declared("1") and history.refusal(declared("1"))
+    assert desired_state.read(BACKEND, "tiny", "prod") == declared("1") and history.refusal(
+        declared("1")
+    )
     assert not history.refusal(replace(declared("1"), decision="c" * 64))
     commit("2")
     assert withdrawn().declared == Declared()

@@ -64,7 +64,7 @@ def test_a_model_on_azure_is_watched(
     provision(backend.workspace.client, name)
     launch = replace(released(backend, "tiny", tmp_path, collect=True), endpoint=name)
     version = backend.registry.find("tiny", "1")
-    monkeypatch.setattr(projects, "find", lambda name: Project(name, tmp_path))
+    monkeypatch.setattr(projects, "find", lambda root, name: Project(name, tmp_path))
     with_reference(backend, version, tmp_path / "evaluation")
     with endpoints.locked(name):
         server = endpoints.begin(launch)()

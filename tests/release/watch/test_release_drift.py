@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from ml.backends.local.serving import endpoint
+from ml.backends.local.serving.endpoint import ask as ask_endpoint
 from ml.release.rollout.apply import apply
 from tests.local import BACKEND
 from tests.release.conftest import World
@@ -28,6 +30,14 @@ def test_the_drift_of_an_environment(challenged: World, capsys: pytest.CaptureFi
     assert model["about"] == "model" and model["unknown"] and not model["differences"]
 
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
+    # Version 2 fails after its canary, and nobody collects requests: the router counts them.
+    for _ in range(30):
+        assert ask_endpoint("tiny", {"question": "0 is no number"}).status == 500
+    _, out, _ = ml(capsys, "release", "status", "tiny")
+    assert re.search(r"of version 2, 30 of \d+ requests failed .*ml release rollback tiny", out)
+    code, out, _ = ml(capsys, "release", "drift", "--json")
+    _, model = json.loads(out)
+    assert code == 3 and [row["what"] for row in model["differences"]] == ["responses"]
     version = with_reference(BACKEND.registry.find("tiny", "2"))
     collect(version, QUESTIONS)
     code, out, _ = ml(capsys, "release", "drift")

@@ -128,6 +128,9 @@ def test_feature_sets_are_watched_without_requests(
     assert code == 3 and "account_payments: arrival: the newest arrival is of 2026-03-01" in out
     assert "note: no requests to version 1 of `tiny` are collected" in err
     code, _, err = ml(capsys, "watch", "tiny", "--features", str(own_home / "other"))
+    assert code == 2 and "error[missing-file]: there is no feature store at" in err
+    (own_home / "other").mkdir()
+    code, _, err = ml(capsys, "watch", "tiny", "--features", str(own_home / "other"))
     assert code == 2 and "collection-disabled" in err
     assert "account_payments is not watched" in err, "of a folder without a store"
     found = reports.watch(BACKEND, "tiny", version="1", inputs=_questions(own_home))

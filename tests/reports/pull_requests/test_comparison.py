@@ -172,9 +172,7 @@ def test_hostile_names_are_text(tmp_path: Path, hostile: str):
         for share in (0.9, 0.8)
     ]
     comparison = compared(sides[0], replace(sides[1], digest=cases.OTHER), tmp_path, (hostile,))
-    text = comment(
-        replace(comparison, model=hostile), "https://github.com/o/r", links={hostile: hostile}
-    )
+    text = comment(replace(comparison, model=hostile), "https://github.com/o/r")
     html = RENDER.render(text)
     assert elements(text) <= OURS and html.replace(APART, "").count("<!--") == 1
     # GitHub finds no mention in code, nor in the words of a picture.
@@ -195,14 +193,10 @@ def test_a_comment_is_below_the_limit_of_github(tmp_path: Path):
     assert "more rows are omitted" in text or "did not fit" in text
 
 
-def test_a_chart_by_its_address(tmp_path: Path):
-    """A web address replaces the text plot; anything else does not."""
+def test_the_rows_of_the_plot(tmp_path: Path):
+    """The primary metric on the split, then by slice."""
     comparison = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
-    url = "https://example.org/chart.svg"
-    assert f"](<{url}>)" in comment(comparison, chart=url) and "├" not in comment(
-        comparison, chart=url
-    )
-    assert "├" in comment(comparison, chart="data:image/svg+xml,<svg/>")
+    assert "├" in comment(comparison)
     assert [one.label for one in forest_rows(Value(comparison.to_json()))] == [
         *("test", "topic=cost", "topic=data")
     ]

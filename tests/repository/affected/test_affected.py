@@ -307,6 +307,9 @@ CASES = {
         policies=("infra",),
         tests=("tests/policies",),
     ),
+    "a plug-in": framework(
+        "policies/own/log_cap.py", stacks=STACKS, policies=("own",), rooms=("policies/own",)
+    ),
     "the floor of the gates": Case(
         edit("policies/promotion/gates.yml"),
         policies=("promotion",),

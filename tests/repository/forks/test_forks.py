@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -278,7 +279,13 @@ def test_again_with_one_value(fork: Made) -> None:
     assert stack(folder, "prod")["platform:asset_registry"] == registry
     changed = git(folder, "diff", "--name-only").splitlines()
     assert changed == [".github/CODEOWNERS", *(f"infra/Pulumi.{name}.yaml" for name in
-                       ("dev", "prod", "shared", "staging"))]  # fmt: skip
+                       ("dev", "prod", "shared", "staging")),
+                       "policies/infra/limits.yml"]  # fmt: skip
+    limits = yaml.safe_load((folder / "policies/infra/limits.yml").read_text())["default"]
+    assert limits["hosts"] == ["dev@contoso.com", "prod@contoso.com", "ml@contoso.com"]
+    assert limits["repositories"] == ["contoso/models"]
+    assert limits["reviewers"] == ["fabrikam/ml"]
+    assert limits["registries"] == ["fabrikam-shared"]
 
 
 @pytest.mark.parametrize(
@@ -647,8 +654,6 @@ def test_the_main_job_runs(kind: str, fork: Made) -> None:
     table(folder.parent / "churn.csv")
     shell(folder, f"{ml} new churn --table ../churn.csv --target left")
     assert " 0 errors" in shell(folder, f"{ml} check", PYTHONPATH=".")
-    affected = json.loads(shell(folder, f"{ml} affected --base HEAD --json"))
-    assert affected["projects"] == ["churn"] and affected["framework"] is False
     assert "nothing rejected" in shell(folder, ".venv/bin/infra preview dev")
     job = folder / PROJECT / "jobs/escape.yml"
     job.write_text(ESCAPE)
@@ -660,6 +665,47 @@ def test_the_main_job_runs(kind: str, fork: Made) -> None:
     if kind == "thin":  # what measures for the gates is the wheel's
         (folder / "ml/measures/metrics.py").write_text("raise SystemExit('edited')\n")
         assert " 0 errors" in shell(folder, f"{ml} check")
+
+
+@pytest.mark.slow
+def test_plug_ins_of_a_thin_fork_only_reject(fork: Made) -> None:
+    """The gate and the rules of the guide apply; a plug-in that fails or loosens is refused."""
+    folder = fork("thin")
+    environment(folder)
+    shell(folder, "PYTHONPATH=.venv/framework .venv/bin/python -m ml.core.imports")
+    guide = (ROOT / "docs/how-to/add-a-gate-or-rule.md").read_text()
+    (diff,) = re.findall(r"^```diff\n(.*?)^```", guide, re.M | re.S)
+    (folder / "guide.diff").write_text(diff)
+    shell(folder, "git apply -C1 guide.diff && rm guide.diff && git add policies")
+    assert " 0 errors" in shell(folder, ".venv/bin/ruff check . && .venv/bin/ml check")
+
+    def edited(name: str, old: str, new: str, command: str, code: int) -> str:
+        """What the command prints after an edit, which is undone."""
+        file = folder / name
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+        printed = shell(folder, command, code=code)
+        file.write_text(text)
+        return printed
+
+    check, own = ".venv/bin/ml check", "policies/own"
+    job = f"{PROJECT}/jobs/train.yml"
+    printed = edited(job, "timeout: 1800", "timeout: 90000", check, 2)
+    assert f"[job-timeout]: {job}:" in printed
+    gates = "policies/promotion/gates.yml"
+    assert "max_seconds" in edited(gates, "    max_seconds: 3600\n", "", check, 2)
+    printed = edited(f"{own}/log_cap.py", "<= 10:", "<= 0.001:", ".venv/bin/infra preview dev", 3)
+    assert "log-cap" in printed
+    printed = edited(f"{own}/job_timeout.py", "seconds > ", "1 / 0 > ", check, 2)
+    assert "error[plug-in-failed]" in printed and f"{own}/job_timeout.py:13" in printed
+    printed = edited(f"{own}/training_time.py", '"training-time"', '"quality"', check, 2)
+    assert "error[plug-in-name-taken]" in printed
+    bind = (folder / ".venv/bin/ml").read_text().splitlines()[1]
+    show = "from policies.promotion.engine import RULES; print([*RULES][-2:])"
+    assert "['sign-off', 'training-time']" in shell(
+        folder, f".venv/bin/python -P -c {shlex.quote(f'{bind}; {show}')}"
+    )
 
 
 # The lines of docs/fork.md.

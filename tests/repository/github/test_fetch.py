@@ -69,7 +69,7 @@ def test_no_repository_is_fetched(entry: str, clone: Path) -> None:
     }
     commit = requested(clone, entry.format(**ids) + "\n")
     with pytest.raises(Refused, match="name-not-allowed"):
-        fetch(PULL, commit, clone / ".local/pull-request")
+        fetch(clone, PULL, commit, clone / ".local/pull-request")
     assert not (clone / ".local").exists()
 
 
@@ -92,7 +92,7 @@ def test_what_is_fetched_is_what_was_read(attributes: str, text: str, clone: Pat
     lines = (f"100644 blob {blob}\t{name}\n" for blob, name in zip(ids, names, strict=True))
     commit = requested(clone, "".join(lines))
     with pytest.raises(Refused, match=r"content-mismatch.*projects/a\.py"):
-        fetch(PULL, commit, clone / ".local/pull-request")
+        fetch(clone, PULL, commit, clone / ".local/pull-request")
 
 
 def test_files_are_fetched_as_they_are(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_files_are_fetched_as_they_are(clone: Path, monkeypatch: pytest.MonkeyPa
     words = git(origin, "mktree", text=f"120000 blob {blob}\tlink\n")
     commit = requested(clone, f"100644 blob {blob}\ta.txt\n040000 tree {words}\twords\n")
     to = clone / ".local/pull-request"
-    fetch(PULL, commit, to)
+    fetch(clone, PULL, commit, to)
     link = to / "ml/projects/words/link"
     assert not link.is_symlink() and link.read_text() == "../../.."
     assert git(to, "rev-parse", "HEAD") == commit
@@ -133,7 +133,7 @@ def test_what_unfolds_to_too_much_is_not_fetched(clone: Path) -> None:
         blob = git(origin, "hash-object", "-w", "zeros")
         entries = "".join(f"100644 blob {blob}\tz{at:05}.bin\n" for at in range(names))
         with pytest.raises(Refused, match=rf"(?s)too-large.*{expected}"):
-            fetch(PULL, requested(clone, entries), clone / ".local/pull-request")
+            fetch(clone, PULL, requested(clone, entries), clone / ".local/pull-request")
     assert not (clone / ".local").exists()
     assert sum(file.stat().st_size for file in (clone / ".git").rglob("*")) < 4 << 20
 
@@ -146,7 +146,7 @@ def test_folders_in_folders_are_counted_and_not_listed(clone: Path) -> None:
     for levels, wide, expected in ((10, 10, "in 10,000,000,001 files"), (200, 1, "folders deep")):
         entries = f"040000 tree {nested(origin, blob, levels, wide)}\twords\n"
         with pytest.raises(Refused, match=rf"too-large.*{expected}"):
-            fetch(PULL, requested(clone, entries), clone / ".local/pull-request")
+            fetch(clone, PULL, requested(clone, entries), clone / ".local/pull-request")
     assert time.monotonic() - started < 60
     assert not (clone / ".local").exists()
 
@@ -179,7 +179,7 @@ def test_a_commit_is_measured_as_it_is_checked_out(clone: Path) -> None:
 def test_another_commit_is_not_fetched(commit: str, clone: Path) -> None:
     requested(clone, "")
     with pytest.raises(Refused, match="no-commit"):
-        fetch(PULL, commit, clone / ".local/pull-request")
+        fetch(clone, PULL, commit, clone / ".local/pull-request")
 
 
 @pytest.mark.parametrize("cleaned", [False, True], ids=["there", "cleaned"])
@@ -187,11 +187,11 @@ def test_another_fetch_on_the_same_machine(cleaned: bool, clone: Path) -> None:
     """A runner of one's own keeps the clone, and removes ignored files between two jobs."""
     to, blob = clone / ".local/pull-request", git(clone, "hash-object", "-w", "pyproject.toml")
     git(clone.parent / "origin", "hash-object", "-w", "pyproject.toml")
-    fetch(PULL, requested(clone, f"100644 blob {blob}\told.txt\n"), to)
+    fetch(clone, PULL, requested(clone, f"100644 blob {blob}\told.txt\n"), to)
     if cleaned:
         shutil.rmtree(clone / ".local")
     commit = requested(clone, f"100644 blob {blob}\tnew.txt\n")
-    fetch(PULL, commit, to)
+    fetch(clone, PULL, commit, to)
     assert git(to, "rev-parse", "HEAD") == commit
     assert [path.name for path in (to / "ml/projects").iterdir()] == ["new.txt"]
 
@@ -201,7 +201,7 @@ def test_a_folder_of_somebody_is_not_replaced(clone: Path) -> None:
     to.mkdir(parents=True)
     (to / "mine.txt").touch()
     with pytest.raises(Refused, match="already exists"):
-        fetch(PULL, requested(clone, ""), to)
+        fetch(clone, PULL, requested(clone, ""), to)
     assert (to / "mine.txt").exists()
 
 
@@ -223,8 +223,8 @@ def test_a_path_that_no_disk_holds_is_not_fetched(
     for _ in range(depth):
         tree = git(origin, "mktree", text=f"040000 tree {tree}\t{name}\n")
     with pytest.raises(Refused, match=code):
-        fetch(PULL, requested(clone, f"040000 tree {tree}\td\n"), to)
+        fetch(clone, PULL, requested(clone, f"040000 tree {tree}\td\n"), to)
     assert not to.exists()
     blob = git(origin, "rev-parse", "HEAD:ml/train.py")
-    fetch(PULL, requested(clone, f"100644 blob {blob}\tx.py\n"), to)
+    fetch(clone, PULL, requested(clone, f"100644 blob {blob}\tx.py\n"), to)
     assert (to / "ml/projects/x.py").is_file()

@@ -40,7 +40,7 @@ CLOUD = "StandInCloud"
 IDLE = "idle"
 # A workspace whose name begins so is a feature store.
 FEATURES = "fs"
-COMPUTES = ("cpu-cluster", "cpu-large", "gpu-cluster", "gpu-spot")
+COMPUTES = ("cpu-cluster", "cpu-large", "gpu-cluster", "gpu-infiniband", "gpu-spot")
 # docs concept-endpoints… and SDK `RunHistoryConstants.TERMINAL_STATUSES`.
 ENDED = frozenset({"Completed", "Failed", "Canceled"})
 _COUNTED = re.compile("[1-9][0-9]*")
@@ -516,6 +516,20 @@ class Workspace:
         if status == "Failed":
             body["error"] = {"error": {"code": "UserError", "message": _failure(each)}}
         return Answer(200, body)
+
+    @route("GET", "/history/v1.0{ws}/runs/(?P<name>[^/]+)/serviceinstances/(?P<node>[0-9]+)")
+    def _service_instances(self, request: Request, match: re.Match[str]) -> Answer:
+        """SDK `JobOperations.show_services`: what the spec asked for, with an address on a node."""
+        each = self._tracked(match["name"], "UserError")
+        instances = {
+            name: {
+                "type": service["jobServiceType"],
+                "status": "Running",
+                "endpoint": f"https://{name}-<nodeIndex>.example.org",
+            }
+            for name, service in (each.job.properties.get("services") or {}).items()
+        }
+        return Answer(200, {"instances": instances})
 
     @route("GET", "/logs{ws}/runs/(?P<name>[^/]+)/(?:user_logs|azureml-logs)/(?P<file>[^/]+)")
     def _log_file(self, request: Request, match: re.Match[str]) -> Answer:

@@ -36,7 +36,8 @@ class Execution:
 
     It is a `Task` (see `ml.backends.local.execution.pipeline`). `sampled` are a trial's
     hyperparameters, `parent` is its sweep's run id, `time_limit` the field that set its timeout,
-    and `former` are attempts at the same trial or step that were cut off. The log is copied to
+    and `former` are attempts at the same trial or step that were cut off. A job that was `stopped`
+    starts again in its folder, as a spot node does after an eviction. The log is copied to
     `echo` while it is written, and `watch` is told of new metrics.
     """
 
@@ -48,6 +49,7 @@ class Execution:
     parent: str | None = None
     time_limit: str = "timeout"
     former: tuple[Run, ...] = ()
+    stopped: Run | None = None
     echo: TextIO | None = None
     watch: Watch | None = None
     ended_by: str = field(init=False, default="")
@@ -69,18 +71,21 @@ class Execution:
         literals = {k: i.value for k, i in self.plan.inputs.items() if i.is_literal}
         command, own, outputs = self._resolved()
         self._lineage = self.session.lineage | {"parent": self.parent}
-        (self.folder / "logs").mkdir(parents=True)
+        (self.folder / "logs").mkdir(parents=True, exist_ok=self.stopped is not None)
         self._tail = Tail(self.log, self.echo)
-        self.run = lifecycle.start(
-            self.session.tracking,
-            self.plan,
-            self.folder,
-            self.name,
-            self._lineage,
-            literals | process_environment.literals(self.sampled),
-            outputs,
-            self.former,
-        )
+        if self.stopped:
+            self.run = lifecycle.reopen(self.session.tracking, self.stopped, self._lineage, outputs)
+        else:
+            self.run = lifecycle.start(
+                self.session.tracking,
+                self.plan,
+                self.folder,
+                self.name,
+                self._lineage,
+                literals | process_environment.literals(self.sampled),
+                outputs,
+                self.former,
+            )
         self._began = self._looked_at = time.monotonic()
         try:
             self._launch(command, own)
@@ -105,11 +110,13 @@ class Execution:
         place = self.plan.places.get("command", self.plan.place)
         command = resolve_command(self.plan.command, inputs, outputs, sampled, place)
         variables = self.plan.environment_variables
-        own = resolve_variables(variables, self.plan.command, inputs, outputs, place)
+        own = resolve_variables(variables, inputs, outputs, place)
         return command, own, outputs
 
     def _launch(self, command: str, own: Mapping[str, str]) -> None:
-        files.lay_out(self.plan, self.folder, self.session.snapshot)
+        files.take_over(self.plan, [attempt.folder for attempt in self.former], self.folder)
+        lay_out = spot.lay_out_again if self.stopped else files.lay_out
+        lay_out(self.plan, self.folder, self.session.snapshot)
         self._mounted = files.states(files.mounted(self.plan))
         evictions, start = self.session.evictions, partial(self._start, command, own)
         node = distribution.elastic_node(self.plan)

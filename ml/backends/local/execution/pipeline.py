@@ -87,7 +87,7 @@ def start_task(
     former: tuple[Run, ...] = (),
     echo: TextIO | None = None,
 ) -> Task:
-    """Start the plan in its folder; a sweep or pipeline that was `stopped` there continues.
+    """Start the plan in its folder; a run that was `stopped` there continues.
 
     A step has a `name` and the run id of its `parent`, and may have `former` attempts.
     """
@@ -108,6 +108,7 @@ def start_task(
         name,
         parent=parent,
         former=former,
+        stopped=stopped,
         echo=echo,
         watch=watch_metrics,
     )

@@ -1,8 +1,9 @@
-"""Resuming sweeps and pipelines that a kill, an interruption or a full disk stopped.
+"""Resuming runs that a kill, an interruption or a full disk stopped.
 
-The plan is the saved one and the run is the same run, in MLflow too. Parts that had ended are kept;
-a part that was cut off runs again under its name with its values, and its first attempt is set
-aside: kept, and counted nowhere.
+The plan is the saved one and the run is the same run, in MLflow too. A command starts again in its
+folder, as on a spot node. Parts that had ended are kept; a part that was cut off runs again under
+its name with its values and finds its mounted outputs; the rest of its first attempt is set aside:
+kept, and counted nowhere.
 """
 
 from __future__ import annotations
@@ -29,15 +30,12 @@ from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import Event, Run, Watch, unwatched
 from ml.core import faults, home
 from ml.core.errors import Problem, Refused
-from ml.specs.plan.plans import PipelinePlan, SweepPlan
+from ml.specs.plan.plans import CommandPlan, PipelinePlan, SweepPlan
 
 
-def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
+def plan_of(run: Run, timeout_s: float | None = None) -> saved_plan.Lowered:
     """See `ml.backends.base.Resumption`."""
     jobs.demand_its_own(run, "resume", "is resumed")
-    if not any((run.folder / parts).is_dir() for parts in records.PARTS.values()):
-        found = f"{run.name} is a command job, which cannot be resumed"
-        raise Refused(Problem("not-resumable", found, "a sweep or a pipeline", "run it again"))
     process = jobs.executor(run.name)
     if process is not None or jobs.is_alive(run.name):
         raise Refused(_still_runs(run.name, process))
@@ -132,7 +130,7 @@ def _held(name: str) -> Iterator[float | None]:
         raise Refused(_still_runs(name, held.executor)) from None
 
 
-def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> SweepPlan | PipelinePlan:
+def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> saved_plan.Lowered:
     plan = saved.plan
     if run.status == "Completed":
         return plan
@@ -146,7 +144,7 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> SweepPlan | Pi
         return plan
     if not isinstance(plan, SweepPlan):
         raise Refused(
-            Problem("no-timeout", f"{run.name} is a pipeline", "a sweep", "leave --timeout out")
+            Problem("no-timeout", f"{run.name} is no sweep", "a sweep", "leave --timeout out")
         )
     if timeout_s <= run.active_s:
         found = f"--timeout {timeout_s:g}: the attempts so far ran for {run.active_s:.0f} s"
@@ -160,8 +158,9 @@ def _lineage(saved: SavedPlan) -> dict[str, Any]:
     plan = saved.plan
     if isinstance(plan, PipelinePlan):
         return lineage.of_pipeline(plan, None, saved.code)
-    origin = lineage.of(plan.trial, None, saved.code[plan.trial.code])
-    return lineage.of_sweep(plan, origin)
+    command = plan if isinstance(plan, CommandPlan) else plan.trial
+    origin = lineage.of(command, None, saved.code[command.code])
+    return origin if isinstance(plan, CommandPlan) else lineage.of_sweep(plan, origin)
 
 
 def _still_runs(name: str, process: int | None) -> Problem:
@@ -178,6 +177,6 @@ def _ended_by_itself(run: Run) -> Problem:
     return Problem(
         "not-interrupted",
         f"{run.name} is {run.status}, and was not interrupted{why}",
-        "a sweep or a pipeline that was killed, interrupted, or failed because of this machine",
+        "a run that was killed, interrupted, or failed because of this machine",
         "fix the failure, then run the spec again: completed steps of a pipeline are reused",
     )

@@ -1,7 +1,7 @@
-"""`plan.json`: the plan with which a sweep or a pipeline was started, saved before anything else.
+"""`plan.json`: the plan with which a run was started, saved before anything else.
 
 A run is resumed with this plan, whatever became of the spec since, and only with the code and the
-data with which it was started.
+data with which it was started. A command's data is not compared: it would be read at every start.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from ml.specs.plan.plans import (
     supplied_inputs,
 )
 
+# What runs here: an AutoML job as a sweep.
+Lowered = CommandPlan | SweepPlan | PipelinePlan
 # The number of changed packages that are named.
 _NAMED = 5
 
@@ -51,7 +53,7 @@ class SavedPlan:
     those of this interpreter when the run was started.
     """
 
-    plan: SweepPlan | PipelinePlan
+    plan: Lowered
     code: Mapping[Path | None, dict[str, Any]]
     data: tuple[Data, ...]
     isolated: bool = False
@@ -110,7 +112,7 @@ class SavedPlan:
 
 def save(
     folder: Path,
-    plan: SweepPlan | PipelinePlan,
+    plan: Lowered,
     code: Mapping[Path | None, dict[str, Any]],
     digest: Callable[[Path], str] = assets.digest,
     isolated: bool = False,
@@ -119,7 +121,7 @@ def save(
     data = [
         {"field": field, "path": str(source.path), "digest": digest(source.path)}
         for field, source in supplied_inputs(plan)
-        if source.path is not None and not source.is_literal
+        if source.path is not None and not source.is_literal and not isinstance(plan, CommandPlan)
     ]
     codes = [
         {"folder": str(path) if path else None, "code": origin} for path, origin in code.items()
@@ -133,11 +135,8 @@ def read(folder: Path) -> SavedPlan:
     """The saved plan of a job folder. Raises Refused when there is none or it cannot be read."""
     try:
         document = json.loads((folder / PLAN).read_text())
-        plan = from_json(document["plan"])
-        if isinstance(plan, CommandPlan):
-            raise ValueError("it is a command's")
         return SavedPlan(
-            plan,
+            from_json(document["plan"]),
             {_path(of["folder"]): of["code"] for of in document["code"]},
             tuple(Data(of["field"], Path(of["path"]), of["digest"]) for of in document["data"]),
             bool(document.get("isolated")),
@@ -203,13 +202,13 @@ def to_json(value: Any) -> Any:
     }
 
 
-def from_json(data: Any) -> CommandPlan | SweepPlan | PipelinePlan:
+def from_json(data: Any) -> Lowered:
     """The plan that `to_json` wrote. ValueError when it has another format."""
     try:
         decoded = _value(data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a plan of this version: {error}") from error
-    if not isinstance(decoded, CommandPlan | SweepPlan | PipelinePlan):
+    if not isinstance(decoded, Lowered):
         raise ValueError("this is not a plan")
     return decoded
 

@@ -19,9 +19,7 @@ from ml.core.imports import demand_packages_alone
 from ml.specs.assets import assets
 from ml.specs.plan.plans import (
     CommandPlan,
-    PipelinePlan,
     Plan,
-    SweepPlan,
     commands,
     supplied_inputs,
 )
@@ -90,7 +88,7 @@ class Preparation:
             self.tracking, self.pool, snapshot, origin, threads, interpreter, self.evictions
         )
 
-    def keep(self, folder: Path, plan: SweepPlan | PipelinePlan) -> None:
+    def keep(self, folder: Path, plan: saved_plan.Lowered) -> None:
         """Save the plan with which a run is started, so that it can be resumed."""
         for command in commands(plan):
             interpreter = self.interpreters.get(command.environment, HERE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import time
@@ -38,7 +39,7 @@ SWEEP_TIMEOUT = "sweep_timeout"
 # the reason for ending a trial that would use it; when so many trials have failed and none has not,
 # the others would fail too.
 KEPT_BACK, TIME_OF_ENSEMBLES, HOPELESS = 0.15, "time_of_ensembles", 3
-# Trials that an ensemble is chosen of: the best ones.
+# Trials that an ensemble is chosen of: the best ones, and the best of each other family.
 MEMBERS = 20
 
 
@@ -207,7 +208,12 @@ class Sweep:
         models = [str(run.parameters.get("model")) for run in self._trials.runs]
         waiting = [name for name in names if not any(name in of for of in models)]
         trials = [run for run in self._trials.ranked if not self._is_ensemble(run)]
-        return (waiting[0], trials[:MEMBERS]) if waiting and len(trials) > 1 else None
+        if not waiting or len(trials) < 2:
+            return None
+        families = [_family(run) for run in trials]
+        is_best = [family not in families[:at] for at, family in enumerate(families)]
+        members = [run for at, run in enumerate(trials) if at < MEMBERS or is_best[at]]
+        return waiting[0], members
 
     def _ensemble(self) -> Sample | None:
         """The next ensemble: those come last, when every other trial has ended."""
@@ -298,3 +304,8 @@ class Sweep:
         if self.run.best is None:
             return "Failed", outcome.nothing_to_rank(self._plan, self._trials.runs)
         return "Completed", None
+
+
+def _family(run: Run) -> str:
+    """The family of an AutoML trial's model."""
+    return str(json.loads(str(run.parameters["model"]))["family"])

@@ -33,8 +33,6 @@ _NOUNS = (
 
 # A process that asks whether a run is alive holds its lock for some microseconds.
 _PATIENCE_S = 1.0
-# The runs that this process has started or resumed.
-worked_on: set[str] = set()
 
 
 class Held(Exception):
@@ -77,7 +75,6 @@ def hold(name: str) -> Iterator[float | None]:
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
-        worked_on.add(name)
         yield sign
         path.unlink(missing_ok=True)
 

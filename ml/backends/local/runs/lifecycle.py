@@ -1,8 +1,8 @@
 """A run from its start to its end, in MLflow and in its record; and again, when it was cut off.
 
 Commands, sweeps and pipelines start and finish their runs here. What a killed executor left open
-is closed for it. A sweep or a pipeline can be reopened; a trial or step that was cut off is set
-aside and runs again.
+is closed for it. A run can be reopened; a trial or step that was cut off is set aside and runs
+again.
 """
 
 from __future__ import annotations
@@ -119,14 +119,19 @@ def close_parts(tracking: Tracking, name: str, last_sign: float | None) -> None:
             records.write(_closed(run, ended), records.lineage(run.folder))
 
 
-def reopen(tracking: Tracking, run: Run, origin: Mapping[str, Any]) -> Run:
-    """Let a closed sweep or pipeline be Running again; the pause is recorded."""
+def reopen(
+    tracking: Tracking,
+    run: Run,
+    origin: Mapping[str, Any],
+    outputs: Mapping[str, Path] | None = None,
+) -> Run:
+    """Let a closed run be Running again; the pause is recorded. A command has `outputs` at once."""
     now = time.time()
     why = run.ended_by or (run.error.code if run.error else "")
     pauses = (*run.pauses, Pause(run.ended or run.started, now, why))
     tracking.reopen(run.id, {"resumed": str(len(pauses))})
     again = Run(run.id, run.name, "Running", run.experiment, run.folder, run.started)
-    again = replace(again, parameters=run.parameters, pauses=pauses)
+    again = replace(again, parameters=run.parameters, pauses=pauses, outputs=outputs or {})
     records.write(again, origin)
     return again
 
@@ -142,9 +147,7 @@ def _closed(run: Run, ended: float) -> Run:
         error=Problem(
             EXECUTOR_GONE,
             f"the program that ran {run.name} was killed before it could close the run",
-            hint=f"ml runs resume {run.name}"
-            if run.trials or run.steps
-            else "run the spec again; logs and outputs are kept",
+            hint=f"ml runs resume {run.folder.relative_to(home.jobs()).parts[0]}",
         ),
     )
 

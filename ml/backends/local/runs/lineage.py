@@ -58,7 +58,7 @@ def of_sweep(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
         **labels(plan),
         "spec": str(plan.place),
         "sampling": {
-            **{"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
+            **{"algorithm": plan.hints.sampler or plan.algorithm, "rule": plan.rule, "seed": seed},
             **({"hints": plan.hints.file} if plan.hints else {}),
         },
         "objective": {"primary_metric": plan.primary_metric, "goal": plan.goal},

@@ -19,6 +19,7 @@ from ml.backends.runs import (
     LineageNode,
     LineageOutput,
     Run,
+    Service,
     TrackingUnavailable,
     latest,
 )
@@ -129,6 +130,9 @@ class LocalRuns:
         files = sorted((run.folder / "logs").glob("*_*.txt"))
         ranks = {path: path.stem.removeprefix("rank_") for path in files}
         return {"0" if rank == "std_log" else rank: path for path, rank in ranks.items()}
+
+    def services(self, run: Run) -> Sequence[Service]:
+        return ()  # this machine starts none: `ml run` says so when a spec asks for one
 
     def artifacts(self, run: Run) -> Path | None:
         place = reader.artifacts(run.id)

@@ -19,13 +19,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ml.core import git, repository
+from ml.core import repository
 from ml.core.errors import Exit, Problem, Refused, as_program
-from ml.reports.json_values import Value
 from ml.reports.pull_requests.checks import (
     MARKER,
     MAX_LENGTH,
@@ -39,11 +37,8 @@ from ml.reports.pull_requests.checks import (
 from ml.repository.affected.projects import (
     BAD_NAME,
     Affected,
-    affected,
-    is_document,
     of_pull_request,
 )
-from ml.repository.forks import links
 from ml.repository.github.api import AUTHOR, MAIN, GitHub
 
 CHECK, TRAIN = ".github/workflows/check.yml", ".github/workflows/train.yml"
@@ -54,18 +49,6 @@ REQUESTED, TRAINED = ("train-request",), ("train-results",)
 _OF_CHECKS, _REQUEST, _RESULTS = (
     re.compile(rf"({names})\.json") for names in ("smoke|infra", "request", "train")
 )
-# The step of the checks → the command that is the same here, and the file that it leaves.
-_TRAINING = "training"
-_COMMANDS = {
-    "lint, types and specs": ("make lint", "lint.json"),
-    "a small run of the projects": ("make smoke", "smoke.json"),
-    "infrastructure, policies and cost": ("make preview", "infra.json"),
-    "tests of what is affected": ("make affected-tests", "affected-tests.json"),
-    "every test": ("make test", "test.json"),
-    _TRAINING: ("make train", "train.json"),
-}
-# The number of a run that GitHub has not made.
-_PREVIEW = 1
 # How often a comment may change between being read and being written.
 ATTEMPTS = 3
 # Bytes of an artifact and of a document, entries of an artifact.
@@ -75,10 +58,10 @@ UNREADABLE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RecursionErr
 _SHA = re.compile(r"[0-9a-f]{40}")
 
 
-def post(github: GitHub, run_id: int, author: str = AUTHOR, root: Path | None = None) -> str:
+def post(github: GitHub, root: Path, run_id: int) -> str:
     """Create or update the comment about a run of the checks or of a training; what was done.
 
-    Each shows what the other has shown. `root` has the default branch, by default this repository.
+    Each shows what the other has shown. `root` is the repository, with the default branch.
     Nothing is posted for a run of another workflow or event, for a pull request that is closed,
     cannot be told apart, is not for the default branch, or has commits newer than those checked,
     and where a newer run was posted before.
@@ -103,15 +86,13 @@ def post(github: GitHub, run_id: int, author: str = AUTHOR, root: Path | None = 
     else:
         return f"run {run_id} is not of {CHECK} for a pull request: nothing is posted"
     number = int(pull["number"])
-    own = _own_comments(github, number, author)
+    own = _own_comments(github, number)
     for _ in range(ATTEMPTS):
         shown, trained = _shown(github, pull, own)
         if (checks and shown > checks) or (training and trained > training):
             return f"pull request {number}: the comment shows a newer run"
-        body = _body(
-            github, root or repository.root(), number, checks or shown, training or trained
-        )
-        read, own = own, _own_comments(github, number, author)
+        body = _body(github, root, number, checks or shown, training or trained)
+        read, own = own, _own_comments(github, number)
         if read == own:
             return _publish(github, number, own, body)
     found = f"the comment of pull request {number} changed {ATTEMPTS} times while it was written"
@@ -363,81 +344,13 @@ def _documents(content: bytes, allowed: re.Pattern[str]) -> Iterator[tuple[str, 
                 yield match[1], json.loads(text)
 
 
-def preview(root: Path, base: str, results: Path) -> str:
-    """The comment that a pull request of this work tree for `base` would get, by the results of the
-    checks that lie in the folder `results`; nobody is asked, and no network is used.
-
-    What has no result, or one that is older than a file of the tree, counts as not run: the comment
-    says so, and which command has it. Raises Refused as `affected`.
-    """
-    touched = affected(root, base)
-    change = change_of(touched)
-    commit = git.run(root, "rev-parse", "HEAD").strip()
-    notes = ["a preview: GitHub has run nothing yet, and the results are those of this machine"]
-    if git.run(root, "status", "--porcelain").strip():
-        notes.append("files that are not committed count here, and are in no pull request")
-    newest = _newest(root)
-    documents: dict[str, object] = {}
-    passed: dict[str, bool] = {"affected": True, "links": not any(links.problems(root))}
-    for step, (command, name) in _COMMANDS.items():
-        try:
-            if (results / name).stat().st_mtime < newest:
-                continue
-            content = json.loads((results / name).read_text(encoding="utf-8") or "null")
-        except FileNotFoundError:
-            continue
-        except UNREADABLE as error:
-            notes.append(f"{name} cannot be read: {str(error)[:200]}; {command} writes it")
-            continue
-        passed[step] = _is_success(Value(content))
-        documents[Path(name).stem] = content
-    for job, step in change.needed:
-        if step not in passed:
-            notes.append(f"no result of {job}, “{step}”, for these files: run {_COMMANDS[step][0]}")
-    jobs = [
-        Job(
-            job,
-            "success" if all(passed[step] for _, step in steps) else "failure",
-            tuple(step for _, step in steps if not passed[step]),
-            tuple(step for _, step in steps if passed[step]),
-        )
-        for job, of in groupby(change.needed, lambda needed: needed[0])
-        if (steps := [each for each in of if each[1] in passed])
-    ]
-    ended = all(passed.get(step) for _, step in change.needed)
-    jobs.append(Job("required", "success" if ended else "skipped"))
-    run = Run(_PREVIEW, commit, "success" if ended else "failure", "", (*jobs,), change)
-    training = None
-    if "train" in documents:
-        conclusion = "success" if passed[_TRAINING] else "failure"
-        training = Training(_PREVIEW, commit, conclusion, "", "this machine")
-    return comment_of(run, documents, notes, training=training)
-
-
-def _newest(root: Path) -> float:
-    """When a file of the tree was changed last, documents aside."""
-    words = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
-    names = git.run(root, *words).split("\0")
-    files = (root / name for name in names if name and not is_document(name))
-    return max((file.lstat().st_mtime for file in files if file.is_file()), default=0.0)
-
-
-def _is_success(result: Value) -> bool:
-    """Whether a document of a check is of one that succeeded; the empty one of a stopped is not."""
-    if not isinstance(result.json, list) or not all(isinstance(of, dict) for of in result.json):
-        return False
-    bad = ("refused", "problems", "error")
-    status = {each["status"].string or "none" for each in result}
-    return status <= {"Completed", "none"} and not any(each[key] for each in result for key in bad)
-
-
-def _own_comments(github: GitHub, number: int, author: str) -> dict[int, str]:
+def _own_comments(github: GitHub, number: int) -> dict[int, str]:
     """The author's comments that begin with the marker, by their ids."""
     return {
         int(comment["id"]): str(comment.get("body") or "").replace("\r\n", "\n")
         for comment in github.pages(f"issues/{number}/comments")
         # The account of a comment may have been deleted.
-        if (comment.get("user") or {}).get("login") == author
+        if (comment.get("user") or {}).get("login") == AUTHOR
         and str(comment.get("body") or "").splitlines()[:1] == [MARKER]
     }
 
@@ -463,12 +376,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """`python -m ml.repository.github.pull_requests.posting`, whose one package is PyYAML."""
     parser = argparse.ArgumentParser(prog="posting", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--run", required=True, help="The id of the run.")
-    parser.add_argument("--author", default=AUTHOR, help="Whose comment is updated.")
     options = parser.parse_args(argv)
     if not re.fullmatch(r"\d{1,18}", options.run, re.ASCII):
         expected, hint = "the number of a run", "it is in the address of its page"
         raise Refused(Problem("no-such-run", f"--run {options.run}", expected, hint))
-    print(post(GitHub.of_workflow(), int(options.run), options.author))
+    print(post(GitHub.of_workflow(), repository.root(), int(options.run)))
 
 
 if __name__ == "__main__":

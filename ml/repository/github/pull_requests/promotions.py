@@ -129,21 +129,21 @@ def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
     return project, environment, version
 
 
-def _open(names: Sequence[str]) -> None:
+def _open(root: Path, names: Sequence[str]) -> None:
     """Keep the pull requests of what the jobs of this run promote, one for each project."""
     app = GitHub.of_workflow()
     own = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
     problems: list[Problem] = []
     for name in names:
         try:
-            print(f"{name}: {_kept(app, own, name)}")
+            print(f"{name}: {_kept(app, own, root, name)}")
         except Refused as refused:
             problems += refused.problems
     if problems:
         raise Refused(*problems, exit_code=Exit.RUN_FAILED)
 
 
-def _kept(app: GitHub, own: GitHub, name: str) -> str:
+def _kept(app: GitHub, own: GitHub, root: Path, name: str) -> str:
     """What became of a project's promotion, which a job of this run wrote down."""
     run = int(os.environ["GITHUB_RUN_ID"])
     job = f"evidence ({name})"
@@ -157,7 +157,7 @@ def _kept(app: GitHub, own: GitHub, name: str) -> str:
         raise Refused(Problem("no-promotion", f"the promotion of {name} has another project", name))
     if not document.get("files"):
         return f"{document.get('outcome')}, no pull request"
-    return keep(app, repository.root(), document)
+    return keep(app, root, document)
 
 
 def _bring(project: str, to: Path) -> None:
@@ -242,11 +242,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         bringing = commands.add_parser(name)
         bringing.add_argument("--project", required=name == "trained", default="")
         bringing.add_argument("--save", required=True, type=Path, help="A file for it.")
-    options = parser.parse_args(argv)
+    options, root = parser.parse_args(argv), repository.root()
     if options.command == "trained":
         _bring(options.project, options.save)
     elif options.command == "unfinished":
-        results = unfinished(GitHub.of_workflow(), repository.root(), options.project)
+        results = unfinished(GitHub.of_workflow(), root, options.project)
         files.replace(options.save, json.dumps(results))
         print(f"not ended: {', '.join(str(each['project']) for each in results) or 'none'}")
     elif options.command == "continue":
@@ -255,10 +255,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         command = f"make {options.document.stem}"
         print(promotion.summary(read_results(options.document, command)))
     elif options.command == "open":
-        _open(options.projects)
+        _open(root, options.projects)
     else:
         workflow = options.not_trained_by
-        root = repository.root()
         since = deployed(GitHub.of_workflow(), root, workflow) if workflow else ""
         names = projects(root, since)
         print(json.dumps(names))

@@ -71,7 +71,7 @@ def _refused(found: str, expected: str, hint: str = "") -> Refused:
     return Refused(Problem("not-trained", found, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
-def fetch(number: int, commit: str, to: Path) -> None:
+def fetch(root: Path, number: int, commit: str, to: Path) -> None:
     """Put the files of a pull request's commit into a folder, links as texts; run nothing of them.
 
     What an earlier fetch put there is replaced.
@@ -80,7 +80,7 @@ def fetch(number: int, commit: str, to: Path) -> None:
     writes far more than main, or a name that runs or that git reads (`layout`; this work tree says
     which are the team's own), and where its attributes have git write other bytes than it has.
     """
-    root, remote = repository.root(), f"refs/pull/{number}/head"
+    remote = f"refs/pull/{number}/head"
     if _SHA.fullmatch(commit):
         # A pack stays one: its objects may be many times as large as what changes between them.
         packed = {"fetch.unpackLimit": "1"}
@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     fetching.add_argument("--to", required=True, type=Path)
     options = parser.parse_args(argv)
     if options.command == "fetch":
-        fetch(options.pull, options.commit, options.to)
+        fetch(repository.root(), options.pull, options.commit, options.to)
         return
     event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
     request = ask(GitHub.of_workflow(), event)

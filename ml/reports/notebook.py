@@ -1,0 +1,151 @@
+"""A run in Jupyter: its status, duration and metrics, and those of its trials and steps.
+
+from ml.reports.notebook import run
+run("calm_river_03").watch()
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from markupsafe import Markup
+
+from ml.backends.base import Backend
+from ml.backends.choice import open_backend
+from ml.backends.runs import OPEN, Patience, Run, TrackingUnavailable
+from ml.core.errors import Refused
+from ml.core.terminal import printable
+from ml.reports.formatting import duration, headline, number
+from ml.reports.markup import tag
+
+# The most children, and the most metrics of the run and of a child: a sweep may have a thousand.
+CHILDREN, METRICS, METRICS_OF_CHILD = 50, 20, 3
+# Seconds between two updates, unless the backend is polled less often: a table that a person reads.
+UPDATE_S = 1.0
+
+
+def run(name: str = "latest", on: str = "local") -> RunView:
+    """The run with that name or id, shown as a table when it is the last value of a cell.
+
+    `on` is the backend, as `--on` names it. Raises Refused for an unknown run or backend.
+    """
+    backend = open_backend(on)
+    return RunView(backend, backend.runs.find(name))
+
+
+class RunView:
+    """A run as Jupyter shows it; a run that has not ended is read again each time."""
+
+    def __init__(self, backend: Backend, run: Run) -> None:
+        self._backend, self.run = backend, run
+        entry = backend.runs.entry(run)
+        self._kind, self._page = entry.kind, str(entry.lineage.get("studio") or "")
+        self._primary = entry.objective[0] if entry.objective else ""
+
+    def watch(self) -> None:
+        """Show the run and update the table in place until the run ends.
+
+        An interrupt of the kernel ends the watching; the run goes on. Needs IPython, which every
+        Jupyter kernel has. Raises ModuleNotFoundError without it, and Refused when the run can no
+        longer be read.
+        """
+        from IPython.display import display
+
+        store, name = self._backend.runs, self.run.name
+        again = f'run("{name}", on="{self._backend.name}").watch()'
+        patience = Patience(store, name, again, lambda line: print(line, file=sys.stderr))
+        self.run = store.find(self.run.id or name)
+        handle = display(self._contents(), raw=True, display_id=True)
+        while self.run.status in OPEN:
+            time.sleep(max(store.poll_s, UPDATE_S))
+            try:
+                self.run = store.find(self.run.id or name)
+            except Refused as refused:
+                patience.endure(refused)
+                continue
+            patience.seen()
+            handle.update(self._contents(), raw=True)
+
+    def __repr__(self) -> str:
+        return printable(f"{self.run.name}: {self.run.status}, {duration(self.run.active_s)}")
+
+    def _repr_html_(self) -> str:
+        if self.run.status in OPEN:
+            self.run = self._backend.runs.find(self.run.id or self.run.name)
+        return self._html()
+
+    def _contents(self) -> dict[str, str]:
+        """The run by MIME type, as IPython displays it."""
+        return {"text/html": self._html(), "text/plain": repr(self)}
+
+    def _html(self) -> str:
+        run = self.run
+        rows = [_row("status", _outcome(run)), _row("took", duration(run.active_s))]
+        rows += [_row("error", f"{run.error.code}: {headline(run.error)}")] if run.error else []
+        if self._page.startswith("https://"):
+            # The page may not reach the notebook through the window that it was opened from.
+            link = tag("a", self._page, href=self._page, target="_blank", rel="noopener")
+            rows.append(_row("studio", link))
+        metrics = self._metrics(run)
+        names = self._names(metrics)
+        rows += [_row(name, number(metrics[name])) for name in names[:METRICS]]
+        if len(names) > METRICS:
+            rows.append(_row("metrics", f"and {len(names) - METRICS} more"))
+        title = tag("strong", f"{run.name} ({self._kind}, {run.experiment})")
+        # Jupyter typesets formulas in its outputs, and a name that looks like one may hold a link.
+        attributes = {"class_": "tex2jax_ignore mathjax_ignore"}
+        return str(tag("div", title, tag("table", *rows), self._children(), **attributes))
+
+    def _children(self) -> Markup:
+        """A table of the steps and trials, at any depth; "" without one."""
+        children = [*self.run.below()]
+        if not children:
+            return Markup("")
+
+        def last(child: Run) -> tuple[bool, bool]:
+            return child.name != self.run.best, child.status not in OPEN
+
+        # Of many: the best, those that go on, then the latest.
+        latest = children[::-1]
+        chosen = {child.name for child in sorted(latest, key=last)[:CHILDREN]}
+        head = tag("tr", *(tag("th", text) for text in ("run", "status", "took", "metrics")))
+        rows = [self._child(child) for child in children if child.name in chosen]
+        more = len(children) - len(rows)
+        note = tag("div", f"and {more} more: ml runs show {self.run.name} --json") if more else ""
+        return tag("div", tag("table", head, *rows), note)
+
+    def _child(self, child: Run) -> Markup:
+        metrics = self._metrics(child)
+        names = self._names(metrics)[:METRICS_OF_CHILD]
+        best = ", the best" if child.name == self.run.best else ""
+        cells = (
+            child.name,
+            _outcome(child) + best,
+            # A step that was never started has no id.
+            duration(child.active_s) if child.id else "",
+            ", ".join(f"{name}={number(metrics[name])}" for name in names),
+        )
+        return tag("tr", *(tag("td", cell) for cell in cells))
+
+    def _metrics(self, run: Run) -> Mapping[str, float]:
+        """The metrics so far; of a child that goes on only where that takes no request."""
+        store = self._backend.runs
+        if run.status in OPEN and (run is self.run or store.records is not None):
+            with suppress(TrackingUnavailable):
+                return store.metrics(run)
+        return run.metrics
+
+    def _names(self, metrics: Mapping[str, float]) -> list[str]:
+        """The names of the metrics, the primary metric first."""
+        return sorted(metrics, key=lambda name: (name != self._primary, name))
+
+
+def _outcome(run: Run) -> str:
+    return f"{run.status} ({run.ended_by})" if run.ended_by else run.status
+
+
+def _row(label: str, value: object) -> Markup:
+    return tag("tr", tag("th", label), tag("td", value))
