@@ -80,9 +80,12 @@ $(VENV)/dev.stamp: $(LOCKS)/dev.lock $(VENV)/main.stamp
 	@$(INSTALL) --require-hashes -r $(MAIN_LOCK)
 	@touch $@
 
-# The build for the GPU that is there, or for none: PyPI's own brings gigabytes of CUDA.
-$(VENV)/torch.stamp: $(LOCKS)/torch.txt $(VENV)/main.stamp
+# The build for the GPU that is there, or for none: PyPI's own brings gigabytes of CUDA. torch.lock has
+# the other packages of the extra, such as peft.
+$(VENV)/torch.stamp: $(LOCKS)/torch.txt $(LOCKS)/torch.lock $(VENV)/main.stamp
 	@$(INSTALL) $(if $(PIP_FIND_LINKS),,--torch-backend auto) -r $<
+	@$(INSTALL) --no-deps --require-hashes -r $(LOCKS)/torch.lock
+	@$(INSTALL) --require-hashes -r $(MAIN_LOCK)
 	@touch $@
 
 # torchvision of the same build as torch. Where torch comes from a folder, PyPI's is for CUDA: without
@@ -171,13 +174,11 @@ TYPED := ml
 INSTALL_EXTRAS = extras="$$($(AFFECTED) --extras)"; [ -z "$$extras" ] || $(MAKE) --no-print-directory -f Makefile $$extras
 
 .PHONY: lint
-lint: $(VENV)/dev.stamp $(VENV)/infra.stamp | $(RESULTS) ## ruff, mypy and the checks of every spec
-	@rm -f $(RESULTS)/lint.json
+lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of every spec
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --num-workers auto --config-file $(TYPES) $(TYPED:%=--package %)
 	@$(BIN)/ml check $(if $(GITHUB_ACTIONS),--format github)
-	@echo '[]' > $(RESULTS)/lint.json
 
 # Not over a hook of yours. Git runs hooks in the root of the work tree.
 .PHONY: hooks
@@ -207,11 +208,9 @@ FORMAT := text
 
 # The framework's own tests are `make test`; here are those of projects, policies and workflows.
 .PHONY: affected-tests
-affected-tests: setup $(VENV)/dev.stamp | $(RESULTS) ## the tests of what the change since BASE touches
-	@rm -f $(RESULTS)/affected-tests.json
+affected-tests: setup $(VENV)/dev.stamp ## the tests of what the change since BASE touches
 	@$(INSTALL_EXTRAS)
 	@paths="$$($(AFFECTED) --tests)"; [ -z "$$paths" ] || $(PYTEST) $$paths
-	@echo '[]' > $(RESULTS)/affected-tests.json
 
 ##@ Azure
 # Deploys one stack: make deploy ENV=dev. The state and the sign-in are those of the environment:
@@ -397,10 +396,9 @@ endif
 ##@ tests and order
 .PHONY: test
 test: lint $(TESTED) ## lint, then every test: make test ARGS="tests/specs -k overrides"
-	@rm -f $(RESULTS)/test.json
 	@$(PYTEST) -m "" $(or $(ARGS),--ignore tests/projects)
 # A project's conftest.py is its team's: in a process of its own it silences no other test.
-	@$(if $(ARGS),,$(PYTEST) -m "" tests/projects && echo '[]' > $(RESULTS)/test.json)
+	@$(if $(ARGS),,$(PYTEST) -m "" tests/projects)
 
 .PHONY: clean
 clean: ## stop the local endpoints and remove .local and the caches; the environment stays

@@ -85,7 +85,7 @@ docs: $(VENV)/docs.stamp ## build the documentation site in build/docs; a warnin
 
 .PHONY: bench
 bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS:modules%=infra)),$(VENV)/infra.stamp) $(if $(findstring automl,$(ARGS:forecasting%=automl)),$(VENV)/automl.stamp $(VENV)/peers.stamp) $(if $(filter features,$(ARGS)),$(VENV)/feast.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
-	@$(INSTALLED) benchmarks $(ARGS)
+	@$(OWN_TESTS) benchmarks $(ARGS)
 
 .PHONY: feature-store-golden
 feature-store-golden: $(VENV)/dev.stamp $(VENV)/featurestore.stamp ## read the feature sets with Azure's feature store SDK, write what it reads and compare
@@ -98,6 +98,7 @@ lock: | $(BIN)/uv
 	@$(UV) pip compile pyproject.toml -c requirements/dev.lock $(LOCK) -o requirements/main.lock >/dev/null
 	@$(UV) pip compile pyproject.toml --extra infra -c requirements/dev.lock $(LOCK) -o requirements/infra.lock >/dev/null
 	@$(UV) pip compile pyproject.toml --extra automl -c requirements/dev.lock $(LOCK) -o requirements/automl.lock >/dev/null
+	@$(UV) pip compile pyproject.toml --extra torch -c requirements/dev.lock --override requirements/peers-without.txt $(LOCK) -o requirements/torch.lock >/dev/null
 	@$(UV) pip compile pyproject.toml --extra docs -c requirements/dev.lock $(LOCK) -o requirements/docs.lock >/dev/null
 	@$(UV) pip compile requirements/checkov.txt $(LOCK) -o requirements/checkov.lock >/dev/null
 	@$(UV) pip compile requirements/featurestore.txt $(LOCK) -o requirements/featurestore.lock >/dev/null

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -29,6 +30,8 @@ OTHERS = {
     "ml.toolkit.training.timing": {"latency"},
     "ml.toolkit.training.tracking": {"tracking", "Tracker"},
 }
+# Read from their source: the documentation is built without PyTorch.
+TORCH = Path(ml.repository.scaffold.__file__).parents[2] / "toolkit" / "torch"
 _IMPORT = re.compile(r"^from (ml\.(?:measures|toolkit|serving)\S+) import (.+)$", re.M)
 
 
@@ -49,6 +52,9 @@ def page() -> str:
         parts.append(f"## {module}")
         for name in sorted(imported):
             parts += _entry(name, getattr(importlib.import_module(module), name))
+    for file in sorted(TORCH.glob("[!_]*.py")):
+        entries = [*_parsed(ast.parse(file.read_text(encoding="utf-8")))]
+        parts += [f"## ml.toolkit.torch.{file.stem}", *entries] if entries else []
     return "\n\n".join(parts)
 
 
@@ -67,6 +73,41 @@ def _entry(name: str, member: Any) -> Iterator[str]:
         ]
         if public:
             yield "\n".join(public)
+
+
+def _parsed(module: ast.Module) -> Iterator[str]:
+    """The entries of the public functions and classes of a module's source; not of exceptions."""
+    for node in module.body:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        methods = [member for member in node.body if isinstance(member, ast.FunctionDef)]
+        constructor = {method.name: method for method in methods}.get("__init__")
+        if isinstance(node, ast.ClassDef) and not (constructor or node.decorator_list):
+            continue  # an exception, or a hook of a library
+        yield f"### {node.name}"
+        function = node if isinstance(node, ast.FunctionDef) else constructor
+        yield f"```python\n{_signature(node.name, function, node)}\n```"
+        yield paragraphs(inspect.cleandoc(ast.get_docstring(node) or ""))
+        public = [method for method in methods if not method.name.startswith("_")]
+        if isinstance(node, ast.ClassDef) and public:
+            yield "\n".join(
+                f"- {code(_signature(method.name, method, method))}: "
+                + escape((ast.get_docstring(method) or "").partition("\n\n")[0])
+                for method in public
+            )
+
+
+def _signature(name: str, function: ast.FunctionDef | None, owner: ast.AST) -> str:
+    """The name with its parameters; of a dataclass with its fields."""
+    if function is None:
+        assert isinstance(owner, ast.ClassDef)
+        fields = [ast.unparse(line) for line in owner.body if isinstance(line, ast.AnnAssign)]
+        return f"{name}({', '.join(fields)})"
+    arguments = function.args
+    arguments.args = [word for word in arguments.args if word.arg not in {"self", "cls"}]
+    words = ast.unparse(arguments)
+    result = f" -> {ast.unparse(function.returns)}" if function.returns else ""
+    return f"{name}({words}){'' if function.name == '__init__' else result}"
 
 
 def _described(value: Any) -> bool:

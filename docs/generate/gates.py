@@ -11,25 +11,25 @@ from typing import Any
 import yaml
 
 from docs.generate.markdown import anchor, code, escape, paragraphs, sentence, table
-from policies.promotion import gate_settings as settings
+from policies.promotion import gate, gate_settings
 from policies.promotion.engine import ROLLBACK_GATES, RULES
 from policies.waivers import NEVER
 
 # What tightens a setting, in words.
 _TIGHTER = {
-    id(settings.ALLOW_LIST): "remove names",
-    id(settings.DEMANDS): "add names",
-    id(settings.FLOORS): "add entries, raise values",
-    id(settings.CEILINGS): "add entries, lower values",
-    id(settings.BOUNDS): "add entries, narrow ranges",
-    id(settings.POINTER): "set it",
+    id(gate.ALLOW_LIST): "remove names",
+    id(gate.DEMANDS): "add names",
+    id(gate.FLOORS): "add entries, raise values",
+    id(gate.CEILINGS): "add entries, lower values",
+    id(gate.BOUNDS): "add entries, narrow ranges",
+    id(gate.POINTER): "set it",
 }
 _DIRECTIONS: Mapping[Any, str] = {gt: "lower", lt: "raise", ne: "not change"}
 
 
 def page() -> str:
     """Every gate, in the order in which they are evaluated."""
-    floor = settings.FLOOR.read_text(encoding="utf-8")
+    floor = gate_settings.FLOOR.read_text(encoding="utf-8")
     values = yaml.safe_load(floor)["gates"]
     comments = read_comments(floor)
     return "\n\n".join(_gate(name, values[name], comments) for name in RULES)
@@ -37,14 +37,14 @@ def page() -> str:
 
 def _gate(name: str, values: Mapping[str, Any], comments: Mapping[tuple[str, ...], str]) -> str:
     rows = []
-    for setting in ("mode", *settings.SETTINGS[name]):
+    for setting in ("mode", *gate_settings.SETTINGS[name]):
         kind = _kind(name, setting)
         note = escape(comments.get((name, setting), ""))
         rows.append(
             [code(setting), code(shown(values[setting])), _tighter(kind, values[setting]), note]
         )
     facts = []
-    if name in settings.ALWAYS:
+    if name in gate_settings.ALWAYS:
         facts.append("No file turns this gate off.")
     if name in ROLLBACK_GATES:
         facts.append("It blocks a rollback too.")
@@ -60,15 +60,15 @@ def _gate(name: str, values: Mapping[str, Any], comments: Mapping[tuple[str, ...
     return "\n\n".join(filter(None, parts))
 
 
-def _kind(gate: str, setting: str) -> settings.Kind:
+def _kind(name: str, setting: str) -> gate.Kind:
     if setting == "mode":
-        return settings.ENABLED if gate in settings.ALWAYS else settings.MODE
-    return settings.SETTINGS[gate][setting]
+        return gate.ENABLED if name in gate_settings.ALWAYS else gate.MODE
+    return gate_settings.SETTINGS[name][setting]
 
 
-def _tighter(kind: settings.Kind, default: object) -> str:
-    if kind is settings.MODE:
-        return "not change it" if default == settings.MODES[-1] else "set it to `enabled`"
+def _tighter(kind: gate.Kind, default: object) -> str:
+    if kind is gate.MODE:
+        return "not change it" if default == gate.MODES[-1] else "set it to `enabled`"
     if id(kind) in _TIGHTER:
         return _TIGHTER[id(kind)]
     if kind.looser not in _DIRECTIONS:

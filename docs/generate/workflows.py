@@ -14,11 +14,45 @@ from docs.generate.markdown import anchor, code, escape, paragraphs, table
 from ml.core.imports import ROOT
 
 FOLDER = ROOT / ".github/workflows"
+CI_MINUTES = """Sums of `timeout-minutes`: waiting for Azure counts, waiting for approvals does not.
+After 330 minutes the next run of `merge.yml`, or your next `/train`, waits for the training."""
+# The jobs that bill at each event.
+EVENTS = {
+    "pull request: documents": "check.yml: affected, links, required; comment.yml: comment",
+    "pull request: project, stack, policy": (
+        "check.yml: affected, links, change, required; comment.yml: comment"
+    ),
+    "pull request: framework": (
+        "check.yml: affected, links, change, framework, required; comment.yml: comment"
+    ),
+    "`/train`": "train.yml: request, train, comment",
+    "every merge": (
+        "check.yml: affected, links, framework, required; "
+        "infra.yml: stacks; "
+        "merge.yml: projects; "
+        "security.yml: vulnerabilities, sbom"
+    ),
+    "per changed stack": "infra.yml: plan, deploy",
+    "per trained project": "merge.yml: candidate, evidence",
+    "a merge that trains": "merge.yml: promotion",
+    "a training failed or goes on": "merge.yml: continuation",
+    "promotion to staging, prod": "promote.yml: gates, promotion",
+    "a changed release.yml": "release.yml: environments",
+    "per released environment": "release.yml: release",
+    "a rollback": "release.yml: revert",
+    "daily, `DRIFT`": "drift.yml: stacks",
+    "daily per stack": "drift.yml: drift",
+    "daily per environment": "drift.yml: watch",
+    "weekly": "security.yml: vulnerabilities",
+    "weekly, `TEMPLATE_UPDATE`": "template-update.yml: update",
+    "nightly, `NIGHTLY`": "nightly.yml: torture",
+    "merge and weekly, `CODE_SECURITY`, two jobs": "security.yml: codeql",
+}
 _READ = re.compile(r"\b(secrets|vars)\.([A-Z][A-Z0-9_]*)")
 
 
 def page() -> str:
-    """Each workflow, then every variable and secret with the jobs that read it."""
+    """Each workflow, every variable and secret with the jobs that read it, and CI minutes."""
     parts: list[str] = []
     readers: dict[tuple[str, str], list[str]] = defaultdict(list)
     for file in sorted(FOLDER.glob("*.yml")):
@@ -33,7 +67,38 @@ def page() -> str:
         for (kind, name), jobs in sorted(readers.items())
     ]
     head = ["name", "kind", "read by"]
-    return "\n\n".join([*parts, "## Variables and secrets", table(head, rows)])
+    variables = ["## Variables and secrets", table(head, rows)]
+    minutes = [[event, str(most)] for event, most in minutes_of_events().items()]
+    return "\n\n".join(
+        [
+            *parts,
+            *variables,
+            "## CI minutes",
+            CI_MINUTES,
+            table(["event", "minutes at most"], minutes),
+        ]
+    )
+
+
+def jobs_of(event: str) -> list[tuple[str, str]]:
+    """The file and the name of each job that bills at an event."""
+    return [
+        (file, job)
+        for file, names in re.findall(r"([\w-]+\.yml): ([\w, -]+)", EVENTS[event])
+        for job in names.split(", ")
+    ]
+
+
+def minutes_of_events() -> dict[str, int]:
+    """The sum of `timeout-minutes` over the jobs of each event."""
+    jobs = {
+        file.name: yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)["jobs"]
+        for file in FOLDER.glob("*.yml")
+    }
+    return {
+        event: sum(int(jobs[file][job]["timeout-minutes"]) for file, job in jobs_of(event))
+        for event in EVENTS
+    }
 
 
 def read_by(job: Any) -> set[tuple[str, str]]:
