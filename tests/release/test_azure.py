@@ -286,7 +286,7 @@ def test_the_same_files_reach_another_workspace(
     with prod.endpoints.locked("words"):
         server = prod.endpoints.begin(launch)()
         prod.endpoints.switch("words", Live(server, launch))
-    assert ask(prod.endpoints, "words", SAMPLES[0]).version == "1"
+    assert ask(prod, "words", SAMPLES[0]).version == "1"
 
     other = "sha256:" + "0" * 64
     azure.fail({"pattern": "POST /score", "status": 403})
