@@ -14,7 +14,7 @@ from functools import cached_property
 from http.client import HTTPException
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
@@ -34,6 +34,16 @@ VARIABLES = {
 REGISTRY = "AZUREML_REGISTRY_NAME"
 # The variable that names the feature store, in the workspace's resource group.
 FEATURE_STORE = "AZUREML_FEATURE_STORE_NAME"
+# The variables that choose the cloud, as azure-ai-ml reads them: its name, and where Azure Resource
+# Manager describes its clouds. Without them it is the public one.
+CLOUD, METADATA = "AZUREML_CURRENT_CLOUD", "ARM_CLOUD_METADATA_URL"
+_METADATA_PATH = "metadata/endpoints?api-version=2019-05-01"
+PUBLIC: Mapping[str, Any] = {
+    "name": "AzureCloud",
+    "resourceManager": "https://management.azure.com/",
+    "suffixes": {"storage": "core.windows.net"},
+    "logAnalyticsResourceId": "https://api.loganalytics.io",
+}
 # Where every workspace keeps its files.
 DATASTORE = "workspaceblobstore"
 # What releases note lies in a container of its own in the same account, a folder for each
@@ -123,8 +133,6 @@ class Workspace:
 
         Raises Refused when no feature store has that name, or it has no such container.
         """
-        from azure.ai.ml._azure_environments import _get_storage_endpoint_from_metadata
-
         with self.quiet():
             store = or_none(lambda: self.features.feature_stores.get(self.feature_store))
         target = store.offline_store.target if store and store.offline_store else ""
@@ -133,7 +141,7 @@ class Workspace:
             found = f"{FEATURE_STORE}: {self.feature_store} is no feature store with an offline one"
             hint = "set `platform:feature_store` in the stack file, then make deploy ENV=STACK"
             raise Refused.of("no-offline-store", found, "a feature store of the stack", hint)
-        host = f"{container['account']}.dfs.{_get_storage_endpoint_from_metadata()}"
+        host = f"{container['account']}.dfs.{self._cloud['suffixes']['storage']}"
         return f"abfss://{container['name']}@{host}"
 
     def _client(self, *names: str, **registry: str) -> Any:
@@ -239,9 +247,30 @@ class Workspace:
     @cached_property
     def address(self) -> str:
         """The URL of Azure Resource Manager in the cloud that the variables choose."""
-        from azure.ai.ml._azure_environments import _get_base_url_from_metadata
+        return str(self._cloud["resourceManager"]).rstrip("/")
 
-        return str(_get_base_url_from_metadata()).rstrip("/")
+    @cached_property
+    def _cloud(self) -> Mapping[str, Any]:
+        """The cloud that azure-ai-ml's variables choose, as Azure Resource Manager describes it.
+
+        Raises Refused when its metadata cannot be read, or do not have that cloud.
+        """
+        from azure.core import PipelineClient
+        from azure.core.rest import HttpRequest
+
+        name = os.environ.get(CLOUD)
+        if METADATA not in os.environ and name in (None, PUBLIC["name"]):
+            return PUBLIC
+        url = os.environ.get(METADATA, f"{PUBLIC['resourceManager']}{_METADATA_PATH}")
+        with as_refusals():
+            answer = PipelineClient(url).send_request(HttpRequest("GET", url)).json()
+        for cloud in answer if isinstance(answer, list) else [answer]:
+            if cloud["name"] == name or (name is None and cloud["resourceManager"] in url):
+                return cast(Mapping[str, Any], cloud)
+        names = ", ".join(str(cloud["name"]) for cloud in answer)
+        raise Refused.of(
+            "unknown-cloud", f"{CLOUD}: {name}", f"one of {names}", f"export {CLOUD}=NAME"
+        )
 
     @cached_property
     def _resource_manager(self) -> Any:
@@ -249,24 +278,9 @@ class Workspace:
 
     @cached_property
     def _logs(self) -> Any:
-        return self._signed_in(self._log_host)
-
-    @cached_property
-    def _log_host(self) -> str:
-        """Of Azure Monitor's query API, as the cloud's own metadata names it.
-
-        learn.microsoft.com/azure/azure-monitor/logs/api/azure-resource-queries
-        """
-        from azure.ai.ml.constants._common import ArmConstants
-        from azure.core import PipelineClient
-        from azure.core.rest import HttpRequest
-
-        url = os.environ.get(ArmConstants.METADATA_URL_ENV_NAME)
-        if url is None:
-            return "https://api.loganalytics.io"
-        clouds = PipelineClient(url).send_request(HttpRequest("GET", url)).json()
-        (cloud,) = clouds if isinstance(clouds, list) else [clouds]
-        return str(cloud["logAnalyticsResourceId"])
+        # Of Azure Monitor's query API:
+        # learn.microsoft.com/azure/azure-monitor/logs/api/azure-resource-queries
+        return self._signed_in(str(self._cloud["logAnalyticsResourceId"]))
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
