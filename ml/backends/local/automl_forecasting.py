@@ -47,7 +47,7 @@ def refusals(plan: AutoMLPlan) -> Iterator[_Refusal]:
         value = own.get(name)
         values = value if isinstance(value, list) else [value]
         is_automatic = value is None or (str(value).lower() == "auto" and name in _AUTOMATIC)
-        if not is_automatic and not all(type(of) is int and of > 0 for of in values):
+        if not is_automatic and not all(type(number) is int and number > 0 for number in values):
             expected = f"a whole number{' or auto' if name in _AUTOMATIC else ''}"
             yield f"{FORECASTING}.{name}", f"`{name}: {value}`", expected
     for name, usual in (("feature_lags", "none"), ("use_stl", "none")):

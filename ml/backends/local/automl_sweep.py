@@ -88,7 +88,7 @@ _ONE_OF = (
 # what is freed at once (mallopt(3), M_MMAP_THRESHOLD).
 MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}
 # What Azure ML does by default and this engine leaves out where a spec does not ask for it.
-_OFF = [(type(of), of) for of in (False, None, "auto", 1, -1, "non_distributed")]
+_OFF = [(type(value), value) for value in (False, None, "auto", 1, -1, "non_distributed")]
 
 
 def lower(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
@@ -103,8 +103,8 @@ def lower(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
 
 def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
     """What of the spec this machine does not do, each with its line."""
-    known = _known(plan)
-    if not known:
+    supported = _known(plan)
+    if not supported:
         expected = "classification, regression or forecasting"
         yield _refused(plan, "task", f"`task: {plan.task}`", expected)
         return
@@ -122,22 +122,22 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
             continue
         if name not in _HONOURED:
             yield _refused(plan, name, f"`{name}`", "a field that this engine reads")
-        for key, of in value.items() if name in _FIELDS and isinstance(value, Mapping) else ():
+        for key, setting in value.items() if name in _FIELDS and isinstance(value, Mapping) else ():
             # 1 == True
-            if key not in _FIELDS[name] and (type(of), of) not in _OFF:
+            if key not in _FIELDS[name] and (type(setting), setting) not in _OFF:
                 expected = f"`{name}` with {', '.join(sorted(_FIELDS[name]))}"
-                yield _refused(plan, f"{name}.{key}", f"`{name}.{key}: {of}`", expected)
+                yield _refused(plan, f"{name}.{key}", f"`{name}.{key}: {setting}`", expected)
     if plan.task == FORECASTING:
-        for field, found, expected in automl_forecasting.refusals(plan):
-            yield _refused(plan, field, found, expected)
+        for field, actual, expected in automl_forecasting.refusals(plan):
+            yield _refused(plan, field, actual, expected)
     else:
         yield from _of_stack(plan)
     yield from _of_transformers(plan)
     for group in _ONE_OF:
-        given = [name for name in group if name in plan.inputs or _is_set(plan, name)]
-        if len(given) > 1:
-            together = f"`{given[1]}` with `{given[0]}`"
-            yield _refused(plan, given[1], together, f"one of {', '.join(group)}")
+        rivals = [name for name in group if name in plan.inputs or _is_set(plan, name)]
+        if len(rivals) > 1:
+            together = f"`{rivals[1]}` with `{rivals[0]}`"
+            yield _refused(plan, rivals[1], together, f"one of {', '.join(group)}")
     number = plan.settings.get("n_cross_validations")
     if isinstance(number, int) and number < 2:
         yield Problem(
@@ -147,10 +147,10 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
             "n_cross_validations: 3",
             plan.places.get("n_cross_validations", plan.place),
         )
-    unknown = sorted({*plan.algorithms} - known.keys())
+    unknown = sorted({*plan.algorithms} - supported.keys())
     for name in unknown:
         field = "training.allowed_training_algorithms"
-        yield _refused(plan, field, f"`{name}`", f"some of {', '.join(known)}")
+        yield _refused(plan, field, f"`{name}`", f"some of {', '.join(supported)}")
     tried = families(plan)
     if not tried and not unknown:
         field = "training.blocked_training_algorithms"
@@ -159,8 +159,8 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
         return
     unweighted = [name for name, family in tried.items() if not family.weighted]
     if plan.settings.get("weight_column_name") and unweighted:
-        found = f"`{unweighted[0]}` with a weight column"
-        yield _refused(plan, "weight_column_name", found, "other algorithms, or no weight column")
+        actual = f"`{unweighted[0]}` with a weight column"
+        yield _refused(plan, "weight_column_name", actual, "other algorithms, or no weight column")
 
 
 def _of_stack(plan: AutoMLPlan) -> Iterator[Problem]:
@@ -169,9 +169,9 @@ def _of_stack(plan: AutoMLPlan) -> Iterator[Problem]:
     stack, where = _stack(plan), "training.stack_ensemble_settings"
     for name in sorted(stack.keys() - {_META}):
         yield _refused(plan, where, f"`{name}`", _META)
-    kind, known = stack.get(_META, "none"), META_LEARNERS[plan.task]
-    if kind not in (*known, "none"):
-        yield _refused(plan, where, f"`{kind}` as the meta model", ", ".join(known))
+    kind, supported = stack.get(_META, "none"), META_LEARNERS[plan.task]
+    if kind not in (*supported, "none"):
+        yield _refused(plan, where, f"`{kind}` as the meta model", ", ".join(supported))
 
 
 def _stack(plan: AutoMLPlan) -> Mapping[str, Any]:
@@ -201,7 +201,7 @@ def _featurization(plan: AutoMLPlan) -> dict[str, Any]:
     if blocked := settings.pop("blocked_transformers", None):
         settings["blocked_transformers"] = [snake(str(name)) for name in blocked]
     if parameters := settings.pop("transformer_params", None):
-        settings["transformer_params"] = {snake(str(of)): v for of, v in parameters.items()}
+        settings["transformer_params"] = {snake(str(name)): v for name, v in parameters.items()}
     return settings
 
 
@@ -209,11 +209,11 @@ def _is_set(plan: AutoMLPlan, name: str) -> bool:
     return plan.settings.get(name) not in (None, "auto", "Auto")
 
 
-def _refused(plan: AutoMLPlan, field: str, found: str, expected: str) -> Problem:
+def _refused(plan: AutoMLPlan, field: str, actual: str, expected: str) -> Problem:
     place = plan.places.get(field) or plan.places.get(field.partition(".")[0], plan.place)
     return Problem(
         "unsupported-automl",
-        f"{found} of an AutoML job, which runs only on Azure",
+        f"{actual} of an AutoML job, which runs only on Azure",
         expected,
         f"ml run {plan.place.path} --on azure",
         place,
@@ -266,7 +266,7 @@ def _sweep(plan: AutoMLPlan) -> SweepPlan:
             # azure-ai-ml reads a number in quotes too.
             exit_score=None if score is None else float(score),
             patience=PATIENCE if waits else None,
-            landmarks=max(LANDMARKS, sum(len(of.portfolio) for of in tried.values())),
+            landmarks=max(LANDMARKS, sum(len(family.portfolio) for family in tried.values())),
             ensembles=_ensembles(plan),
         ),
         tags=plan.tags,
@@ -301,9 +301,9 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
     job: dict[str, Any] = {
         **{"task": plan.task, "target": plan.target_column, "metric": plan.primary_metric},
         **{
-            name: of
-            for name, of in plan.settings.items()
-            if name not in _FIELDS and isinstance(of, str | int | float | list | dict)
+            name: value
+            for name, value in plan.settings.items()
+            if name not in _FIELDS and isinstance(value, str | int | float | list | dict)
         },
         "seed": SEED,
     }
@@ -311,7 +311,7 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
     job |= {"seconds": plan.timeout_s} if plan.timeout_s else {}
     job |= {"trial_seconds": plan.trial_timeout_s} if plan.trial_timeout_s else {}
     job |= {"stack": stack} if (stack := _stack(plan)) else {}
-    job |= {"featurization": of} if (of := _featurization(plan)) else {}
+    job |= {"featurization": featurization} if (featurization := _featurization(plan)) else {}
     return CommandPlan(
         place,
         plan.display_name,
@@ -331,7 +331,7 @@ def _branch(
 ) -> Mapping[str, object]:
     """The space of a family, one of the choices of `model`."""
     space = family.space_of(task).items()
-    dimensions = {key: Dimension(key, of[0], of[1:], place) for key, of in space}
+    dimensions = {key: Dimension(key, entry[0], entry[1:], place) for key, entry in space}
     return Frozen({"family": name, **dimensions})
 
 
@@ -344,9 +344,9 @@ def _portfolio(
         for name, family in tried.items()
         for turn, settings in family.portfolio.items()
     ]
-    for number, (_, name, settings) in enumerate(sorted(turns, key=lambda of: of[0]), 1):
+    for number, (_, name, settings) in enumerate(sorted(turns, key=lambda entry: entry[0]), 1):
         # What a task adds to a space begins with its usual value.
-        usual = {key: of[1] for key, of in tried[name].space_of(task).items()}
+        usual = {key: definition[1] for key, definition in tried[name].space_of(task).items()}
         values = Frozen({"family": name, **usual, **settings})
         because = f"{name} with settings {number} of the portfolio"
         yield Point(Frozen({"model": values}), place, because)

@@ -115,7 +115,8 @@ class LocalBackend:
             EnvironmentComparison(
                 requirements.as_json(environment),
                 tuple(
-                    f"{of.dependency.place}: {of}" for of in requirements.differences(environment)
+                    f"{difference.dependency.place}: {difference}"
+                    for difference in requirements.differences(environment)
                 ),
             )
             for environment in building.environments(_lowered(plan))
@@ -127,7 +128,9 @@ class LocalBackend:
         """
         if plan.not_here:
             return plan.not_here
-        if problems := [of for search in searches(plan) for of in automl_sweep.refusals(search)]:
+        if problems := [
+            problem for search in searches(plan) for problem in automl_sweep.refusals(search)
+        ]:
             return tuple(dict.fromkeys(problems))
         steps = _lowered(plan)
         problems = list(building.refusals(steps)) if self._isolated else []
@@ -158,11 +161,11 @@ class LocalBackend:
             lines += distribution.differences(command)
             if command.parallel is not None:
                 lines += parallel.differences(command)
-        lines += [self._where(each) for each in building.environments(plan)]
+        lines += [self._where(environment) for environment in building.environments(plan)]
         for sweep in sweeps(plan):
-            asked, trials = sweep.max_concurrent_trials, concurrency(sweep)
-            if trials < asked:
-                lines.append(f"local: {asked} trials at once → {trials}, one a core")
+            requested, trials = sweep.max_concurrent_trials, concurrency(sweep)
+            if trials < requested:
+                lines.append(f"local: {requested} trials at once → {trials}, one a core")
             if sweep.hints.file:
                 lines.append(f"local: {_hinted(sweep)}; Azure ML does not read them")
         for command in commands(plan):

@@ -164,16 +164,16 @@ def pytorch(
     (torchrun, accelerate) has one process a node, and MASTER_PORT is free for it to bind.
     Of an elastic job the first node binds it, as on Azure: the others wait for that.
     """
-    nodes, each, port = plan.instance_count, _each(plan), str(free_ports(1)[0])
-    for rank in range(nodes * each):
-        node, local = divmod(rank, each)
+    nodes, per_node, port = plan.instance_count, _each(plan), str(free_ports(1)[0])
+    for rank in range(nodes * per_node):
+        node, local = divmod(rank, per_node)
         numbers = {
             "RANK": rank,
             "LOCAL_RANK": local,
             "NODE_RANK": node,
             "GROUP_RANK": node,
-            "WORLD_SIZE": nodes * each,
-            "LOCAL_WORLD_SIZE": each,
+            "WORLD_SIZE": nodes * per_node,
+            "LOCAL_WORLD_SIZE": per_node,
         }
         variables = {name: str(number) for name, number in numbers.items()}
         variables |= {"MASTER_ADDR": HOST, "MASTER_PORT": port}
@@ -188,13 +188,13 @@ def mpi(
 
     mpirun knows one node, so the local ranks are set anew for as many as the job asks for.
     """
-    total, each = plan.instance_count * _each(plan), _each(plan)
+    total, per_node = plan.instance_count * _each(plan), _each(plan)
     master = {"AZ_BATCH_MASTER_NODE": f"{HOST}:{free_ports(1)[0]}"}
     mpirun = open_mpi(environment.get("PATH"))
     if mpirun is not None:
         local = (
-            f"export OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK % {each}))"
-            f" OMPI_COMM_WORLD_LOCAL_SIZE={each}\n"
+            f"export OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK % {per_node}))"
+            f" OMPI_COMM_WORLD_LOCAL_SIZE={per_node}\n"
         )
         flags = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(total))
         argv = (mpirun, *flags, *_rank(folder, command, local))
@@ -204,10 +204,10 @@ def mpi(
         numbers = {
             "RANK": rank,
             "SIZE": total,
-            "LOCAL_RANK": rank % each,
-            "LOCAL_SIZE": each,
+            "LOCAL_RANK": rank % per_node,
+            "LOCAL_SIZE": per_node,
             # "Despite the name, [it] does not correspond to the NODE_RANK" (the guide).
-            "NODE_RANK": rank % each,
+            "NODE_RANK": rank % per_node,
         }
         variables = {f"OMPI_COMM_WORLD_{name}": str(number) for name, number in numbers.items()}
         yield Process(_rank(folder, command), variables | master, str(files.log(folder)))
@@ -285,7 +285,7 @@ def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on: different for two jobs that start at the same time."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
-        return [int(each.getsockname()[1]) for each in sockets]
+        return [int(listener.getsockname()[1]) for listener in sockets]
 
 
 # The types of `distribution:` that this machine can start.

@@ -67,10 +67,10 @@ class LocalRegistry:
                 return registered
         names = ", ".join(registered.version for registered in versions)
         project = versions[-1].project if versions else "PROJECT"
-        found = f"the registry has no version {version} of `{model}`"
+        actual = f"the registry has no version {version} of `{model}`"
         expected = f"one of: {names}" if names else "a registered model: this one has no version"
         hint = f"ml release propose {project} registers the best run"
-        raise Refused(Problem("no-such-version", found, expected, hint))
+        raise Refused(Problem("no-such-version", actual, expected, hint))
 
     def champion(self, model: str, environment: str) -> Version | None:
         if not home.database().is_file():
@@ -84,14 +84,14 @@ class LocalRegistry:
 
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         versions = self.versions(version.model)
-        known = self.find(version.model, version.version).served_in(serving)
+        environments = self.find(version.model, version.version).served_in(serving)
         with faults.as_refusals():
             client = _client()
             client.set_registered_model_alias(version.model, environment, version.version)
             for other, code in withdrawn(versions, version, environment, serving):
                 tag = served_tag(environment, code)
                 client.delete_model_version_tag(other.model, other.version, tag)
-            if environment not in known:
+            if environment not in environments:
                 tag, now = served_tag(environment, serving), datetime.now(UTC).isoformat()
                 client.set_model_version_tag(version.model, version.version, tag, now)
 

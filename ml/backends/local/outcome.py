@@ -215,24 +215,24 @@ def beyond_azure(
         names = [name for name, _ in logged[word] if len(name) > of_name]
         texts = [name for name, text in logged[word] if len(text) > of_text]
         if len(logged[word]) > most:
-            found = f"the run logged {len(logged[word])} {word}s"
-            problems.append((found, f"at most {most}"))
+            actual = f"the run logged {len(logged[word])} {word}s"
+            problems.append((actual, f"at most {most}"))
         for which, what, limit in ((names, "name", of_name), (texts, "value", of_text)):
             if which:
-                found = f"the {what} of the {word} `{which[0][:60]}` is too long"
-                problems.append((found, f"at most {limit} characters"))
+                actual = f"the {what} of the {word} `{which[0][:60]}` is too long"
+                problems.append((actual, f"at most {limit} characters"))
     nan = [name for name, text in logged["metric"] if text == "nan"]
     if nan and not is_trial:
-        found, expected = f"`{nan[0]}` was logged as NaN", "a number: the service may refuse NaN"
-        problems.append((found, expected))
+        actual, expected = f"`{nan[0]}` was logged as NaN", "a number: the service may refuse NaN"
+        problems.append((actual, expected))
     if logged["model"]:
-        found = f"`log_model` logged the model `{logged['model'][0][0]}`"
-        problems.append((found, "save_model into an output: Azure ML has no such request (404)"))
+        actual = f"`log_model` logged the model `{logged['model'][0][0]}`"
+        problems.append((actual, "save_model into an output: Azure ML has no such request (404)"))
     place = plan.places.get("command", plan.place)
     hint = "the run completes here, and fails or loses it on Azure ML"
     return tuple(
-        Problem("azure-limit", found, expected, hint, place, "warning")
-        for found, expected in problems
+        Problem("azure-limit", actual, expected, hint, place, "warning")
+        for actual, expected in problems
     )
 
 
@@ -245,18 +245,18 @@ def metric_warnings(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tupl
     if curve:
         step, value = next((n, v) for n, v in enumerate(curve, 1) if not math.isfinite(v))
         code = "metric-not-finite"
-        found = f"{trial.name} logged {value} as `{metric}` (value {step} of {len(curve)})"
+        actual = f"{trial.name} logged {value} as `{metric}` (value {step} of {len(curve)})"
         expected = "a finite number every time: the trial has diverged and is not ranked"
     else:
         logged = sorted(reader.latest(trial.id))
         names = ", ".join(f"`{name}`" for name in logged)
         code = "metric-missing"
-        found = f"{trial.name} never logged `{metric}`; "
-        found += f"it logged {names}" if logged else "no metric at all"
+        actual = f"{trial.name} never logged `{metric}`; "
+        actual += f"it logged {names}" if logged else "no metric at all"
         expected = f'mlflow.log_metric("{metric}", value) in the script'
         if similar := difflib.get_close_matches(metric, logged, n=1):
             hint = f"did you mean `primary_metric: {similar[0]}`?"
-    return (Problem(code, found, expected, hint, place, severity="warning"),)
+    return (Problem(code, actual, expected, hint, place, severity="warning"),)
 
 
 def trial_warnings(trials: Sequence[Run]) -> tuple[Problem, ...]:
@@ -286,14 +286,14 @@ def nothing_to_rank(plan: SweepPlan, trials: Sequence[Run]) -> Problem:
     for code in ("metric-missing", "metric-not-finite"):
         if same := [problem for problem in warnings if problem.code == code]:
             more = f" (and {len(same) - 1} more like it)" if len(same) > 1 else ""
-            found = f"no trial could be ranked by `{plan.primary_metric}`: {same[0].found}{more}"
-            return replace(same[0], severity="error", found=found)
+            actual = f"no trial could be ranked by `{plan.primary_metric}`: {same[0].found}{more}"
+            return replace(same[0], severity="error", found=actual)
     for trial in trials:
         if error := trial.error:
-            found = (
+            actual = (
                 f"none of {len(trials)} trials completed; the first, {trial.name}: {error.found}"
             )
-            return replace(error, code="no-trial-completed", found=found)
+            return replace(error, code="no-trial-completed", found=actual)
     return Problem(
         "no-trial-completed",
         f"all {len(trials)} trials were ended early",
@@ -350,11 +350,11 @@ def pipeline_status(
     skipped = sum(step.ended_by == NOT_STARTED for step in steps)
     others = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
     waiting = f"; {skipped} not started" if skipped else ""
-    found = first.error.found if first.error else first.ended_by
+    actual = first.error.found if first.error else first.ended_by
     return "Failed", Problem(
         "step-failed",
         f"step `{name}` {'failed' if first.status == 'Failed' else 'was ended'}{others}{waiting}: "
-        f"{found}",
+        f"{actual}",
         "every step Completed",
         (first.error.hint if first.error else "") or f"read its logs: ls {shown(first.folder)}",
         first.error.place if first.error and first.error.place else plan.steps[name].place,

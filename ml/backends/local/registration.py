@@ -170,7 +170,7 @@ def _next(output: OutputPlan, name: str) -> str:
     taken += [
         spec.version for spec in assets.definitions(root) if (spec.kind, spec.name) == (kind, name)
     ]
-    return str(max((int(one) for one in taken if one.isdecimal()), default=0) + 1)
+    return str(max((int(version) for version in taken if version.isdecimal()), default=0) + 1)
 
 
 def _registered_before(
@@ -196,8 +196,8 @@ def _other(data: InputPlan) -> str:
     asset = data.asset
     if asset is None:
         return ""
-    found = home.assets() / kind_of(data.type) / asset.name / asset.version
-    registered = assets.read_registered(found) if (found / assets.REGISTERED).is_file() else None
+    folder = home.assets() / kind_of(data.type) / asset.name / asset.version
+    registered = assets.read_registered(folder) if (folder / assets.REGISTERED).is_file() else None
     return registered.tag("run") if registered and registered.tag("digest") != asset.digest else ""
 
 

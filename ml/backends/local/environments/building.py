@@ -61,9 +61,11 @@ class Recipe:
 def recipe(environment: Environment) -> Recipe:
     """How to build it; `python` as `uv` takes it, that of this interpreter where none is asked."""
     packages = list(requirements.parse(environment.dependencies or ()))
-    python = next((_python(each) for each in packages if each.is_python and each.versions), "")
-    lines = tuple(each.requirement for each in packages if each.requirement)
-    has_pip = any(each.name == _SEED for each in packages)
+    python = next(
+        (_python(package) for package in packages if package.is_python and package.versions), ""
+    )
+    lines = tuple(package.requirement for package in packages if package.requirement)
+    has_pip = any(package.name == _SEED for package in packages)
     folder = environment.conda_file.parent if environment.conda_file else None
     here = platform.python_version()
     return Recipe(python or here, lines if has_pip else (*lines, _SEED), folder)
@@ -206,16 +208,16 @@ def environments(plan: Plan) -> list[Environment]:
 def refusals(plan: Plan) -> tuple[Problem, ...]:
     """Why the plan cannot run isolated: what conda alone has, or nothing to build from at all."""
     every = environments(plan)
-    if not any(each.dependencies is not None for each in every):
+    if not any(environment.dependencies is not None for environment in every):
         return tuple(
             Problem(
                 "no-conda-file",
-                f"the environment `{each.reference}` has no conda file on this machine",
+                f"the environment `{environment.reference}` has no conda file on this machine",
                 "an environment spec of this repository with a `conda_file:`",
                 "omit --isolated to run it in this interpreter",
-                each.place,
+                environment.place,
             )
-            for each in every
+            for environment in every
         )
     return tuple(
         Problem(
@@ -225,8 +227,8 @@ def refusals(plan: Plan) -> tuple[Problem, ...]:
             "without --isolated the job runs in this interpreter, which may not need it",
             package.dependency.place,
         )
-        for each in every
-        for package in requirements.parse(each.dependencies or ())
+        for environment in every
+        for package in requirements.parse(environment.dependencies or ())
         if package.requirement is None
     )
 

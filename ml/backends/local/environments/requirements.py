@@ -186,7 +186,7 @@ def summary(environment: Environment) -> str:
     if not different:
         return f"all {total} required packages are installed" if total else "no packages required"
     # What the job may miss first.
-    ranked = sorted(different, key=lambda each: (each.here is None, bool(each.here)))
+    ranked = sorted(different, key=lambda entry: (entry.here is None, bool(entry.here)))
     named = ", ".join(map(str, ranked[:NAMED]))
     rest = len(different) - NAMED
     more = f", and {rest} more (--dry-run names them)" if rest > 0 else ""

@@ -70,8 +70,8 @@ def _program() -> str:
     path = os.environ.get("PATH", os.defpath)
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{path}")
     if uv is None:
-        found = "no `uv` next to this Python or on PATH"
-        problem = Problem("no-uv", found, "uv, which builds environments", "make setup")
+        actual = "no `uv` next to this Python or on PATH"
+        problem = Problem("no-uv", actual, "uv, which builds environments", "make setup")
         raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
     return uv
 

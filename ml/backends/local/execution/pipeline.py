@@ -261,9 +261,9 @@ class Pipeline:
                 key = reuse.key(plan, code, preparation.digest, session.interpreter)
                 # What is to be evicted has to run.
                 again = stopped or self._plan.force_rerun or preparation.evictions.after_s
-                kept = None if again else reuse.find(key)
-                if kept is not None:
-                    self._end(name, reuse.take_over(kept, folder, label, plan, session), key, kept)
+                hit = None if again else reuse.find(key)
+                if hit is not None:
+                    self._end(name, reuse.take_over(hit, folder, label, plan, session), key, hit)
                     return
             task = start_task(
                 plan,
@@ -288,8 +288,8 @@ class Pipeline:
         self._free += share
         self._end(name, task.finish(), key)
 
-    def _end(self, name: str, run: Run, key: str = "", kept: reuse.Kept | None = None) -> None:
-        paths = self._take_in(name, run, kept.paths if kept else {})
+    def _end(self, name: str, run: Run, key: str = "", hit: reuse.Kept | None = None) -> None:
+        paths = self._take_in(name, run, hit.paths if hit else {})
         if run.status == "Completed" and key:
             reuse.keep(key, run, paths, self._preparation.digest)
         self._tell("step_ended", run)

@@ -74,10 +74,10 @@ def resume(
         plan = _plan(run, saved, timeout_s)
         snapshots = saved.snapshots()
         if run.id not in tracking.runs_in(run.folder):
-            found = f"MLflow's store has no run {run.id} of {run.name} any more"
+            actual = f"MLflow's store has no run {run.id} of {run.name} any more"
             expected = f"the store that it was started in: {home.database()}"
             hint = "restore it, or run the spec again"
-            raise Refused(Problem("not-tracked", found, expected, hint))
+            raise Refused(Problem("not-tracked", actual, expected, hint))
         for note in saved.notes():
             say(note)
         lifecycle.close_abandoned(tracking)
@@ -147,9 +147,9 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> saved_plan.Low
             Problem("no-timeout", f"{run.name} is no sweep", "a sweep", "leave --timeout out")
         )
     if timeout_s <= run.active_s:
-        found = f"--timeout {timeout_s:g}: the attempts so far ran for {run.active_s:.0f} s"
+        actual = f"--timeout {timeout_s:g}: the attempts so far ran for {run.active_s:.0f} s"
         hint = f"--timeout {run.active_s + timeout_s:.0f}"
-        raise Refused.of("timeout-exceeded", found, "a limit of all attempts together", hint)
+        raise Refused.of("timeout-exceeded", actual, "a limit of all attempts together", hint)
     return replace(plan, timeout_s=timeout_s)
 
 

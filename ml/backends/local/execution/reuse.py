@@ -159,8 +159,8 @@ def _content(value: Any, digest: Callable[[Path], str]) -> Any:
 def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
     """The kept step that wrote this output of the job; None unless every step of it is kept."""
     if isinstance(plan, CommandPlan):
-        kept = _find_now(plan)
-        return kept.run if kept else None
+        hit = _find_now(plan)
+        return hit.run if hit else None
     steps: dict[str, Kept] = {}
     written: dict[FromStep, Path] = {}
     waiting = dict(plan.steps)
@@ -171,13 +171,13 @@ def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
         complete = bind(step, plan, written)
         if isinstance(complete, PipelinePlan) or not step.is_deterministic:
             return None
-        if (kept := _find_now(complete)) is None:
+        if (hit := _find_now(complete)) is None:
             return None
-        steps[name] = kept
-        written |= {FromStep(name, wrote): path for wrote, path in kept.paths.items()}
+        steps[name] = hit
+        written |= {FromStep(name, wrote): path for wrote, path in hit.paths.items()}
     origin = plan.origins.get(output)
-    kept = steps.get(origin.step) if origin is not None else None
-    return kept.run if kept else None
+    hit = steps.get(origin.step) if origin is not None else None
+    return hit.run if hit else None
 
 
 def _find_now(plan: CommandPlan | SweepPlan) -> Kept | None:

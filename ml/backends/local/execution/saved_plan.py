@@ -137,8 +137,8 @@ def read(folder: Path) -> SavedPlan:
         document = json.loads((folder / PLAN).read_text())
         return SavedPlan(
             from_json(document["plan"]),
-            {_path(of["folder"]): of["code"] for of in document["code"]},
-            tuple(Data(of["field"], Path(of["path"]), of["digest"]) for of in document["data"]),
+            {_path(row["folder"]): row["code"] for row in document["code"]},
+            tuple(Data(row["field"], Path(row["path"]), row["digest"]) for row in document["data"]),
             bool(document.get("isolated")),
             tuple(document.get("packages", ())),
         )

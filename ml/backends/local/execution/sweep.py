@@ -117,7 +117,7 @@ class Sweep:
         if not self._has_begun:
             # The time of a search is that of its trials: on Azure no limit counts a node's start.
             self._start_time = time.monotonic()
-            self._has_begun = any(of.has_begun for of in self._running.values())
+            self._has_begun = any(trial.has_begun for trial in self._running.values())
         limit = math.inf if self._plan.timeout_s is None else self._plan.timeout_s
         reason = stop or (SWEEP_TIMEOUT if self._elapsed() > limit else "")
         for execution in self._running.values():
@@ -206,7 +206,7 @@ class Sweep:
         """The ensemble that is to come, and what it is made of; None when there is none."""
         names = self._plan.ending.ensembles if self._plan.ending else ()
         models = [str(run.parameters.get("model")) for run in self._trials.runs]
-        waiting = [name for name in names if not any(name in of for of in models)]
+        waiting = [name for name in names if not any(name in model for model in models)]
         trials = [run for run in self._trials.ranked if not self._is_ensemble(run)]
         if not waiting or len(trials) < 2:
             return None
@@ -221,7 +221,7 @@ class Sweep:
         if chosen is None:
             return None
         name, members = chosen
-        values = {"model": {"family": name, "members": [int(of.folder.name) for of in members]}}
+        values = {"model": {"family": name, "members": [int(run.folder.name) for run in members]}}
         origin = {"kind": "ensemble", "of": [run.name for run in members]}
         sample = Sample(len(self._trials), values, origin)
         self._sampler.recall(sample)

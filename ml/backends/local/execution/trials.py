@@ -92,7 +92,7 @@ class Trials:
         is_ranked = run.status == "Completed"
         self._scores[name] = objective.score(curve, self._plan.goal) if is_ranked else None
         pair = sorted({name, self._best or name}, key=self._order.__getitem__)
-        self._best = objective.leader({each: self._scores[each] for each in pair}, self._plan.goal)
+        self._best = objective.leader({key: self._scores[key] for key in pair}, self._plan.goal)
 
     def log(self, values: Iterable[tuple[str, float]]) -> dict[str, int]:
         """Add (run id, value) to the curves; the trials with news, and their lengths before."""

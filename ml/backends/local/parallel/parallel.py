@@ -67,8 +67,8 @@ def launch_command(
 
 def processes(plan: CommandPlan) -> int:
     """How many processes the nodes would have had between them."""
-    each = plan.parallel.max_concurrency_per_instance if plan.parallel else 1
-    return plan.instance_count * (each or cores())
+    per_node = plan.parallel.max_concurrency_per_instance if plan.parallel else 1
+    return plan.instance_count * (per_node or cores())
 
 
 def differences(plan: CommandPlan) -> Iterator[str]:

@@ -72,10 +72,10 @@ def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
     deadline = time.monotonic() + patience_s
     while jobs.is_alive(run.name):
         if time.monotonic() > deadline:
-            found = f"process {number} of {run.name} is still running"
+            actual = f"process {number} of {run.name} is still running"
             expected = f"its end within {patience_s:g} s of SIGTERM"
             hint = f"kill -9 {number} ends it and all that it has started"
-            problem = Problem("cancel-timeout", found, expected, hint)
+            problem = Problem("cancel-timeout", actual, expected, hint)
             raise Refused(problem, exit_code=Exit.RUN_FAILED)
         time.sleep(POLL_S)
     return LocalRuns().find(run.id)
@@ -100,5 +100,5 @@ def _signalled(number: int, name: str) -> bool:
 
 
 def _not_running(run: Run) -> Problem:
-    found = f"{run.name} is {run.status}" + (f" ({run.ended_by})" if run.ended_by else "")
-    return Problem("not-running", found, "an active run", "ml runs list --status Running")
+    actual = f"{run.name} is {run.status}" + (f" ({run.ended_by})" if run.ended_by else "")
+    return Problem("not-running", actual, "an active run", "ml runs list --status Running")

@@ -150,9 +150,9 @@ def demand_its_own(run: Run, command: str, what: str) -> None:
     """Refuse a part of another run: it ends, or is resumed (`what`), with that, by `command`."""
     name = run.folder.relative_to(home.jobs()).parts[0]
     if name != run.name:
-        found = f"{run.name} is a part of {name} and {what} with it"
+        actual = f"{run.name} is a part of {name} and {what} with it"
         expected = "a run that was started by itself"
-        raise Refused(Problem("child-run", found, expected, f"ml runs {command} {name}"))
+        raise Refused(Problem("child-run", actual, expected, f"ml runs {command} {name}"))
 
 
 def forget(name: str) -> None:

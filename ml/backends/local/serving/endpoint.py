@@ -213,7 +213,7 @@ def stop_idle(endpoint: str) -> None:
     current = live(endpoint)
     used = {folder(endpoint) / ROUTER} if current else set()
     if current:
-        used |= {each.slot for each in (current.server, *current.beside)}
+        used |= {deployment.slot for deployment in (current.server, *current.beside)}
     for slot in folder(endpoint).iterdir():
         if slot.is_dir() and slot not in used:
             processes.stop(slot)
@@ -295,11 +295,13 @@ def routes(state: Live) -> Mapping[str, Any]:
     timeout_ms = int(state.launch.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
     name = state.server.slot.name
     servers = (*state.beside, state.server)
-    launches = {each.slot.name: state.in_slot(each.slot.name)[1] for each in servers}
+    launches = {
+        deployment.slot.name: state.in_slot(deployment.slot.name)[1] for deployment in servers
+    }
     return {
         "live": name,
-        "ports": {each.slot.name: each.port for each in servers},
-        "pids": {each.slot.name: each.pid for each in servers},
+        "ports": {deployment.slot.name: deployment.port for deployment in servers},
+        "pids": {deployment.slot.name: deployment.pid for deployment in servers},
         "traffic": state.traffic,
         "mirror": state.mirror,
         "timeout_ms": timeout_ms,

@@ -96,8 +96,8 @@ def stop(slot: Path, patience_s: float = STOP_S) -> bool:
         if _wait_until_gone(slot, processes, wait_s):
             return True
     alive = ", ".join(str(process.pid) for process in processes if _alive(process))
-    found = f"process {alive} survived SIGKILL"
-    problem = Problem("server-not-stopped", found, "an ended process", f"ps -o stat,wchan {alive}")
+    actual = f"process {alive} survived SIGKILL"
+    problem = Problem("server-not-stopped", actual, "an ended process", f"ps -o stat,wchan {alive}")
     raise Refused(problem, exit_code=Exit.RUN_FAILED)
 
 
@@ -123,15 +123,15 @@ def last_lines(slot: Path, count: int = 15) -> str:
 
 def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
     """The error for a process of the slot that failed, with the end of its log."""
-    found = f"{what}; its log ends:\n{last_lines(slot)}"
+    actual = f"{what}; its log ends:\n{last_lines(slot)}"
     hint = f"{hint}; the whole log: {log(slot)}" if hint else f"the whole log: {log(slot)}"
-    return Refused(Problem(code, found, expected, hint), exit_code=Exit.RUN_FAILED)
+    return Refused(Problem(code, actual, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
 def port_in_use(port: int, hint: str, exit_code: Exit = Exit.WRONG_CALL) -> Refused:
     """The error for a requested port that another process holds."""
-    found = f"port {port} is held by {port_holder(port)}"
-    return Refused(Problem("port-in-use", found, "a free port", hint), exit_code=exit_code)
+    actual = f"port {port} is held by {port_holder(port)}"
+    return Refused(Problem("port-in-use", actual, "a free port", hint), exit_code=exit_code)
 
 
 def script_error(slot: Path) -> str:

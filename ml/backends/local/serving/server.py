@@ -203,8 +203,8 @@ def measure_alone(
 
 def _work_of_others(pid: int) -> float:
     """Seconds that the processors worked, but for this process and the server's."""
-    of = psutil.cpu_times()
-    every = sum(of) - of.idle - getattr(of, "iowait", 0.0) - getattr(of, "guest", 0.0)
+    times = psutil.cpu_times()
+    every = sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
     own = [psutil.Process(), psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     return float(every - sum(sum(process.cpu_times()[:2]) for process in own))
 

@@ -82,9 +82,9 @@ def serve_pages(port: int | None, ready: Callable[[str], None]) -> None:
         raise processes.port_in_use(port, "omit --port to use a free one")
     port = port or processes.free_port()
     if not home.database().exists():
-        found = f"no tracking store at {home.database()}"
+        actual = f"no tracking store at {home.database()}"
         expected = "a run on this machine, or MLOPS_HOME that names the folder of one"
-        raise Refused(Problem("no-runs", found, expected, "ml run SPEC"))
+        raise Refused(Problem("no-runs", actual, expected, "ml run SPEC"))
     log = home.home() / "mlflow-ui.log"
     with (
         _interruptible(),

@@ -85,12 +85,14 @@ class Control:
             "problem": proxy.problem,
             "leased": proxy.leased,
             "routes": asdict(proxy.routes) if proxy.routes else None,
-            "tallies": {name: asdict(each.counters) for name, each in proxy.deployments.items()},
-            "in_flight": {name: each.in_flight for name, each in proxy.deployments.items()},
+            "tallies": {
+                name: asdict(target.counters) for name, target in proxy.deployments.items()
+            },
+            "in_flight": {name: target.in_flight for name, target in proxy.deployments.items()},
             "draining": [
-                {"deployment": each.name, "port": each.port, "in_flight": each.in_flight}
-                for each in proxy.draining
-                if each.in_flight
+                {"deployment": target.name, "port": target.port, "in_flight": target.in_flight}
+                for target in proxy.draining
+                if target.in_flight
             ],
             "last_answer": proxy.recent.last,
             "collected": {

@@ -200,8 +200,8 @@ class Proxy:
             # Whatever callers choose to send to a canary's green its baseline gets too, and the
             # reverse. Large requests too, of which a few would make all the difference. So both
             # stay under the same load, and their latency and memory can be compared.
-            for each in (chosen, mirror):
-                if each is not None and (twin := routes.twin(each.name)) is not None:
+            for deployment in (chosen, mirror):
+                if deployment is not None and (twin := routes.twin(deployment.name)) is not None:
                     self._copy(self.deployments[twin], "apart", scores, request, body, load)
         collects = (
             scores
@@ -279,8 +279,10 @@ class Proxy:
             if same is None or (same.port, same.pid) != (port, pid):
                 same = Deployment(name, port, pid)
             self.deployments[name] = same
-        gone = [each for name, each in earlier.items() if self.deployments.get(name) is not each]
-        self.draining = [each for each in (*self.draining, *gone) if each.in_flight]
+        gone = [
+            target for name, target in earlier.items() if self.deployments.get(name) is not target
+        ]
+        self.draining = [target for target in (*self.draining, *gone) if target.in_flight]
         if not (routes and before) or before.salt != routes.salt or before.is_whole:
             self._keys = Keys()
         self.routes = routes

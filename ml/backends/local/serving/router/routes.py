@@ -64,7 +64,7 @@ class Routes:
 
     def twin(self, name: str) -> str | None:
         """The deployment that a canary compares with this one: green and its baseline."""
-        others = [each for each in self.ports if each not in (self.live, name)]
+        others = [other for other in self.ports if other not in (self.live, name)]
         is_compared = self.lease_s is not None and name != self.live and len(others) == 1
         return others[0] if is_compared else None
 
@@ -98,7 +98,7 @@ def read(path: Path) -> Routes:
             experiment=str(document.get("experiment", "")),
             salt=str(document.get("salt", "")),
             collect={str(n): float(share) for n, share in document.get("collect", {}).items()},
-            digests={str(name): str(of) for name, of in document.get("digests", {}).items()},
+            digests={str(n): str(digest) for n, digest in document.get("digests", {}).items()},
             pids={str(name): int(pid) for name, pid in document.get("pids", {}).items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
