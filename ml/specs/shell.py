@@ -66,20 +66,20 @@ def quotings(
     edges = {(start, start + 3): _START for start, _ in blocks}
     edges |= {(end - 2, end): _END for _, end in blocks}
     text = replace_spans(command, dict.fromkeys(spans, _MARK) | edges).rstrip()
-    found: list[Quoting] = []
+    quotes: list[Quoting] = []
     position = 0
     while position < len(text):
         call = _CALL.match(text, position)
         if call is None or (call["module"] or "").split(".")[0] in _RUNNERS:
             return evaluated
         for part in re.findall(rf"{_QUOTED}|{_MARK}", call["arguments"] or ""):
-            found += [_QUOTES.get(part[0], "none")] * part.count(_MARK)
+            quotes += [_QUOTES.get(part[0], "none")] * part.count(_MARK)
         position = call.end("next")
         if call["output"]:
             if not _OUTPUT.fullmatch(text, call.start("output")):
                 return evaluated
             break
-    return (*found, *evaluated[len(found) :])
+    return (*quotes, *evaluated[len(quotes) :])
 
 
 def replace_spans(command: str, texts: Mapping[Span, str]) -> str:

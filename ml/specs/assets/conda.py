@@ -118,8 +118,8 @@ def requirements(path: Path) -> tuple[Dependency, ...] | None:
     lines = [(number, _COMMENT.sub("", line).strip()) for number, line in _joined(content)]
     if any(_LOCAL.search(text) for _, text in lines):
         return None
-    shown = repository.shown(path)
-    return tuple(Dependency(" ".join(t.split()), "pip", Place(shown, n)) for n, t in lines if t)
+    label = repository.shown(path)
+    return tuple(Dependency(" ".join(t.split()), "pip", Place(label, n)) for n, t in lines if t)
 
 
 def _joined(content: str) -> Iterator[tuple[int, str]]:
@@ -150,10 +150,10 @@ def _left_behind(text: str, place: Place) -> Problem:
     )
 
 
-def _wrong(found: str, place: Place) -> Problem:
+def _wrong(actual: str, place: Place) -> Problem:
     return Problem(
         "bad-conda-file",
-        found,
+        actual,
         "a list of texts such as `numpy=1.26`, and one mapping `pip:` with a list of texts",
         "write it as `conda env export` does",
         place,

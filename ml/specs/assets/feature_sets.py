@@ -43,8 +43,8 @@ def registered(feature_set: AssetSpec, store: str) -> dict[str, Any]:
     }
     if "source_delay" in spec["source"]:
         source["source_delay"] = spec["source"]["source_delay"]
-    kept = ("$schema", "features", "index_columns", "temporal_join_lookback")
-    return {"source": source, **{name: spec[name] for name in kept if name in spec}}
+    fields = ("$schema", "features", "index_columns", "temporal_join_lookback")
+    return {"source": source, **{name: spec[name] for name in fields if name in spec}}
 
 
 def _specification(feature_set: AssetSpec) -> Path:

@@ -49,12 +49,14 @@ class IgnoreFile:
                 GitIgnoreSpecPattern(line)
             except GitIgnorePatternError:
                 expected, hint = "a pattern of git after `!` or `\\`", "delete the line"
-                found = f"`{line[:80]}` is not a pattern"
-                raise Refused(Problem("bad-pattern", found, expected, hint, place)) from None
+                actual = f"`{line[:80]}` is not a pattern"
+                raise Refused(Problem("bad-pattern", actual, expected, hint, place)) from None
             if not line.startswith("#") and _ambiguity(line) > _MAX_AMBIGUOUS:
-                found = f"`{line[:80]}` has too many `*` and `**/`: matching it would take too long"
+                actual = (
+                    f"`{line[:80]}` has too many `*` and `**/`: matching it would take too long"
+                )
                 expected = "a name with at most three `*`, and fewer with `**/`"
-                raise Refused(Problem("bad-pattern", found, expected, "use several lines", place))
+                raise Refused(Problem("bad-pattern", actual, expected, "use several lines", place))
         lines = [line for line in lines if not _NO_PATTERN.fullmatch(line)]
         self._spec = PathSpec.from_lines(GitIgnoreSpecPattern, lines)
         self._included = [_anchor(line) for line in lines if line.startswith("!")]
@@ -72,9 +74,9 @@ class IgnoreFile:
         boundary = repository.boundary(self.folder)
         for relative, path, real in self.entries(besides, [boundary] if boundary else None):
             if real is not None:
-                found = f"the link {repository.shown(path)} has the target {real}"
+                actual = f"the link {repository.shown(path)} has the target {real}"
                 hint = "replace the link by its target, or exclude it in .amlignore"
-                raise Refused(Problem("link-escape", found, "a target in the repository", hint))
+                raise Refused(Problem("link-escape", actual, "a target in the repository", hint))
             if not self.excludes(relative):
                 yield relative, path
 
@@ -100,13 +102,13 @@ class IgnoreFile:
     ) -> Iterator[tuple[str, Path, Path | None]]:
         self._through_links += min(1, links)
         if self._through_links > _MAX_THROUGH_LINKS or links > _MAX_LINKS:
-            found = f"links add over {_MAX_THROUGH_LINKS:,} folders or {_MAX_LINKS} levels"
+            actual = f"links add over {_MAX_THROUGH_LINKS:,} folders or {_MAX_LINKS} levels"
             hint = "replace the links by their targets, or exclude them in .amlignore"
-            raise Refused(Problem("too-many-links", found, "fewer", hint))
+            raise Refused(Problem("too-many-links", actual, "fewer", hint))
         if prefix.count("/") > _MAX_DEPTH:
-            found = f"`{repository.shown(self.folder)}` has folders over {_MAX_DEPTH} levels deep"
+            actual = f"`{repository.shown(self.folder)}` has folders over {_MAX_DEPTH} levels deep"
             hint = "exclude them in .amlignore"
-            raise Refused(Problem("too-deep", found, "fewer levels", hint))
+            raise Refused(Problem("too-deep", actual, "fewer levels", hint))
         with os.scandir(folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
         for entry in entries:

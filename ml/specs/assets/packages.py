@@ -175,7 +175,7 @@ def device_of(owner: Part, *keys: Key) -> Literal["cpu", "cuda", ""]:
         root = repository.root(owner.file)
         spec = assets.included(written, owner.folder) or assets.find(written, "environment", root)
     image = str(written if spec is None else spec.get("image") or "")
-    texts = [] if spec is None else [each.text for each in _listed(spec)]
+    texts = [] if spec is None else [dependency.text for dependency in _listed(spec)]
     if any(map(_CPU_BUILD.search, texts)):
         return "cpu"
     return "cuda" if "cuda" in image or any(map(_CUDA_BUILD.search, texts)) else ""
@@ -200,14 +200,14 @@ def _listed(spec: Part) -> Iterator[Dependency]:
 def _packages(file: Path, dependencies: tuple[Dependency, ...]) -> Packages:
     names: set[str] = set()
     libraries: set[str] = set()
-    for each in dependencies:
-        if each.manager == "pip" and re.match(
-            r"--?[a-z-]*(?:index|find-links|no-|pre|only)", each.text
+    for dependency in dependencies:
+        if dependency.manager == "pip" and re.match(
+            r"--?[a-z-]*(?:index|find-links|no-|pre|only)", dependency.text
         ):
             continue
-        match = _NAME.match(each.text)
-        written = match["name"].lower() if match else each.text
-        if each.manager == "conda":
+        match = _NAME.match(dependency.text)
+        written = match["name"].lower() if match else dependency.text
+        if dependency.manager == "conda":
             written = ON_PYPI.get(written, written).partition("[")[0]
             libraries |= {"sklearn"} if written in _WITH_SKLEARN else set()
         name = re.sub(r"[-_.]+", "-", written)
@@ -220,10 +220,10 @@ def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
     """What it installs; None where that cannot be told."""
     copied: dict[str, Path] = {}
     dependencies: list[Dependency] = []
-    found = instructions(path)
-    if found is None:
+    parsed = instructions(path)
+    if parsed is None:
         return None
-    for instruction, rest in found:
+    for instruction, rest in parsed:
         words = rest.split()
         if instruction == "FROM" and not (words and _PLAIN_IMAGE.fullmatch(words[0])):
             return None

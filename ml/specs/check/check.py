@@ -171,7 +171,7 @@ def survey(
                 problems.append(hints.without_spec(path))
                 continue
             other = next(
-                (of for name, of in (others or {}).items() if path.absolute().match(name)), None
+                (rule for name, rule in (others or {}).items() if path.absolute().match(name)), None
             )
             try:
                 if other is not None and path.is_file():

@@ -60,16 +60,16 @@ def feature_set_problems(path: Path) -> list[Problem]:
     file = folder / SPEC
     if not file.is_file():
         place = feature_set.place("specification", "path")
-        shown = repository.shown(file)
+        label = repository.shown(file)
         hint = "write it, or correct `specification.path`"
-        return [Problem("missing-file", f"{shown} does not exist", "a FeatureSetSpec", hint, place)]
+        return [Problem("missing-file", f"{label} does not exist", "a FeatureSetSpec", hint, place)]
     try:
         spec = Part(documents.read(file), file)
     except Refused as refused:
         return list(refused.problems)
     if not isinstance(spec.get(), dict):
-        found = f"{repository.shown(file)} has no fields"
-        return [Problem("invalid-feature-set", found, "a mapping", place=spec.place())]
+        actual = f"{repository.shown(file)} has no fields"
+        return [Problem("invalid-feature-set", actual, "a mapping", place=spec.place())]
     columns, wrong_columns = _local_source(feature_set, spec)
     return [
         *_tags(feature_set),
@@ -102,19 +102,19 @@ def specification_problems(path: Path) -> list[Problem]:
     return [_wrong(spec, (), "`specification.path` of one", "no feature set names this folder")]
 
 
-def _wrong(part: Part, keys: Sequence[Key], expected: str, found: str = "") -> Problem:
+def _wrong(part: Part, keys: Sequence[Key], expected: str, actual: str = "") -> Problem:
     name = ".".join(map(str, keys))
-    found = found or f"`{name}` is {part.get(*keys)!r}"
-    return Problem("invalid-feature-set", found, expected, place=part.place(*keys), source=_SOURCE)
+    actual = actual or f"`{name}` is {part.get(*keys)!r}"
+    return Problem("invalid-feature-set", actual, expected, place=part.place(*keys), source=_SOURCE)
 
 
-def _fields(part: Part, known: Mapping[str, bool], *keys: Key) -> Iterator[Problem]:
+def _fields(part: Part, schema: Mapping[str, bool], *keys: Key) -> Iterator[Problem]:
     fields = part.mapping(*keys)
     for name in fields:
-        if name not in known:
-            found = f"unknown field `{name}`"
-            yield _wrong(part, (*keys, name), f"one of {', '.join(known)}", found)
-    for name, is_required in known.items():
+        if name not in schema:
+            actual = f"unknown field `{name}`"
+            yield _wrong(part, (*keys, name), f"one of {', '.join(schema)}", actual)
+    for name, is_required in schema.items():
         if is_required and name not in fields:
             yield _wrong(
                 part, keys, f"`{name}`", f"`{'.'.join(map(str, (*keys, name)))}` is missing"
@@ -146,8 +146,8 @@ def _tags(feature_set: Part) -> Iterator[Problem]:
     tags = feature_set.mapping("tags")
     for name in tags:
         if name not in _TAGS and (close := nearest(str(name), _TAGS)):
-            found = f"the tag `{name}` is close to `{close[0]}`, and would be ignored"
-            yield _wrong(feature_set, ("tags", name), f"`{close[0]}`, or a name unlike it", found)
+            actual = f"the tag `{name}` is close to `{close[0]}`, and would be ignored"
+            yield _wrong(feature_set, ("tags", name), f"`{close[0]}`, or a name unlike it", actual)
     if "arrival_column" in tags and not _is_text(tags["arrival_column"]):
         yield _wrong(feature_set, ("tags", "arrival_column"), "the name of a column")
     if "local_source" in tags:
@@ -197,9 +197,9 @@ def _columns(spec: Part) -> Iterator[Problem]:
             if not _is_text(name):
                 yield _wrong(spec, (field, index), "a column with `name` and `type`")
             elif name in seen:
-                found = f"two columns are called `{name}`"
+                actual = f"two columns are called `{name}`"
                 expected = f"another name than a key, the event time, `{ARRIVAL}` or a feature"
-                yield _wrong(spec, (field, index, "name"), expected, found)
+                yield _wrong(spec, (field, index, "name"), expected, actual)
             elif str(column.get("type")) not in TYPES:
                 yield _wrong(spec, (field, index, "type"), f"one of {', '.join(TYPES)}")
             seen |= {name} if isinstance(name, str) else set()
@@ -214,8 +214,8 @@ def _entities(feature_set: Part, spec: Part) -> Iterator[Problem]:
         if columns is None:
             hint = "correct its name or version, or write the entity's file"
             place = feature_set.place("entities", index)
-            found = f"no entity `{written}` in ml/projects/*/features"
-            yield Problem("missing-entity", found, "azureml:NAME:VERSION", hint, place)
+            message = f"no entity `{written}` in ml/projects/*/features"
+            yield Problem("missing-entity", message, "azureml:NAME:VERSION", hint, place)
             return
         expected |= columns
     columns = spec.get("index_columns")
@@ -226,9 +226,9 @@ def _entities(feature_set: Part, spec: Part) -> Iterator[Problem]:
     }
     if columns and actual != expected:
         keys = ", ".join(f"{name} ({kind})" for name, kind in expected.items())
-        found = ", ".join(f"{name} ({kind})" for name, kind in actual.items())
+        stated = ", ".join(f"{name} ({kind})" for name, kind in actual.items())
         yield _wrong(
-            spec, ("index_columns",), f"those of its entities: {keys}", f"the keys are {found}"
+            spec, ("index_columns",), f"those of its entities: {keys}", f"the keys are {stated}"
         )
 
 
@@ -263,16 +263,16 @@ def _transformation(feature_set: Part, spec: Part, columns: Mapping[str, str]) -
         return
     module, _, name = written.rpartition(".")
     file = folder / f"{module.replace('.', '/')}.py"
-    shown = repository.shown(file)
+    label = repository.shown(file)
     try:
         source = Code(file)
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        found = f"{shown} cannot be read: {type(error).__name__}"
-        yield _wrong(spec, (code, "transformer_class"), "a Python module", found)
+        actual = f"{label} cannot be read: {type(error).__name__}"
+        yield _wrong(spec, (code, "transformer_class"), "a Python module", actual)
         return
     if not source.transforms(name):
-        found = f"{shown} has no class `{name}` with a method `transform`"
-        yield _wrong(spec, (code, "transformer_class"), "def transform(self, rows)", found)
+        actual = f"{label} has no class `{name}` with a method `transform`"
+        yield _wrong(spec, (code, "transformer_class"), "def transform(self, rows)", actual)
     features = spec.get("features")
     kinds_of_features = {
         str(column.get("name")): (index, str(column.get("type")))
@@ -281,20 +281,20 @@ def _transformation(feature_set: Part, spec: Part, columns: Mapping[str, str]) -
     }
     for feature, (index, _) in kinds_of_features.items():
         if columns and feature not in columns and not source.may_compute(feature):
-            found = f"{shown} does not compute `{feature}`"
-            yield _wrong(spec, ("features", index, "name"), "a column of `transform`", found)
+            actual = f"{label} does not compute `{feature}`"
+            yield _wrong(spec, ("features", index, "name"), "a column of `transform`", actual)
     limit = _timedelta(spec.get("source_lookback"))
     for line, window in source.calls("Window", ("name", "function", "length", "column"), {}):
         name, length = str(window.get("name")), window.get("length")
         if isinstance(length, timedelta) and (expected := _wrong_length(length, limit)):
-            found = f"the window `{name}` is of {length}"
-            yield Problem("invalid-feature-set", found, expected, place=Place(shown, line))
+            actual = f"the window `{name}` is of {length}"
+            yield Problem("invalid-feature-set", actual, expected, place=Place(label, line))
         index, kind = kinds_of_features.get(name, (0, ""))
         computed = WINDOW_TYPES.get(str(window.get("function")))
         if computed and kind in TYPES and kind != computed:
-            found = f"`{name}` is `{kind}`; the window `{window['function']}` is {computed}"
-            yield _wrong(spec, ("features", index, "type"), f"`{computed}`", found)
-    yield from _timelines(feature_set, spec, source, shown)
+            actual = f"`{name}` is `{kind}`; the window `{window['function']}` is {computed}"
+            yield _wrong(spec, ("features", index, "type"), f"`{computed}`", actual)
+    yield from _timelines(feature_set, spec, source, label)
 
 
 def _wrong_length(length: timedelta, limit: timedelta | None) -> str:
@@ -304,7 +304,7 @@ def _wrong_length(length: timedelta, limit: timedelta | None) -> str:
     return f"at most `source_lookback`, {limit}" if limit is not None and length > limit else ""
 
 
-def _timelines(feature_set: Part, spec: Part, source: Code, shown: str) -> Iterator[Problem]:
+def _timelines(feature_set: Part, spec: Part, source: Code, label: str) -> Iterator[Problem]:
     """The code reads event, arrival and delay as the YAML states them.
 
     Windows by another arrival would contain rows that had not arrived yet.
@@ -320,9 +320,9 @@ def _timelines(feature_set: Part, spec: Part, source: Code, shown: str) -> Itera
             actual = timeline.get(field, value)
             is_stated = actual == value or (field, value) == ("delay", None)
             if not is_stated and isinstance(actual, str | timedelta | None):
-                found = f"the {field} of `Timeline` is {actual}"
+                message = f"the {field} of `Timeline` is {actual}"
                 expected = f"{value}, as the feature set states"
-                yield Problem("invalid-feature-set", found, expected, place=Place(shown, line))
+                yield Problem("invalid-feature-set", message, expected, place=Place(label, line))
 
 
 def _local_source(feature_set: Part, spec: Part) -> tuple[dict[str, str], list[Problem]]:
@@ -349,25 +349,25 @@ def _local_source(feature_set: Part, spec: Part) -> tuple[dict[str, str], list[P
     for file in [path] if path.is_file() else sorted(path.rglob("*")):
         if file.suffix not in (".parquet", ".csv") or not file.resolve().is_relative_to(root):
             continue
-        shown = repository.shown(file)
+        label = repository.shown(file)
         try:
             columns = columns_of(file)
         except (OSError, ValueError) as error:
-            found = f"{shown} cannot be read: {' '.join(str(error).split())}"
+            actual = f"{label} cannot be read: {' '.join(str(error).split())}"
             tag = ("tags", "local_source")
-            problems.setdefault(tag, _wrong(feature_set, tag, "Parquet or CSV files", found))
+            problems.setdefault(tag, _wrong(feature_set, tag, "Parquet or CSV files", actual))
             continue
         for part, where, kind in needed:
             name = part.get(*where)
             if not _is_text(name) or where in problems:
                 continue
             if name not in columns:
-                found = f"{shown} has no column `{name}`"
-                problems[where] = _wrong(part, where, f"one of {', '.join(columns)}", found)
+                actual = f"{label} has no column `{name}`"
+                problems[where] = _wrong(part, where, f"one of {', '.join(columns)}", actual)
             elif columns[name] and not _is_kind(columns[name], kind):
                 expected = "a datetime with a time zone" if kind == "datetime" else kind
-                found = f"`{name}` of {shown} is {columns[name]}"
-                problems[where] = _wrong(part, where, expected, found)
+                actual = f"`{name}` of {label} is {columns[name]}"
+                problems[where] = _wrong(part, where, expected, actual)
     return columns, [*problems.values()]
 
 

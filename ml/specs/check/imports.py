@@ -85,10 +85,10 @@ def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Impor
                 if parent not in seen:
                     seen.add(parent)
                     queue.append(parent)
-    for each in later:
-        if each.library not in reported:
-            reported.add(each.library)
-            yield each
+    for candidate in later:
+        if candidate.library not in reported:
+            reported.add(candidate.library)
+            yield candidate
 
 
 def _absolute(names: tuple[str, ...], package: str) -> Iterator[str]:

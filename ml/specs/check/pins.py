@@ -24,10 +24,10 @@ def problems(root: Path) -> Iterator[Problem]:
             pin = _PIN.match(dependency.text)
             version = locked.get(_name(pin[1]), pin[2]) if pin else ""
             if pin and pin[2] != version:
-                found = f"{pin[1]} {pin[2]} is installed on nodes"
+                actual = f"{pin[1]} {pin[2]} is installed on nodes"
                 expected = f"{version}, as in {repository.LOCK}"
                 hint = "set that version, and increment the environment's version"
-                yield Problem("pin-mismatch", found, expected, hint, dependency.place)
+                yield Problem("pin-mismatch", actual, expected, hint, dependency.place)
 
 
 def _name(package: str) -> str:

@@ -94,10 +94,10 @@ class Code:
         for node in self._nodes:
             if not isinstance(node, ast.Call) or _called(node) != name or _unpacks(node):
                 continue
-            given = dict(zip(fields, node.args, strict=False))
-            given |= {str(word.arg): word.value for word in node.keywords}
-            values = {field: value for field, value in defaults.items() if field not in given}
-            for field, argument in given.items():
+            arguments = dict(zip(fields, node.args, strict=False))
+            arguments |= {str(word.arg): word.value for word in node.keywords}
+            values = {field: value for field, value in defaults.items() if field not in arguments}
+            for field, argument in arguments.items():
                 with suppress(_NotConstantError):
                     values[field] = _value(argument, constants)
             yield node.lineno, values

@@ -69,9 +69,9 @@ def problems(
         body = request(spec)
     except Exception as error:  # azure-ai-ml raises what its fields raise: anything
         why, expected = " ".join(str(error).split()), "a job that azure-ai-ml can send"
-        found = f"azure-ai-ml rejects the job: {why or type(error).__name__}"
+        actual = f"azure-ai-ml rejects the job: {why or type(error).__name__}"
         hint = "change the field that the message names, then `ml check SPEC`"
-        return [Problem("not-submitted", found, expected, hint, spec.place())]
+        return [Problem("not-submitted", actual, expected, hint, spec.place())]
     return list(dict.fromkeys(_Request(spec, body, clusters, bounds, declared).problems()))
 
 
@@ -231,8 +231,8 @@ class _Request:
 
     def _placed(self, keys: Keys, job: Mapping[str, Any]) -> Iterator[Problem]:
         """Without a compute it runs serverless, as who submits it."""
-        whole = self.body["properties"]
-        default = whole.get("computeId") or (whole.get("settings") or {}).get("default_compute")
+        parent = self.body["properties"]
+        default = parent.get("computeId") or (parent.get("settings") or {}).get("default_compute")
         if not (job.get("computeId") or (default and keys)):
             names = ", ".join(sorted(self.clusters))
             yield self._problem(
@@ -244,15 +244,15 @@ class _Request:
         trials, and all at once. A parallel step has none but the time of a batch.
         """
         limits = _snake(job.get("limits"))
-        asked: dict[str, int] = {}
+        required: dict[str, int] = {}
         if kind in ("command", "sweep"):
-            asked["timeout"] = self.bounds.hours * 3600
+            required["timeout"] = self.bounds.hours * 3600
         if kind == "sweep":
-            asked["max_total_trials"] = self.bounds.trials
+            required["max_total_trials"] = self.bounds.trials
             total = _number(limits.get("max_total_trials"))
             if total is None or total > self.bounds.trials_at_once:
-                asked["max_concurrent_trials"] = self.bounds.trials_at_once
-        for name, most in asked.items():
+                required["max_concurrent_trials"] = self.bounds.trials_at_once
+        for name, most in required.items():
             if limits.get(name) is None:
                 yield self._problem((*keys, "limits", name), "none", _BOUND.format(most))
 
@@ -286,8 +286,8 @@ class _Request:
         data = {"uri": self._data(value)}
         yield from self._each({**rules, **data})(keys, value)
 
-    def _data(self, given: Any) -> Rule:
-        kind = given.get("jobInputType") or given.get("job_input_type") if given else None
+    def _data(self, port: Any) -> Rule:
+        kind = port.get("jobInputType") or port.get("job_input_type") if port else None
 
         def check(keys: Keys, value: Any) -> Iterator[Problem]:
             if ".".join(map(str, keys[:-1])) in self.spec.document.changed:
@@ -395,8 +395,8 @@ class _Request:
         hint = "leave it out, or run it with your own rights: ml run SPEC --on azure"
         # Of a mapping its name alone: a request may hold what a file says that the spec names.
         text = "{…}" if isinstance(value, dict) else "[…]" if isinstance(value, list) else value
-        found = f"`{'.'.join(map(str, keys))}: {text}`, in a job that a workflow submits"
-        return Problem("forbidden-in-workflow", found[:300], expected, hint, self._place(keys))
+        actual = f"`{'.'.join(map(str, keys))}: {text}`, in a job that a workflow submits"
+        return Problem("forbidden-in-workflow", actual[:300], expected, hint, self._place(keys))
 
     def _place(self, keys: Keys) -> Place:
         """The line of a field, in the file that has it; an inline step has no `component`."""

@@ -75,7 +75,7 @@ def planned(
         compute=str(own.get("compute") or compute),
         algorithms=_algorithms(own, "allowed_training_algorithms"),
         blocked=_algorithms(own, "blocked_training_algorithms"),
-        settings=Frozen((str(k), of) for k, of in own.mapping().items() if k not in DATA),
+        settings=Frozen((str(k), value) for k, value in own.mapping().items() if k not in DATA),
         inputs=Frozen(inputs),
         outputs=outputs,
         max_total_trials=int(limits.get("max_trials") or (_TRIALS if task in _TABULAR else 1)),

@@ -33,8 +33,8 @@ def planned(spec: Spec, data: Path, registered: Path | None = None) -> CommandPl
     if spec.kind.family == "pipeline_component_batch_deployment" or not spec.get(
         "code_configuration"
     ):
-        found = "a batch deployment of a pipeline, or of an MLflow model without a script"
-        problem = Problem("unsupported-kind", found, "`code_configuration`", place=spec.place())
+        actual = "a batch deployment of a pipeline, or of an MLflow model without a script"
+        problem = Problem("unsupported-kind", actual, "`code_configuration`", place=spec.place())
         raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
     if not data.exists():
         hint = "--input PATH"
@@ -97,5 +97,5 @@ def _model(spec: Spec, bindings: Bindings) -> InputPlan | None:
 
 def _no_model(spec: Spec) -> Problem:
     hint = "model: {path: FOLDER}, or an asset that a model spec of the repository defines"
-    found = f"`model: {spec.get('model')}` is not on this machine"
-    return Problem("data-not-local", found, "a path", hint, spec.place("model"))
+    actual = f"`model: {spec.get('model')}` is not on this machine"
+    return Problem("data-not-local", actual, "a path", hint, spec.place("model"))

@@ -71,8 +71,8 @@ def _nested(layers: Layers, key: str, *keys: str) -> Any:
 def _wrong(layers: Layers, written: object, expected: str, *keys: str) -> Problem:
     # Azure ML accepts a binding in some of these; a plan is made before its value is known.
     code = "unsupported-step" if "${{" in str(written) else "bad-mini-batches"
-    found, hint = f"`{'.'.join(keys)}` is `{written}`", f"for example `{keys[-1]}: 10`"
-    return _problem(code, found, expected, hint, layers.place(*keys))
+    actual, hint = f"`{'.'.join(keys)}` is `{written}`", f"for example `{keys[-1]}: 10`"
+    return _problem(code, actual, expected, hint, layers.place(*keys))
 
 
 def _named(text: Any, source: str) -> str:
@@ -83,5 +83,5 @@ def _named(text: Any, source: str) -> str:
     return ""
 
 
-def _problem(code: str, found: str, expected: str, hint: str, place: Place) -> Problem:
-    return Problem(code, found, expected, hint, place, source=SOURCE)
+def _problem(code: str, actual: str, expected: str, hint: str, place: Place) -> Problem:
+    return Problem(code, actual, expected, hint, place, source=SOURCE)

@@ -65,11 +65,11 @@ def plan(
     name = str(spec.get("display_name") or spec.get("name") or spec.file.stem)
     bindings = Bindings(root or repository.root(spec.file), registered)
     job = _Planner(bindings, experiment).step(spec, name, _Around())
-    found = tuple(dict.fromkeys(bindings.problems))
-    if wrong := tuple(problem for problem in found if problem.code not in NOT_HERE):
+    reported = tuple(dict.fromkeys(bindings.problems))
+    if wrong := tuple(problem for problem in reported if problem.code not in NOT_HERE):
         raise Refused(*wrong)
     # Without azure-ai-ml's entity, which can be neither copied nor sent to another process.
-    return replace(job.plan, spec=replace(spec, entity=None), not_here=found)
+    return replace(job.plan, spec=replace(spec, entity=None), not_here=reported)
 
 
 def _refuse_kind(spec: Spec) -> NoReturn:
@@ -284,11 +284,11 @@ class _Planner:
                 else:
                     exists, names = source.input in inputs, ", ".join(inputs)
                 if not exists:
-                    found = f"step `{name}` uses `{source}`, which the pipeline does not have"
+                    actual = f"step `{name}` uses `{source}`, which the pipeline does not have"
                     expected = f"one of {names}" if names else "a value"
                     place = jobs.place(name, "inputs", key)
                     hint = f"change `inputs.{key}`, or add `{source}` to the pipeline"
-                    problem = Problem("unknown-source", found, expected, hint, place)
+                    problem = Problem("unknown-source", actual, expected, hint, place)
                     self._problems.append(problem)
 
 
@@ -315,10 +315,10 @@ def _in_order(steps: Mapping[str, StepPlan]) -> dict[str, StepPlan]:
     """Each step after those that it waits for, otherwise in the order of the file."""
     done: dict[str, StepPlan] = {}
     while len(done) < len(steps):
-        left = [name for name in steps if name not in done]
-        ready = (name for name in left if not {*steps[name].after} & {*left})
+        remaining = [name for name in steps if name not in done]
+        ready = (name for name in remaining if not {*steps[name].after} & {*remaining})
         # The checks refuse cycles; should one get here, its steps keep the order of the file.
-        name = next(ready, left[0])
+        name = next(ready, remaining[0])
         done[name] = steps[name]
     return done
 

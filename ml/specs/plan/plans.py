@@ -136,7 +136,7 @@ class Environment:
             files = sorted(self.dockerfile.parent.glob("[!.]*"))
         return (
             *([f"image {self.image}"] if self.image else []),
-            *(f"{each.manager} {each.text}" for each in self.dependencies or ()),
+            *(f"{dependency.manager} {dependency.text}" for dependency in self.dependencies or ()),
             *(
                 f"{path.name} {trees.digest([(path.name, path)])}"
                 for path in files

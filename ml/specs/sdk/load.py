@@ -108,10 +108,10 @@ def from_document(document: Document, file: Path, changes: Mapping[str, str]) ->
         document = replace(document, changed=tuple(changes))
         kind = kinds.kind_of(document.data) or kind
     if (count := _count_loads(Part(document, file), repository.root(file), {})) > _MAX_LOADS:
-        found = "the pipelines nested in it have too many steps for azure-ai-ml to load"
+        actual = "the pipelines nested in it have too many steps for azure-ai-ml to load"
         expected = f"at most {_MAX_LOADS} steps; here {count:,}, {_LOADS} times more a level"
         hint = "nest fewer levels, or submit pipelines of their own"
-        raise Refused(Problem("nested-too-deep", found, expected, hint, document.place("jobs")))
+        raise Refused(Problem("nested-too-deep", actual, expected, hint, document.place("jobs")))
     kind, entity, problems = _entity(kind, document, file)
     return Spec(document, file, kind=kind, entity=entity, problems=problems)
 

@@ -210,11 +210,11 @@ class _Reading:
             message = f"`sampler: {EVOLUTION}` beside `sampling_algorithm: {algorithm}`"
             self._invalid(message, "`sampling_algorithm: random`", hint, place)
         elif (most := self.plan.max_total_trials) <= POPULATION:
-            found = f"all {most} trials are random: evolution begins after {POPULATION}"
+            actual = f"all {most} trials are random: evolution begins after {POPULATION}"
             expected = f"more than {POPULATION} trials"
             hint = f"max_total_trials: {2 * POPULATION}"
             self.problems.append(
-                Problem("few-trials", found, expected, hint, place, severity="warning")
+                Problem("few-trials", actual, expected, hint, place, severity="warning")
             )
         return EVOLUTION
 

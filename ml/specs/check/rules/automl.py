@@ -34,13 +34,13 @@ _OFFSET = re.compile(
 @rule("automl-limits", scope="automl", source="reference-yaml-job-automl: limits")
 def automl_limits(node: Node) -> Iterator[Finding]:
     """No more trials run at once than there are, and none takes longer than the job."""
-    for part, whole in (
+    for part, total in (
         ("max_concurrent_trials", "max_trials"),
         ("trial_timeout_minutes", "timeout_minutes"),
     ):
-        less, more = node.get("limits", part), node.get("limits", whole)
+        less, more = node.get("limits", part), node.get("limits", total)
         if isinstance(less, int) and isinstance(more, int) and less > more:
-            expected = f"at most `{whole}`, which is {more}"
+            expected = f"at most `{total}`, which is {more}"
             yield Finding(("limits", part), f"`{part}` is {less}", expected, f"{part}: {more}")
 
 
@@ -58,13 +58,13 @@ def automl_algorithms(node: Node) -> Iterator[Finding]:
     """Of the algorithms that a job allows it does not block every one."""
     keys = ("training", "allowed_training_algorithms"), ("training", "blocked_training_algorithms")
     allowed, blocked = (
-        {snake(str(name)) for name in names} if isinstance(names := node.get(*of), list) else set()
-        for of in keys
+        {snake(str(name)) for name in names} if isinstance(names := node.get(*key), list) else set()
+        for key in keys
     )
     if allowed and allowed <= blocked:
-        found = "every algorithm of `allowed_training_algorithms` is blocked"
+        actual = "every algorithm of `allowed_training_algorithms` is blocked"
         yield Finding(
-            keys[1], found, "one to train", "delete one from `blocked_training_algorithms`"
+            keys[1], actual, "one to train", "delete one from `blocked_training_algorithms`"
         )
 
 
@@ -101,8 +101,8 @@ def automl_target(node: Node) -> Iterator[Finding]:
         names = node.get(*keys)
         for name in names if isinstance(names, list) else [names]:
             if isinstance(name, str) and name in named:
-                found = f"`{name}` is named for two purposes"
-                yield Finding(keys, found, "a column of its own for each")
+                actual = f"`{name}` is named for two purposes"
+                yield Finding(keys, actual, "a column of its own for each")
             named.add(str(name))
     for key in _DATA:
         folder = _folder(node, key)
@@ -111,9 +111,9 @@ def automl_target(node: Node) -> Iterator[Finding]:
             names = node.get(*keys)
             for name in names if isinstance(names, list) else [names]:
                 if isinstance(name, str) and "${{" not in name and name not in columns:
-                    found = f"`{name}` is not a column of `{_path(node.get(key))}`"
+                    actual = f"`{name}` is not a column of `{_path(node.get(key))}`"
                     expected = f"one of {', '.join(columns[:12])}"
-                    yield Finding(keys, found, expected, "name one, or add it to the table")
+                    yield Finding(keys, actual, expected, "name one, or add it to the table")
 
 
 def _folder(node: Node, key: str) -> Path | None:

@@ -25,7 +25,7 @@ _SHORT_S = 3600
 def _misfits(
     job: Placed,
     keys: tuple[Key, ...],
-    found: str,
+    actual: str,
     expected: Callable[[Cluster], str],
     fits: Callable[[Cluster], bool],
 ) -> Iterator[Finding]:
@@ -36,7 +36,7 @@ def _misfits(
     where = ", ".join(cluster.environment for cluster in wrong)
     yield Finding(
         keys,
-        f"{found} `{first.name}` of {where} ({first.size})",
+        f"{actual} `{first.name}` of {where} ({first.size})",
         expected(first),
         f"infra/Pulumi.{first.environment}.yaml declares it",
         "error" if len(wrong) == len(job.clusters) else "warning",
@@ -151,9 +151,9 @@ def cluster_build(job: Placed) -> Iterator[Finding]:
         ):
             yield replace(finding, place=where)
     elif device == "cuda" and not any(cluster.gpus for cluster in job.clusters):
-        found = f"`{text}` is built for CUDA, and `{job.clusters[0].name}` has no GPU"
+        actual = f"`{text}` is built for CUDA, and `{job.clusters[0].name}` has no GPU"
         expected = "an environment with a build for CPUs, which is smaller"
-        yield Finding(keys, found, expected, severity="warning", place=where)
+        yield Finding(keys, actual, expected, severity="warning", place=where)
 
 
 @rule(

@@ -80,10 +80,10 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
     """What the environment of these modules lacks; of a server what is imported at once."""
     first = entries[0]
     imported = {
-        each.library: each
+        item.library: item
         for entry in reversed(entries)
-        for each in _libraries(links, entry.module, entry.code.resolve())
-        if each.at_once or not serves
+        for item in _libraries(links, entry.module, entry.code.resolve())
+        if item.at_once or not serves
     }
     keys = (*first.at, "environment")
     written = first.owner.get(*keys)
@@ -96,11 +96,11 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
     if environment is None or imported.keys() <= environment.libraries:
         return
     missing = [
-        each for library, each in sorted(imported.items()) if library not in environment.libraries
+        item for library, item in sorted(imported.items()) if library not in environment.libraries
     ]
-    at_once = [each for each in missing if each.at_once] or missing
-    names = " and ".join(each.library for each in at_once)
-    listed = " and ".join(packages.PACKAGES.get(each.library, each.library) for each in at_once)
+    at_once = [item for item in missing if item.at_once] or missing
+    names = " and ".join(item.library for item in at_once)
+    listed = " and ".join(packages.PACKAGES.get(item.library, item.library) for item in at_once)
     verb = "imports" if at_once[0].at_once else "has or calls a function that imports"
     file = repository.shown(environment.file.resolve())
     other = _other(first.owner, environment, frozenset(imported))
@@ -153,19 +153,19 @@ def unknown_argument(subject: Subject) -> Iterator[Finding]:
         for entry in _entries(node):
             # Quotes may hold what looks like an argument.
             is_plain = not re.search(r"[\"'`\\]", entry.arguments)
-            known = _arguments(entry.module, entry.code) if is_plain else frozenset()
-            for option in _OPTION.finditer(entry.arguments) if known else ():
+            arguments = _arguments(entry.module, entry.code) if is_plain else frozenset()
+            for option in _OPTION.finditer(entry.arguments) if arguments else ():
                 name, value = option[1], _SPACE.fullmatch(option[2] or "")
                 # argparse takes the beginning of a name.
-                if any(each.startswith(name) for each in known):
+                if any(argument.startswith(name) for argument in arguments):
                     continue
                 dimension = value[1] if value and value[1] in node.search_space else ""
                 keys = ("search_space", dimension) if dimension else (*entry.at, "command")
                 yield Finding(
                     keys,
                     f"{entry.module} has no argument `--{name}`",
-                    f"one of {', '.join(f'--{each}' for each in sorted(known))}",
-                    did_you_mean(name, known, "--{}")
+                    f"one of {', '.join(f'--{argument}' for argument in sorted(arguments))}",
+                    did_you_mean(name, arguments, "--{}")
                     or "write it into `SETTINGS` of model.py, or take it out of the command",
                     place=node.place(*keys),
                 )
@@ -187,7 +187,7 @@ def _arguments(module: str, code: Path) -> frozenset[str]:
     maker = _taken(tree, function, code)
     if maker is None:
         return frozenset()
-    body = next((each for each in maker.body if _is_function(each, function)), None)
+    body = next((statement for statement in maker.body if _is_function(statement, function)), None)
     if body is None:
         return frozenset()
     if not _is_readable(body):
@@ -205,7 +205,7 @@ def _arguments(module: str, code: Path) -> frozenset[str]:
     if not takes_settings:
         return frozenset({"help", *names}) if names else frozenset()
     changed = any(
-        isinstance(each, ast.Attribute) and each.attr == "SETTINGS" for each in ast.walk(tree)
+        isinstance(node, ast.Attribute) and node.attr == "SETTINGS" for node in ast.walk(tree)
     )
     settings = None if changed else _settings(_model(tree, project, code))
     return frozenset({"help", *names, *settings}) if settings is not None else frozenset()
@@ -222,7 +222,7 @@ def _is_readable(function: ast.stmt) -> bool:
                     func=ast.Name("ArgumentParser") | ast.Attribute(attr="ArgumentParser"),
                     keywords=keywords,
                 ),
-            ) if all(each.arg == "description" for each in keywords):
+            ) if all(keyword.arg == "description" for keyword in keywords):
                 parsers.append(name)
     for node in ast.walk(function):
         match node:
@@ -245,8 +245,8 @@ def _taken(tree: ast.Module, name: str, code: Path) -> ast.Module | None:
         if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             for alias in statement.names:
                 if (alias.asname or alias.name) == name:
-                    whole = imports.file_of(f"{statement.module}.{alias.name}", code)
-                    file = whole or imports.file_of(statement.module, code)
+                    submodule = imports.file_of(f"{statement.module}.{alias.name}", code)
+                    file = submodule or imports.file_of(statement.module, code)
                     return imports.source(file).tree if file else None
     return None
 
@@ -268,7 +268,7 @@ def _settings(model: ast.Module | None) -> frozenset[str] | None:
     if model is None:
         return None
     uses = [
-        each for each in ast.walk(model) if isinstance(each, ast.Name) and each.id == "SETTINGS"
+        node for node in ast.walk(model) if isinstance(node, ast.Name) and node.id == "SETTINGS"
     ]
     for statement in model.body:
         match statement:

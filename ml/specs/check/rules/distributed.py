@@ -67,8 +67,8 @@ def _elastic(node: Node) -> tuple[tuple[Key, ...], torchrun.Elastic] | None:
     """Where the fields of the command's job are, and its torchrun with a range of nodes."""
     at: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
     command = node.get(*at, "command")
-    found = torchrun.elastic(command) if isinstance(command, str) else None
-    return (at, found) if found else None
+    elastic = torchrun.elastic(command) if isinstance(command, str) else None
+    return (at, elastic) if elastic else None
 
 
 def _field(node: Node, at: tuple[Key, ...], *keys: Key) -> tuple[tuple[Key, ...], object]:
@@ -87,9 +87,9 @@ def elastic_nodes(node: Node) -> Iterator[Finding]:
         keys, count = _field(node, at, "resources", "instance_count")
         nodes = count if isinstance(count, int) else 1
         if not 1 <= torch.least <= torch.most == nodes:
-            found = f"`--nnodes {torch.least}:{torch.most}` for instance_count {nodes}"
+            actual = f"`--nnodes {torch.least}:{torch.most}` for instance_count {nodes}"
             hint = f"--nnodes {min(max(1, torch.least), nodes)}:{nodes}, or change instance_count"
-            yield Finding(keys, found, f"MIN:{nodes}, with MIN from 1 to {nodes}", hint)
+            yield Finding(keys, actual, f"MIN:{nodes}, with MIN from 1 to {nodes}", hint)
 
 
 @rule("elastic-processes", scope="node", source="how-to-train-distributed-gpu: one per node")
@@ -97,10 +97,12 @@ def elastic_processes(node: Node) -> Iterator[Finding]:
     """An elastic job starts one torchrun a node, which starts the processes."""
     if elastic := _elastic(node):
         keys, kind = _field(node, elastic[0], "distribution", "type")
-        found = f"`distribution` is {kind}" if kind else "no `distribution`: one node runs torchrun"
+        actual = (
+            f"`distribution` is {kind}" if kind else "no `distribution`: one node runs torchrun"
+        )
         expected = "type: pytorch, process_count_per_instance: 1"
         if str(kind).lower() != "pytorch":
-            yield Finding(keys, found, expected)
+            yield Finding(keys, actual, expected)
             return
         keys, count = _field(node, elastic[0], "distribution", "process_count_per_instance")
         if isinstance(count, int) and count != 1:
@@ -124,12 +126,12 @@ def elastic_rendezvous(node: Node) -> Iterator[Finding]:
     elif address is None or not 1024 <= port <= 65535:
         yield Finding(keys, f"the rendezvous endpoint is `{endpoint}`", expected)
     if not re.fullmatch("[1-9][0-9]*|[$].*", torch.options.get("max-restarts", "0")):
-        found = "torchrun starts no process again: the first node that is lost ends the job"
-        yield Finding(keys, found, "--max-restarts 10")
+        actual = "torchrun starts no process again: the first node that is lost ends the job"
+        yield Finding(keys, actual, "--max-restarts 10")
     variables, _ = _field(node, at, "environment_variables")
     if str(_field(node, at, "environment_variables", _STORE)[1]) != "1":
-        found = "a world of PyTorch 2.13 cannot grow while torchrun shares its store"
+        actual = "a world of PyTorch 2.13 cannot grow while torchrun shares its store"
         hint = "a node that joins ends with DistStoreError after 60 s"
         yield Finding(
-            variables, found, f'environment_variables: {{{_STORE}: "1"}}', hint, "warning"
+            variables, actual, f'environment_variables: {{{_STORE}: "1"}}', hint, "warning"
         )

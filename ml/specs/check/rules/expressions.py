@@ -77,9 +77,9 @@ def unknown_expression(node: Node) -> Iterator[Finding]:
         if text.count("${{") > len(references):
             yield Finding(keys, "`${{` without `}}`", "`${{inputs.NAME}}`")
         if expressions.NESTED.search(text) or text.count("$[[") > text.count("]]"):
-            found = "`$[[` without `]]`"
+            actual = "`$[[` without `]]`"
             yield Finding(
-                keys, found, "`$[[--NAME ${{inputs.NAME}}]]`", "close each", severity="error"
+                keys, actual, "`$[[--NAME ${{inputs.NAME}}]]`", "close each", severity="error"
             )
 
 
@@ -126,8 +126,8 @@ def parallel_input(node: Node) -> Iterator[Finding]:
         return
     port: Any = (node.ports("inputs") or {}).get(name)
     if isinstance(port, Mapping) and port.get("type") in {"string", "number", "integer", "boolean"}:
-        found = f"`input_data` is `{name}`, which has the type {port['type']}"
-        yield Finding(("input_data",), found, "a folder or table", f"{name}: {{type: uri_folder}}")
+        actual = f"`input_data` is `{name}`, which has the type {port['type']}"
+        yield Finding(("input_data",), actual, "a folder or table", f"{name}: {{type: uri_folder}}")
 
 
 @rule("parallel-output", scope="node", source=_PARALLEL)
@@ -139,9 +139,9 @@ def parallel_output(node: Node) -> Iterator[Finding]:
         return
     name, outputs = _only(written, "outputs"), node.ports("outputs")
     if name is None or (outputs is not None and name not in outputs):
-        found, hint = f"`append_row_to` is `{written}`", "append_row_to: ${{outputs.NAME}}"
+        actual, hint = f"`append_row_to` is `{written}`", "append_row_to: ${{outputs.NAME}}"
         expected = f"one of {', '.join(outputs)}" if outputs else "an output of the job"
-        yield Finding(("task", "append_row_to"), found, expected, hint)
+        yield Finding(("task", "append_row_to"), actual, expected, hint)
 
 
 def _only(text: object, source: str) -> str | None:

@@ -55,18 +55,18 @@ def unknown_asset(subject: Subject) -> Iterator[Finding]:
             continue
         if defined := versions.get((kind, reference.name)):
             if not reference.version and reference.label != "latest":
-                found = f"`{text}` has no version"
+                actual = f"`{text}` has no version"
                 expected = f"azureml:{reference.name}:VERSION, or @latest"
-                yield Finding(keys, found, expected, "the SDK refuses it when it submits the job")
+                yield Finding(keys, actual, expected, "the SDK refuses it when it submits the job")
             elif reference.version and reference.version not in defined:
                 newest = max(defined, key=assets.newness)
-                found = f"no {kind} spec of this repository defines `{text}`"
+                actual = f"no {kind} spec of this repository defines `{text}`"
                 expected = f"version {', '.join(sorted(defined, key=assets.newness))}"
                 hint = f"azureml:{reference.name}:{newest}, or register this version first"
-                yield Finding(keys, found, expected, hint)
-        elif near := nearest(reference.name, {name for known, name in versions if known == kind}):
-            found = f"no {kind} spec of this repository is named `{reference.name}`"
-            yield Finding(keys, found, f"a name of {kind}", f"did you mean `{near[0]}`?")
+                yield Finding(keys, actual, expected, hint)
+        elif near := nearest(reference.name, {name for family, name in versions if family == kind}):
+            actual = f"no {kind} spec of this repository is named `{reference.name}`"
+            yield Finding(keys, actual, f"a name of {kind}", f"did you mean `{near[0]}`?")
 
 
 def _kind(spec: Spec, keys: tuple[Key, ...]) -> str | None:

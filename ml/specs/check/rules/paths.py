@@ -184,8 +184,8 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
             yield Finding(keys, first.found, first.expected, first.hint, place=first.place)
             continue
         faults = list(_table_faults(table))
-        for below, found, expected in faults:
-            yield Finding(keys, found, expected, example, place=table.place(*below))
+        for below, actual, expected in faults:
+            yield Finding(keys, actual, expected, example, place=table.place(*below))
         if not faults and (options := _line_by_line(table)):
             for number, entry in enumerate(table.get("paths")):
                 if name := _multi_line(folder, entry, str(options.get("delimiter") or ",")):
@@ -280,7 +280,7 @@ def declared_twice(subject: Subject) -> Iterator[Finding]:
     if family in assets.KINDS:
         same = (family, name, version)
         specs = assets.definitions(root)
-        others = [each.file for each in specs if (each.kind, each.name, each.version) == same]
+        others = [asset.file for asset in specs if (asset.kind, asset.name, asset.version) == same]
         if spec.file.resolve() not in {file.resolve() for file in others}:
             return  # not an asset of the repository: a fixture, an example
         what = f"{family} {name}:{version}"
@@ -291,7 +291,7 @@ def declared_twice(subject: Subject) -> Iterator[Finding]:
         what = f"endpoint {name}"
     else:
         return
-    if file := next((each for each in others if each.resolve() != spec.file.resolve()), None):
+    if file := next((other for other in others if other.resolve() != spec.file.resolve()), None):
         yield Finding(
             ("name",),
             f"the {what} is declared in {repository.shown(file)} too",

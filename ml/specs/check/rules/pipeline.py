@@ -34,8 +34,8 @@ def bindings(node: Node) -> Iterator[tuple[tuple[Key, ...], Reference]]:
 def empty_pipeline(node: Node) -> Iterator[Finding]:
     """A pipeline has steps: `jobs` is required, although azure-ai-ml accepts an empty one."""
     if node.get("jobs") == {}:
-        found = "the pipeline has no steps: it completes without doing anything"
-        yield Finding(("jobs",), found, "a step", "jobs: {train: {component: ./train.yml}}")
+        actual = "the pipeline has no steps: it completes without doing anything"
+        yield Finding(("jobs",), actual, "a step", "jobs: {train: {component: ./train.yml}}")
 
 
 @rule("unknown-step", scope="pipeline", source=_YAML)
@@ -183,9 +183,9 @@ def component_cycle(subject: Subject) -> Iterator[Finding]:
     """A pipeline component does not contain itself."""
     for node in subject.nodes:
         if _contains(node, frozenset({node.file.resolve()})):
-            found = f"`component: {node.data.get('component')}` contains itself"
+            actual = f"`component: {node.data.get('component')}` contains itself"
             hint = "delete the step that names it, or name another component there"
-            yield Finding((*node.keys, "component"), found, "no cycle", hint)
+            yield Finding((*node.keys, "component"), actual, "no cycle", hint)
 
 
 @rule(

@@ -108,9 +108,9 @@ def input_range(node: Node) -> Iterator[Finding]:
         if isinstance(allowed, list) and str(value) not in map(str, allowed):
             wrong = "not an allowed value", f"one of {', '.join(map(str, allowed))}"
         if wrong:
-            found = f"`{keys[-1]}: {value}` is {wrong[0]}"
+            actual = f"`{keys[-1]}: {value}` is {wrong[0]}"
             hint = f"change it, or the type, range or `enum` of `{name}` in the component"
-            yield Finding(keys, found, wrong[1], hint, place=owner.place(*keys))
+            yield Finding(keys, actual, wrong[1], hint, place=owner.place(*keys))
 
 
 @rule("port-range", scope="node", source=_YAML)

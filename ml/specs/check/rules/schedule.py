@@ -68,8 +68,8 @@ def bad_recurrence(subject: Subject) -> Iterator[Finding]:
     frequency, pattern = (subject.spec.get("trigger", key) for key in ("frequency", "schedule"))
     for key, expected in {"week_days": "week", "month_days": "month"}.items():
         if isinstance(pattern, dict) and pattern.get(key) and frequency != expected:
-            found = f"`{key}` with `frequency: {frequency}`"
-            yield Finding(("trigger", "schedule", key), found, f"`frequency: {expected}`")
+            actual = f"`{key}` with `frequency: {frequency}`"
+            yield Finding(("trigger", "schedule", key), actual, f"`frequency: {expected}`")
     start, end = (str(subject.spec.get("trigger", key) or "") for key in ("start_time", "end_time"))
     if start and end and end.replace(" ", "T") <= start.replace(" ", "T"):
         yield Finding(("trigger", "end_time"), f"it ends at {end}", f"a time after {start}")
@@ -110,8 +110,8 @@ def bad_time_zone(subject: Subject) -> Iterator[Finding]:
     """A trigger's time zone has the name that Windows gives it."""
     keys = ("trigger", "time_zone")
     if isinstance(zone := subject.spec.get(*keys), str) and zone.lower() not in time_zones():
-        found, hint = f"Azure ML has no time zone `{zone}`", "time_zone: W. Europe Standard Time"
-        yield Finding(keys, found, "UTC, or the Windows name of a time zone", hint)
+        actual, hint = f"Azure ML has no time zone `{zone}`", "time_zone: W. Europe Standard Time"
+        yield Finding(keys, actual, "UTC, or the Windows name of a time zone", hint)
 
 
 @rule("schedule-input", scope="schedule", source="azure-ai-ml 1.35 BaseCreateJobSchema.make")

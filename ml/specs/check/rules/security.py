@@ -156,8 +156,8 @@ def bad_name(subject: Subject) -> Iterator[Finding]:
             for name, fields in node.mapping(direction).items():
                 yield from _bad_name("port", name, (*node.keys, direction, name))
                 if (first := spellings.setdefault(str(name).lower(), name)) != name:
-                    found = f"`{first}` and `{name}` differ only in case"
-                    yield Finding((*node.keys, direction, name), found, "different names")
+                    actual = f"`{first}` and `{name}` differ only in case"
+                    yield Finding((*node.keys, direction, name), actual, "different names")
                 # The SDK reads the name of an asset that is registered, and not its version.
                 version = fields.get("version") if isinstance(fields, dict) else None
                 at = (*node.keys, direction, name, "version")
@@ -207,8 +207,8 @@ def deployment_faults(variables: Mapping[str, object], mount: object) -> Iterato
         low, high = _NUMBERS.get(str(name), (0, 0))
         if _OWN.fullmatch(str(name)):
             if not text.isprintable() or len(text) > _MAX_VALUE:
-                found = f"`{name}` has {len(text)} characters, or one that cannot be printed"
-                yield Finding(keys, found, f"one line of at most {_MAX_VALUE} characters")
+                actual = f"`{name}` has {len(text)} characters, or one that cannot be printed"
+                yield Finding(keys, actual, f"one line of at most {_MAX_VALUE} characters")
         elif not high:
             listed = ", ".join(_NUMBERS)
             yield Finding(

@@ -70,8 +70,8 @@ def variable_not_text(subject: Subject) -> Iterator[Finding]:
             continue
         for name, value in variables.items():
             if not isinstance(value, str) and subject.place(*keys, name) not in refused:
-                found, hint = f"`{name}` is {in_words(name, value)}", 'for example "1" or "true"'
-                yield Finding((*keys, name), found, "text in quotes", hint)
+                actual, hint = f"`{name}` is {in_words(name, value)}", 'for example "1" or "true"'
+                yield Finding((*keys, name), actual, "text in quotes", hint)
 
 
 @rule(
@@ -89,11 +89,12 @@ def bad_environment(subject: Subject) -> Iterator[Finding]:
             hint = "`dockerfile_path` is relative to it, and `Dockerfile` where it is not written"
             yield Finding((*below, "build"), "`build` has no `path`", "the context's folder", hint)
         if build is not None and image is not None:
-            found, hint = "`image` and `build` exclude each other", "start the Dockerfile with FROM"
-            yield Finding((*below, "image"), found, "one of both", hint)
+            actual = "`image` and `build` exclude each other"
+            hint = "start the Dockerfile with FROM"
+            yield Finding((*below, "image"), actual, "one of both", hint)
         if build is not None and data.get("conda_file") is not None:
-            found, hint = "`conda_file` has no effect with `build`", "install in the Dockerfile"
-            yield Finding((*below, "conda_file"), found, "an `image`", hint, "warning")
+            actual, hint = "`conda_file` has no effect with `build`", "install in the Dockerfile"
+            yield Finding((*below, "conda_file"), actual, "an `image`", hint, "warning")
         if not image and build is None:
             hint = "image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
             yield Finding(below, "neither `image` nor `build`", "one of both", hint)
@@ -110,9 +111,9 @@ def _dockerfile(part: Part, context: object) -> Iterator[Finding]:
         yield Finding(keys, f"`{context}` is a file", "the folder that the Dockerfile is in")
         return
     keys = (*keys[:-1], "dockerfile_path") if written else keys
-    if found := _absence(folder, str(written or "Dockerfile")):
+    if actual := _absence(folder, str(written or "Dockerfile")):
         hint = "its path is relative to the context, not to this file"
-        yield Finding(keys, found, "a Dockerfile in the build context", hint)
+        yield Finding(keys, actual, "a Dockerfile in the build context", hint)
         return
     instructions = packages.instructions(folder / str(written or "Dockerfile"))
     if instructions is None:
@@ -123,8 +124,8 @@ def _dockerfile(part: Part, context: object) -> Iterator[Finding]:
         is_plain = instruction in {"COPY", "ADD"} and not _COPIES_ELSE.search(rest)
         for name in rest.split()[:-1] if is_plain else ():
             if not name.startswith("--") and not (folder / name.lstrip("/")).exists():
-                found = f"`{instruction} {rest}`: `{name}` is not in `{repository.shown(folder)}`"
-                yield Finding(keys, found, "a file of the build context")
+                actual = f"`{instruction} {rest}`: `{name}` is not in `{repository.shown(folder)}`"
+                yield Finding(keys, actual, "a file of the build context")
 
 
 @rule("bad-traffic", scope="online_endpoint", source=f"{_ONLINE}: traffic, mirror_traffic")
@@ -144,15 +145,15 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
     for key, values, most in (("traffic", shares, 100), ("mirror_traffic", mirrors, 50)):
         for name, share in values.items():
             if share is None or not 0 <= share <= most:
-                found = f"`{name}` gets {spec.get(key, name)} %"
-                yield Finding((key, name), found, f"a whole number from 0 to {most}")
+                actual = f"`{name}` gets {spec.get(key, name)} %"
+                yield Finding((key, name), actual, f"a whole number from 0 to {most}")
             elif share and key == "mirror_traffic" and shares.get(name):
-                found = f"`{name}` has live traffic and mirrors {share} %"
-                yield Finding((key, name), found, "a deployment without traffic")
+                actual = f"`{name}` has live traffic and mirrors {share} %"
+                yield Finding((key, name), actual, "a deployment without traffic")
             elif declared and name not in declared:
-                found = f"no file in this folder declares a deployment `{name}`"
+                actual = f"no file in this folder declares a deployment `{name}`"
                 listed = ", ".join(sorted(declared))
-                yield Finding((key, name), found, f"one of {listed}", severity="warning")
+                yield Finding((key, name), actual, f"one of {listed}", severity="warning")
     total = sum(share or 0 for share in shares.values())
     if None not in shares.values() and total not in {0, 100}:
         hint = "the deployments share all of it, or there is none yet"
@@ -160,8 +161,8 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
     if len(mirrors) > 1:
         yield Finding(("mirror_traffic",), f"{len(mirrors)} deployments mirror traffic", "one")
     elif any(mirrors.values()) and not total:
-        found, hint = "no traffic to mirror", "set `traffic` of a deployment to 100 first"
-        yield Finding(("mirror_traffic",), found, "a live deployment", hint, "warning")
+        actual, hint = "no traffic to mirror", "set `traffic` of a deployment to 100 first"
+        yield Finding(("mirror_traffic",), actual, "a live deployment", hint, "warning")
 
 
 def whole_number(value: object) -> int | None:
@@ -233,8 +234,8 @@ def scoring_script(subject: Subject) -> Iterator[Finding]:
     if not isinstance(code, str) or not isinstance(script, str):
         hint = "`code` is a folder, and `scoring_script` a file in it"
         yield Finding(keys[:1], f"it has no `{'scoring_script' if code else 'code'}`", "both", hint)
-    elif folder is not None and folder.is_dir() and (found := _absence(folder, script)):
-        yield Finding(keys, found, "a file in `code`", "it is relative to `code`")
+    elif folder is not None and folder.is_dir() and (actual := _absence(folder, script)):
+        yield Finding(keys, actual, "a file in `code`", "it is relative to `code`")
 
 
 def _absence(folder: Path, name: str) -> str:
@@ -282,21 +283,21 @@ def missing_script(node: Node) -> Iterator[Finding]:
     if not isinstance(text, str) or (code is not None and not (folder and folder.is_dir())):
         return
     for kind, name in dict.fromkeys(_runs(text) if keys[-1] == "command" else [("file", text)]):
-        found = ""
+        actual = ""
         if kind == "module" and folder:
             paths = folder / name.partition(".")[0], folder / name.replace(".", "/")
             if [path.is_dir() or Path(f"{path}.py").is_file() for path in paths] == [True, False]:
-                found = f"the module `{name}` is not in `{repository.shown(folder)}`"
+                actual = f"the module `{name}` is not in `{repository.shown(folder)}`"
             elif not paths[0].is_dir() and _is_not_installed(node, name.partition(".")[0], text):
                 where = f"`{repository.shown(folder)}` and not in the environment"
                 expected = "a module of `code`, or of a package of the environment"
-                found = f"the module `{name}` is not in {where}"
-                yield Finding(keys, found, expected, severity="warning")
+                actual = f"the module `{name}` is not in {where}"
+                yield Finding(keys, actual, expected, severity="warning")
                 continue
         elif kind != "module" and not re.search(r"[$*?{\[(`]|^[/~]|(^|/)[^.]+$", name):
-            found = _absence(folder, name) if folder else f"there is no `code` with `{name}`"
-        if found:
-            yield Finding(keys, found, "a file in `code`", "it is relative to `code`")
+            actual = _absence(folder, name) if folder else f"there is no `code` with `{name}`"
+        if actual:
+            yield Finding(keys, actual, "a file in `code`", "it is relative to `code`")
 
 
 def _is_not_installed(node: Node, module: str, command: str) -> bool:
@@ -374,6 +375,6 @@ def deployment_build(subject: Subject) -> Iterator[Finding]:
     size = str(subject.spec.get("instance_type"))
     is_gpu = re.match(r"Standard_N[CDGV]", size, re.IGNORECASE)
     if is_gpu and packages.device_of(subject.spec, "environment") == "cpu":
-        found = f"a build for CPUs leaves the GPUs of {size} idle"
+        actual = f"a build for CPUs leaves the GPUs of {size} idle"
         expected, hint = "an environment with CUDA", "environment: azureml:ml-torch-gpu:1"
-        yield Finding(("environment",), found, expected, hint)
+        yield Finding(("environment",), actual, expected, hint)

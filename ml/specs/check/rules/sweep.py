@@ -102,9 +102,11 @@ def log_range(node: Node) -> Iterator[Finding]:
         if kind(distribution) not in _LOG or low is None or high is None:
             continue
         if _are_values(low, high):
-            found = f"`{name}` ranges from {_power(low)} to {_power(high)} (e^{low:g} … e^{high:g})"
+            actual = (
+                f"`{name}` ranges from {_power(low)} to {_power(high)} (e^{low:g} … e^{high:g})"
+            )
             hint = f"for {low:g} … {high:g} write {math.log(low):.4g} and {math.log(high):.4g}"
-            yield Finding(("search_space", name), found, "exponents of e as bounds", hint)
+            yield Finding(("search_space", name), actual, "exponents of e as bounds", hint)
 
 
 def _are_values(low: float, high: float) -> bool:
@@ -196,8 +198,8 @@ def trial_limits(node: Node) -> Iterator[Finding]:
             yield Finding(("limits", key), f"`{key}` is {value:g}", f"1 to {most}", hint)
     if total is not None and concurrent is not None and concurrent > total >= 1:
         keys, hint = ("limits", "max_concurrent_trials"), f"max_concurrent_trials: {total:g}"
-        found = f"{concurrent:g} concurrent trials of {total:g} in all"
-        yield Finding(keys, found, f"at most {total:g}", hint)
+        actual = f"{concurrent:g} concurrent trials of {total:g} in all"
+        yield Finding(keys, actual, f"at most {total:g}", hint)
 
 
 @rule(
