@@ -40,10 +40,10 @@ def submitted(results: Path, project: str) -> list[dict[str, Any]]:
         return [
             {
                 content: {"run": job["run"], "outputs": dict(job["outputs"])}
-                for content, job in each["jobs"].items()
+                for content, job in training["jobs"].items()
             }
-            for each in trainings
-            if each["project"] == project
+            for training in trainings
+            if training["project"] == project
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         expected, hint = f"the jobs that trained {project}", f"ml train {project} --json > FILE"

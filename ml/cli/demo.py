@@ -116,13 +116,13 @@ class Steps:
         plan = _plan(path, {})
         run = self._run(plan)
         store = self.backend.runs
-        sweeps = [of for of in (run, *run.below()) if find_original(store, of).trials]
+        sweeps = [part for part in (run, *run.below()) if find_original(store, part).trials]
         # A run has its steps as they ended.
         order = {f"{run.name}.{step}": at for at, step in enumerate(getattr(plan, "steps", ()))}
-        sweeps.sort(key=lambda of: order.get(of.name, len(order)))
-        for of in sweeps if len(sweeps) > 1 else [run]:
-            self._step(f"ml select {of.name}", "weighted score; behind: points below the best")
-            selection = choose(self.backend, [of])
+        sweeps.sort(key=lambda part: order.get(part.name, len(order)))
+        for sweep in sweeps if len(sweeps) > 1 else [run]:
+            self._step(f"ml select {sweep.name}", "weighted score; behind: points below the best")
+            selection = choose(self.backend, [sweep])
             print_selection(selection, limit=5)
             first = selection.selection.by_score or selection.selection.by_metric
             yield selection.runs[first.candidate.name]
@@ -265,7 +265,8 @@ def _show_quality(evaluation: Evaluation) -> None:
             baseline = evaluation.baseline.get(split, {}).get(metric)
             interval = [number(end) for end in (ours.low, ours.high) if end is not None]
             values = [
-                number(of.value) if of and of.value is not None else "" for of in (ours, baseline)
+                number(score.value) if score and score.value is not None else ""
+                for score in (ours, baseline)
             ]
             rows.append([metric, split, values[0], " – ".join(interval), values[1]])
     write_table(("metric", "split", "this model", "95 % interval", "baseline"), rows)

@@ -32,9 +32,9 @@ def clean(
 
     storage = backend.storage
     if storage is None or (cleaner := storage.cleaner) is None:
-        found = f"runs of `{backend.name}` are not removed by this command"
+        actual = f"runs of `{backend.name}` are not removed by this command"
         hint = "`az ml job archive --name NAME` hides one; what came here: rm -r .local/azure"
-        problem = Problem("not-cleaned-here", found, "--on local", hint)
+        problem = Problem("not-cleaned-here", actual, "--on local", hint)
         raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
 
     def plan() -> Cleaning:
@@ -94,7 +94,7 @@ def _show(cleaning: Cleaning) -> None:
 
 def _ask(cleaning: Cleaning) -> None:
     if not sys.stdin.isatty():
-        found = f"{len(cleaning.items)} items would be removed, and no terminal can confirm it"
+        actual = f"{len(cleaning.items)} items would be removed, and no terminal can confirm it"
         expected = "--yes, or --dry-run to change nothing"
-        raise Refused(Problem("not-confirmed", found, expected, "add --yes to remove them"))
+        raise Refused(Problem("not-confirmed", actual, expected, "add --yes to remove them"))
     typer.confirm("remove them?", abort=True, err=True)

@@ -63,12 +63,12 @@ def command(
     for path in project.files:
         print(repository.shown(path))
     about = project.profile
-    made = f"season {about.head['season']}" if forecasts else f"{len(about.features)} features"
-    made = f"text `{printable(about.features[0].name)}`" if kind else made
+    summary = f"season {about.head['season']}" if forecasts else f"{len(about.features)} features"
+    summary = f"text `{printable(about.features[0].name)}`" if kind else summary
     usual = "seasonal naive" if forecasts else "a constant prediction"
     slices = [*about.head["slices"], *(["size"] if forecasts else [])]  # type: ignore[misc]
     typer.echo(
-        f"{about.task}: {made}, {about.primary_metric} {about.same_answer:.4g} for {usual}, "
+        f"{about.task}: {summary}, {about.primary_metric} {about.same_answer:.4g} for {usual}, "
         f"slices by {', '.join(map(str, slices))}",
         err=True,
     )

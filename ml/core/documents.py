@@ -304,9 +304,9 @@ def _nul(place: Place) -> Problem:
 
 def _line_end(character: str, place: Place) -> Problem:
     """The problem of a character that ends a line for YAML alone."""
-    found = f"U+{ord(character):04X}, a line break of YAML that editors do not show"
+    actual = f"U+{ord(character):04X}, a line break of YAML that editors do not show"
     hint = 'delete it; in a text in double quotes write it as "\\L", "\\P", "\\N" or "\\r"'
-    return Problem("line-separator", found, "line ends of LF or CR LF", hint, place)
+    return Problem("line-separator", actual, "line ends of LF or CR LF", hint, place)
 
 
 # Files that are not YAML: the fault, its line, and how to correct it.

@@ -112,9 +112,9 @@ def archive(folder: Path, revision: str, to: Path, *paths: str) -> None:
         if path.rpartition("/")[2] != ".gitattributes":
             continue
         if _EXPORTED.search(run(folder, "show", f"{revision}:{path}")):
-            found = f"{path} of {revision} sets `export-ignore` or `export-subst`"
+            actual = f"{path} of {revision} sets `export-ignore` or `export-subst`"
             expected = "attributes that change no file"
-            raise Refused(Problem("export-attributes", found, expected, f"git rm {path}"))
+            raise Refused(Problem("export-attributes", actual, expected, f"git rm {path}"))
     words = ("archive", "--format=tar", "--output", str(to), revision, "--", *paths)
     run(folder, *words, settings={"tar.umask": "0022"})
 
@@ -192,8 +192,8 @@ def _directory(root: Path) -> Path:
     alone = {"GIT_CEILING_DIRECTORIES": str(root.parent)}
     lines = _output(("-C", str(root)), words, alone).splitlines()
     if len(lines) != 2 or Path(lines[0]).resolve() != root or Path(lines[1]).resolve() == root:
-        found = f"the .git of {root} is of {' '.join(lines[:1])}"
-        raise Refused(Problem("no-repository", found, "a repository of this folder", "git clone"))
+        actual = f"the .git of {root} is of {' '.join(lines[:1])}"
+        raise Refused(Problem("no-repository", actual, "a repository of this folder", "git clone"))
     return Path(lines[1])
 
 
@@ -215,15 +215,15 @@ def _output(
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         reason = next((line for line in lines if line.startswith("fatal:")), "".join(lines[-1:]))
-        found = f"git {words[0]}: {reason or f'exit {done.returncode}'}"
+        actual = f"git {words[0]}: {reason or f'exit {done.returncode}'}"
         # Of a folder that another user owns, as in a container: git names the folder.
-        unsafe = re.search(r"dubious ownership in repository at '(.*)'", found)
+        unsafe = re.search(r"dubious ownership in repository at '(.*)'", actual)
         hint = "run it in a clone of the repository"
-        if re.search("transport '.*' not allowed", found):
+        if re.search("transport '.*' not allowed", actual):
             hint = "git fetch --refetch --no-filter: the clone is a partial one"
         if unsafe:
             hint = f"git config --global --add safe.directory {shlex.quote(unsafe[1])}"
-        raise Refused(Problem("git-failed", found, "exit 0", hint))
+        raise Refused(Problem("git-failed", actual, "exit 0", hint))
     return done.stdout.decode(errors="surrogateescape")
 
 
@@ -258,5 +258,5 @@ def _start(
         hint = "install git"
         raise Refused(Problem("no-git", "no program `git`", "git on the PATH", hint)) from None
     except subprocess.TimeoutExpired:
-        found = f"git took more than {_LONGEST_S} s"
-        raise Refused(Problem("git-failed", found, "a faster command", "git fsck")) from None
+        actual = f"git took more than {_LONGEST_S} s"
+        raise Refused(Problem("git-failed", actual, "a faster command", "git fsck")) from None

@@ -62,10 +62,10 @@ def check_names(
 ) -> None:
     """Refuse a plug-in whose gates or rules have names that the framework or another one has."""
     if both := sorted({*names} & {*taken}):
-        found = f"the {kind} `{both[0]}` exists"
+        actual = f"the {kind} `{both[0]}` exists"
         place = Place(repository.shown(Path(str(module.__file__))), 1)
         hint = "to loosen a gate or rule of the framework, change its settings or add a waiver"
-        raise Refused(Problem("plug-in-name-taken", found, "another name", hint, place))
+        raise Refused(Problem("plug-in-name-taken", actual, "another name", hint, place))
 
 
 def is_own(check: Callable[..., Any]) -> bool:
@@ -79,9 +79,9 @@ def failure(error: BaseException, what: str) -> Problem:
     frames += traceback.extract_tb(error.__cause__.__traceback__) if error.__cause__ else []
     own = [frame for frame in frames if Path(frame.filename).parent.parts[-2:] == FOLDER.parts]
     place = Place(repository.shown(Path(own[-1].filename)), own[-1].lineno or 1) if own else None
-    found = f"{what} failed: {type(error).__name__}: {error}"
+    actual = f"{what} failed: {type(error).__name__}: {error}"
     hint = f"correct it, or take it out of [tool.{repository.TABLE}.plug-ins] in {repository.MARK}"
-    return Problem("plug-in-failed", found, "no error", hint, place)
+    return Problem("plug-in-failed", actual, "no error", hint, place)
 
 
 def named(root: Path) -> dict[str, list[str]]:
@@ -93,12 +93,12 @@ def named(root: Path) -> dict[str, list[str]]:
         is_known = table.keys() <= {*get_args(Kind)}
         if is_known and all(_NAME.fullmatch(name) for names in table.values() for name in names):
             return dict(table)
-        found = f"`plug-ins` is {table!r}"
+        actual = f"`plug-ins` is {table!r}"
     except (ValueError, AttributeError, TypeError) as error:
-        found = f"no TOML with such a table: {error}"
+        actual = f"no TOML with such a table: {error}"
     expected = f"[tool.{repository.TABLE}.plug-ins] with {', '.join(get_args(Kind))}"
     expected += ', each a list such as ["training_time"]'
-    raise Refused(Problem("wrong-value", found, expected, place=Place(repository.MARK, 1)))
+    raise Refused(Problem("wrong-value", actual, expected, place=Place(repository.MARK, 1)))
 
 
 def _module_name(name: str) -> str:
@@ -108,10 +108,10 @@ def _module_name(name: str) -> str:
 def _import(root: Path, name: str, defines: str) -> ModuleType:
     path = root / FOLDER / f"{name}.py"
     if not path.is_file() or path.is_symlink():
-        found = f"plug-in `{name}`: there is no file {FOLDER}/{name}.py"
+        actual = f"plug-in `{name}`: there is no file {FOLDER}/{name}.py"
         hint = f"add the file, or take the name out of [tool.{repository.TABLE}.plug-ins]"
         place = Place(repository.MARK, 1)
-        raise Refused(Problem("missing-file", found, "a module", hint, place))
+        raise Refused(Problem("missing-file", actual, "a module", hint, place))
     # By its path: no PYTHONPATH and no installed package can be in its place.
     spec = spec_from_file_location(_module_name(name), path)
     assert spec is not None and spec.loader is not None

@@ -72,9 +72,9 @@ class Shown(io.TextIOBase):
         """Write it, readable; the length of what was given."""
         lines = readable(text)
         if self._in_workflow:
-            whole = _COMMAND.sub(_spelt, self._line + lines)
-            lines = whole[len(self._line) :]
-            line = whole.rpartition("\n")[2].lstrip(" \t")
+            escaped = _COMMAND.sub(_spelt, self._line + lines)
+            lines = escaped[len(self._line) :]
+            line = escaped.rpartition("\n")[2].lstrip(" \t")
             self._line = line if len(line) <= 2 else f"x{line[-2:]}"
         self.raw.write(lines)
         return len(text)

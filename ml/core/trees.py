@@ -113,8 +113,8 @@ def commit(folder: Path, name: str = "HEAD") -> Commit | None:
 
     None without git, outside of a work tree, and when there is no such commit.
     """
-    known = f"{name}^{{commit}}"
-    parsed = git.ask(folder, "rev-parse", "--show-toplevel", known, "--abbrev-ref", "HEAD")
+    revision = f"{name}^{{commit}}"
+    parsed = git.ask(folder, "rev-parse", "--show-toplevel", revision, "--abbrev-ref", "HEAD")
     if parsed is None:
         return None
     root, commit_id, branch = parsed.split("\n")
@@ -187,9 +187,9 @@ def _size(root: Path, blobs: Mapping[str, int]) -> int:
     answer = git.run(root, *words, content="".join(f"{blob}\n" for blob in blobs).encode())
     sizes = dict(line.split(" ") for line in answer.splitlines())
     if missing := [blob for blob, size in sizes.items() if not size.isdecimal()]:
-        found = f"the commit names {missing[0]}, which is not in the object database"
+        actual = f"the commit names {missing[0]}, which is not in the object database"
         hint = "git fsck"
-        raise Refused(Problem("broken-commit", found, "a commit as git writes it", hint))
+        raise Refused(Problem("broken-commit", actual, "a commit as git writes it", hint))
     return sum(blobs[blob] * int(size) for blob, size in sizes.items())
 
 

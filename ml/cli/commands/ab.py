@@ -150,7 +150,7 @@ def assign(
     headers = {} if splits else routing.headers(backend, ab_test, arms)
     records.assign(backend, ab_test, keys)
     if as_json:
-        requests = {key: {"version": arms[key], "headers": of} for key, of in headers.items()}
+        requests = {key: {"version": arms[key], "headers": pairs} for key, pairs in headers.items()}
         write_json(requests or arms)
         return
     for key, arm in arms.items():

@@ -53,9 +53,9 @@ def _compare(folder: Path | None, on: str) -> tuple[AssetStore, list[AssetState]
 
     store = open_backend(on).assets
     if store is None:
-        found = f"--on {on}: jobs of this machine read assets from their specs"
+        actual = f"--on {on}: jobs of this machine read assets from their specs"
         hint = "there is nothing to register: ml run SPEC"
-        problem = Problem("no-assets-here", found, "--on azure", hint)
+        problem = Problem("no-assets-here", actual, "--on azure", hint)
         raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
     return store, list(store.compare((folder or repository.root()).absolute()))
 

@@ -48,9 +48,9 @@ def check(
     form = "json" if as_json else form
     root = repository.root()
     if not paths and not repository.is_root(root):  # it would be all that is below
-        found = f"{root} is not in a repository"
+        actual = f"{root} is not in a repository"
         hint = "change to one, or name files and folders: ml check PATH"
-        raise Refused(Problem("no-repository", found, f"a folder with a {repository.MARK}", hint))
+        raise Refused(Problem("no-repository", actual, f"a folder with a {repository.MARK}", hint))
     report = survey(paths or [root], release_files(), clusters.declared())
     if not paths:
         own = [*layout.tracked_problems(root), *environments.problems(root), *pins.problems(root)]

@@ -58,8 +58,8 @@ def _checks(parts: Sequence[str]) -> Iterator[Check]:
         stacks = _stacks() if {"azure", "github"} & {*parts} else []
     except Refused as refused:
         problem = refused.problems[0]
-        found = f"{problem.place}: {problem.found}"
-        yield doctor.Check("stack files", "error", found, "infra settings")
+        actual = f"{problem.place}: {problem.found}"
+        yield doctor.Check("stack files", "error", actual, "infra settings")
         return
     if "azure" in parts:
         yield from doctor.azure([stack for stack in stacks if stack.workspace])

@@ -66,17 +66,17 @@ def _file(name: str) -> Path:
         expected = ", ".join(names) or f"one in {FOLDERS}"
         raise Refused.of("no-feature-set", f"there is no feature set `{name}`", expected)
     if len(names[name]) > 1:
-        found = f"{len(names[name])} files define `{name}`"
+        actual = f"{len(names[name])} files define `{name}`"
         expected = f"the path of one: {', '.join(map(str, names[name]))}"
-        raise Refused.of("ambiguous-feature-set", found, expected)
+        raise Refused.of("ambiguous-feature-set", actual, expected)
     return names[name][0]
 
 
 def _source(feature_set: FeatureSet, source: Path | None) -> Path:
     path = source or feature_set.local_source
     if path is None:
-        found = f"`{feature_set.name}` has no source on this machine"
-        raise Refused.of("missing-source", found, "--source DIR, or a tag `local_source`")
+        actual = f"`{feature_set.name}` has no source on this machine"
+        raise Refused.of("missing-source", actual, "--source DIR, or a tag `local_source`")
     return path
 
 
@@ -155,8 +155,8 @@ def get(
             try:
                 keys[column] = int(text) if kind in ("integer", "long") else text
             except ValueError:
-                found = f"key `{column}` is {text}"
-                raise Refused.of("wrong-keys", found, "a whole number") from None
+                actual = f"key `{column}` is {text}"
+                raise Refused.of("wrong-keys", actual, "a whole number") from None
         answer = look_up(
             feature_set, SqliteStore(feature_set, local_path(feature_set, place)), keys
         )
@@ -208,9 +208,11 @@ def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
     count = sum(1 for digest in state.partitions.values() if digest)
     typer.echo(f"{feature_set.name} {feature_set.version}, by {', '.join(feature_set.keys)}")
     typer.echo(f"{count} partitions with {len(rows):,} rows, {window}")
-    for one in (event, arrival):
-        late = f", late: at most {one.limit}" if one.is_late else ""
-        typer.echo(f"last {one.what} {one.last:%Y-%m-%d %H:%M} UTC, {_rounded(one.age)}{late}")
+    for recency in (event, arrival):
+        late = f", late: at most {recency.limit}" if recency.is_late else ""
+        typer.echo(
+            f"last {recency.what} {recency.last:%Y-%m-%d %H:%M} UTC, {_rounded(recency.age)}{late}"
+        )
     table = [
         [
             *(str(row["feature"]), str(row["type"]), f"{row['nulls']:.1%}"),

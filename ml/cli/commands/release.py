@@ -153,7 +153,9 @@ def collect(
     prices = costs.of_instance(to)
     version = go(backend, project, run, to, progress=show_step, prices=prices)
     stated = statement(version).to_json()
-    subjects = [f"{each['digest']['sha256']}  {each['name']}\n" for each in stated["subject"]]
+    subjects = [
+        f"{subject['digest']['sha256']}  {subject['name']}\n" for subject in stated["subject"]
+    ]
     files.replace(save / "subjects.txt", "".join(subjects))
     files.replace(save / "predicate.json", as_text(stated["predicate"]))
     typer.echo(f"{named(version.model, version.version, version.digest)}: its evidence is here")
@@ -280,9 +282,9 @@ def rollback(
     from ml.release.rollout.rollback import roll_back
 
     if through_canary and not approved_by:
-        found = "--through-canary without --approved-by: nothing is served yet"
+        actual = "--through-canary without --approved-by: nothing is served yet"
         hint = f"ml release rollback {project} --through-canary --approved-by NAME"
-        raise Refused(Problem("approval-required", found, "the person who signs off", hint))
+        raise Refused(Problem("approval-required", actual, "the person who signs off", hint))
     backend = open_backend(desired_state.place_of(to, on or ("local" if not approved_by else None)))
     result = roll_back(backend, project, to, reason, version, is_here=bool(on or approved_by))
     back, was = result.declared, result.replaced
@@ -379,14 +381,14 @@ def drift(
     backend = open_backend(desired_state.place_of(to, on))
     drifts = [*look(backend, to, moment("--since", since) if since else None)]
     if as_json:
-        write_json([each.to_json() for each in drifts])
-    for each in () if as_json else drifts:
-        sign = "?" if each.unknown else "✘" if each.differences else "✔"
-        typer.echo(f"{sign} {each.project}, {each.about}: {printable(each.words)}")
-        for row in each.differences:
+        write_json([result.to_json() for result in drifts])
+    for result in () if as_json else drifts:
+        sign = "?" if result.unknown else "✘" if result.differences else "✔"
+        typer.echo(f"{sign} {result.project}, {result.about}: {printable(result.words)}")
+        for row in result.differences:
             words = f"    {row['what']}: {row['found']}, expected {row['expected']}"
             typer.echo(printable(words))
-    if any(each.differences for each in drifts):
+    if any(result.differences for result in drifts):
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
@@ -413,9 +415,9 @@ def _open(to: str, place: str, project: str = "", trained: Path | None = None) -
         return open_backend(place, Options(workflow=WorkflowRun(names, bounds)))
     trainings = clusters.submitted(trained, project)
     if len(trainings) != 1:
-        found = f"{trained} has {len(trainings)} trainings of {project}"
+        actual = f"{trained} has {len(trainings)} trainings of {project}"
         hint = f"ml train {project} --json > FILE"
-        raise Refused(Problem("not-trained", found, "one training", hint))
+        raise Refused(Problem("not-trained", actual, "one training", hint))
     return open_backend(
         place, Options(workflow=WorkflowRun(names, bounds, trainings[0], final=True))
     )

@@ -61,8 +61,8 @@ def run(
         again,
     )
     if options.evict_notice and not options.evict_after:
-        found, hint = "--evict-notice without --evict-after", "--evict-after 20s"
-        raise Refused(Problem("option-conflict", found, "the time of an eviction", hint))
+        actual, hint = "--evict-notice without --evict-after", "--evict-after 20s"
+        raise Refused(Problem("option-conflict", actual, "the time of an eviction", hint))
     backend = open_backend(on, options)
     if spec.is_file() and not dry_run and backend.prepare:
         backend.prepare()
@@ -140,7 +140,7 @@ def _carry_out(
         ended = backend.run(plan, watch)
     if as_json:
         compared = backend.environments(plan) if backend.environments else ()
-        environments = [each.data for each in compared]
+        environments = [comparison.data for comparison in compared]
         write_json({**run_json(backend, ended), "environments": environments})
     else:
         echoed = show and isinstance(plan, CommandPlan)
@@ -153,9 +153,9 @@ def _apply(backend: Backend, spec: Spec, dry_run: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
     if backend.resources is None:
-        found = f"this machine cannot create {spec.kind.with_article}"
+        actual = f"this machine cannot create {spec.kind.with_article}"
         hint = f"ml run {spec.document.shown} --on azure"
-        problem = Problem("unsupported-kind", found, "a job", hint, spec.place())
+        problem = Problem("unsupported-kind", actual, "a job", hint, spec.place())
         raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
     if dry_run:
         requests = backend.resources.requests(spec)

@@ -187,16 +187,16 @@ def open_(
     from ml.cli.render import links
 
     backend = open_backend(on)
-    found = links.links(backend, backend.runs.find(run))
+    addresses = links.links(backend, backend.runs.find(run))
     if as_json:
-        write_json(found)
+        write_json(addresses)
         return
-    if lines := [(printable(label), printable(text)) for label, text in found.lines()]:
+    if lines := [(printable(label), printable(text)) for label, text in addresses.lines()]:
         typer.echo(align(lines))
-    if found.report is None:
-        typer.echo(f"no report yet; write it: {found.report_command}", err=True)
+    if addresses.report is None:
+        typer.echo(f"no report yet; write it: {addresses.report_command}", err=True)
     if not print_only and links.has_desktop():
-        links.open_in_browser(found)
+        links.open_in_browser(addresses)
 
 
 @app.command()
@@ -304,9 +304,9 @@ def resume(
     backend = open_backend(on)
     if (resumption := backend.resumption) is None:
         name = backend.runs.find(run).name
-        found = f"{name} is a run of `{on}`, which this command cannot resume"
+        actual = f"{name} is a run of `{on}`, which this command cannot resume"
         hint = f"ml runs logs --follow {name} --on {on}, or ml run SPEC --on {on} --again"
-        raise Refused(Problem("not-resumable", found, "a run of this machine", hint))
+        raise Refused(Problem("not-resumable", actual, "a run of this machine", hint))
     original = resumption.find(run)
     plan = resumption.plan_of(original, timeout)
     if original.status == "Completed":

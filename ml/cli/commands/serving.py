@@ -63,13 +63,13 @@ def serve(
         servers = []
         for name in processes.names():
             try:
-                shown = endpoints.live(name)
+                deployed = endpoints.live(name)
             except Refused as refused:
                 unreadable += refused.problems
                 continue
-            if shown:
-                router = endpoints.router(name) if endpoints.is_up(shown.server) else None
-                servers.append((name, shown, router))
+            if deployed:
+                router = endpoints.router(name) if endpoints.is_up(deployed.server) else None
+                servers.append((name, deployed, router))
         if not servers and not unreadable:
             typer.echo("nothing is served; next: make demo", err=True)
     if as_json:
@@ -155,8 +155,8 @@ def invoke(
         hint = projects.example(endpoint, projects.of_model(backend.root, endpoint))
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
     body = _object(request)
-    asked = of_text(backend, endpoint, request) if body is None else body
-    reply = ask(backend, endpoint, asked)
+    payload = of_text(backend, endpoint, request) if body is None else body
+    reply = ask(backend, endpoint, payload)
     if reply.started:
         typer.echo(f"{endpoint} was not running; started it at {reply.router.url}", err=True)
     if as_json:
@@ -192,8 +192,8 @@ def _score(endpoint: str, deployment: str, data: str, on: str, as_json: bool) ->
         run = backend.run(planned, narrated(say))
     else:
         hint = f"ml invoke DEPLOYMENT.yml --input {data}, or add --on azure"
-        found = f"this machine has no batch endpoint `{endpoint}`"
-        problem = Problem("no-batch-endpoint", found, "the spec of a batch deployment", hint)
+        actual = f"this machine has no batch endpoint `{endpoint}`"
+        problem = Problem("no-batch-endpoint", actual, "the spec of a batch deployment", hint)
         raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
     if as_json:
         write_json(run_json(backend, run))
@@ -209,8 +209,8 @@ def _content(file: Path) -> str:
     try:
         return base64.b64encode(file.read_bytes()).decode()
     except OSError as error:
-        found = f"{file}: {error.strerror}"
-        raise Refused(Problem("no-file", found, "a readable file", "check the path")) from None
+        actual = f"{file}: {error.strerror}"
+        raise Refused(Problem("no-file", actual, "a readable file", "check the path")) from None
 
 
 def _object(request: str) -> Mapping[str, object] | None:

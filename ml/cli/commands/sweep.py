@@ -42,7 +42,7 @@ def explain(
     sweep, trial_number = _sweep(store, run)
     number = trial if trial is not None else trial_number
     explained = explanation.explain(sweep, store)
-    trials = {each.sample_number: each for each in explained.sweep.trials}
+    trials = {row.sample_number: row for row in explained.sweep.trials}
     if number is not None and number not in trials:
         expected = f"0 to {max(trials)}" if trials else "none has started yet"
         hint = f"ml sweep explain {sweep.name}"
@@ -76,7 +76,7 @@ def leaderboard(
     search, _ = _sweep(store, run)
     board = leaderboard_of(search, explanation.explain(search, store).sweep)
     if as_json:
-        rows = [{**vars(each), "trial": each.trial.run.name} for each in board.entries]
+        rows = [{**vars(entry), "trial": entry.trial.run.name} for entry in board.entries]
         write_json({"metric": board.metric, "trials": rows, "search": board.facts})
         return
     typer.echo(f"{search.name}: {board.metric}")
@@ -85,14 +85,14 @@ def leaderboard(
         [
             [
                 f"{rank}.",
-                str(each.trial.sample_number),
-                each.family,
-                four_digits(each.value),
-                *("–" if of is None else f"{of:.2g}" for of in (each.spread, each.seconds)),
-                "–" if each.row_ms is None else f"{each.row_ms:.2g}",
-                each.origin,
+                str(entry.trial.sample_number),
+                entry.family,
+                four_digits(entry.value),
+                *("–" if n is None else f"{n:.2g}" for n in (entry.spread, entry.seconds)),
+                "–" if entry.row_ms is None else f"{entry.row_ms:.2g}",
+                entry.origin,
             ]
-            for rank, each in enumerate(board.entries, 1)
+            for rank, entry in enumerate(board.entries, 1)
         ],
     )
     for sentence in board.sentences():
@@ -107,8 +107,8 @@ def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
                 if run.trials:
                     return run, None
         expected = "a run of a sweep job, or of a pipeline with a sweep step"
-        found, hint = "no sweep has been run on this machine", "start one: ml run SPEC"
-        raise Refused(Problem("no-sweep", found, expected, hint))
+        actual, hint = "no sweep has been run on this machine", "start one: ml run SPEC"
+        raise Refused(Problem("no-sweep", actual, expected, hint))
     run = store.find(name)
     if run.trials:
         return run, None
@@ -168,7 +168,7 @@ def _show_trial(explained: Explanation, trial: Trial) -> None:
 
     value = "no value" if trial.value is None else four_digits(trial.value)
     typer.echo(f"{trial.run.name}: {explained.sweep.metric} {value}, {trial.outcome}")
-    values = {name: _value_text(of) for name, of in trial.values.items()}
+    values = {name: _value_text(setting) for name, setting in trial.values.items()}
     typer.echo(f"  values  {parameters(values)}")
     typer.echo(f"  from    {printable(trial.origin_text or 'not recorded')}")
     if ending := explained.endings.get(trial.number):
@@ -178,8 +178,8 @@ def _show_trial(explained: Explanation, trial: Trial) -> None:
     if preferences := explained.preferences(trial):
         typer.echo("")
         rows = [
-            [each.name, _value_text(each.value), each.good_values, f"{each.among_others:.0%}"]
-            for each in preferences
+            [entry.name, _value_text(entry.value), entry.good_values, f"{entry.among_others:.0%}"]
+            for entry in preferences
         ]
         write_table(("parameter", "value", "good trials", "other trials"), rows, 2)
 

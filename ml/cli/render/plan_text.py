@@ -119,8 +119,8 @@ def _sweep(plan: SweepPlan) -> Iterator[tuple[str, str]]:
 def _search(plan: AutoMLPlan) -> Iterator[tuple[str, str]]:
     yield "job", f"{plan.display_name} ({plan.place})"
     yield "experiment", plan.experiment
-    of = f" of `{plan.target_column}`" if plan.target_column else ""
-    yield "AutoML", f"{plan.task}{of}"
+    target = f" of `{plan.target_column}`" if plan.target_column else ""
+    yield "AutoML", f"{plan.task}{target}"
     yield "objective", f"{plan.goal} {plan.primary_metric}"
     yield "algorithms", ", ".join(plan.algorithms) or "all of the task"
     yield "trials", f"{plan.max_total_trials}, {plan.max_concurrent_trials} at once"
@@ -190,8 +190,8 @@ def _distribution(plan: CommandPlan) -> str:
         servers = launcher.parameter_server_count
         parts = ["tensorflow", count(launcher.workers(nodes), "worker")]
         return ", ".join([*parts, count(servers, "parameter server")] if servers else parts)
-    each = count(launcher.process_count_per_instance, "process", "processes")
-    return f"{launcher.type}, {count(nodes, 'node')} × {each}"
+    processes = count(launcher.process_count_per_instance, "process", "processes")
+    return f"{launcher.type}, {count(nodes, 'node')} × {processes}"
 
 
 def _parallel(plan: CommandPlan, task: Parallel) -> Iterator[tuple[str, str]]:
@@ -201,8 +201,8 @@ def _parallel(plan: CommandPlan, task: Parallel) -> Iterator[tuple[str, str]]:
     yield "entry script", task.entry_script
     keys = ", ".join(task.partition_keys)
     yield "mini-batches", f"of `{task.input}`, " + (f"one for each {keys}" if keys else size)
-    each = task.max_concurrency_per_instance
-    on_each = count(each, "process", "processes") if each else "one process a core"
+    per_node = task.max_concurrency_per_instance
+    on_each = count(per_node, "process", "processes") if per_node else "one process a core"
     yield "processes", f"{count(plan.instance_count, 'node')} × {on_each}"
     yield "tries", f"{task.max_retries + 1} of {task.run_timeout_s:g} s each"
     for what, allowed in (

@@ -93,12 +93,12 @@ def facts_text(evaluation: Evaluation) -> str:
     lines = [f"{metric} on {split}: {evaluation.metrics.get(split, {}).get(metric, 'missing')}"]
     if (linear := evaluation.linear.get(metric)) is not None:
         lines.append(f"linear model beside it: {metric} {linear:.4g}")
-    alone = [each for each in evaluation.leakage if (each.check or "").startswith("feature.")]
+    alone = [entry for entry in evaluation.leakage if (entry.check or "").startswith("feature.")]
     if alone:
-        of = max(alone, key=lambda each: each.value)
-        lines.append(f"strongest feature alone: {of.of}, {of.check} {of.value:.4g}")
-    shares = sorted(evaluation.contributions, key=lambda each: -each.share)[:TOP]
-    listed = ", ".join(f"{each.feature} {each.share:.2f}" for each in shares)
+        top = max(alone, key=lambda entry: entry.value)
+        lines.append(f"strongest feature alone: {top.of}, {top.check} {top.value:.4g}")
+    shares = sorted(evaluation.contributions, key=lambda share: -share.share)[:TOP]
+    listed = ", ".join(f"{share.feature} {share.share:.2f}" for share in shares)
     lines.append(f"largest contributions: {listed or 'none'}")
     return "\n".join(map(printable, lines))
 
