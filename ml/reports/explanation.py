@@ -185,7 +185,7 @@ def _trial_json(explanation: Explanation, trial: Trial) -> dict[str, Any]:
         "values": trial.values,
         "from": trial.origin_text or "not recorded",
         "origin": trial.origin,
-        "preferences": [asdict(each) for each in explanation.preferences(trial)],
+        "preferences": [asdict(preference) for preference in explanation.preferences(trial)],
         "why": trial.reason,
         "ended_by": {**asdict(ending), "missed_by": ending.missed_by} if ending else None,
     }

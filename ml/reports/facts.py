@@ -229,8 +229,8 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         is_same = evaluation.predictions == registered.predictions
         if release is None or is_same or not registered.metrics:
             return Quality(f"evaluation.json of {part.name}", evaluation, part.outputs[EVALUATION])
-        found = f"{part.name} evaluated another model. This page shows {release.name}."
-        notes.append(found)
+        actual = f"{part.name} evaluated another model. This page shows {release.name}."
+        notes.append(actual)
     if release is None:
         return None
     if release.evidence.disagreements:

@@ -112,10 +112,10 @@ def _figure(folder: Path, drawn: Mapping[str, Any]) -> Figure:
 
 def _within(figures: Iterable[Figure]) -> Iterable[Figure]:
     """The figures as long as a page has room for them."""
-    left = LARGEST
+    remaining = LARGEST
     for figure in figures:
-        left -= len(figure.content)
-        if figure.fault or left >= 0:
+        remaining -= len(figure.content)
+        if figure.fault or remaining >= 0:
             yield figure
         else:
             yield Figure(

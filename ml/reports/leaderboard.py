@@ -85,10 +85,10 @@ def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
     """The same; raises Refused where there is none."""
     board = board_of(sweep)
     if board is None:
-        found = f"{run.name} is not an AutoML job with a best trial on this machine"
+        actual = f"{run.name} is not an AutoML job with a best trial on this machine"
         expected = "a run of an AutoML job, or of a pipeline with one"
         hint = f"ml sweep explain {run.name}"
-        raise Refused(Problem("not-a-search", found, expected, hint))
+        raise Refused(Problem("not-a-search", actual, expected, hint))
     return board
 
 

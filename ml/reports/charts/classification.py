@@ -239,7 +239,7 @@ def calibration(answers: Answers) -> list[tuple[float, float, int]]:
 
 
 def _calibration_series(colour: str, answers: Answers, meaning: str = "") -> Series:
-    bins = [each for each in calibration(answers) if each[2] >= FEWEST]
+    bins = [group for group in calibration(answers) if group[2] >= FEWEST]
     words = [f"{number(observed)} of {rows:,} predictions" for _, observed, rows in bins]
     points = [(predicted, observed) for predicted, observed, _ in bins]
     return Series(colour, points, words, meaning=meaning)
@@ -258,16 +258,16 @@ def _chart(
     x = alt.X("x:Q", title=across, **axis(0, 1))
     y = alt.Y("y:Q", title=up, **axis(0, most))
     layers = [_line(reference, "baseline").encode(x, y)]
-    for each in series:
-        if each.is_line:
-            layers.append(_line(each.points, each.colour).encode(x, y))
+    for curve in series:
+        if curve.is_line:
+            layers.append(_line(curve.points, curve.colour).encode(x, y))
         dots = svg.rows(
             {"x": x, "y": y, "words": words}
-            for (x, y), words in zip(each.points, each.tooltips, strict=False)
+            for (x, y), words in zip(curve.points, curve.tooltips, strict=False)
         )
-        marks = dots.mark_point(size=50, color=f"var(--{each.colour})")
+        marks = dots.mark_point(size=50, color=f"var(--{curve.colour})")
         layers.append(svg.pointed(marks.encode(x, y)))
-    meanings = {each.colour: (each.colour, each.meaning) for each in series if each.meaning}
+    meanings = {curve.colour: (curve.colour, curve.meaning) for curve in series if curve.meaning}
     return svg.figure(title, alt.layer(*layers), 450, 380, caption, meanings)
 
 

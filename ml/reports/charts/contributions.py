@@ -43,23 +43,22 @@ def contribution_charts(rows: ExplainedRows) -> list[Markup]:
 
 def summary(rows: ExplainedRows) -> Markup:
     """A dot for each row in the line of each feature: right of zero it raises the score."""
-    shown = svg.evenly(range(len(rows.ids)), ROWS)
+    sample = svg.evenly(range(len(rows.ids)), ROWS)
     names = short_names(rows.names[:FEATURES], 18)
     dots, kinds = [], set()
     for place, name in enumerate(names):
-        values, added = rows.values[shown, place], rows.added[shown, place]
+        values, added = rows.values[sample, place], rows.added[sample, place]
         levels = _levels(values, rows.names[place] in rows.categories)
         kinds |= {*levels}
-        for at, (value, of, level, up) in enumerate(
+        for at, (value, effect, level, up) in enumerate(
             zip(values, added, levels, _apart(added), strict=True)
         ):
-            words = (
-                f"{name} {_shown(rows, place, value)}: {signed(float(of))} ({rows.ids[shown[at]]})"
-            )
+            row_id = rows.ids[sample[at]]
+            words = f"{name} {_shown(rows, place, value)}: {signed(float(effect))} ({row_id})"
             dots.append(
-                {"x": float(of), "y": place + up, "colour": f"var(--{level})", "words": words}
+                {"x": float(effect), "y": place + up, "colour": f"var(--{level})", "words": words}
             )
-    low, high = _range(rows.added[shown, : len(names)])
+    low, high = _range(rows.added[sample, : len(names)])
     x = alt.X("x:Q", title="SHAP value", **axis(low, high))
     upright = alt.Scale(domain=[len(names) - 0.5, -0.5], nice=False, zero=False)
     y = alt.Y("y:Q", axis=None, scale=upright)
@@ -74,10 +73,10 @@ def summary(rows: ExplainedRows) -> Markup:
     )
     zero = svg.rows([{"x": 0}]).mark_rule(color="var(--baseline)").encode(x)
     caption = (
-        f"A dot is one of {len(shown)} test rows. The feature raised the score of rows right of "
+        f"A dot is one of {len(sample)} test rows. The feature raised the score of rows right of "
         "the line and lowered it left of the line."
     )
-    meanings = {kind: of for kind, of in _VALUES.items() if kind in kinds}
+    meanings = {kind: meaning for kind, meaning in _VALUES.items() if kind in kinds}
     return svg.figure(
         "SHAP values",
         alt.layer(zero, svg.pointed(drawn), labels),
@@ -91,27 +90,29 @@ def summary(rows: ExplainedRows) -> Markup:
 def dependence(rows: ExplainedRows, place: int) -> Markup:
     """What one feature added, over its values: a dot a row."""
     name = rows.names[place]
-    shown = svg.evenly(range(len(rows.ids)), ROWS)
-    values, added = rows.values[shown, place], rows.added[shown, place]
+    sample = svg.evenly(range(len(rows.ids)), ROWS)
+    values, added = rows.values[sample, place], rows.added[sample, place]
     low, high = _range(added)
     y = alt.Y("y:Q", title="SHAP value", **axis(low, high))
     labels = [_shown(rows, place, value) for value in values]
-    words = [f"{name} {of}: {signed(float(more))}" for of, more in zip(labels, added, strict=True)]
+    words = [
+        f"{name} {cell}: {signed(float(more))}" for cell, more in zip(labels, added, strict=True)
+    ]
     caption = ""
     if name in rows.categories:
         # The most frequent, in the order of what they add.
         every, counts = np.unique(labels, return_counts=True)
-        common = [str(of) for of in every[np.argsort(-counts, kind="stable")][:CATEGORIES]]
-        means = {of: float(added[np.array(labels) == of].mean()) for of in common}
+        common = [str(cell) for cell in every[np.argsort(-counts, kind="stable")][:CATEGORIES]]
+        means = {cell: float(added[np.array(labels) == cell].mean()) for cell in common}
         order = sorted(common, key=means.__getitem__)
         short = dict(zip(order, short_names(order, 12), strict=True))
         x = alt.X(
             "x:N", title=shorten(name, 40), sort=[*short.values()], axis=alt.Axis(labelAngle=-35)
         )
         dots = [
-            {"x": short[of], "y": float(more), "words": text}
-            for of, more, text in zip(labels, added, words, strict=True)
-            if of in short
+            {"x": short[cell], "y": float(more), "words": text}
+            for cell, more, text in zip(labels, added, words, strict=True)
+            if cell in short
         ]
         if len(every) > len(common):
             caption = f"The {len(common)} most frequent of {len(every)} categories."
@@ -120,8 +121,8 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
         first, last = _range(values[there], has_zero=False)
         x = alt.X("x:Q", title=shorten(name, 40), **axis(first, last))
         dots = [
-            {"x": float(of), "y": float(more), "words": text}
-            for of, more, text in zip(
+            {"x": float(value), "y": float(more), "words": text}
+            for value, more, text in zip(
                 values[there], added[there], np.array(words)[there], strict=True
             )
         ]
@@ -140,13 +141,15 @@ def row(rows: ExplainedRows, at: int, word: str) -> Markup:
     bars = [
         {
             "place": number_,
-            "name": shorten(f"{rows.names[of]} = {_shown(rows, of, rows.values[at, of])}", 24),
-            "x": float(added[of]),
-            "text": signed(float(added[of])),
-            "colour": f"var(--{_SIGNS['more' if added[of] > 0 else 'less'][0]})",
-            "words": f"{rows.names[of]}: {signed(float(added[of]))}",
+            "name": shorten(
+                f"{rows.names[place]} = {_shown(rows, place, rows.values[at, place])}", 24
+            ),
+            "x": float(added[place]),
+            "text": signed(float(added[place])),
+            "colour": f"var(--{_SIGNS['more' if added[place] > 0 else 'less'][0]})",
+            "words": f"{rows.names[place]}: {signed(float(added[place]))}",
         }
-        for number_, of in enumerate(places)
+        for number_, place in enumerate(places)
     ]
     reach = float(np.abs(added[places]).max()) or 1.0
     x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1.35 * reach, 1.35 * reach], nice=False))
@@ -197,7 +200,7 @@ def _levels(values: NDArray[np.float64], is_category: bool) -> list[str]:
     # Where values tie, their middle: a column of two values is the first and the last fifth.
     below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
     fifth = np.minimum((5 * below / (2 * len(ordered))).astype(int), 4)
-    return [_LEVELS[of] if ok else "stopped" for of, ok in zip(fifth, there, strict=True)]
+    return [_LEVELS[index] if ok else "stopped" for index, ok in zip(fifth, there, strict=True)]
 
 
 def _apart(added: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -18,27 +18,29 @@ WORST = 4
 _WIDTH, _HEIGHT = 450, 260
 
 
-def forecast_charts(names: Sequence[str], of: Forecasts) -> list[Markup]:
+def forecast_charts(names: Sequence[str], data: Forecasts) -> list[Markup]:
     """The error by step beside seasonal naive, then one forecast of each of the worst series, the
     worst first. `names` are the series of the forecasts.
     """
     series, numbers = np.unique(names, return_inverse=True)
-    errors = np.nanmean(of.scaled_errors, axis=1)
+    errors = np.nanmean(data.scaled_errors, axis=1)
     by_series = np.bincount(numbers, errors) / np.bincount(numbers)
-    charts = [_by_step(of)]
+    charts = [_by_step(data)]
     for place, at in enumerate(np.argsort(-by_series, kind="stable")[:WORST].tolist(), 1):
         rows = np.flatnonzero(numbers == at)
         unit = int(rows[np.argmax(errors[rows])])
         caption = f"MASE of the series {number(float(by_series[at]))}, rank {place} of "
         caption += f"{len(series)}, worst first. Shown: its worst forecast, MASE "
-        charts.append(_forecast(series[at], of, unit, caption + f"{number(float(errors[unit]))}."))
+        charts.append(
+            _forecast(series[at], data, unit, caption + f"{number(float(errors[unit]))}.")
+        )
     return charts
 
 
-def _by_step(of: Forecasts) -> Markup:
+def _by_step(data: Forecasts) -> Markup:
     lines = {
         kind: np.nanmean(values, axis=0)
-        for kind, values in (("ours", of.scaled_errors), ("baseline", of.naive_errors))
+        for kind, values in (("ours", data.scaled_errors), ("baseline", data.naive_errors))
         if not np.isnan(values).all(axis=0).any()
     }
     most = max((float(line.max()) for line in lines.values()), default=1.0)
@@ -48,15 +50,17 @@ def _by_step(of: Forecasts) -> Markup:
         for kind, line in lines.items()
     ]
     meanings = {"ours": ("ours", "this model"), "baseline": ("baseline", "seasonal naive")}
-    caption = f"Over {len(of.scale)} forecasts."
+    caption = f"Over {len(data.scale)} forecasts."
     chart = alt.layer(*layers)
     return svg.figure("Error by step", chart, _WIDTH, _HEIGHT, caption, meanings)
 
 
-def _forecast(name: str, of: Forecasts, unit: int, caption: str) -> Markup:
+def _forecast(name: str, data: Forecasts, unit: int, caption: str) -> Markup:
     """The values, the interval and what happened."""
-    kept = ~np.isnan(of.value[unit])
-    value, low, high, actual = (each[unit][kept] for each in (of.value, of.low, of.high, of.actual))
+    present = ~np.isnan(data.value[unit])
+    value, low, high, actual = (
+        row[unit][present] for row in (data.value, data.low, data.high, data.actual)
+    )
     steps = np.arange(1, len(value) + 1)
     ends = (float(np.nanmin([*low, *actual])), float(np.nanmax([*high, *actual])))
     y = alt.Y("y:Q", title="value", **axis(min(0.0, ends[0]), ends[1]))

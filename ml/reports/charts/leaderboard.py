@@ -53,7 +53,8 @@ def leaderboard_chart(board: Leaderboard) -> Markup:
         over = str(board.facts.get("over") or "folds")
         caption += f" Error bars: ± one standard deviation over {over}."
     meanings = {
-        of: (of, " and ".join(n for n in families if colours[n] == of)) for of in colours.values()
+        line_colour: (line_colour, " and ".join(n for n in families if colours[n] == line_colour))
+        for line_colour in colours.values()
     }
     return svg.figure(
         "Leaderboard",

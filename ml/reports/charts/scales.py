@@ -41,9 +41,9 @@ class Scale:
 
 def scale_of(values: Sequence[object]) -> Scale:
     """The scale that fits the values of a parameter; None among them is no value."""
-    given = {str(value): value for value in values if value is not None}
-    numbers = {text: float(value) for text, value in given.items() if is_number(value)}
-    if len(set(numbers.values())) > CATEGORIES and len(numbers) == len(given):
+    by_text = {str(value): value for value in values if value is not None}
+    numbers = {text: float(value) for text, value in by_text.items() if is_number(value)}
+    if len(set(numbers.values())) > CATEGORIES and len(numbers) == len(by_text):
         is_log = is_logarithmic([*numbers.values()])
         places = {text: math.log(n) if is_log else n for text, n in numbers.items()}
         first, last = min(places.values()), max(places.values())
@@ -53,8 +53,8 @@ def scale_of(values: Sequence[object]) -> Scale:
             ),
             shares={text: (place - first) / (last - first) for text, place in places.items()},
         )
-    texts = sorted(given, key=lambda text: (numbers.get(text, 0.0), text))
-    names = short_names([given[text] for text in texts])
+    texts = sorted(by_text, key=lambda text: (numbers.get(text, 0.0), text))
+    names = short_names([by_text[text] for text in texts])
     step = 1 / (len(names) - 1) if len(names) > 1 else 0.0
     return Scale(
         {"type": "point", "domain": names, "padding": 0, "reverse": True},
@@ -89,8 +89,8 @@ def axis(
     `is_integer` values, such as steps, have no ticks between them.
     """
     if is_integer and high - low <= count:
-        whole = [*range(math.ceil(low), math.floor(high) + 1)]
-        settings |= {"values": whole, "format": ",d"}
+        ticks = [*range(math.ceil(low), math.floor(high) + 1)]
+        settings |= {"values": ticks, "format": ",d"}
     largest = max(abs(low), abs(high))
     style = {} if _SMALL <= largest < _LARGE else {"format": "~e"}
     scale = {"type": kind, "domain": [low, high], "nice": False, "zero": False, "clamp": True}

@@ -261,7 +261,7 @@ def tooltip(sweep: Sweep, trial: Trial) -> str:
     """The trial in up to three lines: value and outcome, parameters, origin."""
     value = "no value" if trial.value is None else f"{short(sweep.metric)} {number(trial.value)}"
     parameters = ", ".join(
-        "=".join(shorten(short(of), TOOLTIP_LETTERS) for of in (name, _value(trial, name)))
+        "=".join(shorten(short(part), TOOLTIP_LETTERS) for part in (name, _value(trial, name)))
         for name in sweep.varied[:TOOLTIP_NAMES]
         if name in trial.run.parameters
     )

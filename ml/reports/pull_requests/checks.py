@@ -152,7 +152,7 @@ def comment_of(
     stacks, projects = run.change.stacks, run.change.projects
     infra = _of_change(values.get("infra", Value()), "stack", stacks)
     trained = _of_change(values.get("train", Value()), "project", projects) if training else []
-    compared = [each["comparison"] for each in trained if each["comparison"]]
+    compared = [entry["comparison"] for entry in trained if entry["comparison"]]
     first = f"{MARKER}\n{state(run, training)}\n\n{_verdict(run, infra, trained, training)}"
     parts = [
         *_remarks(run, [*unread, *_unreported(run, values)]),
@@ -177,8 +177,8 @@ def _of_change(document: Value, key: str, names: Sequence[str]) -> list[Value]:
     return sorted(document, key=lambda entry: entry[key].string not in names)
 
 
-def _left_out(entries: Sequence[Value], shown: int) -> str:
-    return f"{len(entries) - shown} more are not shown." if len(entries) > shown else ""
+def _left_out(entries: Sequence[Value], limit: int) -> str:
+    return f"{len(entries) - limit} more are not shown." if len(entries) > limit else ""
 
 
 def _bounded(part: str) -> str:
@@ -193,9 +193,9 @@ def _verdict(
 ) -> str:
     """One sentence that says whether the checks passed, and what did not."""
     refused = [report["stack"].code() for report in infra if report["refused"]][:PROJECTS]
-    compared = [each["comparison"] for each in trained]
+    compared = [entry["comparison"] for entry in trained]
     gates = [value["candidate"]["name"].text() for value in compared if is_refused(value)]
-    failed = [each["project"].code() for each in trained if each["error"]][:PROJECTS]
+    failed = [entry["project"].code() for entry in trained if entry["error"]][:PROJECTS]
     reasons = [f"{_name(job)} {_outcome(job)}" for job in run.failed[:FAILED]]
     if len(run.failed) > FAILED:
         reasons.append(f"{len(run.failed) - FAILED} more failed")
@@ -262,30 +262,30 @@ def _names(files: Sequence[str], length: int) -> list[str]:
     What has most of the characters is folded, as deep as it can be: whoever fills a folder hides
     what is beside it nowhere else.
     """
-    shown = {tuple(file.split("/")): (text(file, len(file)), 1) for file in sorted(files)}
-    while sum(len(words) for words, _ in shown.values()) > length:
-        folder, names = _heaviest(shown)
-        total = sum(shown.pop(name)[1] for name in names)
+    labels = {tuple(file.split("/")): (text(file, len(file)), 1) for file in sorted(files)}
+    while sum(len(words) for words, _ in labels.values()) > length:
+        folder, names = _heaviest(labels)
+        total = sum(labels.pop(name)[1] for name in names)
         path = "/".join((*folder, ""))
-        shown[*folder, ""] = f"{text(path, len(path))} ({count(total, 'file')})".strip(), total
-    return [words for words, _ in shown.values()]
+        labels[*folder, ""] = f"{text(path, len(path))} ({count(total, 'file')})".strip(), total
+    return [words for words, _ in labels.values()]
 
 
 def _heaviest(
-    shown: Mapping[tuple[str, ...], tuple[str, int]],
+    labels: Mapping[tuple[str, ...], tuple[str, int]],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """A folder and names in it, to be folded: its own files, or all below it where no folder in it
     has half of the characters. A name that ends in "" is folded already.
     """
     folder: tuple[str, ...] = ()
-    names = [*shown]
+    names = [*labels]
     while len(folder) < DEPTH:
         groups: dict[str, list[tuple[str, ...]]] = {}
         for name in names:
             groups.setdefault(name[len(folder)] if len(name) > len(folder) + 1 else "", []).append(
                 name
             )
-        lengths = {part: sum(len(shown[name][0]) for name in groups[part]) for part in groups}
+        lengths = {part: sum(len(labels[name][0]) for name in groups[part]) for part in groups}
         part = max(lengths, key=lengths.__getitem__)
         is_small = 2 * lengths[part] < sum(lengths.values()) and (folder or len(groups) > ROWS)
         if is_small or groups[part] == [(*folder, *filter(None, [part]), "")]:
@@ -303,7 +303,7 @@ def _unreported(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
         ("project", run.change.projects, "smoke", "project"),
         ("stack", run.change.stacks, "infra", "stack"),
     ):
-        reported = {each[key].string for each in values.get(document, Value())}
+        reported = {entry[key].string for entry in values.get(document, Value())}
         missing = [name for name in names if name not in reported][:ROWS]
         if missing and run.passed:
             yield f"the checks reported no result for the {kind} {', '.join(missing)}"
@@ -319,9 +319,9 @@ def _trained(trained: Sequence[Value], training: Training, run: Run) -> Iterator
     if training.commit != run.commit:
         yield "⚠️ **The pull request has newer commits, which are not trained.**"
     failed = [
-        f"- {each['project'].code()}: {each['error'].text(600)}"
-        for each in trained
-        if each["error"]
+        f"- {entry['project'].code()}: {entry['error'].text(600)}"
+        for entry in trained
+        if entry["error"]
     ]
     if failed:
         yield "\n".join(failed[:PROJECTS])
