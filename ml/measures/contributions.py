@@ -89,9 +89,9 @@ class ExplainedRows:
         document = {
             "ids": list(self.ids),
             "names": list(self.names),
-            "values": [[_digits(of) for of in row] for row in self.values],
-            "contributions": [[_digits(of) for of in row] for row in self.added],
-            "categories": {name: list(of) for name, of in self.categories.items()},
+            "values": [[_digits(value) for value in row] for row in self.values],
+            "contributions": [[_digits(value) for value in row] for row in self.added],
+            "categories": {name: list(texts) for name, texts in self.categories.items()},
         }
         text = json.dumps(document, ensure_ascii=False, allow_nan=False)
         (folder / FILE).write_text(text + "\n", encoding="utf-8")
@@ -104,12 +104,14 @@ class ExplainedRows:
         except FileNotFoundError:
             return None
         try:
-            ids, names = ([str(of) for of in document[key]] for key in ("ids", "names"))
+            ids, names = ([str(entry) for entry in document[key]] for key in ("ids", "names"))
             values, added = (
                 np.array(document[key], dtype=np.float64).reshape(-1, len(names))
                 for key in ("values", "contributions")
             )
-            categories = {str(of): [*map(str, each)] for of, each in document["categories"].items()}
+            categories = {
+                str(name): [*map(str, texts)] for name, texts in document["categories"].items()
+            }
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{FILE}: {error!r}") from error
         if not len(ids) == len(values) == len(added) or not np.isfinite(added).all():
@@ -129,14 +131,14 @@ def explained_rows(
     """
     if len(of.values) != of.rows:
         return None
-    order = [names.index(str(each.feature)) for each in of.shares(names)][:MOST_FEATURES]
-    shown = [names[at] for at in order]
+    order = [names.index(str(share.feature)) for share in of.shares(names)][:MOST_FEATURES]
+    features = [names[at] for at in order]
     return ExplainedRows(
         ids[: of.rows],
-        shown,
+        features,
         np.asarray(table, dtype=np.float64)[: of.rows, order],
         np.asarray(of.values, dtype=np.float64)[:, order],
-        {name: categories[name] for name in shown if name in categories},
+        {name: categories[name] for name in features if name in categories},
     )
 
 

@@ -75,8 +75,8 @@ def padded(boxes: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
     the `scores` of `Rows`.
     """
     rows = np.full((len(boxes), max([1, *map(len, boxes)]), 5), np.nan)
-    for number, of in enumerate(boxes):
-        rows[number, : len(of)] = of
+    for number, image_boxes in enumerate(boxes):
+        rows[number, : len(image_boxes)] = image_boxes
     return rows
 
 
@@ -90,7 +90,7 @@ def matches(expected: Sequence[str], predicted: Sequence[str]) -> Matches:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    truth, answers = [read(of, 4) for of in expected], [read(of, 5) for of in predicted]
+    truth, answers = [read(text, 4) for text in expected], [read(text, 5) for text in predicted]
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
         data = [COCO(), COCO()]
         for coco, rows in zip(data, (truth, answers), strict=True):
@@ -119,14 +119,16 @@ def matches(expected: Sequence[str], predicted: Sequence[str]) -> Matches:
         evaluation.params.iouThrs = np.array(OVERLAPS)
         evaluation.evaluate()
     # One an image that has boxes or objects, in their order.
-    images = [of for of in evaluation.evalImgs if of is not None]
-    scores = np.array([score for of in images for score in of["dtScores"]])
+    images = [item for item in evaluation.evalImgs if item is not None]
+    scores = np.array([score for item in images for score in item["dtScores"]])
     order = np.argsort(-scores, kind="stable")
     right = np.concatenate(
-        [np.zeros((len(OVERLAPS), 0)), *(of["dtMatches"] for of in images)], axis=1
+        [np.zeros((len(OVERLAPS), 0)), *(item["dtMatches"] for item in images)], axis=1
     )
-    image = np.array([of["image_id"] for of in images for _ in of["dtScores"]], dtype=np.int64)
-    objects = np.array([len(of) for of in truth], dtype=np.float64)
+    image = np.array(
+        [item["image_id"] for item in images for _ in item["dtScores"]], dtype=np.int64
+    )
+    objects = np.array([len(labels) for labels in truth], dtype=np.float64)
     return Matches(image[order], right[:, order] > 0, objects)
 
 

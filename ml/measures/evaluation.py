@@ -109,10 +109,10 @@ def write_evaluation(
                 raise EvaluationRefused(f"{row.unit}: the metric {name} gives {wrong}")
         values = [getattr(row, name) for name in COLUMNS]
         probabilities = [f"{row.probabilities[name]:.4g}" for name in classes]
-        own_values = [repr(float(of)) for name in own for of in row.own[name]]
+        own_values = [repr(float(value)) for name in own for value in row.own[name]]
         writer.writerow([*values, *row.slices.values(), *probabilities, *own_values])
-    known = {(row.split, row.unit) for row in predictions}
-    if unknown := [of.unit for of in requests if (of.split, of.unit) not in known]:
+    predicted = {(row.split, row.unit) for row in predictions}
+    if unknown := [row.unit for row in requests if (row.split, row.unit) not in predicted]:
         raise EvaluationRefused(f"{unknown[0]}: a request of a unit without a prediction")
     files = {PREDICTIONS: table.getvalue().encode()}
     try:
@@ -120,8 +120,8 @@ def write_evaluation(
     except (ValueError, TypeError) as error:
         raise EvaluationRefused(f"a request is not JSON: {error}") from None
     compared = identifiers(evaluation.leakage).encode()
-    files |= {name: of for name, of in ((REQUESTS, lines), (IDENTIFIERS, compared)) if of}
-    hashed = {name: sha256(of).hexdigest() for name, of in files.items()}
+    files |= {name: data for name, data in ((REQUESTS, lines), (IDENTIFIERS, compared)) if data}
+    hashed = {name: sha256(data).hexdigest() for name, data in files.items()}
     document = stated(
         replace(
             evaluation,
@@ -134,8 +134,8 @@ def write_evaluation(
     check(document)
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, of in files.items():
-        (folder / name).write_bytes(of)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
     (folder / EVALUATION).write_text(text, encoding="utf-8")
 
 
@@ -160,9 +160,9 @@ def check(document: object) -> Evaluation:
         raise EvaluationRefused("not a JSON object")
     if document.get("schema_version") != SCHEMA_VERSION:
         raise EvaluationRefused(f"schema_version is not {SCHEMA_VERSION}")
-    known = {each.name: "optional" not in each.metadata for each in stated_fields(Evaluation)}
-    absent = [name for name, is_required in known.items() if is_required and name not in document]
-    if odd := {*absent, *document.keys() - known.keys()}:
+    schema = {entry.name: "optional" not in entry.metadata for entry in stated_fields(Evaluation)}
+    absent = [name for name, is_required in schema.items() if is_required and name not in document]
+    if odd := {*absent, *document.keys() - schema.keys()}:
         raise EvaluationRefused(f"missing or unknown fields: {', '.join(sorted(odd))}")
     _finite(document, "")
     evaluation = read(Evaluation, document)
@@ -172,19 +172,21 @@ def check(document: object) -> Evaluation:
     ):
         raise EvaluationRefused(wrong)
     tables = {"metrics": evaluation.metrics, "baseline": evaluation.baseline}
-    tables |= {f"slices.{name}": of for name, of in evaluation.slices.items()}
+    tables |= {f"slices.{name}": splits for name, splits in evaluation.slices.items()}
     for place, table in tables.items():
         for name, metrics in table.items():
             for metric, estimate in metrics.items():
                 _check_estimate(estimate, f"{place}.{name}.{metric}")
-    if not any(primary in of for of in evaluation.metrics.values()):
+    if not any(primary in metrics for metrics in evaluation.metrics.values()):
         raise EvaluationRefused(f"no split has the metric {primary}")
     return evaluation
 
 
 def task_of(evaluation: Evaluation) -> Task:
     """The task, a ranking where none is stated; EvaluationRefused for another."""
-    task: Task | None = next((of for of in KINDS if of == (evaluation.task or "ranking")), None)
+    task: Task | None = next(
+        (kind for kind in KINDS if kind == (evaluation.task or "ranking")), None
+    )
     if task is None:
         raise EvaluationRefused(f"the task {evaluation.task!r} is not one of {', '.join(KINDS)}")
     return task
@@ -193,7 +195,7 @@ def task_of(evaluation: Evaluation) -> Task:
 def own_metrics(stated: Mapping[str, StatedMetric]) -> Mapping[str, OwnMetric]:
     """The project's own metrics that an evaluation states, by name; refuses others."""
     try:
-        return {name: OwnMetric.of_statement(of) for name, of in sorted(stated.items())}
+        return {name: OwnMetric.of_statement(metric) for name, metric in sorted(stated.items())}
     except ValueError as error:
         raise EvaluationRefused(f"own_metrics: {error}") from None
 
@@ -216,18 +218,20 @@ def wrong_primary(
     if not isinstance(task, str) or task not in KINDS:
         return f"task is {task!r}, not one of {', '.join(KINDS)}"
     try:
-        known: Mapping[str, Metric] = metrics_of(task, own)
+        metrics: Mapping[str, Metric] = metrics_of(task, own)
     except ValueError as error:
         return str(error)
-    if metric not in known:
-        return f"primary_metric is {metric!r}, not one of {', '.join(known)}"
-    required = known[str(metric)].goal
+    if metric not in metrics:
+        return f"primary_metric is {metric!r}, not one of {', '.join(metrics)}"
+    required = metrics[str(metric)].goal
     return "" if goal == required else f"goal is {goal!r}, which for {metric} is to {required}"
 
 
-def _check_estimate(of: Estimate, place: str) -> None:
-    if not of.low <= of.value <= of.high or not of.count >= 1:
-        raise EvaluationRefused(f"{place}: {of} of {of.count:g} units is not an interval")
+def _check_estimate(estimate: Estimate, place: str) -> None:
+    if not estimate.low <= estimate.value <= estimate.high or not estimate.count >= 1:
+        raise EvaluationRefused(
+            f"{place}: {estimate} of {estimate.count:g} units is not an interval"
+        )
 
 
 def _finite(value: object, place: str) -> None:

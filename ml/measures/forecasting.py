@@ -107,10 +107,10 @@ def scale(history: ArrayLike, season: int) -> float:
     error of the last value; then the mean size of the values; then 1.
     """
     values = np.asarray(history, dtype=np.float64)
-    for found in (_differences(values, season), _differences(values, 1), values):
-        found = np.abs(found[~np.isnan(found)])
-        if len(found) and found.mean() > 0:
-            return float(found.mean())
+    for errors in (_differences(values, season), _differences(values, 1), values):
+        errors = np.abs(errors[~np.isnan(errors)])
+        if len(errors) and errors.mean() > 0:
+            return float(errors.mean())
     return 1.0
 
 
@@ -142,7 +142,7 @@ def read_actuals(text: str) -> Actuals:
     try:
         actual, naive, size = (json.loads(text)[name] for name in _ACTUALS)
         label = Actuals(
-            np.array([math.nan if of is None else of for of in actual], dtype=np.float64),
+            np.array([math.nan if value is None else value for value in actual], dtype=np.float64),
             np.array(naive, dtype=np.float64),
             float(size),
         )
@@ -172,7 +172,7 @@ def read(text: str) -> Values:
 def forecasts(expected: Sequence[str], predicted: Sequence[str]) -> Forecasts:
     """The forecasts of some units, of texts as predictions.csv has them."""
     labels, answers = list(map(read_actuals, expected)), list(map(read, predicted))
-    horizon = max([1, *(len(of.actual) for of in labels)])
+    horizon = max([1, *(len(label.actual) for label in labels)])
 
     def padded(rows: Sequence[Values]) -> Values:
         table = np.full((len(rows), horizon), np.nan)
@@ -180,11 +180,11 @@ def forecasts(expected: Sequence[str], predicted: Sequence[str]) -> Forecasts:
             table[number, : len(row)] = row
         return table
 
-    value, low, high = (padded([of[:, place] for of in answers]) for place in range(3))
+    value, low, high = (padded([answer[:, place] for answer in answers]) for place in range(3))
     return Forecasts(
-        actual=padded([of.actual for of in labels]),
-        naive=padded([of.naive for of in labels]),
-        scale=np.array([of.scale for of in labels]),
+        actual=padded([label.actual for label in labels]),
+        naive=padded([label.naive for label in labels]),
+        scale=np.array([label.scale for label in labels]),
         value=value,
         low=low,
         high=high,
@@ -213,5 +213,5 @@ def _differences(values: Values, season: int) -> Values:
 def _digits(values: Any) -> Any:
     """Numbers in so many significant digits; None for NaN, which JSON does not have."""
     if np.ndim(values):
-        return [_digits(of) for of in values]
+        return [_digits(value) for value in values]
     return None if math.isnan(values) else float(f"{float(values):.{_DIGITS}g}")

@@ -90,8 +90,8 @@ def identifiers(checks: Iterable[Check]) -> str:
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
     for check in checks:
-        rows.writerows((check.of, TRAINING, of) for of in sorted(check.training))
-        rows.writerows((check.of, TEST, of) for of in check.test)
+        rows.writerows((check.of, TRAINING, identifier) for identifier in sorted(check.training))
+        rows.writerows((check.of, TEST, identifier) for identifier in check.test)
     return f"{','.join(COLUMNS)}\n{table.getvalue()}" if table.getvalue() else ""
 
 
@@ -119,8 +119,8 @@ def features(
             for side in sides or [answers]
             for predicted in (column, -column, _means(cells, side))
         )
-        found = f"{name} alone: {_measure(sides)} {value:.4f}"
-        checks.append(Check(kind, name, value, len(rows), found))
+        actual = f"{name} alone: {_measure(sides)} {value:.4f}"
+        checks.append(Check(kind, name, value, len(rows), actual))
     checks.sort(key=lambda check: -check.value)
     return [check for check in checks if warning(check)] or checks[:1]
 
@@ -166,13 +166,13 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
         )
         return value, np.argsort(-trees.feature_importances_, kind="stable")
 
-    whole, order = best(np.arange(len(names)))
+    full, order = best(np.arange(len(names)))
     chosen = np.sort(order[:JOINT])
-    value, of = best(chosen)[0], " + ".join(names[number] for number in chosen)
-    found, kind = f"{of} together: {_measure(sides)} {value:.4f}", f"joint.{_measure(sides)}"
-    joint = Check(kind, of, value, len(rows), found)
-    found = f"all features together, most of all {of}: {_measure(sides)} {whole:.4f}"
-    return joint, Check(f"model.{_measure(sides)}", "all features", whole, len(rows), found)
+    value, joined = best(chosen)[0], " + ".join(names[number] for number in chosen)
+    actual, kind = f"{joined} together: {_measure(sides)} {value:.4f}", f"joint.{_measure(sides)}"
+    joint = Check(kind, joined, value, len(rows), actual)
+    actual = f"all features together, most of all {joined}: {_measure(sides)} {full:.4f}"
+    return joint, Check(f"model.{_measure(sides)}", "all features", full, len(rows), actual)
 
 
 def model(scores: ArrayLike, target: ArrayLike, of: str, classes: Sequence[str] = ()) -> Check:
@@ -242,9 +242,9 @@ def _ranks(values: Values) -> Values:
 Sides = Sequence[NDArray[np.bool_]]
 
 
-def _of_model(value: float, of: str, count: int, sides: Sides) -> Check:
-    found = f"the model on {of}: {_measure(sides)} {value:.4f}"
-    return Check(f"model.{_measure(sides)}", of, value, count, found)
+def _of_model(value: float, split: str, count: int, sides: Sides) -> Check:
+    actual = f"the model on {split}: {_measure(sides)} {value:.4f}"
+    return Check(f"model.{_measure(sides)}", split, value, count, actual)
 
 
 def _measure(sides: Sides) -> str:
@@ -262,17 +262,17 @@ def _checked(
 
 def _sides(answers: NDArray[Any]) -> Sides:
     """Which rows are of a class, for each class that is compared with the others; [] of numbers."""
-    classes, of, counts = np.unique(answers, return_inverse=True, return_counts=True)
+    classes, codes, counts = np.unique(answers, return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise ValueError("the target is always the same: nothing can give it away")
     if len(classes) == 2:
-        return [of == 1]
+        return [codes == 1]
     if answers.dtype.kind in "iuf" and np.isfinite(answers).all():
         return []
     if answers.dtype.kind not in "US":
         raise ValueError("the target is neither classes nor finite numbers")
     fewest = min(FEWEST_OF_CLASS, counts.max())
-    return [of == number for number in np.flatnonzero(counts >= fewest)]
+    return [codes == number for number in np.flatnonzero(counts >= fewest)]
 
 
 def _cells(column: Values, is_category: bool) -> NDArray[np.int64]:
@@ -304,7 +304,9 @@ def _score(columns: Values, answers: NDArray[Any], sides: Sides) -> float:
     if not sides:
         return _correlation(columns[:, 0], answers)
     pairs = zip(columns.T[-len(sides) :], sides, strict=True)
-    return float(np.mean([_auc(of, side) for of, side in pairs if 0 < side.sum() < len(side)]))
+    return float(
+        np.mean([_auc(column, side) for column, side in pairs if 0 < side.sum() < len(side)])
+    )
 
 
 def _auc(values: Values, positive: NDArray[np.bool_]) -> float:

@@ -237,8 +237,8 @@ def evaluate(
         losses = {PREDICTION: [kind.loss(row) for row in predictions]}
         sets = evaluation.training_set.sets if evaluation.training_set else {}
         of_sets = {
-            name: (str(each.version), str(each.definition), joined.get(name, {}))
-            for name, each in sets.items()
+            name: (str(feature_set.version), str(feature_set.definition), joined.get(name, {}))
+            for name, feature_set in sets.items()
         }
         write_reference(folder, digest, inputs, answered, losses, of_sets)
     return evaluation
@@ -264,14 +264,14 @@ def _overlaps(training: Rows, tests: Mapping[str, Rows], identified_by: str) -> 
     """
     plain = [rows.recognised_by for rows in tests.values() if not rows.folds]
     if plain:
-        yield shared(training.recognised_by, [name for of in plain for name in of], identified_by)
+        yield shared(training.recognised_by, [name for ids in plain for name in ids], identified_by)
     for rows in tests.values():
         for fold in sorted({*rows.folds}):
             trained = zip(training.recognised_by, training.folds, strict=True)
             answered = zip(rows.recognised_by, rows.folds, strict=True)
             yield shared(
-                [name for name, of in trained if of != fold],
-                [name for name, of in answered if of == fold],
+                [name for name, number in trained if number != fold],
+                [name for name, number in answered if number == fold],
                 f"{identified_by}, fold {fold + 1}",
             )
 
@@ -280,9 +280,11 @@ def _explained(contributions: Contributions | str, names: Sequence[str]) -> dict
     """The fields `contributions` and `explanation` of an evaluation."""
     if isinstance(contributions, str):
         return {"explanation": Explanation(reason=contributions)}
-    of = contributions
-    explanation = Explanation(of.method, of.rows, of.error)
-    return {"contributions": of.shares(of.names or names), "explanation": explanation}
+    explanation = Explanation(contributions.method, contributions.rows, contributions.error)
+    return {
+        "contributions": contributions.shares(contributions.names or names),
+        "explanation": explanation,
+    }
 
 
 def _weakness(goal: str, primary_metric: str, baseline: Metrics, constant: Metrics) -> str:
@@ -311,29 +313,29 @@ def predict(
     """
     count = len(rows.ids)
     scores = np.asarray(rows.scores, dtype=np.float64)
-    given = KINDS[task].given(list(rows.labels), scores, classes)
+    answered = KINDS[task].given(list(rows.labels), scores, classes)
     if task == "binary":
-        given = given._replace(predicted=np.where(scores > rows.threshold, "1", "0").tolist())
-    own = _own(task, given, rows, own_metrics)
+        answered = answered._replace(predicted=np.where(scores > rows.threshold, "1", "0").tolist())
+    own = _own(task, answered, rows, own_metrics)
     dimensions = zip(*rows.slices.values(), strict=True) if rows.slices else [()] * count
     groups = rows.groups or [""] * count
-    *answer, probabilities = given
+    *answer, probabilities = answered
     fields = (rows.ids, dimensions, *answer, groups, probabilities, own)
     return [
-        Prediction(name, split, dict(zip(rows.slices, of, strict=True)), *values)
-        for name, of, *values in zip(*fields, strict=True)
+        Prediction(name, split, dict(zip(rows.slices, slice_values, strict=True)), *values)
+        for name, slice_values, *values in zip(*fields, strict=True)
     ]
 
 
 def _own(
-    task: Task, given: Given, rows: Rows, own_metrics: Mapping[str, OwnMetric]
+    task: Task, answered: Given, rows: Rows, own_metrics: Mapping[str, OwnMetric]
 ) -> list[dict[str, list[float]]]:
     """What each of the metrics gives each row; its function takes numbers where the right answers
     are some, as numpy would compare a text with a number without a word.
     """
     if not own_metrics:
         return [{} for _ in rows.ids]
-    expected, predicted, rank, score, _ = given
+    expected, predicted, rank, score, _ = answered
     kind = np.float64 if KINDS[task].seen == "numeric" else np.str_
     answers = Answers(
         np.array(expected).astype(kind),
@@ -341,11 +343,11 @@ def _own(
         np.array(rank, dtype=np.int64),
         np.array(score, dtype=np.float64),
     )
-    columns = {name: np.array(of) for name, of in rows.columns.items()}
+    columns = {name: np.array(column) for name, column in rows.columns.items()}
     of_metric = {
         name: metric.values(name, answers, columns).tolist() for name, metric in own_metrics.items()
     }
-    return [{name: of[at] for name, of in of_metric.items()} for at in range(len(answers))]
+    return [{name: column[at] for name, column in of_metric.items()} for at in range(len(answers))]
 
 
 def metric_values(

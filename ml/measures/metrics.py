@@ -83,8 +83,8 @@ class Answers:
     @cached_property
     def ones(self) -> Values:
         """binary: 1 for each row whose right label is "1", else 0."""
-        one = "1" if self.expected.dtype.kind == "U" else 1
-        return np.asarray(self.expected == one, dtype=np.float64)
+        positive = "1" if self.expected.dtype.kind == "U" else 1
+        return np.asarray(self.expected == positive, dtype=np.float64)
 
     @cached_property
     def matches(self) -> detection.Matches:
@@ -188,8 +188,8 @@ class OwnMetric:
 
     def fault(self, row: Sequence[float] | Values) -> str:
         """Why these cannot be what it gave for a row, or ""."""
-        if len(row) != 1 + self.ratio or not all(math.isfinite(of) for of in row):
-            return f"{[float(of) for of in row]}, not {1 + self.ratio} finite numbers"
+        if len(row) != 1 + self.ratio or not all(math.isfinite(number) for number in row):
+            return f"{[float(number) for number in row]}, not {1 + self.ratio} finite numbers"
         if self.ratio:
             return "" if row[1] >= 0 else f"the weight {row[1]:g}, which is negative"
         low, high = self.range
@@ -200,7 +200,7 @@ class OwnMetric:
         if self.ratio:
 
             def of_all(draws: Draws) -> Values:
-                sums = (weighted_sums(draws.times, of) for of in draws.answers.own[name].T)
+                sums = (weighted_sums(draws.times, column) for column in draws.answers.own[name].T)
                 return _by(*sums)
 
             return Metric(self.goal, self.range, of_all=of_all)
@@ -268,7 +268,9 @@ def _f1(draws: Draws) -> Values:
     """Of the label "1"; 0 where nothing is "1" and nothing was taken for it."""
     ones, times = draws.answers.ones, draws.times
     predicted = draws.answers.predicted == "1"
-    hits, named = (weighted_sums(times, of) for of in (2.0 * ones * predicted, ones + predicted))
+    hits, named = (
+        weighted_sums(times, column) for column in (2.0 * ones * predicted, ones + predicted)
+    )
     return np.nan_to_num(_by(hits, named))
 
 
@@ -278,7 +280,7 @@ def _rate(predicted: str, expected: str) -> Callable[[Draws], Values]:
     def of_all(draws: Draws) -> Values:
         rows = (draws.answers.ones == float(expected)).astype(np.float64)
         wrong = rows * (draws.answers.predicted == predicted)
-        return _by(*(weighted_sums(draws.times, of) for of in (wrong, rows)))
+        return _by(*(weighted_sums(draws.times, column) for column in (wrong, rows)))
 
     return of_all
 
@@ -288,16 +290,17 @@ def _macro_f1(draws: Draws) -> Values:
     answers, times = draws.answers, draws.times
     labels = np.unique([answers.expected, answers.predicted])
     right, predicted = (
-        (of[:, None] == labels).astype(np.float64) for of in (answers.expected, answers.predicted)
+        (column[:, None] == labels).astype(np.float64)
+        for column in (answers.expected, answers.predicted)
     )
     of_class = _by(2.0 * (times @ (right * predicted)), times @ (right + predicted))
     return np.asarray(np.nanmean(of_class, axis=1))
 
 
-def _by(part: Values, whole: Values) -> Values:
-    """part / whole, NaN where the whole is nothing."""
-    nothing = np.full(whole.shape, np.nan)
-    return np.asarray(np.divide(part, whole, out=nothing, where=whole > 0))
+def _by(part: Values, total: Values) -> Values:
+    """part / total, NaN where the total is nothing."""
+    nothing = np.full(total.shape, np.nan)
+    return np.asarray(np.divide(part, total, out=nothing, where=total > 0))
 
 
 def _average_precision(draws: Draws) -> Values:
@@ -326,7 +329,8 @@ def _lift(draws: Draws) -> Values:
     at = np.argmax(every >= tenth, axis=1)[:, None]
     before = np.maximum(at - 1, 0)
     below, ones_above = (
-        np.where(at > 0, np.take_along_axis(of, before, axis=1), 0.0) for of in (every, ones)
+        np.where(at > 0, np.take_along_axis(column, before, axis=1), 0.0)
+        for column in (every, ones)
     )
     own = np.take_along_axis(every, at, axis=1) - below
     rest = np.take_along_axis(ones, at, axis=1) - ones_above
@@ -352,23 +356,23 @@ def _rmse(draws: Draws) -> Values:
 def _miscounted(answers: Answers) -> Values:
     """By how many objects the certain boxes of an image are too many or too few."""
     counts = [
-        (detection.certain(of), len(detection.read(truth, 4)))
-        for of, truth in zip(answers.predicted.tolist(), answers.expected.tolist(), strict=True)
+        (detection.certain(boxes), len(detection.read(truth, 4)))
+        for boxes, truth in zip(answers.predicted.tolist(), answers.expected.tolist(), strict=True)
     ]
     return np.array([abs(ours - right) for ours, right in counts], dtype=np.float64)
 
 
 def _ratio_of_steps(
     part: Callable[[forecasting.Forecasts], Values],
-    whole: Callable[[forecasting.Forecasts], Values],
+    total: Callable[[forecasting.Forecasts], Values],
 ) -> Callable[[Draws], Values]:
-    """The sum of `part` by the sum of `whole`, over the observed steps of all units."""
+    """The sum of `part` by the sum of `total`, over the observed steps of all units."""
 
     def of_all(draws: Draws) -> Values:
-        of = draws.answers.forecasts
-        observed = ~np.isnan(of.actual)
-        sums = (np.where(observed, values(of), 0.0).sum(axis=1) for values in (part, whole))
-        return _by(*(weighted_sums(draws.times, each) for each in sums))
+        forecasts = draws.answers.forecasts
+        observed = ~np.isnan(forecasts.actual)
+        sums = (np.where(observed, values(forecasts), 0.0).sum(axis=1) for values in (part, total))
+        return _by(*(weighted_sums(draws.times, column) for column in sums))
 
     return of_all
 
@@ -378,9 +382,9 @@ RANKING: Mapping[str, Metric] = {
     name: Metric(
         "minimize" if name == "mean_rank" else "maximize",
         (1.0, math.inf) if name == "mean_rank" else _SHARE,
-        of_units=lambda answers, of=of: of(answers.rank),  # type: ignore[misc]
+        of_units=lambda answers, function=function: function(answers.rank),  # type: ignore[misc]
     )
-    for name, of in OF_RANKS.items()
+    for name, function in OF_RANKS.items()
 }
 BINARY: Mapping[str, Metric] = {
     "accuracy": _ACCURACY,
@@ -466,11 +470,11 @@ def value(metric: Metric, answers: Answers) -> float:
 
 def values(metrics: Mapping[str, Metric], answers: Answers) -> dict[str, float]:
     """Every metric of some rows; those that are not defined on them are left out."""
-    found = {}
+    measured = {}
     for name, metric in metrics.items():
         with suppress(ValueError):
-            found[name] = value(metric, answers)
-    return found
+            measured[name] = value(metric, answers)
+    return measured
 
 
 def estimate(
@@ -496,7 +500,7 @@ def estimates(
     if not len(answers):
         raise ValueError("no unit to measure on")
     points = values(metrics, answers)
-    of_units = {name: of(answers) for name in points if (of := metrics[name].of_units) is not None}
+    of_units = {name: f(answers) for name in points if (f := metrics[name].of_units) is not None}
     drawn: dict[str, list[Values]] = {name: [] for name in points}
     for times in drawn_times(len(answers), seed, groups):
         draws = Draws(answers, times)

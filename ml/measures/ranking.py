@@ -44,4 +44,4 @@ def estimates(
     positions: NDArray[np.int64], seed: int = 0, groups: Groups | None = None
 ) -> dict[str, Estimate]:
     """Every metric of `METRICS` with its interval; ValueError when there is no question."""
-    return {name: mean_estimate(of(positions), seed, groups) for name, of in METRICS.items()}
+    return {name: mean_estimate(score(positions), seed, groups) for name, score in METRICS.items()}

@@ -54,8 +54,8 @@ def write_reference(
         "inputs": {name: summary(*column) for name, column in inputs.items()},
         "predictions": {name: summary(*column) for name, column in predictions.items()},
         "quality": {
-            name: {"mean": fmean(of), "deviation": stdev(of), "rows": len(of)}
-            for name, of in losses.items()
+            name: {"mean": fmean(values), "deviation": stdev(values), "rows": len(values)}
+            for name, values in losses.items()
         },
         "features": {
             name: {

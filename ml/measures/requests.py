@@ -39,8 +39,8 @@ def covering(requests: Sequence[Request], most: int = MOST) -> list[Request]:
     """
     holders: dict[str, dict[object, int]] = {}
     extremes: dict[str, dict[str, tuple[float, int]]] = {}
-    for number, of in enumerate(requests):
-        for place, value in _leaves(of.request, ""):
+    for number, request in enumerate(requests):
+        for place, value in _leaves(request.request, ""):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 holders.setdefault(place, {}).setdefault(value, number)
                 continue
@@ -71,7 +71,7 @@ def _leaves(value: object, place: str) -> Iterator[tuple[str, object]]:
 
 def content(requests: Sequence[Request]) -> bytes:
     """The file; ValueError for a number that JSON does not have."""
-    lines = (json.dumps(asdict(of), allow_nan=False, ensure_ascii=False) for of in requests)
+    lines = (json.dumps(asdict(row), allow_nan=False, ensure_ascii=False) for row in requests)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -88,6 +88,6 @@ def read_requests(path: Path, digest: str) -> list[Request]:
         requests = [Request(**json.loads(line)) for line in text.decode().split("\n") if line]
     except (ValueError, TypeError, RecursionError) as error:
         raise RequestsRefused(f"{path.name}: {error}") from None
-    if not all(isinstance(of.request, dict) for of in requests):
+    if not all(isinstance(request.request, dict) for request in requests):
         raise RequestsRefused(f"{path.name}: a request is not a JSON object")
     return requests

@@ -253,7 +253,7 @@ class Evaluation(Part):
 
 def stated_fields(kind: type[Any]) -> tuple[Field[Any], ...]:
     """The fields of a part that a document states."""
-    return tuple(each for each in fields(kind) if "computed" not in each.metadata)
+    return tuple(entry for entry in fields(kind) if "computed" not in entry.metadata)
 
 
 def read(kind: type[P], document: object) -> P:
@@ -268,11 +268,11 @@ def stated(part: object) -> Any:
     is None.
     """
     if isinstance(part, Part):
-        values = {each: getattr(part, each.name) for each in stated_fields(type(part))}
+        values = {entry: getattr(part, entry.name) for entry in stated_fields(type(part))}
         return {
-            each.name: stated(value)
-            for each, value in values.items()
-            if value is not None or "optional" not in each.metadata
+            entry.name: stated(value)
+            for entry, value in values.items()
+            if value is not None or "optional" not in entry.metadata
         }
     if isinstance(part, Mapping):
         return {key: stated(value) for key, value in part.items()}
@@ -285,15 +285,15 @@ def stated(part: object) -> Any:
 
 def missing(part: Part, above: str = "") -> Iterator[str]:
     """The path of every required field that is absent, empty, not finite or out of its bounds."""
-    for each in stated_fields(type(part)):
-        value, path = getattr(part, each.name), above + each.name
+    for entry in stated_fields(type(part)):
+        value, path = getattr(part, entry.name), above + entry.name
         # Only a field that is None by default may be empty.
-        is_empty = isinstance(value, Mapping | tuple) and not value and each.default is not None
+        is_empty = isinstance(value, Mapping | tuple) and not value and entry.default is not None
         if value is None or is_empty:
-            if "optional" not in each.metadata:
+            if "optional" not in entry.metadata:
                 yield path
         elif isinstance(value, float) and not (
-            each.metadata.get("low", value) <= value <= each.metadata.get("high", value)
+            entry.metadata.get("low", value) <= value <= entry.metadata.get("high", value)
         ):
             yield path
         else:
@@ -322,12 +322,12 @@ def json_schema(kind: type[Part]) -> dict[str, Any]:
 def _hints(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     """The fields that a document states, with their types."""
     hints = get_type_hints(kind)
-    return tuple((each.name, hints[each.name]) for each in stated_fields(kind))
+    return tuple((entry.name, hints[entry.name]) for entry in stated_fields(kind))
 
 
 def _bare(hint: Any) -> Any:
     """The type without None."""
-    options = [each for each in get_args(hint) if each is not NoneType]
+    options = [option for option in get_args(hint) if option is not NoneType]
     return options[0] if NoneType in get_args(hint) else hint
 
 
@@ -389,20 +389,20 @@ def _form(hint: Any) -> dict[str, Any]:
         "type": "object",
         "description": origin.__doc__,
         "properties": {
-            each.name: _property(hints[each.name], each) for each in stated_fields(origin)
+            entry.name: _property(hints[entry.name], entry) for entry in stated_fields(origin)
         },
         "required": [
-            each.name for each in stated_fields(origin) if "optional" not in each.metadata
+            entry.name for entry in stated_fields(origin) if "optional" not in entry.metadata
         ],
     }
 
 
-def _property(hint: Any, each: Field[Any]) -> dict[str, Any]:
+def _property(hint: Any, entry: Field[Any]) -> dict[str, Any]:
     """The JSON Schema of a field: its bounds, null where it is optional, not empty elsewhere."""
     names = {"minimum": "low", "maximum": "high"}
     form = _form(hint)
-    form |= {name: each.metadata[key] for name, key in names.items() if key in each.metadata}
-    if "optional" in each.metadata:
+    form |= {name: entry.metadata[key] for name, key in names.items() if key in entry.metadata}
+    if "optional" in entry.metadata:
         return {"anyOf": [form, {"type": "null"}]}
     smallest = {"array": "minItems", "object": "minProperties"}.get(form["type"])
-    return form | {smallest: 1} if smallest and each.default is not None else form
+    return form | {smallest: 1} if smallest and entry.default is not None else form

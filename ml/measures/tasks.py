@@ -134,8 +134,8 @@ def _ranked(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Gi
     """
     position = _positions(labels, classes)
     rank = [
-        len(classes) + 1 if column < 0 else of
-        for column, of in zip(position, ranks(scores, np.asarray(position)).tolist(), strict=True)
+        len(classes) + 1 if column < 0 else n
+        for column, n in zip(position, ranks(scores, np.asarray(position)).tolist(), strict=True)
     ]
     predicted = [classes[column] for column in scores.argmax(axis=1)]
     nothing: list[Mapping[str, float]] = [{}] * len(labels)
@@ -165,7 +165,7 @@ def _of_classes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -
 def _of_numbers(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
     count = len(labels)
     expected = [repr(float(label)) for label in labels]
-    predicted = [repr(of) for of in scores.tolist()]
+    predicted = [repr(score) for score in scores.tolist()]
     return Given(expected, predicted, [0] * count, [0.0] * count, [{}] * count)
 
 
@@ -185,10 +185,10 @@ def _of_series(labels: Sequence[Any], scores: Values, classes: Sequence[str]) ->
     are none. The score of a unit is the sum of its values.
     """
     count = len(labels)
-    steps = [of[~np.isnan(of).any(axis=1)] for of in scores]
+    steps = [forecast[~np.isnan(forecast).any(axis=1)] for forecast in scores]
     expected = list(map(forecasting.written_actuals, labels))
     predicted = list(map(forecasting.written, steps))
-    sums = [float(of[:, 0].sum()) for of in steps]
+    sums = [float(forecast[:, 0].sum()) for forecast in steps]
     return Given(expected, predicted, [0] * count, sums, [{}] * count)
 
 
@@ -305,7 +305,7 @@ KINDS: Mapping[Task, Kind] = {
         target=TargetColumn(
             types=(),
             labels=lambda values, positive: np.array(
-                [str(of) == positive for of in values], dtype=np.int64
+                [str(value) == positive for value in values], dtype=np.int64
             ),
             numbers=lambda labels, classes: labels,
             constant=_mean,
@@ -325,7 +325,7 @@ KINDS: Mapping[Task, Kind] = {
         loss=_is_wrong,
         target=TargetColumn(
             types=(),
-            labels=lambda values, positive: np.array([str(of) for of in values]),
+            labels=lambda values, positive: np.array([str(value) for value in values]),
             numbers=lambda labels, classes: np.searchsorted(np.array(classes), labels),
             constant=lambda labels, primary, classes: np.array(
                 [np.mean(labels.astype(str) == name) for name in classes]

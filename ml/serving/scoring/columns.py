@@ -118,8 +118,8 @@ def read_json(kind: Kind, value: object) -> Value:
         if kind == "integer" and -_LARGEST < value < _LARGEST and value == int(value):
             return int(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and kind != "text"
-    shown = str(value)[:40] if is_number else type(value).__name__
-    raise ValueError(f"{shown}, expected {_EXPECTED[kind]}")
+    actual = str(value)[:40] if is_number else type(value).__name__
+    raise ValueError(f"{actual}, expected {_EXPECTED[kind]}")
 
 
 _FINITE = float(np.finfo(np.float64).max)
@@ -159,7 +159,9 @@ class Columns:
         self._kinds = list(self.columns.values())
         self._required = [bool(column.get("required")) for column in document["columns"]]
         # (_TYPICAL, names): NaN where the model has learnt what a missing value means.
-        self._typical = np.hstack([np.empty((_TYPICAL, 0)), *(of.typical for of in self._inputs)])
+        self._typical = np.hstack(
+            [np.empty((_TYPICAL, 0)), *(spec.typical for spec in self._inputs)]
+        )
 
     @property
     def categories(self) -> dict[str, list[str]]:
@@ -175,7 +177,7 @@ class Columns:
     @property
     def words(self) -> list[str]:
         """The words that the encoding `tokens` knows, in the order of their numbers."""
-        return [str(word) for of in self._document["inputs"] for word in of.get("tokens", ())]
+        return [str(word) for spec in self._document["inputs"] for word in spec.get("tokens", ())]
 
     @classmethod
     def fit(
@@ -268,9 +270,9 @@ class Columns:
         """
         answers, rows = predict(table), self._unlearnt(table)
         if len(rows):
-            answers, given = np.array(answers, dtype=np.float64), table[rows]
-            filled = (np.where(np.isnan(given), of, given) for of in self._typical)
-            answers[rows] = sum(predict(of.astype(table.dtype)) for of in filled) / _TYPICAL
+            answers, unlearnt = np.array(answers, dtype=np.float64), table[rows]
+            filled = (np.where(np.isnan(unlearnt), fill, unlearnt) for fill in self._typical)
+            answers[rows] = sum(predict(copy.astype(table.dtype)) for copy in filled) / _TYPICAL
         return answers
 
     def fill(self, table: NDArray[Any]) -> NDArray[Any]:
@@ -302,8 +304,10 @@ class Columns:
         if missing:
             unknown = [name for name in names if name not in self.columns]
             parts = {"missing": missing, "unknown": unknown}
-            found = "; ".join(f"{what}: {', '.join(of)[:200]}" for what, of in parts.items() if of)
-            raise BadRequest("columns", found, ", ".join(self._order)[:500])
+            actual = "; ".join(
+                f"{what}: {', '.join(columns)[:200]}" for what, columns in parts.items() if columns
+            )
+            raise BadRequest("columns", actual, ", ".join(self._order)[:500])
         return [names.index(name) for name in self._order]
 
     def _values(self, row: object, width: int, order: Sequence[int] | None) -> list[Value]:
@@ -333,14 +337,14 @@ class Columns:
                         expected = f"{_EXPECTED[kind]}: the column is not `optional`"
                         raise ValueError(f"no value (empty-value), expected {expected}")
                 except ValueError as error:
-                    found, _, expected = str(error).partition(", expected ")
-                    raise BadRequest(name[:80], found, expected) from None
+                    actual, _, expected = str(error).partition(", expected ")
+                    raise BadRequest(name[:80], actual, expected) from None
             raise
 
     def _codes(self, row: Row) -> list[Any]:
         """The numbers, and the places of the texts; NaN for what is missing or unknown."""
-        if self._numbers is not None and {*map(type, of := self._numbers(row))} <= _NUMBERS:
-            return list(of)
+        if self._numbers is not None and {*map(type, numbers := self._numbers(row))} <= _NUMBERS:
+            return list(numbers)
         return [
             codes.get(row[name], math.nan)
             if codes is not None
@@ -379,9 +383,9 @@ def typical(name: str, values: NDArray[Any], missing: int, rows: int) -> dict[st
 
 def places(inputs: Sequence[Input]) -> list[int]:
     """The numbers of the columns of `inputs` that are places among categories."""
-    starts = np.cumsum([0, *(len(of.names) for of in inputs)])
+    starts = np.cumsum([0, *(len(spec.names) for spec in inputs)])
     pairs = zip(inputs, starts[:-1].tolist(), strict=True)
-    return [start for of, start in pairs if of.categories is not None]
+    return [start for spec, start in pairs if spec.categories is not None]
 
 
 # What `parts` of a date may be, besides `days`.
@@ -407,7 +411,7 @@ def read_date(text: str, order: str) -> datetime | None:
             time = datetime.fromisoformat(text)
             return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
         if (match := _DATE.fullmatch(text)) and (order, match[2]) != ("month-first", "."):
-            first, second, year, *clock = (int(of or 0) for of in match.group(1, 3, 4, 5, 6, 7))
+            first, second, year, *clock = (int(part or 0) for part in match.group(1, 3, 4, 5, 6, 7))
             month, day = (first, second) if order == "month-first" else (second, first)
             return datetime(year, month, day, clock[0], clock[1], clock[2])
     except (ValueError, OverflowError):
@@ -441,22 +445,24 @@ class Input:
         self.name = str(spec["name"])
         self._spec = spec
         self._fill: float = spec.get("fill", math.nan)
-        self._terms = {str(of): at for at, of in enumerate(spec.get("words", ()))}
-        self._tokens = {str(of): at for at, of in enumerate(spec.get("tokens", ()), FIRST_WORD)}
+        self._terms = {str(term): at for at, term in enumerate(spec.get("words", ()))}
+        self._tokens = {str(word): at for at, word in enumerate(spec.get("tokens", ()), FIRST_WORD)}
         computed = {
             **{"date": self._date, "words": self._text, "means": self._mean_of},
             **{"tokens": self._numbered, "count": self._counted},
         }
-        kind = next((of for of in computed if of in spec), "")
+        kind = next((encoding for encoding in computed if encoding in spec), "")
         self._compute: Callable[[Value], list[float]] | None = computed.get(kind)
         self.is_plain = self._compute is None and "fill" not in spec
         listed = spec.get("categories")
-        self.categories: list[str] | None = None if listed is None else [str(of) for of in listed]
+        self.categories: list[str] | None = (
+            None if listed is None else [str(text) for text in listed]
+        )
         self.codes: dict[Value, float] | None = None
         if self.categories is not None:
             coded = [(text, float(code)) for code, text in enumerate(self.categories)]
             # What JSON has as true and false, files may have as True and FALSE.
-            flags = [(of.lower(), at) for of, at in coded if of.lower() in ("true", "false")]
+            flags = [(text.lower(), at) for text, at in coded if text.lower() in ("true", "false")]
             self.codes = dict([*flags, *coded])
         self._mean, self._deviation = spec.get("mean", 0.0), spec.get("deviation", 1.0)
         self._says_missing = bool(spec.get("missing", False))
@@ -470,7 +476,7 @@ class Input:
         spec = dict(self._spec)
         if "length" in spec:
             spec["length"] = [str(at + 1) for at in range(spec["length"])]
-        parts = next((spec[of] for of in ("parts", "words", "of", "length") if of in spec), [""])
+        parts = next((spec[key] for key in ("parts", "words", "of", "length") if key in spec), [""])
         return [f"{self.name}: {part}" if part else self.name for part in parts]
 
     def numbers(self, value: Value) -> list[float]:
@@ -499,7 +505,7 @@ class Input:
         row = [0.0] * len(self._terms)
         counts = Counter(words(value)) if isinstance(value, str) else Counter[str]()
         terms = sorted(
-            (self._terms[of], count) for of, count in counts.items() if of in self._terms
+            (self._terms[term], count) for term, count in counts.items() if term in self._terms
         )
         weights = [(at, count * self._spec["idf"][at]) for at, count in terms]
         length = math.sqrt(math.fsum(weight * weight for _, weight in weights))
@@ -508,7 +514,9 @@ class Input:
         return row
 
     def _numbered(self, value: Value) -> list[float]:
-        numbers = [self._tokens.get(of, UNKNOWN) for of in tokens(value)[: self._spec["length"]]]
+        numbers = [
+            self._tokens.get(word, UNKNOWN) for word in tokens(value)[: self._spec["length"]]
+        ]
         return [*map(float, numbers), *[0.0] * (self._spec["length"] - len(numbers))]
 
     def _counted(self, value: Value) -> list[float]:
@@ -533,7 +541,7 @@ class Input:
     def one_hot(self, value: Value) -> list[float]:
         """The values of its columns."""
         if self._compute is not None:
-            return [0.0 if math.isnan(of) else of for of in self._compute(value)]
+            return [0.0 if math.isnan(column) else column for column in self._compute(value)]
         if self.categories is not None:
             code = (self.codes or {}).get(value)
             if code is None:
@@ -547,9 +555,10 @@ class Input:
 
 def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str, Any]:
     """The entry of `inputs` for a column with these values in training."""
-    known = [of for of in values if of is not None and of == of]  # NaN is no value either
-    if texts := [of for of in known if isinstance(of, str)]:
-        if len(texts) != len(known):
+    # NaN is no value either.
+    present = [value for value in values if value is not None and value == value]
+    if texts := [value for value in present if isinstance(value, str)]:
+        if len(texts) != len(present):
             raise ValueError(f"`{name}` has texts and numbers")
         if encoding in _MOST_WORDS:
             return _fitted_text(name, texts, encoding)
@@ -557,7 +566,7 @@ def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str,
         missing = len(values) - sum(common.values())
         sample = typical(name, np.array([*common], dtype=object), missing, len(values))
         return {"name": name, "categories": sorted(common), **sample}
-    numbers = np.array(known, dtype=np.float64)
+    numbers = np.array(present, dtype=np.float64)
     if not np.isfinite(numbers).all():
         raise ValueError(f"`{name}` is not finite in every row")
     sample = typical(name, numbers, len(values) - len(numbers), len(values))
@@ -578,12 +587,12 @@ def _fitted_text(name: str, texts: Sequence[str], encoding: Encoding) -> dict[st
     texts first.
     """
     read = [tokens(text) if encoding == "tokens" else words(text) for text in texts]
-    counts = Counter(word for of in read for word in {*of})
-    ordered = sorted(counts.items(), key=lambda of: (-of[1], of[0]))[: _MOST_WORDS[encoding]]
-    known = {word: count for word, count in ordered if count >= _FEWEST_TEXTS}
+    counts = Counter(word for row in read for word in {*row})
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[: _MOST_WORDS[encoding]]
+    vocabulary = {word: count for word, count in ordered if count >= _FEWEST_TEXTS}
     if encoding == "words":
         # scikit-learn's smooth idf.
-        idf = [math.log((1 + len(texts)) / (1 + count)) + 1 for count in known.values()]
-        return {"name": name, "words": [*known], "idf": idf}
+        idf = [math.log((1 + len(texts)) / (1 + count)) + 1 for count in vocabulary.values()]
+        return {"name": name, "words": [*vocabulary], "idf": idf}
     length = int(np.quantile([*map(len, read)], _SHARE_READ, method="higher"))
-    return {"name": name, "tokens": [*known], "length": min(max(length, 1), _LONGEST)}
+    return {"name": name, "tokens": [*vocabulary], "length": min(max(length, 1), _LONGEST)}

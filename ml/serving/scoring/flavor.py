@@ -36,7 +36,7 @@ class Scorer:
         times = table.select_dtypes(["datetime", "datetimetz"])  # texts in a request
         cells: Any = table.astype(dict.fromkeys(times, str)).astype(object)
         values = cells.where(table.notna(), None).to_numpy().tolist()
-        stated = [[_stated(of) for of in row] for row in values]
+        stated = [[_stated(cell) for cell in row] for row in values]
         rows = self._columns.read(list(table.columns), stated)
         return self._columns.answers(self._members.predict, self._columns.matrix(rows))
 

@@ -44,12 +44,12 @@ class Forecaster:
 
     def __init__(self, folder: Path) -> None:
         self.document = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        self.series = [tuple(map(str, of)) for of in self.document["series"]]
+        self.series = [tuple(map(str, names)) for names in self.document["series"]]
         self.horizon = int(self.document["horizon"])
         self._trees = {
-            str(of["file"]): open_member(folder, str(of["file"]))
-            for of in self.document["members"]
-            if "file" in of
+            str(member["file"]): open_member(folder, str(member["file"]))
+            for member in self.document["members"]
+            if "file" in member
         }
 
     def forecast(
@@ -69,12 +69,12 @@ class Forecaster:
         document, numbers = self.document, [*chosen]
         nothing = [np.empty(0)] * len(numbers)
         new = np.array(nothing if observed is None else observed, np.float64)
-        history = np.array([document["history"][of] for of in numbers], np.float64)
+        history = np.array([document["history"][n] for n in numbers], np.float64)
         history = filled(np.column_stack([history, new]))
         offset = pd.tseries.frequencies.to_offset(document["frequency"])
-        lasts = [pd.Timestamp(document["last"][of]) + offset * new.shape[1] for of in numbers]
+        lasts = [pd.Timestamp(document["last"][n]) + offset * new.shape[1] for n in numbers]
         times = np.array(
-            [pd.date_range(of, periods=self.horizon + 1, freq=offset)[1:] for of in lasts],
+            [pd.date_range(last, periods=self.horizon + 1, freq=offset)[1:] for last in lasts],
             "datetime64[ns]",
         )
         values, columns = np.zeros(times.shape), None
@@ -83,18 +83,18 @@ class Forecaster:
                 if columns is None:  # those of all trees of a search are the same
                     columns = exogenous(times, document["holidays"], known, member["features"])
                 of_trees = self._trees[member["file"]]
-                local = [member["series"][of] for of in numbers]
+                local = [member["series"][n] for n in numbers]
                 path = recursive(of_trees, member["features"], local, history, columns)
             else:
                 path = np.array(
                     [
-                        statistical(member, of, row, added, self.horizon)
-                        for of, row, added in zip(numbers, history, new, strict=True)
+                        statistical(member, n, row, added, self.horizon)
+                        for n, row, added in zip(numbers, history, new, strict=True)
                     ]
                 )
             values += float(member["weight"]) * path
         scale, floor = (
-            np.array([document[name][of] for of in numbers], np.float64)[:, None]
+            np.array([document[name][n] for n in numbers], np.float64)[:, None]
             for name in ("scale", "floor")
         )
         low, high = interval(values, np.array(document["widths"]), scale, floor)
@@ -212,7 +212,7 @@ def arima(own: Parameters, new: Values, horizon: int) -> Values:
     values, of the autoregression `ar` first, then of the differences `delta`; `gain` is the Kalman
     gain at the last value.
     """
-    ar, delta, gain, states = (np.array(own[of]) for of in ("ar", "delta", "gain", "states"))
+    ar, delta, gain, states = (np.array(own[name]) for name in ("ar", "delta", "gain", "states"))
     order, size = len(ar), len(states)
     transition = np.eye(size, k=1)
     transition[:order, 0], observed = ar, np.concatenate([np.eye(order)[0], delta])
@@ -246,7 +246,7 @@ def exogenous(
     if holidays:
         days = np.array(holidays, "datetime64[D]")
         own = index.to_numpy().astype("datetime64[D]")
-        columns += [np.isin(own + of, days).astype(np.float64) for of in (-1, 0, 1)]
+        columns += [np.isin(own + offset, days).astype(np.float64) for offset in (-1, 0, 1)]
     table = np.stack(columns, axis=1) if columns else np.empty((times.size, 0))
     table = table.reshape(*times.shape, -1)
     if spec["known"]:
@@ -290,12 +290,12 @@ def recursive(
     `history` is (series, times), `columns` (series, horizon, columns) those of `exogenous`.
     """
     length, horizon = int(spec["length"]), columns.shape[1]
-    code = np.array([of["code"] for of in local], np.float64)[:, None]
-    scale = np.array([of["scale"] for of in local])[:, None]
-    location = np.array([of["location"] for of in local])[:, None]
-    known = min(length, history.shape[1])
+    code = np.array([parameters["code"] for parameters in local], np.float64)[:, None]
+    scale = np.array([parameters["scale"] for parameters in local])[:, None]
+    location = np.array([parameters["location"] for parameters in local])[:, None]
+    size = min(length, history.shape[1])
     values = np.full((len(history), length + horizon), np.nan)
-    values[:, length - known : length] = (history[:, history.shape[1] - known :] - location) / scale
+    values[:, length - size : length] = (history[:, history.shape[1] - size :] - location) / scale
     for step in range(horizon):
         lags, base = lagged(values[:, step : step + length], spec)
         parts = [lags[:, 0], columns[:, step], *([code] if spec["code"] else [])]

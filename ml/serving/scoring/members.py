@@ -49,9 +49,9 @@ class Members:
     def __init__(self, folder: Path) -> None:
         document = json.loads((folder / FILE).read_text(encoding="utf-8"))
         self.task, self.positive = str(document["task"]), str(document["positive"])
-        self.files = [str(of["file"]) for of in document["members"]]
-        self._weights = [float(of["weight"]) for of in document["members"]]
-        self._calibrations = [of.get("calibration") for of in document["members"]]
+        self.files = [str(member["file"]) for member in document["members"]]
+        self._weights = [float(member["weight"]) for member in document["members"]]
+        self._calibrations = [member.get("calibration") for member in document["members"]]
         self._members = [open_member(folder, name) for name in self.files]
         self._target = document.get("target")
         meta = document.get("meta")
@@ -100,7 +100,7 @@ def calibrated(
     if calibration is None:
         return answer
     if calibration["kind"] == "sigmoid":
-        slope, intercept = (np.asarray(calibration[of]) for of in ("slope", "intercept"))
+        slope, intercept = (np.asarray(calibration[name]) for name in ("slope", "intercept"))
         shares = 1 / (1 + np.exp(-(slope * log_odds(answer) + intercept)))
         return normalized(shares) if shares.ndim == 2 else np.asarray(shares)
     if calibration["kind"] == "isotonic":

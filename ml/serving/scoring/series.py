@@ -53,9 +53,9 @@ class Spec:
 
     def names(self) -> list[str]:
         """The features, in the order of the columns."""
-        windows = [f"{name}_{of}" for of in WINDOWS for name in ("mean", "spread")]
-        known = [f"{name}_{part}" for name in self.known for part in ("then", "usual", "naive")]
-        return ["step", "observed", "naive", "same_place", "last", "missing", *windows, *known]
+        windows = [f"{name}_{seasons}" for seasons in WINDOWS for name in ("mean", "spread")]
+        columns = [f"{name}_{part}" for name in self.known for part in ("then", "usual", "naive")]
+        return ["step", "observed", "naive", "same_place", "last", "missing", *windows, *columns]
 
 
 def features(
@@ -69,8 +69,8 @@ def features(
     """
     steps = steps or spec.horizon
     first = relevant(history, spec.season)
-    history, known = history[first:], {name: of[first:] for name, of in known.items()}
-    windows = {of: _observed(history[-of * spec.season :]) for of in WINDOWS}
+    history, known = history[first:], {name: values[first:] for name, values in known.items()}
+    windows = {seasons: _observed(history[-seasons * spec.season :]) for seasons in WINDOWS}
     recent = windows[WINDOWS[1]] if len(windows[WINDOWS[1]]) else _observed(history)
     level = float(np.abs(recent).mean()) if len(recent) else 0.0
     level = level or float(np.abs(_observed(history)).max(initial=0.0)) or 1.0
@@ -87,14 +87,16 @@ def features(
     columns: list[Any] = [np.arange(1, steps + 1), min(len(observed), WINDOWS[-1] * spec.season)]
     columns += [naive[place] / level, same[place] / level, observed[-1] / level]
     columns += [np.isnan(history[-WINDOWS[1] * spec.season :]).mean()]
-    for of in windows.values():
-        columns += [of.mean() / level, of.std() / level] if len(of) else [math.nan, math.nan]
+    for span in windows.values():
+        columns += [span.mean() / level, span.std() / level] if len(span) else [math.nan, math.nan]
     for name in spec.known:
         before, then = known[name][: len(history)], known[name][len(history) :]
         same_place = len(history) - spec.season + place
         naive_day = np.where(same_place < 0, np.nan, before[np.maximum(same_place, 0)])
         columns += [then, before[-WINDOWS[1] * spec.season :].mean(), naive_day]
-    return np.stack([np.broadcast_to(of, steps) for of in columns], axis=1).astype(float), level
+    return np.stack([np.broadcast_to(column, steps) for column in columns], axis=1).astype(
+        float
+    ), level
 
 
 def relevant(history: Floats, season: int) -> int:
@@ -137,7 +139,7 @@ class Forecaster:
         if self.searched is None:
             table, level = features(history, known, self.spec, steps)
             return with_interval(self._trees.predict(table), level, self.spec)
-        names = ["/".join(of) for of in self.searched.series]
+        names = ["/".join(parts) for parts in self.searched.series]
         if names != [""] and series not in names:
             raise BadRequest("series", series[:80] or "missing", "a series of the training data")
         at, steps = 0 if names == [""] else names.index(series), steps or self.spec.horizon
@@ -160,7 +162,7 @@ class Forecaster:
 
 def with_interval(scaled: Floats, level: float, spec: Spec) -> Floats:
     """(steps, 3) of the values, (steps,), that the trees predict."""
-    ends = [np.asarray(of)[: len(scaled)] for of in (spec.low, spec.high)]
+    ends = [np.asarray(offsets)[: len(scaled)] for offsets in (spec.low, spec.high)]
     rows = np.stack([scaled, scaled + ends[0], scaled + ends[1]], axis=1) * level
     return rows if spec.smallest is None else np.maximum(rows, spec.smallest)
 
@@ -185,19 +187,19 @@ def _read(body: str | bytes, spec: Spec) -> tuple[Floats, dict[str, Floats], int
     horizon = document.get("horizon", spec.horizon)
     if type(horizon) is not int or not 1 <= horizon <= spec.horizon:
         raise BadRequest("horizon", str(horizon)[:40], f"1 to {spec.horizon}")
-    given = document.get("known", {})
-    if not isinstance(given, dict) or given.keys() != {*spec.known}:
+    stated = document.get("known", {})
+    if not isinstance(stated, dict) or stated.keys() != {*spec.known}:
         raise BadRequest("known", "other columns", ", ".join(spec.known) or "no column")
-    known = {name: _numbers(name, given[name]) for name in spec.known}
+    covariates = {name: _numbers(name, stated[name]) for name in spec.known}
     count = len(history) + horizon
-    for name, values in known.items():
+    for name, values in covariates.items():
         if len(values) != count:
             raise BadRequest(name, f"{len(values)} values", f"{count}: the history and {horizon}")
     series, until = (document.get(name, "") for name in ("series", "until"))
     for name, text in (("series", series), ("until", until)):
         if not isinstance(text, str):
             raise BadRequest(name, str(text)[:40], "a text")
-    return history, known, horizon, series, until
+    return history, covariates, horizon, series, until
 
 
 def _numbers(name: str, values: object, missing: bool = False) -> Floats:
@@ -208,7 +210,7 @@ def _numbers(name: str, values: object, missing: bool = False) -> Floats:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
             raise BadRequest(name[:80], str(value)[:40], "numbers of less than 1e15")
-    return np.array([math.nan if of is None else of for of in values], dtype=np.float64)
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def endpoint() -> tuple[Callable[[], None], Callable[[str], object]]:

@@ -58,8 +58,8 @@ def as_asked(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str,
     return {name: request[name] for name in before}
 
 
-def _demand(wanted: Iterable[object], known: Container[object], what: str) -> None:
-    if missing := [str(name) for name in wanted if name not in known]:
+def _demand(wanted: Iterable[object], available: Container[object], what: str) -> None:
+    if missing := [str(name) for name in wanted if name not in available]:
         raise ValueError(f"its requests have the {what} {', '.join(missing)[:200]}")
 
 
@@ -102,7 +102,7 @@ class Table:
             return refusal(error)
         answer: dict[str, object] = {"predictions": predictions}
         if classes := self._columns.classes:
-            answer["predictions"] = [classes[of.index(max(of))] for of in predictions]
+            answer["predictions"] = [classes[row.index(max(row))] for row in predictions]
             answer |= {"classes": classes, "probabilities": predictions}
         return with_digest(self._served, answer)
 
