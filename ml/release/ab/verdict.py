@@ -57,7 +57,7 @@ def verdict(experiment: Experiment, records: Records, points: int = 200) -> Verd
     """The verdict on the outcomes so far; it may be asked for at any time."""
     is_b, values = records.is_b, records.values
     counts = {
-        arm: _count(sum(each == arm for each in records.assigned.values()), values[chosen])
+        arm: _count(sum(assigned == arm for assigned in records.assigned.values()), values[chosen])
         for arm, chosen in (("A", ~is_b), ("B", is_b))
     }
     mismatch = _mismatch(experiment, counts["A"], counts["B"])

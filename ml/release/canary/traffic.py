@@ -62,7 +62,7 @@ def without(value: Any, field: str) -> Any:
     if not isinstance(value, dict) or part not in value:
         return value
     if not below:
-        return {key: of for key, of in value.items() if key != part}
+        return {key: child for key, child in value.items() if key != part}
     return {**value, part: without(value[part], below)}
 
 
@@ -293,11 +293,11 @@ class ResidentMemory:
             return None
         self._warm_at = min(self._warm_at, time.time())
         sizes: list[float] = []
-        for each in self._servers:
-            now = self._endpoints.resident(each)
+        for server in self._servers:
+            now = self._endpoints.resident(server)
             if now is None or now[0] < self._warm_at:
                 return None  # the caller checks next whether they run
-            then = self._warm.setdefault(each, now)
+            then = self._warm.setdefault(server, now)
             if then[0] == now[0]:
                 return None
             sizes += then[1], now[1]
@@ -397,6 +397,6 @@ def _requests(before: Mapping[str, Any], now: Mapping[str, Any], kind: str) -> i
     """Requests of the kind, without mirrored copies."""
 
     def counted(tallies: Mapping[str, Any]) -> int:
-        return sum(each[kind]["requests"] - each[kind]["mirrored"] for each in tallies.values())
+        return sum(tally[kind]["requests"] - tally[kind]["mirrored"] for tally in tallies.values())
 
     return counted(now) - counted(before)

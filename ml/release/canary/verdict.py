@@ -321,8 +321,8 @@ def _sound(counts: Sequence[int], length: int) -> Floats:
     return histogram
 
 
-def _share(events: int, of: int) -> str:
-    return f"{events} of {of} requests"
+def _share(events: int, total: int) -> str:
+    return f"{events} of {total} requests"
 
 
 def evidence(

@@ -66,8 +66,8 @@ def read(backend: Backend, project: str, environment: str) -> Declared | None:
     file = path(backend, project, environment)
     if not file.is_file():
         return None
-    of = Local if environment == LOCAL else Tracked
-    return release_file.read(file, of).declared(environment)
+    kind = Local if environment == LOCAL else Tracked
+    return release_file.read(file, kind).declared(environment)
 
 
 def on_branch(backend: Backend, project: str, environment: str) -> Sequence[Declared]:
@@ -84,8 +84,8 @@ def on_branch(backend: Backend, project: str, environment: str) -> Sequence[Decl
     for commit in reversed((git.ask(file.parent, *log) or "").split()):
         text = git.ask(file.parent, "show", f"{commit}:./{file.name}")
         with suppress(Refused):
-            shown = f"{repository.shown(file)} at {commit[:12]}"
-            declared = release_file.parse(documents.parse(text or "", shown)).declared(environment)
+            label = f"{repository.shown(file)} at {commit[:12]}"
+            declared = release_file.parse(documents.parse(text or "", label)).declared(environment)
             if declared is not None:
                 every.append(declared)
     return every
@@ -96,8 +96,8 @@ def was_declared(
 ) -> bool:
     """Whether a commit of the branch declared the model with that serving code."""
     return any(
-        each.digest == digest and each.serving in ("", serving)
-        for each in on_branch(backend, project, environment)
+        entry.digest == digest and entry.serving in ("", serving)
+        for entry in on_branch(backend, project, environment)
     )
 
 
@@ -111,7 +111,7 @@ def was_declared_before(
     """
     wanted = (declared.digest, declared.serving)
     latest_first = reversed(on_branch(backend, project, environment))
-    pairs = ((each.digest, each.serving) for each in latest_first)
+    pairs = ((entry.digest, entry.serving) for entry in latest_first)
     return wanted in dropwhile(lambda pair: pair == wanted, pairs)
 
 
@@ -121,25 +121,25 @@ def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
     Those of tracked files are as committed. One was made on a backend that keeps its evidence; of
     workspaces, which share a registry, in the one that has the environment's endpoint.
     """
-    found = []
+    rows = []
     for project in projects(backend):
         for environment in ENVIRONMENTS:
             where = "in" if environment == LOCAL else "committed in"
-            of = on_branch(backend, project, environment)
-            declared = of[-1] if of else None
+            history = on_branch(backend, project, environment)
+            declared = history[-1] if history else None
             if environment == LOCAL:
                 declared = read(backend, project, LOCAL)
             if declared is not None:
                 file = repository.shown(path(backend, project, environment))
                 name = f"{environment} {where} {file}"
-                found.append((name, declared.decision, _is_of(backend, environment, declared)))
-    return found
+                rows.append((name, declared.decision, _is_of(backend, environment, declared)))
+    return rows
 
 
 def _is_of(backend: Backend, environment: str, declared: Declared) -> bool:
     """Whether the declared decision was made on this backend."""
     versions = backend.registry.versions(declared.model)
-    if not any(each.kept_at(declared.evidence) for each in versions):
+    if not any(version.kept_at(declared.evidence) for version in versions):
         return False
     name = backend.endpoints.name_of(declared.model, environment)
     return backend.rehearsal or backend.endpoints.live(name) is not None
@@ -171,8 +171,8 @@ def new_fields(backend: Backend, project: str) -> tuple[Sequence[str], Sequence[
 
 def place(backend: Backend, project: str, environment: str, field: str = "") -> Place:
     """The file and line of a field of the declaration."""
-    of = Local if environment == LOCAL else Tracked
-    document = release_file.read(path(backend, project, environment), of).document
+    kind = Local if environment == LOCAL else Tracked
+    document = release_file.read(path(backend, project, environment), kind).document
     return document.place("environments", environment, *filter(None, [field]))
 
 

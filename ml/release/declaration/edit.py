@@ -130,9 +130,9 @@ def _demand(before: str, after: str, environment: str, values: Mapping[str, str]
         was, now = (_apart(yaml.safe_load(content)) for content in (before, after))
         for content in (was, now):
             content["environments"] = content.get("environments") or {}
-        old, entry = (each["environments"].pop(environment, None) or {} for each in (was, now))
-        kept = {key: value for key, value in old.items() if key not in values}
-        expected = {**kept, **{key: value for key, value in values.items() if value}}
+        old, entry = (root["environments"].pop(environment, None) or {} for root in (was, now))
+        unchanged = {key: value for key, value in old.items() if key not in values}
+        expected = {**unchanged, **{key: value for key, value in values.items() if value}}
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise CannotEdit(str(error)) from None
     if entry != expected or now != was:

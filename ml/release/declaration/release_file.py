@@ -353,7 +353,7 @@ class ReleaseFile:
         entry = self.entries.get(environment)
         if entry is None or not entry.model:
             return None
-        return Declared(**{each.name: getattr(entry, each.name) for each in fields(Declared)})
+        return Declared(**{item.name: getattr(entry, item.name) for item in fields(Declared)})
 
     def strategy(self, environment: str) -> Strategy:
         """The canary strategy there; the project's own where the environment states none.
@@ -404,7 +404,7 @@ def new_fields(path: Path, today: date) -> tuple[Sequence[str], Sequence[str]]:
     """
     release = read(path)
     declared = located(release.new_fields, release.document, path, "new_fields")
-    reasons = {each.field: each.expired(today) for each in declared}
+    reasons = {new_field.field: new_field.expired(today) for new_field in declared}
     counting = [name for name, reason in reasons.items() if not reason]
     return counting, [f"{name}: {reason}" for name, reason in reasons.items() if reason]
 
@@ -491,11 +491,11 @@ def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[
     for setting, expected in floor.load(floor.CANARY).looser(values):
         keys = setting.split(".")
         places = (("environments", name, "traffic", *keys), ("traffic", *keys))
-        stated = (each for each in places if document.get(*each) is not None)
+        stated = (path for path in places if document.get(*path) is not None)
         place = document.place(*next(stated, ("environments", name)))
-        found = f"the canary's `{setting}` in {name} is {values[setting]!r}"
+        actual = f"the canary's `{setting}` in {name} is {values[setting]!r}"
         hint = "a project may only tighten policies/promotion/canary.yml; `local` may loosen it"
-        yield Problem("canary-looser-than-policy", found, expected, hint, place)
+        yield Problem("canary-looser-than-policy", actual, expected, hint, place)
 
 
 def settings_of(strategy: Strategy) -> Mapping[str, Any]:

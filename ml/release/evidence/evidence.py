@@ -149,7 +149,7 @@ def _adapter(folder: Path) -> Mapping[str, object]:
     """The field `adapter`: what settings.json of the model folder, a job's file, says of it."""
     try:
         stated = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["adapter"]
-        return {each.name: float(stated[each.name]) for each in fields(Adapter)}
+        return {setting.name: float(stated[setting.name]) for setting in fields(Adapter)}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}
 
@@ -168,17 +168,17 @@ def keep_attested(backend: Backend, project: str, model: str, attestation: bytes
     """
     try:
         payload = json.loads(base64.b64decode(json.loads(attestation)["dsseEnvelope"]["payload"]))
-        digests = {each["name"]: str(each["digest"]["sha256"]) for each in payload["subject"]}
+        digests = {item["name"]: str(item["digest"]["sha256"]) for item in payload["subject"]}
         sha256, digest = digests["evidence.json"], f"sha256:{digests['model']}"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         expected = "a bundle about `evidence.json` and `model`"
         raise Refused.of("no-attestation", f"invalid: {error!r}", expected, "re-attest") from None
-    versions = [each for each in backend.registry.versions(model) if each.digest == digest]
+    versions = [version for version in backend.registry.versions(model) if version.digest == digest]
     collected = replace(versions[-1], evidence=sha256) if versions else None
     if collected is None or not (collected.evidence_folder / EVIDENCE_FILE).is_file():
         hint = f"ml release collect {project}, on this machine"
-        found = f"no evidence {sha256[:12]} of a {model} {digest[:19]} is here"
-        raise Refused.of("no-evidence", found, "the evidence that is attested", hint)
+        actual = f"no evidence {sha256[:12]} of a {model} {digest[:19]} is here"
+        raise Refused.of("no-evidence", actual, "the evidence that is attested", hint)
     if not collected.kept_at(sha256):
         with faults.as_refusals():
             files.replace(collected.evidence_folder / ATTESTATION, attestation.decode())
@@ -212,8 +212,8 @@ def before_evaluation(
         "evaluation_commit": commit.id if commit else "",
         "evaluation_dirty": dirty,
     }
-    known = parse({"lineage": lineage, "supply_chain": supply_chain(backend.root)[0]})
-    return replace(known, files=formats(version.folder))
+    evidence = parse({"lineage": lineage, "supply_chain": supply_chain(backend.root)[0]})
+    return replace(evidence, files=formats(version.folder))
 
 
 def _training(trained: Run, lineage: Mapping[str, Any]) -> Mapping[str, object]:
@@ -280,9 +280,9 @@ _RECOMPUTED: dict[tuple[str, str], tuple[str, ...]] = {}
 
 def _recomputed(digest: str, evaluation: Evaluation, rows: Predictions) -> tuple[str, ...]:
     """The disagreements of the evidence with that digest: of its bytes and of those of the rows."""
-    if (of := (digest, rows.sha256)) not in _RECOMPUTED:
-        _RECOMPUTED[of] = disagreements(evaluation, rows)
-    return _RECOMPUTED[of]
+    if (key := (digest, rows.sha256)) not in _RECOMPUTED:
+        _RECOMPUTED[key] = disagreements(evaluation, rows)
+    return _RECOMPUTED[key]
 
 
 def _statement(content: bytes, evidence: Evidence) -> Statement:
@@ -319,13 +319,13 @@ def _as_told_here(root: Path, version: Version, evidence: Evidence) -> Evidence:
     snapshot that ran. Hardware of the deployment's type is this machine's, and advisories are those
     that are looked up.
     """
-    kept, created, lineage = version.kept_at(version.evidence), evidence.created, evidence.lineage
+    stored, created, lineage = version.kept_at(version.evidence), evidence.created, evidence.lineage
     chain, latency = evidence.supply_chain, evidence.latency
     if latency.hardware == latency.instance_type:
         latency = replace(latency, hardware=machine.hardware())
     return replace(
         evidence,
-        created=min(kept, created) if kept and created else created,
+        created=min(stored, created) if stored and created else created,
         lineage=replace(
             lineage,
             dirty=_is_dirty(root, lineage.dirty, lineage.code_snapshot, lineage.commit),
@@ -347,8 +347,8 @@ def _is_dirty(root: Path, stated: bool | None, code: str | None, commit: str | N
         return stated
     digest = code or ""
     folder = home.snapshots() / digest.removeprefix(trees.DIGEST_PREFIX)
-    known = trees.commit(root, commit) if commit else None
-    return not (known and trees.is_content(folder, digest) and known.has_folder(folder))
+    revision = trees.commit(root, commit) if commit else None
+    return not (revision and trees.is_content(folder, digest) and revision.has_folder(folder))
 
 
 def by_metric_of(own: Evidence, other: Evidence, folder: Path) -> Evidence:
@@ -449,12 +449,12 @@ def supply_chain(root: Path) -> tuple[Mapping[str, object], str]:
     stated: dict[str, object] = {
         "lock": repository.LOCK,
         "packages": {
-            each.name: {
-                "locked": each.locked,
-                "installed": each.installed,
-                "licence": each.licence,
+            package.name: {
+                "locked": package.locked,
+                "installed": package.installed,
+                "licence": package.licence,
             }
-            for each in locked
+            for package in locked
         },
         "sbom": hashlib.sha256(bill.encode()).hexdigest(),
     }

@@ -438,7 +438,7 @@ def _overlaps(evaluation: Evaluation, text: str) -> Iterator[str]:
             case _:
                 yield f"{IDENTIFIERS}:{number}: {row} is not an identifier"
     if evaluation.out_of_fold:
-        counted = Counter(hashed for of in test.values() for hashed in {*of})
+        counted = Counter(hashed for identifiers in test.values() for hashed in {*identifiers})
         if twice := sum(times > 1 for times in counted.values()):
             yield f"{IDENTIFIERS}: {twice} rows are in the test of two folds"
     for check in evaluation.leakage:

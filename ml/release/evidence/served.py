@@ -82,16 +82,16 @@ class Examination:
             return {"reason": self.reason}
         usual = _usual(self.rows, self.task)
         largest, differing, example = 0.0, 0, None
-        for each in self.rows:
-            apart, served = _answered(ask, each, self.task, self.pointer, usual)
+        for case in self.rows:
+            apart, served = _answered(ask, case, self.task, self.pointer, usual)
             apart = min(apart, MOST) if math.isfinite(apart) else MOST
             differing += apart > DIFFERS
             if apart > largest:
                 is_score = self.task in ("binary", "detection", "forecasting")
-                evaluated = each.row.score if is_score else each.row.predicted
+                evaluated = case.row.score if is_score else case.row.predicted
                 largest = apart
                 example = (
-                    f"to {each.asked.unit} of {each.asked.split} the server answers {served}, "
+                    f"to {case.asked.unit} of {case.asked.split} the server answers {served}, "
                     f"evaluated was {_short(evaluated)}"
                 )
         return {
@@ -124,8 +124,13 @@ def examination(folder: Path, evaluation: Evaluation, pointer: str) -> Examinati
         try:
             requests = read_requests(folder / REQUESTS, evaluation.requests)
             # Out of fold, other models answered.
-            requests = [of for of in requests if of.split not in evaluation.out_of_fold]
-            every = [Evaluated(each, predictions.rows[each.split][each.unit]) for each in requests]
+            requests = [
+                request for request in requests if request.split not in evaluation.out_of_fold
+            ]
+            every = [
+                Evaluated(request, predictions.rows[request.split][request.unit])
+                for request in requests
+            ]
             others = every[FIRST:]
             rows = every[:FIRST] + random.SystemRandom().sample(others, min(DRAWN, len(others)))
             reason = _unasked(requests, predictions, evaluation.out_of_fold)
@@ -143,9 +148,9 @@ def _unasked(
     where other models answered those, of the splits that it answered itself.
     """
     aside = out_of_fold or {VALIDATION}
-    with_request = {(each.split, each.unit) for each in requests}
-    rows = [(name, unit) for name, of in predictions.rows.items() for unit in of]
-    missing = [of for of in rows if of[0] not in aside and of not in with_request]
+    with_request = {(request.split, request.unit) for request in requests}
+    rows = [(name, unit) for name, units in predictions.rows.items() for unit in units]
+    missing = [row for row in rows if row[0] not in aside and row not in with_request]
     if not missing or len(requests) >= MOST_REQUESTS:
         return ""
     split, unit = missing[0]
@@ -179,14 +184,14 @@ def champion_on(
     their_requests = read_requests(their_file, theirs.evaluation.requests or "")
     answered = {}
     with serve(backend, serves.launch(champion, champion.model)) as server:
-        for each in requests:
-            answer = server.score(as_asked(each.request, their_requests[0].request))
-            row = rows.rows[each.split][each.unit]
-            answered[each.split, each.unit] = _predicted(
+        for request in requests:
+            answer = server.score(as_asked(request.request, their_requests[0].request))
+            row = rows.rows[request.split][request.unit]
+            answered[request.split, request.unit] = _predicted(
                 answer, row, task, pointer, theirs.evaluation.threshold
             )
     splits = {}
-    for split in dict.fromkeys(each.split for each in requests):
+    for split in dict.fromkeys(request.split for request in requests):
         units = rows.rows[split]  # in their order: that of the draws of the bootstrap
         if missing := [unit for unit in units if (split, unit) not in answered]:
             raise ValueError(f"{REQUESTS} has no request of {missing[0]} of {split}")
@@ -220,8 +225,8 @@ def refuse_faulty(model: Path) -> None:
 def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:
     """A server of the launch that is started to be asked; raises what starting it raises."""
     if backend.candidate is None:
-        found, expected = f"`{backend.name}` cannot start a server for a check", "--on local"
-        raise Refused.of("no-candidate", found, expected, exit_code=Exit.CANNOT_HONOUR)
+        actual, expected = f"`{backend.name}` cannot start a server for a check", "--on local"
+        raise Refused.of("no-candidate", actual, expected, exit_code=Exit.CANNOT_HONOUR)
     return backend.candidate(launch)
 
 
@@ -259,11 +264,11 @@ def _predicted(
 
 
 def _answered(
-    ask: Ask, each: Evaluated, task: Task, pointer: str, usual: float
+    ask: Ask, case: Evaluated, task: Task, pointer: str, usual: float
 ) -> tuple[float, str]:
     """How far the answer lies from the prediction, and what it says."""
     try:
-        answer = ask(each.asked.request)
+        answer = ask(case.asked.request)
     except (OSError, http.client.HTTPException) as error:
         return _OTHER, f"nothing ({error})"
     if answer.status != 200:
@@ -272,7 +277,7 @@ def _answered(
     if value is None:
         return _OTHER, f"nothing at `{pointer}`"
     try:
-        return _apart(value, answer.body, each.row, task, usual), _short(value)
+        return _apart(value, answer.body, case.row, task, usual), _short(value)
     except (ValueError, TypeError, KeyError, OverflowError):  # probabilities of another form
         return _OTHER, f"{_short(value)}, with probabilities that cannot be read"
 
@@ -316,13 +321,13 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     if task != "multiclass" or (served := probabilities(body)) is None:
         return 0.0
     # The file has the probability of the right class, and of the others four digits.
-    apart = [abs(served[name] - of) - _ROUNDED for name, of in row.probabilities.items()]
+    apart = [abs(served[name] - share) - _ROUNDED for name, share in row.probabilities.items()]
     apart.append(abs(served.get(row.expected, 0.0) - row.score))
     return max(0.0, *apart) if all(map(math.isfinite, apart)) else _OTHER
 
 
 def _boxes_apart(served: str, evaluated: str) -> float:
-    ours, theirs = (detection.read(of, 5) for of in (served, evaluated))
+    ours, theirs = (detection.read(boxes, 5) for boxes in (served, evaluated))
     if len(ours) != len(theirs):
         return _OTHER
     size = max(1.0, float(theirs[:, :4].max(initial=1.0)))
@@ -330,7 +335,7 @@ def _boxes_apart(served: str, evaluated: str) -> float:
 
 
 def _steps_apart(served: str, evaluated: str) -> float:
-    ours, theirs = (forecasting.read(of) for of in (served, evaluated))
+    ours, theirs = (forecasting.read(steps) for steps in (served, evaluated))
     if len(ours) != len(theirs):
         return _OTHER
     return float(np.abs(ours - theirs).max() / (np.abs(theirs).max() or 1.0))
@@ -346,7 +351,7 @@ def _usual(rows: Sequence[Evaluated], task: Task) -> float:
     """The usual size of a number that is predicted: near zero nothing is relative to itself."""
     if task != "regression" or not rows:
         return 1.0
-    return median(abs(float(each.row.predicted)) for each in rows) or 1.0
+    return median(abs(float(case.row.predicted)) for case in rows) or 1.0
 
 
 def _short(value: object) -> str:

@@ -141,6 +141,6 @@ def _prediction_checks(folder: Path, evaluation: Evaluation) -> tuple[Check, Che
         unknown = Check("metrics", ("not recomputed: no predictions",))
         return Check(PREDICTIONS, (str(error),)), unknown
     wrong = disagreements(evaluation, rows)
-    of_the_file = tuple(each for each in wrong if each.startswith(PREDICTIONS))
-    metrics = tuple(each for each in wrong if each not in of_the_file)
+    of_the_file = tuple(mismatch for mismatch in wrong if mismatch.startswith(PREDICTIONS))
+    metrics = tuple(mismatch for mismatch in wrong if mismatch not in of_the_file)
     return Check(PREDICTIONS, of_the_file), Check("metrics", metrics)

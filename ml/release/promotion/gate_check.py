@@ -163,19 +163,19 @@ def check_before_evaluation(
     version is left for later: which one this becomes is not known before it is registered.
     """
     gates, commit = load_gates(project), trees.commit(backend.root)
-    copies = [each.folder for each in snapshot.of_plan(evaluation).values() if each]
+    copies = [part.folder for part in snapshot.of_plan(evaluation).values() if part]
     dirty = commit is None or not all(map(commit.has_folder, copies))
-    known = evidence.before_evaluation(backend, version, trained, commit, dirty)
+    stated = evidence.before_evaluation(backend, version, trained, commit, dirty)
     rules = {
         name: rule
         for name, rule in RUN_RULES.items()
         if not any(waiver.version for waiver in gates[name].waivers)
     }
-    decision = decide(gates, known, None, request(backend, version, environment), rules)
+    decision = decide(gates, stated, None, request(backend, version, environment), rules)
     if refused := [result for result in decision.results if result.blocks]:
-        numbers = [of.version for of in backend.registry.versions(version.model)]
-        following = 1 + max((int(of) for of in numbers if of.isdecimal()), default=0)
-        is_dirty = known.lineage.dirty is not False
+        numbers = [other.version for other in backend.registry.versions(version.model)]
+        following = 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
+        is_dirty = stated.lineage.dirty is not False
         commit_it = f"commit it{' and train again, a run has the code of its start' * is_dirty}"
         ways = {
             "lineage": _why_not_git(backend.root) or commit_it,
@@ -186,13 +186,13 @@ def check_before_evaluation(
         problems = [
             Problem(
                 "gate-failed",
-                f"{each.gate}: {each.found}",
-                each.required,
+                f"{result.gate}: {result.found}",
+                result.required,
                 "; ".join(
-                    filter(None, (each.why, ways.get(each.gate, "correct it and train again")))
+                    filter(None, (result.why, ways.get(result.gate, "correct it and train again")))
                 ),
             )
-            for each in refused
+            for result in refused
         ]
         raise Refused(*problems, exit_code=Exit.GATE_SAID_NO)
 
@@ -242,14 +242,15 @@ def champion_evidence(
     if theirs.evaluation.out_of_fold != own.evaluation.out_of_fold:
         # It may have learnt from the rows that it would be asked.
         was, now = (
-            max(map(real, of.evaluation.out_of_fold.values()), default=0) for of in (theirs, own)
+            max(map(real, side.evaluation.out_of_fold.values()), default=0)
+            for side in (theirs, own)
         )
         wrong = (
             f"{version} was measured with `folds: {was:g}` and this one with `folds: {now:g}`: set "
             "it in the schema as it was, or begin a project of another name"
         )
         return Evidence(version=champion.version, digest=champion.digest, disagreements=(wrong,))
-    own_code, their_code = (each.lineage.evaluation_snapshot or "" for each in (own, theirs))
+    own_code, their_code = (side.lineage.evaluation_snapshot or "" for side in (own, theirs))
     is_kept = believed and their_code != "" and _snapshot(their_code).is_dir()
     scored = partial(_scored_again, backend, project, own, champion, theirs, progress)
     ways = [partial(scored, their_code)] if is_kept else []
@@ -268,7 +269,7 @@ def champion_evidence(
             fault = error.problems[0].found if isinstance(error, Refused) else str(error)
             faults.append(_on_one_line(fault))
     # The comparing gate fails with this reason.
-    data = ", ".join(str(each.asset) for each in theirs.data.values()) or "its data"
+    data = ", ".join(str(dataset.asset) for dataset in theirs.data.values()) or "its data"
     wrong = (
         f"{version} was measured on other data or other rows, and cannot be on "
         f"these ({'; '.join(dict.fromkeys(faults))}): propose the change of the model on {data} "
@@ -285,9 +286,9 @@ def _on_one_line(fault: str) -> str:
     return ": ".join(filter(None, [head.partition("\n")[0], error]))
 
 
-def _tested(of: Evidence) -> Mapping[str, Mapping[str, str]]:
+def _tested(own: Evidence) -> Mapping[str, Mapping[str, str]]:
     """The right answers of the splits that a model is promoted on."""
-    return {split: labels for split, labels in of.labels.items() if split != VALIDATION}
+    return {split: labels for split, labels in own.labels.items() if split != VALIDATION}
 
 
 def _scored_again(
@@ -379,7 +380,7 @@ def champion_of(
     live = backend.endpoints.live(name)
     if live is not None:
         versions = backend.registry.versions(model)
-        served = [each for each in versions if each.digest == live.launch.digest]
+        served = [candidate for candidate in versions if candidate.digest == live.launch.digest]
         if served:
             return served[-1]
         if not way_back:
@@ -395,6 +396,6 @@ def champion_of(
     return backend.registry.champion(model, environment)
 
 
-def _measured_by(of: Evidence) -> tuple[object, ...]:
+def _measured_by(own: Evidence) -> tuple[object, ...]:
     """The task, the data, the rows and their right answers that evidence was measured by."""
-    return of.evaluation.task, {name: each.sha256 for name, each in of.data.items()}, of.labels
+    return (own.evaluation.task, {name: data.sha256 for name, data in own.data.items()}, own.labels)

@@ -148,11 +148,11 @@ def collect(
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
         call = _Call(backend, target, environment, files.snapshot(), progress, prices)
-        known = _attested(call, digest)
-        if known is not None and known.run == chosen.id:
+        attested = _attested(call, digest)
+        if attested is not None and attested.run == chosen.id:
             commit = git.ask(backend.root, "rev-parse", "HEAD")
-            if evidence.statement(known).commit == commit:
-                return known
+            if evidence.statement(attested).commit == commit:
+                return attested
         measured = _measure(call, chosen, digest)
         return evidence.collect(backend, *measured, backend.rehearsal)
 
@@ -208,8 +208,10 @@ def _champion(call: _Call, model: str, digest: str) -> Version | None:
 def _attested(call: _Call, digest: str) -> Version | None:
     """The version with that digest whose evidence is attested, which needs no new measurement."""
     versions = call.backend.registry.versions(call.serves.endpoint)
-    same = (each for each in versions if each.digest == digest and each.evidence)
-    return next((each for each in same if evidence.load(call.backend, each).attested), None)
+    same = (version for version in versions if version.digest == digest and version.evidence)
+    return next(
+        (version for version in same if evidence.load(call.backend, version).attested), None
+    )
 
 
 def _evidenced(
@@ -281,7 +283,7 @@ def _measure(
 def _latency(times: Sequence[float], instance_type: str) -> Latency:
     """Of the milliseconds of requests, one after another, on this machine."""
     slower = sorted(times)
-    percentiles = (slower[min(int(len(slower) * of), len(slower) - 1)] for of in PERCENTILES)
+    percentiles = (slower[min(int(len(slower) * share), len(slower) - 1)] for share in PERCENTILES)
     p50, p95, p99 = percentiles
     mean = sum(slower) / len(slower)
     about = (len(slower), WARM_UP, machine.hardware(), instance_type)
@@ -295,8 +297,8 @@ def _measured(
     evaluated rows.
     """
     samples = call.project.samples()
-    of = evidence.evaluation_of(evaluated)
-    examination = served.examination(evaluated.outputs[EVALUATION], of, pointer)
+    evaluation = evidence.evaluation_of(evaluated)
+    examination = served.examination(evaluated.outputs[EVALUATION], evaluation, pointer)
     served.refuse_faulty(launch.model_folder)
     call.progress("starting a server of the model on this machine")
     with served.serve(call.backend, launch) as candidate:
@@ -351,11 +353,11 @@ def _serving_changes(call: _Call, declared: Declared | None, version: Version) -
     launch = _launch(call, version)
     live = call.backend.endpoints.live(launch.endpoint)
     state = (declared, live.launch if live else None)
-    same = [each for each in state if each and each.digest == launch.digest]
+    same = [side for side in state if side and side.digest == launch.digest]
     if declared in same and declared.serving == launch.serving:
         history = audit.history(call.backend.audit_log, launch.endpoint)
         return history.refusal(declared) is not None
-    return any(each.serving != launch.serving for each in same)
+    return any(side.serving != launch.serving for side in same)
 
 
 def _rival(call: _Call, declared: Declared | None) -> Version | None:
@@ -421,8 +423,8 @@ def attach(release: Path, environment: str, version: Version | None) -> list[Pat
     written = []
     for name, copy in ((EVIDENCE_FILE, to), (ATTESTATION, attestation)):
         files.sweep(copy)
-        if version and (kept := version.evidence_folder / name).is_file():
-            files.replace(copy, kept.read_text(encoding="utf-8"))
+        if version and (source := version.evidence_folder / name).is_file():
+            files.replace(copy, source.read_text(encoding="utf-8"))
             written.append(copy)
         else:
             copy.unlink(missing_ok=True)

@@ -38,14 +38,14 @@ def formula(selection: Selection) -> str:
     weights, goal = selection.weights, selection.goal
     parts = []
     for term in TERMS:
-        of = weights.of(term)
-        if not of.weight or term in selection.left_out:
+        setting = weights.of(term)
+        if not setting.weight or term in selection.left_out:
             continue
         sign = "+" if term == "quality" and goal == "maximize" else "−"
         name = {"quality": selection.metric, "stability": "spread"}.get(term, term)
         unit = _UNITS.get(term)
-        amount = f"{of.reference:g} {unit}" if unit else _plain(selection, of.reference)
-        parts.append(f"{sign}{of.weight:g} for each {amount} of {name}")
+        amount = f"{setting.reference:g} {unit}" if unit else _plain(selection, setting.reference)
+        parts.append(f"{sign}{setting.weight:g} for each {amount} of {name}")
     return f"score: {', '.join(parts)}"
 
 
@@ -126,7 +126,7 @@ def _by_chance(selection: Selection, first: Ranked, best: Ranked) -> str:
     if "stability" in selection.left_out or first.missing or best.missing:
         return ""
     given_up = abs((terms[0]["quality"] or 0.0) - (terms[1]["quality"] or 0.0))
-    spread = max(of["stability"] or 0.0 for of in terms)
+    spread = max(values["stability"] or 0.0 for values in terms)
     if not 0 < given_up < spread:
         return ""
     return (

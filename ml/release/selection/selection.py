@@ -129,7 +129,7 @@ def choose(
         notes.append(f"only quality counts: there is no {FILE} in {where}")
     if ranking.different_data(store, completed):
         notes.append("they were not all made from the same data (ml runs diff A B)")
-    ranked = {each.candidate.name: runs[each.candidate.name] for each in selection.ranked}
+    ranked = {row.candidate.name: runs[row.candidate.name] for row in selection.ranked}
     return Selected(selection, ranked, project, tuple(notes))
 
 
@@ -183,8 +183,8 @@ def _project(folder: Path, entries: Sequence[Entry]) -> str:
 
 
 def _unranked(selection: Selection, candidates: Sequence[Candidate]) -> Iterator[str]:
-    ranked = {each.candidate.name for each in selection.ranked}
-    unranked = [each.label for each in candidates if each.name not in ranked]
+    ranked = {row.candidate.name for row in selection.ranked}
+    unranked = [trial.label for trial in candidates if trial.name not in ranked]
     if unranked:
         yield f"{_listed(unranked)}: not ranked, no usable {selection.metric}"
 
@@ -210,45 +210,47 @@ def select(candidates: Sequence[Candidate], weights: Weights, metric: str, goal:
     A value that is NaN, infinite, or negative (but for the quality) counts as missing. A candidate
     without a usable quality is left out; raises ValueError when no candidate has one.
     """
-    faults = {each.name: _faults(each, weights) for each in candidates}
-    measured = [each for each in candidates if "quality" not in faults[each.name]]
+    faults = {trial.name: _faults(trial, weights) for trial in candidates}
+    measured = [trial for trial in candidates if "quality" not in faults[trial.name]]
     if not measured:
         raise ValueError(f"no candidate has a usable {metric}")
     left_out: dict[str, str] = {}
     for term in TERMS:
-        if all(term in faults[each.name] for each in measured):
-            reasons = {faults[each.name][term] for each in measured}
+        if all(term in faults[trial.name] for trial in measured):
+            reasons = {faults[trial.name][term] for trial in measured}
             left_out[term] = reasons.pop() if len(reasons) == 1 else "missing or unusable"
     terms = [term for term in TERMS if term not in left_out]
     parts = {
-        each.name: {
-            term: _part(each, term, weights, goal)
+        trial.name: {
+            term: _part(trial, term, weights, goal)
             for term in terms
-            if term not in faults[each.name]
+            if term not in faults[trial.name]
         }
-        for each in measured
+        for trial in measured
     }
     scores = {
         name: math.fsum(own.values())
         for name, own in parts.items()
         if all(term in own or not weights.of(term).weight for term in terms)
     }
-    qualities = {each.name: _sign("quality", goal) * _value(each, "quality") for each in measured}
+    qualities = {
+        trial.name: _sign("quality", goal) * _value(trial, "quality") for trial in measured
+    }
     by_score, by_metric = _ranks(scores), _ranks(qualities)
     front = _front(measured, terms, faults, goal)
     ranked = [
         Ranked(
-            candidate=each,
-            parts=parts[each.name],
-            score=scores.get(each.name),
-            by_score=by_score.get(each.name),
-            by_metric=by_metric[each.name],
-            on_front=front.get(each.name),
-            missing={term: why for term, why in faults[each.name].items() if term not in left_out},
+            candidate=trial,
+            parts=parts[trial.name],
+            score=scores.get(trial.name),
+            by_score=by_score.get(trial.name),
+            by_metric=by_metric[trial.name],
+            on_front=front.get(trial.name),
+            missing={term: why for term, why in faults[trial.name].items() if term not in left_out},
         )
-        for each in measured
+        for trial in measured
     ]
-    ranked.sort(key=lambda each: (each.by_score is None, each.by_score or 0, each.by_metric))
+    ranked.sort(key=lambda entry: (entry.by_score is None, entry.by_score or 0, entry.by_metric))
     return Selection(metric, goal, weights, tuple(ranked), left_out, tuple(terms))
 
 
