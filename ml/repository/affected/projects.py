@@ -131,8 +131,8 @@ def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, 
         if now == head:
             break
     else:
-        found = f"pull request {number} got the new commit {now[:12]} while its files were listed"
-        raise Refused(Problem("commit-changed", found, head[:12], "see the run of that commit"))
+        actual = f"pull request {number} got the new commit {now[:12]} while its files were listed"
+        raise Refused(Problem("commit-changed", actual, head[:12], "see the run of that commit"))
     names = {str(file["filename"]) for file in listed}
     before = {str(file.get("previous_filename") or file["filename"]) for file in listed}
     gone = {str(file["filename"]) for file in listed if file["status"] == "removed"}
@@ -528,9 +528,9 @@ def _folders(parent: str, files: Iterable[str]) -> set[str]:
 def checked(name: str) -> str:
     """The name of a folder or a stack; Refused where a command or a matrix reads more in it."""
     if not _NAME.fullmatch(name):
-        found = f"{name!r} is the name of a folder or a stack"
+        actual = f"{name!r} is the name of a folder or a stack"
         hint = "rename it: commands and workflow matrices contain it"
-        raise Refused(Problem(BAD_NAME, found, "letters, digits, `_` and `-`", hint))
+        raise Refused(Problem(BAD_NAME, actual, "letters, digits, `_` and `-`", hint))
     return name
 
 
@@ -584,9 +584,9 @@ def _merge_base(root: Path, base: str) -> str:
     if resolved is None:
         if base in {"HEAD^", "HEAD^1", "HEAD~1"} and _is_first(root):
             return _EMPTY
-        found, expected = f"no revision `{base}` in git", "a branch, a tag or a commit"
+        actual, expected = f"no revision `{base}` in git", "a branch, a tag or a commit"
         hint = "git fetch origin, then --base origin/main"
-        raise Refused(Problem("unknown-revision", found, expected, hint))
+        raise Refused(Problem("unknown-revision", actual, expected, hint))
     try:
         return git.run(root, "merge-base", "HEAD", resolved).strip()
     except Refused:
@@ -628,10 +628,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         result, _ = of_pull_request(repository.root(), GitHub.of_workflow(), options.pull)
     left_out = {"causes", "base", "judges"}
-    write_outputs({name: of for name, of in asdict(result).items() if name not in left_out})
+    write_outputs({name: value for name, value in asdict(result).items() if name not in left_out})
     lists = {"tests": result.tests, "extras": result.extras}
-    if asked := [names for form, names in lists.items() if getattr(options, form)]:
-        print(" ".join(asked[0]))
+    if requested := [names for form, names in lists.items() if getattr(options, form)]:
+        print(" ".join(requested[0]))
     else:
         print(json.dumps(asdict(result), indent=1) if options.json else as_text(result))
 

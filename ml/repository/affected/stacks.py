@@ -120,10 +120,10 @@ def check_needed(
         return
     result = _results(github, run).get(needed)
     if result != "success":
-        found = f"{needed}, which {stack} refers to: {result or 'not deployed yet'}"
+        actual = f"{needed}, which {stack} refers to: {result or 'not deployed yet'}"
         expected = f"`{DEPLOY.format(stack=needed)}` of this run succeeded"
         hint = "re-run the failed jobs of this run"
-        raise Refused(Problem("not-deployed", found, expected, hint), exit_code=Exit.RUN_FAILED)
+        raise Refused(Problem("not-deployed", actual, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
 @as_program

@@ -158,10 +158,10 @@ def _values(root: Path, options: Mapping[str, str], ask: Ask | None) -> dict[str
             value = _signed_in({"subscription": "id", "tenant": "tenantId"}[question.name])
         if not value and ask:
             value = ask(f"{question.text}: ").strip()
-        if not value or not all(re.fullmatch(question.pattern, one) for one in _each(value)):
-            found = f"{question.variable}={value}" if value else f"no {question.variable}"
+        if not value or not all(re.fullmatch(question.pattern, part) for part in _each(value)):
+            actual = f"{question.variable}={value}" if value else f"no {question.variable}"
             hint = f"make init {question.variable}=…"
-            problems.append(Problem("init-value", found, question.text, hint))
+            problems.append(Problem("init-value", actual, question.text, hint))
         values[question.name] = value
     if problems:
         raise Refused(*problems, exit_code=Exit.WRONG_CALL)
@@ -194,12 +194,12 @@ def _current(root: Path) -> dict[str, str]:
     held = {stack: loader.configuration(stack, root / "infra") for stack in _stacks(root)}
     current = {}
     for question in QUESTIONS:
-        found = {stack: value for stack in held if (value := _value(held[stack], question))}
-        is_same = len({*found.values()}) == 1
+        by_stack = {stack: value for stack in held if (value := _value(held[stack], question))}
+        is_same = len({*by_stack.values()}) == 1
         value = (
-            next(iter(found.values()))
+            next(iter(by_stack.values()))
             if is_same
-            else " ".join(f"{stack}={one}" for stack, one in found.items())
+            else " ".join(f"{stack}={text}" for stack, text in by_stack.items())
         )
         if value and not any(word in value for word in PLACEHOLDERS):
             current[question.name] = value
@@ -296,14 +296,14 @@ def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
         )
     examples = sorted(_projects(root))
     keep = options.get("keep")
-    kept = examples if keep is None else keep.replace(",", " ").split()
-    if unknown := {*kept} - {*examples, "none"}:
-        found = f"KEEP={' '.join(sorted(unknown))}"
-        raise wrong_call("no-example", found, f"{' '.join(examples)}, or none", "make init")
+    chosen = examples if keep is None else keep.replace(",", " ").split()
+    if unknown := {*chosen} - {*examples, "none"}:
+        actual = f"KEEP={' '.join(sorted(unknown))}"
+        raise wrong_call("no-example", actual, f"{' '.join(examples)}, or none", "make init")
     return Fork(
         options.get("template") or _template(root, options["repository"], ask),
         options.get("from") or _revision(root),
-        tuple(name for name in examples if name not in kept),
+        tuple(name for name in examples if name not in chosen),
         "" if options.get("full", "0") != "0" else _lock(root, options.get("wheel", "")),
     )
 
@@ -325,8 +325,8 @@ def _shape(root: Path, fork: Fork, name: str) -> str:
             (root / file).write_text(text)
     for file in gone - {*OWN}:
         (root / file).unlink(missing_ok=True)
-        left = remove_empty(root, (root / file).parent)
-        shutil.rmtree(left / "__pycache__", ignore_errors=True)
+        folder = remove_empty(root, (root / file).parent)
+        shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     if fork.lock:
         _trim(root)
     answers = {"_commit": fork.revision, "_src_path": fork.template, "full": not fork.lock}
@@ -416,10 +416,10 @@ def _template(root: Path, name: str, ask: Ask | None) -> str:
             return url
     value = ask("address of the template's repository: ").strip() if ask else ""
     if not value:
-        found = "no remote is the template"
+        actual = "no remote is the template"
         expected = "its address, for `make update`"
         hint = "make init TEMPLATE=https://github.com/OWNER/NAME"
-        raise wrong_call("no-template", found, expected, hint)
+        raise wrong_call("no-template", actual, expected, hint)
     return value
 
 
@@ -471,18 +471,18 @@ def lock_of(source: str | Path) -> tuple[str, Mapping[str, bytes]]:
     return text, files
 
 
-def _demand_attestation(content: bytes, of: str) -> None:
+def _demand_attestation(content: bytes, source: str) -> None:
     with tempfile.NamedTemporaryFile(suffix=".whl") as file:
         file.write(content)
         file.flush()
         try:
-            words = ["gh", "attestation", "verify", file.name, "--repo", of]
+            words = ["gh", "attestation", "verify", file.name, "--repo", source]
             process = subprocess.run(words, capture_output=True, text=True)
             reason = "" if process.returncode == 0 else process.stderr.strip() or "no reason given"
         except FileNotFoundError:
             reason = "no program `gh`"
     if reason:
-        expected = f"a wheel that a workflow of {of} attested"
+        expected = f"a wheel that a workflow of {source} attested"
         hint = "install gh and sign in, or build the wheel: make wheel, then WHEEL=dist/…"
         raise wrong_call("unattested", reason.splitlines()[-1], expected, hint)
 

@@ -135,11 +135,11 @@ def own_names(root: Path) -> Collection[str]:
         names = tomllib.loads(text).get("tool", {}).get(TABLE, {}).get("root", [])
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             return names
-        found = f"`root` is {names!r}"
+        actual = f"`root` is {names!r}"
     except (ValueError, AttributeError) as error:
-        found = f"no TOML with such a table: {error}"
+        actual = f"no TOML with such a table: {error}"
     place, expected = Place(repository.MARK, 1), f'[tool.{TABLE}] with root = ["notebooks"]'
-    raise Refused(Problem("wrong-value", found, expected, place=place))
+    raise Refused(Problem("wrong-value", actual, expected, place=place))
 
 
 def tracked_problems(root: Path) -> Iterator[Problem]:

@@ -40,9 +40,9 @@ def problems(root: Path) -> Iterator[Problem]:
             for number, target in _links(page):
                 if not _leads_somewhere(page, target, root):
                     place, hint = Place(name, number), "correct the link, or name a web address"
-                    found = f"the link `{target}` is broken"
+                    actual = f"the link `{target}` is broken"
                     expected = "a file of the repository, and one of its headings after `#`"
-                    yield Problem("broken-link", found, expected, hint, place)
+                    yield Problem("broken-link", actual, expected, hint, place)
 
 
 def unmerged(root: Path) -> list[str]:
@@ -63,8 +63,8 @@ def unseen(root: Path) -> Iterator[Problem]:
         text = (root / name).read_text(encoding="utf-8-sig", errors="replace")
         if not text.isascii() and (match := INVISIBLE.search(text)):
             place = Place(printable(name), text.count("\n", 0, match.start()) + 1)
-            found, hint = f"an invisible character: {printable(match[0])}", "write its escape"
-            yield Problem("invisible-character", found, "visible characters", hint, place)
+            actual, hint = f"an invisible character: {printable(match[0])}", "write its escape"
+            yield Problem("invisible-character", actual, "visible characters", hint, place)
 
 
 def _links(page: Path) -> Iterator[tuple[int, str]]:

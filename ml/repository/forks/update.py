@@ -130,9 +130,9 @@ def update(
 
 def _updated(root: Path, revision: str, source: str) -> str:
     if changes := git.run(root, "status", "--porcelain", "--untracked-files=all").splitlines():
-        found = f"{len(changes)} files that are not committed, such as {changes[0][3:]}"
+        actual = f"{len(changes)} files that are not committed, such as {changes[0][3:]}"
         hint = "git status; then git stash --include-untracked, or commit your changes"
-        raise wrong_call("uncommitted", found, "a work tree as HEAD has it", hint)
+        raise wrong_call("uncommitted", actual, "a work tree as HEAD has it", hint)
     result = merged(root, revision, source)
     if result.commit:
         _demand_free(root, f"{result.commit}^", result.commit)
@@ -195,7 +195,7 @@ def _answers(root: Path) -> dict[str, Any]:
         fits = {"_commit": str, "_src_path": str, "full": bool}
         if all(type(answers[name]) is kind and answers[name] != "" for name, kind in fits.items()):
             return {str(name): value for name, value in answers.items()}
-        found = f"{answers}"[:200]
+        actual = f"{answers}"[:200]
     except (
         KeyError,
         TypeError,
@@ -204,10 +204,10 @@ def _answers(root: Path) -> dict[str, Any]:
         RecursionError,
         yaml.YAMLError,
     ) as error:
-        found = " ".join(str(error).split())[:200]
+        actual = " ".join(str(error).split())[:200]
     expected = "_commit and _src_path, the version and the address of the template, and full"
     hint = f"git log -- {ANSWERS}, then git checkout COMMIT -- {ANSWERS}"
-    raise wrong_call("bad-answers", found, expected, hint, place)
+    raise wrong_call("bad-answers", actual, expected, hint, place)
 
 
 def _locked(
@@ -232,8 +232,8 @@ def _locked(
     match, expected = _LOCKED.search(text), _version(template, commit)
     if not match or wheel.version_in(match[1] or match[2]) != expected:
         hint = f"make update TO={revision} without WHEEL, or WHEEL= of {expected}"
-        found = text.splitlines()[-1][:200]
-        raise wrong_call("wheel-mismatch", found, f"{expected}, the version of {revision}", hint)
+        actual = text.splitlines()[-1][:200]
+        raise wrong_call("wheel-mismatch", actual, f"{expected}, the version of {revision}", hint)
     gone: Files = {path: None} if path else {}
     wheels: Files = {name: ("100644", content) for name, content in files.items()}
     return {**gone, **wheels, repository.FRAMEWORK_LOCK: ("100644", text.encode())}
@@ -249,23 +249,23 @@ def _demand_lock(root: Path, template: Path, version: str, commit: str) -> tuple
     text = text_of(root, "HEAD", name) if name in entries else ""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     match = _LOCKED.fullmatch(lines[0]) if len(lines) == 1 else None
-    expected, found = _version(template, commit), ""
+    expected, actual = _version(template, commit), ""
     if not match:
-        found = f"{lines[0][:200] if lines else 'no lock'}"
+        actual = f"{lines[0][:200] if lines else 'no lock'}"
     elif wheel.version_in(match[1] or match[2]) != expected:
-        found = f"the wheel {(match[1] or match[2]).rpartition('/')[2]}"
+        actual = f"the wheel {(match[1] or match[2]).rpartition('/')[2]}"
     elif match[1] and match[1] not in entries:
-        found = f"no file {match[1]}"
+        actual = f"no file {match[1]}"
     elif match[1]:
         content = content_of(root, entries[match[1]][1])
         if hashlib.sha256(content).hexdigest() != match[3]:
-            found = f"another file {match[1]}"
+            actual = f"another file {match[1]}"
         else:
             wheel.demand_version(content, match[1])
-    if found or not match:
+    if actual or not match:
         hint = f"git log -- {name}, then git checkout COMMIT -- {name} {WHEELS}"
         wanted = f"the locked wheel of {expected}: {ANSWERS} says that {version} was merged last"
-        raise wrong_call("lock-mismatch", found, wanted, hint, Place(name, 1))
+        raise wrong_call("lock-mismatch", actual, wanted, hint, Place(name, 1))
     return match[1] or "", match[2] or ""
 
 
@@ -368,8 +368,8 @@ def _detached(work: Callable[[], None]) -> None:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
     if failed:
-        found = "the previous update is incomplete"
-        raise wrong_call("update-unfinished", found, "all of them", "run `make update` again")
+        actual = "the previous update is incomplete"
+        raise wrong_call("update-unfinished", actual, "all of them", "run `make update` again")
 
 
 def finish(root: Path) -> None:
@@ -398,9 +398,9 @@ def _demand_free(root: Path, before: str, after: str) -> None:
     changed = differences(root, before, after)
     edited = {*changed} - as_in(root, before, changed) - as_in(root, after, changed)
     if edited:
-        found = f"{', '.join(sorted(edited)[:9])}: it differs from HEAD and from the update"
+        actual = f"{', '.join(sorted(edited)[:9])}: it differs from HEAD and from the update"
         hint = "move your file away; git checkout FILE where it is committed; then make update"
-        raise wrong_call("file-conflict", found, "files as HEAD has them", hint)
+        raise wrong_call("file-conflict", actual, "files as HEAD has them", hint)
 
 
 # The pull request.

@@ -59,27 +59,27 @@ def version_in(name: str) -> str:
 
 def demand_version(content: bytes, name: str) -> None:
     """Refuse what is no wheel of the framework, or one of another version than its name says."""
-    expected, found = version_in(name), ""
+    expected, actual = version_in(name), ""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             (metadata,) = (file for file in packed.namelist() if file.endswith("-info/METADATA"))
             message = email.message_from_bytes(packed.read(metadata))
-        found = f"{message['Name']} {message['Version']}"
+        actual = f"{message['Name']} {message['Version']}"
     except Exception:  # zipfile has no list of what it raises for bytes that are no archive
-        found = "no wheel"
-    if not expected or found != f"{NAME} {expected}":
+        actual = "no wheel"
+    if not expected or actual != f"{NAME} {expected}":
         hint = "make wheel, in a clone of the framework; then WHEEL=dist/NAME.whl"
         wanted = f"{NAME} {expected}, as its name says" if expected else f"a wheel of {NAME}"
-        raise Refused(Problem("no-wheel", f"{name}: {found}", wanted, hint))
+        raise Refused(Problem("no-wheel", f"{name}: {actual}", wanted, hint))
 
 
 def _run(words: Sequence[str], **options: object) -> None:
     process = subprocess.run(words, capture_output=True, **options)  # type: ignore[call-overload]
     if process.returncode:
         reason = process.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        found = f"{Path(words[0]).name}: {' '.join(reason) or process.returncode}"
+        actual = f"{Path(words[0]).name}: {' '.join(reason) or process.returncode}"
         hint = "make wheel, in a clone of the framework"
-        raise Refused(Problem("wheel-failed", found, "exit 0", hint))
+        raise Refused(Problem("wheel-failed", actual, "exit 0", hint))
 
 
 @as_program

@@ -28,7 +28,7 @@ def _sniffed(start: str) -> type[csv.Dialect]:
         return csv.Sniffer().sniff(start, _DELIMITERS)
     except csv.Error:
         header = start.partition("\n")[0]
-        delimiters = [each for each in _DELIMITERS if each in header]
+        delimiters = [character for character in _DELIMITERS if character in header]
         if len(delimiters) != 1:
             raise
 
@@ -71,13 +71,13 @@ def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
             index_col=False,
         )
     except OSError as error:
-        found = f"{path}: {error.strerror}"
-        raise Refused(Problem("unreadable", found, expected, _ANOTHER)) from None
+        actual = f"{path}: {error.strerror}"
+        raise Refused(Problem("unreadable", actual, expected, _ANOTHER)) from None
     except (UnicodeDecodeError, csv.Error, StopIteration, ValueError) as error:
         raise Refused(Problem("unreadable", f"{path}: {error}", expected, hint)) from None
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice or "" in header:
-        found = f"the column `{twice[0]}` is there twice" if twice else "a column has no name"
-        raise Refused(Problem("bad-header", f"{repository.shown(path)}: {found}", hint="name it"))
+        actual = f"the column `{twice[0]}` is there twice" if twice else "a column has no name"
+        raise Refused(Problem("bad-header", f"{repository.shown(path)}: {actual}", hint="name it"))
     frame.columns = pd.Index(header)
     return frame.apply(lambda column: column.str.strip()), form

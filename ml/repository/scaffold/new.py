@@ -83,15 +83,15 @@ def new(
         expected = f"choose one of {', '.join(LIBRARIES)}"
         raise Refused(Problem("no-such-library", f"--model {model}", hint=expected))
     if folder.exists():
-        found = f"{repository.shown(folder)} already exists"
+        actual = f"{repository.shown(folder)} already exists"
         hint = "choose another name, or remove that folder first"
-        raise Refused(Problem("project-exists", found, "a name that is free", hint))
+        raise Refused(Problem("project-exists", actual, "a name that is free", hint))
     if not datastore and table.is_file() and table.stat().st_size > LARGEST:
-        found = f"{repository.shown(table)} has {table.stat().st_size // 10**6} MB"
+        actual = f"{repository.shown(table)} has {table.stat().st_size // 10**6} MB"
         expected = f"at most {LARGEST // 10**6} MB, the limit for git"
         option = "--datastore azureml://datastores/workspaceblobstore/paths/FOLDER"
         hint = f"upload it, and name where it lies: {option}"
-        raise Refused(Problem("too-large-for-git", found, expected, hint))
+        raise Refused(Problem("too-large-for-git", actual, expected, hint))
     if (problem := _kind_problem(choices, model, series)) is not None:
         raise Refused(problem)
     if choices.kind:
@@ -123,14 +123,14 @@ def _kind_problem(choices: Choices, model: str, series: SeriesChoices | None) ->
     if choices.text and not choices.kind:
         hint = f"add --kind {SEQUENCE}"
         return Problem("option-conflict", "--text without --kind", f"--kind {SEQUENCE}", hint)
-    given = ["--horizon"] if series is not None else []
-    given += ["--model"] if model != "lightgbm" else []
-    given += ["--task regression"] if choices.task == "regression" else []
-    if choices.kind and given:
-        found = f"{', '.join(given)} with --kind {SEQUENCE}"
+    options = ["--horizon"] if series is not None else []
+    options += ["--model"] if model != "lightgbm" else []
+    options += ["--task regression"] if choices.task == "regression" else []
+    if choices.kind and options:
+        actual = f"{', '.join(options)} with --kind {SEQUENCE}"
         expected = "a binary or multiclass task, by the PyTorch model of that kind"
-        hint = f"leave out {' and '.join(given)}"
-        return Problem("option-conflict", found, expected, hint)
+        hint = f"leave out {' and '.join(options)}"
+        return Problem("option-conflict", actual, expected, hint)
     return None
 
 
@@ -155,7 +155,7 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
         ],
         "slices": about.head["slices"],
         "environments": repository.environments(ROOT),
-        **{each.name: getattr(about, each.name) for each in fields(about)},
+        **{attribute.name: getattr(about, attribute.name) for attribute in fields(about)},
         "goal": about.goal,
         "library": library,
         "objective": objective(model, about.task, about.primary_metric),
@@ -230,7 +230,7 @@ def _yaml(value: Any) -> str:
 def _column(column: Column) -> str:
     """A column as the schema has it, without what is usual."""
     usual: Mapping[str, object] = {"unique": False, "refers_to": "", "optional": False}
-    return _yaml({name: of for name, of in vars(column).items() if usual.get(name) != of})
+    return _yaml({name: value for name, value in vars(column).items() if usual.get(name) != value})
 
 
 def _rounded(number: float) -> float:

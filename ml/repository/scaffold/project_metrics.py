@@ -48,9 +48,9 @@ def schema_problems(path: Path) -> Sequence[Problem]:
         words = (refused.field, str(document.get(refused.field)))
         close = [name for word in words for name in nearest(word, refused.known)]
         hint = f"did you mean `{close[0]}`?" if close else ""
-        found = f"`{refused.field}` is {refused.found}"
+        actual = f"`{refused.field}` is {refused.found}"
         place = document.place(refused.field)
-        return [Problem("wrong-schema", found, refused.expected, hint, place)]
+        return [Problem("wrong-schema", actual, refused.expected, hint, place)]
     except (KeyError, TypeError, ValueError) as error:
         module = "series" if document.get("task") == series.TASK else "datasets"
         expected = f"the fields that ml/toolkit/data/{module}.py lists"
@@ -64,11 +64,11 @@ def evaluation_problems(path: Path) -> Iterator[Problem]:
         if metric is None or task is None:
             continue
         own = _own(path.parent)
-        known = metrics_of(task if task in KINDS else "ranking", own)
-        goal = known[str(metric.value)].goal if str(metric.value) in known else ""
+        metrics = metrics_of(task if task in KINDS else "ranking", own)
+        goal = metrics[str(metric.value)].goal if str(metric.value) in metrics else ""
         if wrong := wrong_primary(task, metric.value, goal, own):
             place = Place(repository.shown(path), metric.lineno)
-            yield _unknown(wrong.partition(",")[0], str(metric.value), task, known, place)
+            yield _unknown(wrong.partition(",")[0], str(metric.value), task, metrics, place)
 
 
 def gate_problems(path: Path) -> Iterator[Problem]:
@@ -88,12 +88,12 @@ def gate_problems(path: Path) -> Iterator[Problem]:
             metric = str(key).rpartition(".")[2]
             place = document.place("gates", gate, setting, key)
             if metric not in metrics:
-                found = f"`gates.{gate}.{setting}` has the metric `{metric}`"
-                yield _unknown(found, metric, task, metrics, place)
+                actual = f"`gates.{gate}.{setting}` has the metric `{metric}`"
+                yield _unknown(actual, metric, task, metrics, place)
             elif metric in own and metric not in bounds:
-                found = f"`{metric}` of `gates.{gate}.{setting}` has no bounds"
+                actual = f"`{metric}` of `gates.{gate}.{setting}` has no bounds"
                 expected = f"`{metric}: [LOWEST, HIGHEST]` under `gates.quality.bounds`"
-                yield Problem("no-bounds", found, expected, "its range in metrics.py", place)
+                yield Problem("no-bounds", actual, expected, "its range in metrics.py", place)
 
 
 def sweep_problems(path: Path) -> Iterator[Problem]:
@@ -118,18 +118,18 @@ def sweep_problems(path: Path) -> Iterator[Problem]:
             continue
         close = nearest(rest, metrics)
         if (close or schemas) and not any(re.fullmatch(text, name) for text in _logged(folder)):
-            known = [f"{part or PARTS[0]}_{metric}" for metric in metrics]
+            names = [f"{part or PARTS[0]}_{metric}" for metric in metrics]
             meant = f"{PARTS[0]}_{name}" if close and not part else name
-            found = f"`primary_metric` is `{name}`, which no trial logs"
-            yield _unknown(found, meant, task, known, document.place(*keys))
+            actual = f"`primary_metric` is `{name}`, which no trial logs"
+            yield _unknown(actual, meant, task, names, document.place(*keys))
 
 
-def _unknown(found: str, name: str, task: str, known: Collection[str], place: Place) -> Problem:
+def _unknown(actual: str, name: str, task: str, names: Collection[str], place: Place) -> Problem:
     """The problem of a metric, for which `name` or one like it was meant."""
-    close = nearest(name, known) or [each for each in known if sorted(each) == sorted(name)]
-    expected = f"a metric of a {task} model: {', '.join(known)}"
+    close = nearest(name, names) or [metric for metric in names if sorted(metric) == sorted(name)]
+    expected = f"a metric of a {task} model: {', '.join(names)}"
     hint = f"did you mean `{close[0]}`?" if close else ""
-    return Problem("wrong-primary-metric", found, expected, hint, place)
+    return Problem("wrong-primary-metric", actual, expected, hint, place)
 
 
 def _objectives(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[Key, ...]]:
@@ -185,7 +185,7 @@ def _own_entries(path: Path) -> Iterator[tuple[ast.Constant, Goal]]:
             continue
         for key, value in zip(table.keys, table.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                texts = [each.value for each in ast.walk(value) if isinstance(each, ast.Constant)]
+                texts = [node.value for node in ast.walk(value) if isinstance(node, ast.Constant)]
                 yield key, "minimize" if "minimize" in texts else "maximize"
 
 

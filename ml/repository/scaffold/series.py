@@ -58,18 +58,18 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
     if not about.horizon:
         expected, hint = "a forecast horizon in steps", "add --horizon, or leave out --series"
         raise Refused(Problem("option-conflict", "--series without --horizon", expected, hint))
-    given = [f"--{name}" for name in ("positive", "id", "group") if getattr(choices, name)]
-    given += ["--model"] if model != "lightgbm" else []
-    if given or choices.task not in ("", TASK):
-        found = ", ".join(given) or f"--task {choices.task}"
-        raise Refused(Problem("option-conflict", f"{found} with --horizon", "no such option"))
+    options = [f"--{name}" for name in ("positive", "id", "group") if getattr(choices, name)]
+    options += ["--model"] if model != "lightgbm" else []
+    if options or choices.task not in ("", TASK):
+        actual = ", ".join(options) or f"--task {choices.task}"
+        raise Refused(Problem("option-conflict", f"{actual} with --horizon", "no such option"))
     cells, form = read_cells(path)
     for name in (choices.target, choices.time, choices.slice, *about.series):
         if name not in cells.columns and (name or not choices.time):
-            close = [f"did you mean `{of}`?" for of in nearest(name, [*cells.columns])[:1]]
-            found = f"{repository.shown(path)} has no column `{name}`" if name else "no --time"
+            close = [f"did you mean `{word}`?" for word in nearest(name, [*cells.columns])[:1]]
+            actual = f"{repository.shown(path)} has no column `{name}`" if name else "no --time"
             expected = f"one of: {', '.join(cells.columns)}"
-            raise Refused(Problem("no-such-column", found, expected, "".join(close)))
+            raise Refused(Problem("no-such-column", actual, expected, "".join(close)))
     taken = [choices.time, choices.target, *about.series]
     if twice := [name for number, name in enumerate(taken) if name in taken[:number]]:
         expected = "different columns for --time, --target and each --series"
@@ -98,14 +98,14 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
         panel = panel_of_any_length(path, schema, Head.parse(head, columns))
         count = len(panel.names)
         if count < FEWEST_SERIES:
-            found = f"{count} series with a value"
+            actual = f"{count} series with a value"
             expected = (
                 f"at least {FEWEST_SERIES}: gates need an interval over 10 series of each size"
             )
-            raise Refused(Problem("too-few-series", found, expected, _FEWER))
+            raise Refused(Problem("too-few-series", actual, expected, _FEWER))
         if (np.nanmin(panel.values, axis=1) == np.nanmax(panel.values, axis=1)).all():
-            found = f"`{choices.target}` is constant in each of {count} series"
-            raise Refused(Problem("wrong-target", found, "values that vary over time"))
+            actual = f"`{choices.target}` is constant in each of {count} series"
+            raise Refused(Problem("wrong-target", actual, "values that vary over time"))
         head["origins"] = origins = max(2, math.ceil(FEWEST_FORECASTS / count))
         panel = replace(panel, head=replace(panel.head, origins=origins))
         season = _usual_season(panel)
@@ -123,7 +123,7 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
     except ValueError as error:
         raise Refused(Problem("wrong-schema", str(error), "options of a forecast")) from None
     units, season = panel.units(TEST), panel.head.season
-    naive = [seasonal_naive(panel.history(of)[0], season, about.horizon) for of in units]
+    naive = [seasonal_naive(panel.history(unit)[0], season, about.horizon) for unit in units]
     return Profile(
         TASK,
         metric,
@@ -132,7 +132,7 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
         0,
         metric_values(TASK, panel.rows(TEST, np.array(naive)))[metric],
         0.0,
-        [panel.request(of) for of in units[:: max(1, len(units) // SAMPLES)]],  # type: ignore[misc]
+        [panel.request(unit) for unit in units[:: max(1, len(units) // SAMPLES)]],  # type: ignore[misc]
         [*doubts, *_doubts(panel)],
     )
 
@@ -147,11 +147,11 @@ def _problem(flaw: Flaw) -> Problem:
 def _too_few_steps(path: Path, panel: Panel) -> Problem:
     """The steps that the cutoffs of the test and of validation need, of a season of 1."""
     head, steps = panel.head, len(panel.times)
-    found = f"the table has {steps} steps"
+    actual = f"the table has {steps} steps"
     reason = f"{head.origins} cutoffs each in test and validation, for {FEWEST_FORECASTS} forecasts"
     expected = f"at least {panel.least} for a horizon of {head.horizon}: {reason}"
     hint = f"give a longer table{_lower(panel)}, or more series: fewer cutoffs are needed then"
-    return Problem("too-few-steps", found, expected, hint, Place(repository.shown(path), 1))
+    return Problem("too-few-steps", actual, expected, hint, Place(repository.shown(path), 1))
 
 
 def _no_season(panel: Panel) -> str:
@@ -174,7 +174,7 @@ def _doubts(panel: Panel) -> Iterator[str]:
     """What a person should know of odd series, a sentence each."""
     values, horizon, target = panel.values, panel.head.horizon, f"`{panel.head.target}`"
     observed = ~np.isnan(values)
-    counts, measured = observed.sum(axis=1), {of.series for of in panel.units(TEST)}
+    counts, measured = observed.sum(axis=1), {unit.series for unit in panel.units(TEST)}
     last = values.shape[1] - 1 - observed[:, ::-1].argmax(axis=1)
     gaps = last - panel.starts + 1 - counts
 
@@ -232,7 +232,7 @@ def _usual_season(panel: Panel) -> int:
     if not gaps:
         return 1
     usual = gaps[len(gaps) // 2]
-    season = next((of for longest, of in SEASONS.items() if usual <= longest), 1)
+    season = next((length for longest, length in SEASONS.items() if usual <= longest), 1)
     return WORKING_WEEK if _is_weekdays(panel) else season
 
 
