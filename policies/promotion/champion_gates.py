@@ -139,7 +139,7 @@ def paired_difference(
 
     Raises ValueError as `difference`.
     """
-    ours, theirs = (chosen(of.outcomes.get(split, {}), only) for of in (candidate, champion))
+    ours, theirs = (chosen(side.outcomes.get(split, {}), only) for side in (candidate, champion))
     groups = candidate.groups.get(split)
     if split not in candidate.statistics or split not in champion.statistics:
         return difference(ours, theirs, confidence, groups)
@@ -176,12 +176,12 @@ _NO_SPLIT = Finding("fail", "no split", "`non-inferiority.splits` in the project
 def set_aside(gates: Gates, digest: str, today: date) -> str:
     """The statement in gates.yml that the champion of that digest is invalid today; "" without."""
     statements = gates["non-inferiority"].invalid_versions
-    return next((str(each) for each in statements if not each.unusable(today, digest)), "")
+    return next((str(entry) for entry in statements if not entry.unusable(today, digest)), "")
 
 
 def _no_champion(case: Case) -> Finding:
-    found = case.request.set_aside or "no champion yet"
-    return Finding("not evaluated", found, "see first-promotion")
+    actual = case.request.set_aside or "no champion yet"
+    return Finding("not evaluated", actual, "see first-promotion")
 
 
 def first_promotion(case: Case, gate: Gate) -> Finding:
@@ -202,9 +202,11 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
     better = sign is not None and sign * real(candidate.value) > sign * real(baseline.value)
     values = f"{shown(candidate.value)}, the baseline's {shown(baseline.value)}"
     origin = f" ({evaluation.baseline_from})" if evaluation.baseline_from else ""
-    found = f"{metric} on {split} is {values}{origin}"
+    actual = f"{metric} on {split} is {values}{origin}"
     reason = case.request.set_aside or "no champion yet"
-    return Finding("pass" if better else "fail", found, required, reason, measured=sign is not None)
+    return Finding(
+        "pass" if better else "fail", actual, required, reason, measured=sign is not None
+    )
 
 
 def non_inferiority(case: Case, gate: Gate) -> Finding:
@@ -225,19 +227,19 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
     slices = _slices(case, first)
     for name in gate.names("slices"):
         compared[name] = _compare(case, first, confidence, name, slices.pop(name, ()))
-    found = "; ".join(text for _, text in compared.values())
+    actual = "; ".join(text for _, text in compared.values())
     differences = [result for result, _ in compared.values()]
     if any(result is None or not result.low > -margin for result in differences):
         measured = None not in differences
-        why = ["it may be worse", *(_too_few(of, margin) for of in differences if of)]
+        why = ["it may be worse", *(_too_few(result, margin) for result in differences if result)]
         why += _not_set_aside(case, gate)
-        return Finding("fail", found, required, "; ".join(filter(None, why)), measured)
+        return Finding("fail", actual, required, "; ".join(filter(None, why)), measured)
     worse, unsure = _worse_slices(case, gate, first, slices)
     if worse:
         reason = f"it is worse on a slice: {listed(worse, '; ')}"
-        return Finding("fail", found, required, reason, measured=True)
+        return Finding("fail", actual, required, reason, measured=True)
     notes = f"undecided: {listed(unsure, '; ')}" if unsure else ""
-    return Finding("pass", found, required, notes)
+    return Finding("pass", actual, required, notes)
 
 
 def _not_set_aside(case: Case, gate: Gate) -> Iterator[str]:
@@ -245,8 +247,8 @@ def _not_set_aside(case: Case, gate: Gate) -> Iterator[str]:
     the replacement is given.
     """
     champion = case.champion or Evidence()
-    stated = [each for each in gate.invalid_versions if each.version == champion.version]
-    yield from (each.unusable(case.request.day, champion.digest) for each in stated)
+    stated = [entry for entry in gate.invalid_versions if entry.version == champion.version]
+    yield from (entry.unusable(case.request.day, champion.digest) for entry in stated)
     if case.request.reason and not stated:
         yield (
             "a reason excuses no worse model; if the champion itself is wrong, gates.yml says so: "
@@ -263,7 +265,7 @@ def _margin(case: Case, gate: Gate) -> float:
     own = case.evaluation.own_metrics.get(metric)
     # Of a project's own metric gates.yml and the evaluation both say a range: the narrower counts.
     ranges = [case.evidence.range] if own is None else [case.bounds(metric), own.range]
-    widths = [_width(of or ()) for of in ranges]
+    widths = [_width(bounds or ()) for bounds in ranges]
     margin = share * min(widths) if all(width > 0 for width in widths) else math.nan
     if math.isinf(margin) and case.champion is not None:
         theirs = case.champion.evaluation.metrics
@@ -339,9 +341,9 @@ def superiority(case: Case, gate: Gate) -> Finding:
 
     A version that gates.yml states to be invalid is better than none, however old the statement is.
     """
-    for each in gate.invalid_versions:
-        if each.digest == case.request.digest:
-            return Finding("fail", str(each), "a version that gates.yml does not list as invalid")
+    for entry in gate.invalid_versions:
+        if entry.digest == case.request.digest:
+            return Finding("fail", str(entry), "a version that gates.yml does not list as invalid")
     if case.champion is None:
         return _no_champion(case)
     if case.is_champion:
@@ -353,15 +355,15 @@ def superiority(case: Case, gate: Gate) -> Finding:
         f"{case.metric} on {split} better than the champion's over the whole interval, "
         "or a reason in writing"
     )
-    result, found = _compare(case, split, gate.number("confidence"))
+    result, actual = _compare(case, split, gate.number("confidence"))
     if result is None:
-        return Finding("fail", found, required)
+        return Finding("fail", actual, required)
     if result.low > 0:
-        return Finding("pass", found, required)
+        return Finding("pass", actual, required)
     if reason and not not_words(reason):
-        return Finding("pass", found, required, f"reason: {reason}")
+        return Finding("pass", actual, required, f"reason: {reason}")
     why = "not shown to be better: train a better one, keep the champion, or add `--reason TEXT`"
-    return Finding("fail", found, required, why)
+    return Finding("fail", actual, required, why)
 
 
 def _sign(evaluation: Evaluation) -> int | None:
@@ -401,12 +403,12 @@ def _better(amount: float) -> str:
 
 def _unsound(ours: Evidence, theirs: Evidence | None) -> str:
     """Why the two cannot be compared, of evidence that is not what its predictions give."""
-    for name, of in (("candidate", ours), ("champion", theirs)):
-        if of is None or of.disagreements is None:
-            command = of.proposal if of else ours.proposal
+    for name, evidence in (("candidate", ours), ("champion", theirs)):
+        if evidence is None or evidence.disagreements is None:
+            command = evidence.proposal if evidence else ours.proposal
             return f"the {name}'s metrics were not recomputed: `{command}` measures it anew"
-        if of.disagreements:
-            return f"the {name} cannot be measured: {of.disagreements[0]}"
+        if evidence.disagreements:
+            return f"the {name} cannot be measured: {evidence.disagreements[0]}"
     return "nothing says why"
 
 
@@ -436,9 +438,9 @@ def _difference(
         raise ValueError("there is no goal")
     bounds = case.bounds(own.primary_metric)
     if split in ours.statistics:
-        values = [estimate(of.metrics, split, metric).value for of in (own, other)]
+        values = [estimate(evaluation.metrics, split, metric).value for evaluation in (own, other)]
     else:
-        outcomes = (chosen(of.outcomes.get(split, {}), only) for of in (ours, theirs))
+        outcomes = (chosen(evidence.outcomes.get(split, {}), only) for evidence in (ours, theirs))
         values = [value for units in outcomes for value in units.values()]
     if bounds is None or not all(bounds[0] <= real(value) <= bounds[1] for value in values):
         raise ValueError("a value is out of bounds")

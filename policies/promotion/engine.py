@@ -145,7 +145,7 @@ def _accept_warnings(case: Case, gate: Gate, result: Result, finding: Finding) -
             notes.append(f"a waiver names `{waiver.item}`, which nothing here is called")
     accepted = {waiver.item for waiver in usable}
     why = "; ".join(filter(None, [*notes, *map(str, usable)]))
-    warnings = tuple(of for item, of in finding.warnings.items() if item not in accepted)
+    warnings = tuple(warning for item, warning in finding.warnings.items() if item not in accepted)
     waivers = (*result.waivers, *(waiver.to_json() for waiver in usable))
     return replace(result, why=why, waivers=waivers, warnings=warnings)
 

@@ -89,10 +89,10 @@ def load(path: Path) -> Floor:
                 expected = f"one of: {', '.join(loosest)}"
                 if limit is not None:
                     expected = f"{side.replace('_', ' ')} {limit:g}"
-                found = f"`{side}.{name}` is {bound:g}"
+                actual = f"`{side}.{name}` is {bound:g}"
                 hint = "policies/promotion/floor.py explains the bound"
                 place = document.place(side, name)
-                problems.append(Problem("ineffective-policy", found, expected, hint, place))
+                problems.append(Problem("ineffective-policy", actual, expected, hint, place))
     if problems:
         raise Refused(*problems)
     return floor

@@ -27,16 +27,16 @@ def forecasting(case: Case, gate: Gate) -> Finding:
         return Finding("not evaluated", f"the task is {evaluation.task or 'ranking'}", required)
     if not case.splits:
         return Finding("fail", "no split", "`non-inferiority.splits` in the project's gates.yml")
-    found, failures, measured = [], [], True
+    parts, failures, measured = [], [], True
     for split in case.splits:
         relative, coverage = (
             estimate(evaluation.metrics, split, name) for name in (_RELATIVE, "coverage")
         )
-        found.append(f"{_RELATIVE} on {split} is {relative}, coverage {shown(coverage.value)}")
+        parts.append(f"{_RELATIVE} on {split} is {relative}, coverage {shown(coverage.value)}")
         problems = [
             f"{name} on {split} {problem}"
-            for name, of in ((_RELATIVE, relative), ("coverage", coverage))
-            if (problem := unsound(of, case.bounds(name), case.min_count))
+            for name, value in ((_RELATIVE, relative), ("coverage", coverage))
+            if (problem := unsound(value, case.bounds(name), case.min_count))
         ]
         measured = measured and not problems
         failures += problems
@@ -44,10 +44,10 @@ def forecasting(case: Case, gate: Gate) -> Finding:
             failures.append(f"on {split} it may be no better than seasonal naive")
         if not problems and not low <= coverage.value <= high:
             failures.append(f"coverage on {split} is outside {low:g} to {high:g}")
-    worse = [name for name, of in _slices(case) if real(of.low) > 1]
+    worse = [name for name, error in _slices(case) if real(error.low) > 1]
     failures += [f"{name} is worse than seasonal naive" for name in worse]
     verdict: Verdict = "fail" if failures else "pass"
-    return Finding(verdict, "; ".join(found), required, "; ".join(failures), measured)
+    return Finding(verdict, "; ".join(parts), required, "; ".join(failures), measured)
 
 
 def _slices(case: Case) -> Iterator[tuple[str, Estimate]]:

@@ -295,10 +295,10 @@ def _looser(document: Document, keys: tuple[str, ...], value: Any, held: Any) ->
     for names, ours, theirs in pairs:
         if kind.looser(ours, theirs):
             place = document.place("gates", *names)
-            found = f"`{settings.dotted(('gates', *names))}` is {_shown(ours)}"
+            actual = f"`{settings.dotted(('gates', *names))}` is {_shown(ours)}"
             expected = f"no looser than the organisation policy's {_shown(theirs)}"
             hint = "tighten it, or change policies/promotion/gates.yml for all projects"
-            yield Problem("gate-looser-than-policy", found, expected, hint, place)
+            yield Problem("gate-looser-than-policy", actual, expected, hint, place)
 
 
 def _shown(value: object) -> str:

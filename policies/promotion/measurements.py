@@ -47,11 +47,11 @@ def quality(case: Case, gate: Gate) -> Finding:
     required = ", ".join(f"{metric_on_split(key)} {sign} {limit:g}" for key, sign, limit in limits)
     if not limits:
         return Finding("fail", "no threshold", "at least one threshold in the project's gates.yml")
-    found, failures, measured = [], [], True
+    parts, failures, measured = [], [], True
     for key, sign, limit in limits:
         split, metric = key.split(".")
         stated, name = estimate(case.evaluation.metrics, split, metric), metric_on_split(key)
-        found.append(f"{name} is {shown(stated.value)}")
+        parts.append(f"{name} is {shown(stated.value)}")
         value = real(stated.value)
         if problem := unsound(stated, case.bounds(metric), case.min_count):
             failures.append(f"{name} {problem}")
@@ -59,7 +59,7 @@ def quality(case: Case, gate: Gate) -> Finding:
         elif not (value >= limit if sign == "≥" else value <= limit):
             failures.append(f"{name} misses {limit:g}")
     verdict: Verdict = "fail" if failures else "pass"
-    return Finding(verdict, ", ".join(found), required, "; ".join(failures), measured)
+    return Finding(verdict, ", ".join(parts), required, "; ".join(failures), measured)
 
 
 def gap(case: Case, gate: Gate) -> Finding:
@@ -73,12 +73,12 @@ def gap(case: Case, gate: Gate) -> Finding:
     )
     if not limits:
         return Finding("fail", "no bound", "`gap.at_most` in the project's gates.yml")
-    found, failures, measured = [], [], True
+    parts, failures, measured = [], [], True
     for key, limit in limits.items():
         split, metric = key.split(".")
         on_split = estimate(case.evaluation.metrics, split, metric)
         on_validation = estimate(case.evaluation.metrics, VALIDATION, metric)
-        found.append(
+        parts.append(
             f"{metric} is {shown(on_split.value)} on {split} and {shown(on_validation.value)} on "
             f"{VALIDATION}"
         )
@@ -103,7 +103,7 @@ def gap(case: Case, gate: Gate) -> Finding:
         elif not apart <= limit + ROUNDING:
             failures.append(f"{metric} differs by {apart:.4g}, more than {limit:g}")
     verdict: Verdict = "fail" if failures else "pass"
-    return Finding(verdict, "; ".join(found), required, "; ".join(failures), measured)
+    return Finding(verdict, "; ".join(parts), required, "; ".join(failures), measured)
 
 
 def leakage(case: Case, gate: Gate) -> Finding:
@@ -143,43 +143,43 @@ def leakage(case: Case, gate: Gate) -> Finding:
         elif not real(check.value) <= limits[check.check]:
             leaks.append(name)
             reasons += [check.found] if check.found else []
-    found = ", ".join(f"{check.check} {check.of} {shown(check.value)}" for check in checks)
+    actual = ", ".join(f"{check.check} {check.of} {shown(check.value)}" for check in checks)
     warnings = {
         name: f"{name} is {value:.4g} (warning limit {warn_from:g})"
         for name, (value, warn_from) in _near(case, gate).items()
         if name not in leaks
     }
     if problems:
-        return Finding("fail", found, required, "; ".join(problems))
+        return Finding("fail", actual, required, "; ".join(problems))
     shared = _shared_with_validation(case)
     leaks += shared
     if leaks:
         reason = "; ".join([*reasons, *shared.values()])
-        return Finding("fail", found, required, reason, True, tuple(leaks), warnings)
-    return Finding("pass", found, required, warnings=warnings)
+        return Finding("fail", actual, required, reason, True, tuple(leaks), warnings)
+    return Finding("pass", actual, required, warnings=warnings)
 
 
 def _near(case: Case, gate: Gate) -> dict[str, tuple[float, float]]:
     """What a waiver names → the value and from where on it warns, for each check that does. The AUC
     that is recomputed counts beside the one that the evaluation states.
     """
-    values = [(str(each.check), each.of, each.value) for each in case.evaluation.leakage]
+    values = [(str(entry.check), entry.of, entry.value) for entry in case.evaluation.leakage]
     values += [
         ("model.auc", split, estimate(case.evaluation.metrics, split, "auc").value)
         for split in case.splits
     ]
     limits = gate.numbers("warn_from")
     near = [
-        (check, of, value)
-        for check, of, value in values
+        (check, subject, value)
+        for check, subject, value in values
         if check in limits and real(value) >= limits[check]
     ]
-    alone = {of for check, of, _ in near if check.startswith("feature.")}
+    alone = {subject for check, subject, _ in near if check.startswith("feature.")}
     # Features together repeat the warning about one of them.
     return {
-        f"{check} {of}": (value, limits[check])
-        for check, of, value in near
-        if not (check.startswith("joint.") and alone.intersection(str(of).split(" + ")))
+        f"{check} {subject}": (value, limits[check])
+        for check, subject, value in near
+        if not (check.startswith("joint.") and alone.intersection(str(subject).split(" + ")))
     }
 
 
@@ -226,7 +226,7 @@ def fairness(case: Case, gate: Gate) -> Finding:
         dimension, name = key.split(".")
         differs += f"; the lowest {name} by {dimension} is at least {least:g} of the highest"
     required = f"slices by {', '.join(dimensions)}{differs}"
-    found, unsound_slices, failures, items, rare = [], [], [], [], dict[str, str]()
+    parts, unsound_slices, failures, items, rare = [], [], [], [], dict[str, str]()
     for key, limit in limits.items():
         dimension, name = key.split(".")
         slices = _Slices.of(case, gate, dimension, name)
@@ -236,12 +236,12 @@ def fairness(case: Case, gate: Gate) -> Finding:
             continue
         missing = dict(slices.undefined)
         if len(slices.values) >= 2:
-            low, *_, high = sorted(slices.values, key=lambda each: slices.values[each])
+            low, *_, high = sorted(slices.values, key=lambda item: slices.values[item])
             apart = slices.values[high] - slices.values[low]
             ends = " and ".join(
                 f"{dimension} {end} ({slices.values[end]:.4g})" for end in (low, high)
             )
-            found.append(f"{name} differs by {apart:.4g} between {ends}")
+            parts.append(f"{name} differs by {apart:.4g} between {ends}")
             if not apart <= limit + SUM_ROUNDING:
                 failures.append(f"{name} by {dimension} differs by more than {limit:g}")
                 items.append("")
@@ -260,8 +260,8 @@ def fairness(case: Case, gate: Gate) -> Finding:
         items += [item for item in missing if item not in items]
     if rare:
         words = "; ".join(words for item, words in rare.items() if item not in items)
-        found += [f"too few rows: {words}"] if words else []
-    comparison = "; ".join(found) or "not compared"
+        parts += [f"too few rows: {words}"] if words else []
+    comparison = "; ".join(parts) or "not compared"
     if unsound_slices:
         return Finding("fail", comparison, required, "; ".join([*unsound_slices, *failures]))
     reviewed = _reviewed(case, gate, Finding("pass", comparison, required))
@@ -325,31 +325,31 @@ def explainability(case: Case, gate: Gate) -> Finding:
     explanation, shares = case.evaluation.explanation, case.evaluation.contributions
     min_rows, max_share = gate.number("min_rows"), gate.number("max_share")
     required = f"contributions over at least {min_rows:g} rows, none above {max_share:g}"
-    ordered = sorted(shares, key=lambda each: -real(each.share))
-    largest = ", ".join(f"{each.feature} {shown(each.share)}" for each in ordered[:3])
-    found = f"largest contributions: {largest or 'none'}"
+    ordered = sorted(shares, key=lambda share: -real(share.share))
+    largest = ", ".join(f"{share.feature} {shown(share.share)}" for share in ordered[:3])
+    actual = f"largest contributions: {largest or 'none'}"
     if explanation.reason and not shares and explanation.method is None:
-        found = f"no contributions: {explanation.reason}"
+        actual = f"no contributions: {explanation.reason}"
         if case.evaluation.feature_set_hash != NO_FEATURES:
             why = "a model with features has some: use `ml.measures.contributions.permuted`"
-            return Finding("fail", found, required, why)
-        return _reviewed(case, gate, Finding("pass", found, required))
-    total = sum(real(each.share) for each in shares)
-    if not abs(total - 1) <= SUM_ROUNDING or any(each.feature is None for each in shares):
-        return Finding("fail", found, required, "they are not shares of 1")
+            return Finding("fail", actual, required, why)
+        return _reviewed(case, gate, Finding("pass", actual, required))
+    total = sum(real(share.share) for share in shares)
+    if not abs(total - 1) <= SUM_ROUNDING or any(share.feature is None for share in shares):
+        return Finding("fail", actual, required, "they are not shares of 1")
     if explanation.method is None or not real(explanation.rows) >= min_rows:
         reason = f"{shown(explanation.rows)} rows by {explanation.method or 'an unknown method'}"
-        return Finding("fail", found, required, reason)
+        return Finding("fail", actual, required, reason)
     max_error = by_precision(case.evidence, gate, "max_error")
     problem = "contributions do not add up to the score"
     if explanation.method == PERMUTATION:
         max_error, problem = gate.number("max_error_permuted"), "the importances are too uncertain"
     if not 0 <= real(explanation.error) <= max_error:
-        return Finding("fail", found, required, problem)
+        return Finding("fail", actual, required, problem)
     if not real(ordered[0].share) <= max_share:
         reason = f"{ordered[0].feature} predicts the target alone: is it leakage?"
-        return Finding("fail", found, required, reason, measured=True)
-    return _reviewed(case, gate, Finding("pass", found, required))
+        return Finding("fail", actual, required, reason, measured=True)
+    return _reviewed(case, gate, Finding("pass", actual, required))
 
 
 def _reviewed(case: Case, gate: Gate, finding: Finding) -> Finding:
@@ -381,7 +381,7 @@ def serving(case: Case, gate: Gate) -> Finding:
     min_rows = gate.number("min_rows")
     splits = case.evidence.outcomes
     if any(_is_out_of_fold(case, split) for split in splits):  # other models answered those
-        own = (len(of) for split, of in splits.items() if not _is_out_of_fold(case, split))
+        own = (len(units) for split, units in splits.items() if not _is_out_of_fold(case, split))
         min_rows = min(min_rows, max(sum(own), FEWEST_SERVED))
     required = f"at least {min_rows:g} rows with the evaluated predictions, within {tolerance:g}"
     again = f"`{case.evidence.proposal}` requests predictions from a server"
@@ -389,19 +389,19 @@ def serving(case: Case, gate: Gate) -> Finding:
         reason = served.reason or f"the evidence does not say; {again}"
         return Finding("fail", "no server predicted evaluated rows", required, reason)
     rows, largest = real(served.rows), real(served.largest)
-    found = f"{shown(served.differing)} of {shown(served.rows)} predictions differ"
-    found += f", by at most {shown(served.largest)}"
+    actual = f"{shown(served.differing)} of {shown(served.rows)} predictions differ"
+    actual += f", by at most {shown(served.largest)}"
     if served.code is None or case.request.serving not in ("", served.code):
         reason = f"the serving code or its settings changed since: {again}"
-        return Finding("fail", found, required, reason)
+        return Finding("fail", actual, required, reason)
     if not min_rows <= rows <= MOST:
         reason = f"{shown(served.rows)} rows are too few: `evaluate` takes them as `Rows.requests`"
-        return Finding("fail", found, required, reason)
+        return Finding("fail", actual, required, reason)
     if served.prediction is None or not 0 <= real(served.differing) <= rows:
-        return Finding("fail", found, required, f"the evidence does not say what of it: {again}")
+        return Finding("fail", actual, required, f"the evidence does not say what of it: {again}")
     if not 0 <= largest <= tolerance:
-        return Finding("fail", found, required, served.example or "the evidence has no example")
-    return Finding("pass", found, required)
+        return Finding("fail", actual, required, served.example or "the evidence has no example")
+    return Finding("pass", actual, required)
 
 
 def by_precision(evidence: Evidence, gate: Gate, setting: str) -> float:
@@ -424,23 +424,25 @@ def latency(case: Case, gate: Gate) -> Finding:
     required = f"p95 ≤ {limit:g} ms over at least {min_requests:g} requests, hardware named"
     p50, p95, p99 = real(measured.p50_ms), real(measured.p95_ms), real(measured.p99_ms)
     hardware = measured.hardware or "unnamed hardware"
-    found = f"the latency's p95 is {shown(measured.p95_ms)} ms on {hardware}"
+    actual = f"the latency's p95 is {shown(measured.p95_ms)} ms on {hardware}"
     if measured.hardware is None or measured.instance_type is None:
-        return Finding("fail", found, required, "the hardware is not named")
+        return Finding("fail", actual, required, "the hardware is not named")
     if not 0 < p50 <= p95 <= p99 <= MOST:
-        return Finding("fail", found, required, "the percentiles are missing or out of order")
+        return Finding("fail", actual, required, "the percentiles are missing or out of order")
     if not min_requests <= real(measured.requests) <= MOST:
-        return Finding("fail", found, required, f"{shown(measured.requests)} requests")
+        return Finding("fail", actual, required, f"{shown(measured.requests)} requests")
     if not 1 <= real(measured.warm_up) <= MOST:
-        return Finding("fail", found, required, "there was no warm-up request")
+        return Finding("fail", actual, required, "there was no warm-up request")
     if not p95 <= limit:
-        return Finding("fail", found, required, "too slow", measured=True)
+        return Finding("fail", actual, required, "too slow", measured=True)
     if measured.hardware == measured.instance_type:
-        return Finding("pass", found, required)
+        return Finding("pass", actual, required)
     other = f"not on the deployment's {measured.instance_type}"
     if not case.request.rehearsal:
-        return Finding("pass", found, required, f"{other}, which apply measures before any traffic")
+        return Finding(
+            "pass", actual, required, f"{other}, which apply measures before any traffic"
+        )
     other += ": on such a machine, set MLOPS_INSTANCE_TYPE and propose the version there"
     if case.request.environment in gate.names("other_hardware_allowed_in"):
-        return Finding("pass", found, required, other)
-    return Finding("fail", found, required, other, measured=True)
+        return Finding("pass", actual, required, other)
+    return Finding("fail", actual, required, other, measured=True)

@@ -36,7 +36,7 @@ def identity(case: Case, gate: Gate) -> Finding:
     """The evidence has the current schema and is about the model that is requested."""
     request, evidence = case.request, case.evidence
     required = f"{request.model} {request.version} {_short(request.digest)}"
-    found = f"{evidence.model} {evidence.version} {_short(evidence.digest)}"
+    actual = f"{evidence.model} {evidence.version} {_short(evidence.digest)}"
     if evidence.schema_version is None and evidence.disagreements:
         reason = evidence.disagreements[0]
         return Finding("fail", "no evidence that can be trusted", required, reason)
@@ -45,7 +45,7 @@ def identity(case: Case, gate: Gate) -> Finding:
         schema = f"schema {shown(evidence.schema_version)}"
         return Finding("fail", schema, f"schema {SCHEMA_VERSION}", reason)
     if not DIGEST.fullmatch(request.digest):
-        return Finding("fail", found, required, "the requested model has no digest")
+        return Finding("fail", actual, required, "the requested model has no digest")
     same = (evidence.model, evidence.version, evidence.digest, evidence.uri) == (
         request.model,
         request.version,
@@ -53,7 +53,7 @@ def identity(case: Case, gate: Gate) -> Finding:
         uri(request.model, request.version),
     )
     reason = "" if same else "the evidence is about another model"
-    return Finding("pass" if same else "fail", found, required, reason)
+    return Finding("pass" if same else "fail", actual, required, reason)
 
 
 def attestation(case: Case, gate: Gate) -> Finding:
@@ -66,10 +66,10 @@ def attestation(case: Case, gate: Gate) -> Finding:
     if request.rehearsal:
         return Finding("pass", "a rehearsal on this machine: it can never be applied to Azure", "")
     if not evidence.attested or evidence.rehearsal is not False:
-        found = "the evidence has no attestation"
-        return Finding("fail", found, required, evidence.unattested or "it is of a rehearsal")
+        actual = "the evidence has no attestation"
+        return Finding("fail", actual, required, evidence.unattested or "it is of a rehearsal")
     made_by = {name: evidence.attested.get(name, "") for name in (*WORKFLOW, "runner", "trigger")}
-    found = "made by {repository}/{workflow}@{ref}".format(**made_by)
+    actual = "made by {repository}/{workflow}@{ref}".format(**made_by)
     other = [name for name in WORKFLOW if made_by[name] != trusted[name]]
     other += [
         f"{name} `{made_by[name]}`"
@@ -77,7 +77,7 @@ def attestation(case: Case, gate: Gate) -> Finding:
         if made_by[name] not in gate.names(f"{name}s")
     ]
     why = f"other {', '.join(other)}" if other else ""
-    return Finding("fail" if other else "pass", found, required, why)
+    return Finding("fail" if other else "pass", actual, required, why)
 
 
 def order(case: Case, gate: Gate) -> Finding:
@@ -93,10 +93,10 @@ def order(case: Case, gate: Gate) -> Finding:
         return Finding("pass", "it is the first", required)
     if before[0] in case.request.served_in:
         return Finding("pass", f"{before[0]} has served it", required)
-    found = f"{before[0]} has not served this model by this serving code"
+    actual = f"{before[0]} has not served this model by this serving code"
     if case.request.step == "propose":
-        return Finding("pending", found, required)
-    return Finding("fail", found, required, f"propose and apply it to {before[0]} first")
+        return Finding("pending", actual, required)
+    return Finding("fail", actual, required, f"propose and apply it to {before[0]} first")
 
 
 def freshness(case: Case, gate: Gate) -> Finding:
@@ -110,8 +110,8 @@ def freshness(case: Case, gate: Gate) -> Finding:
     days = age / timedelta(days=1)
     if age < -CLOCK_SKEW:
         return Finding("fail", f"{-days:.1f} days ahead", required, "evidence from the future")
-    found = f"the evidence is {max(days, 0):.1f} days old"
-    return Finding("pass" if days <= limit else "fail", found, required, measured=True)
+    actual = f"the evidence is {max(days, 0):.1f} days old"
+    return Finding("pass" if days <= limit else "fail", actual, required, measured=True)
 
 
 def completeness(case: Case, gate: Gate) -> Finding:
@@ -163,7 +163,7 @@ def recomputed(case: Case, gate: Gate) -> Finding:
         return Finding("fail", "; ".join(differences[:LISTED_DIFFERENCES]), required, more)
     own = listed(list(case.evaluation.own_metrics))
     reason = f"of {own} the value of each unit is the project's own word" if own else ""
-    folds = [f"{split} ({of:g} folds)" for split, of in case.evaluation.out_of_fold.items() if of]
+    folds = [f"{split} ({n:g} folds)" for split, n in case.evaluation.out_of_fold.items() if n]
     if folds:
         reason += "; " * bool(reason) + (
             f"{', '.join(folds)} is out of fold: it estimates how this code and these settings do, "
@@ -226,8 +226,8 @@ def _committed(case: Case, gate: Gate, absent: Sequence[str]) -> Finding:
         return Finding("fail", "missing: " + ", ".join(absent), required)
     commit = _short(sources.commit)
     changed = [
-        f"{what} by commit {_short(of)} with uncommitted changes"
-        for what, of, dirty in (
+        f"{what} by commit {_short(commit_id)} with uncommitted changes"
+        for what, commit_id, dirty in (
             ("trained", sources.commit, sources.dirty),
             ("evaluated", sources.evaluation_commit, sources.evaluation_dirty),
         )
@@ -252,14 +252,14 @@ def model_format(case: Case, gate: Gate) -> Finding:
     other = {file: kind for file, kind in files.items() if kind not in listed_formats}
     if not other:
         return Finding("pass", ", ".join(sorted(set(files.values()))), required)
-    found = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in other.items())
+    actual = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in other.items())
     unlisted = sorted({kind for kind in other.values() if kind in FORMATS})
     reasons = []
     if unlisted:
         reasons.append(f"`format.allowed` of gates.yml has no {', no '.join(unlisted)}")
     if len(unlisted) == len({*other.values()}):
         if case.request.served_before or case.is_champion:
-            return Finding("pass", found, required, f"{reasons[0]}: it served here before")
+            return Finding("pass", actual, required, f"{reasons[0]}: it served here before")
     elif any(kind.partition(": ")[0] not in FORMATS for kind in other.values()):
         reasons.append("a format that is unknown; loading it may run code, as a pickle does")
     if any(is_faulty(kind) for kind in other.values()):
@@ -269,7 +269,7 @@ def model_format(case: Case, gate: Gate) -> Finding:
             "of ONNX, only models whose operators are the standard's and whose tensors are in the "
             "file itself"
         )
-    return Finding("fail", found, required, "; ".join(reasons), measured=True, items=tuple(other))
+    return Finding("fail", actual, required, "; ".join(reasons), measured=True, items=tuple(other))
 
 
 def supply_chain(case: Case, gate: Gate) -> Finding:
@@ -279,9 +279,9 @@ def supply_chain(case: Case, gate: Gate) -> Finding:
     """
     chain, limit = case.evidence.supply_chain, gate.number("max_advisory_age_days")
     required = f"locked packages, allowed licences, no advisory as of {limit:g} days ago or later"
-    found = f"{len(chain.packages)} packages"
+    actual = f"{len(chain.packages)} packages"
     if problem := _incomplete(chain):
-        return Finding("fail", found, required, problem)
+        return Finding("fail", actual, required, problem)
     licences, reviewed = gate.names("licences"), gate.names("reviewed")
     items = [
         f"{name} is {package.licence}"
@@ -293,11 +293,11 @@ def supply_chain(case: Case, gate: Gate) -> Finding:
     # One advisory may be about two packages: a waiver names its id.
     items += dict.fromkeys(advisory.partition(":")[0] for advisory in chain.advisories or ())
     if unchecked and case.request.environment not in gate.names("unchecked_allowed_in"):
-        return Finding("fail", found, required, "; ".join([unchecked, *refused[:LISTED]]))
+        return Finding("fail", actual, required, "; ".join([unchecked, *refused[:LISTED]]))
     if refused:
         reason = listed(refused, "; ")
-        return Finding("fail", found, required, reason, measured=True, items=tuple(items))
-    return Finding("pass", found, required, unchecked)
+        return Finding("fail", actual, required, reason, measured=True, items=tuple(items))
+    return Finding("pass", actual, required, unchecked)
 
 
 def _incomplete(chain: SupplyChain) -> str:
