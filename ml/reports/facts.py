@@ -229,8 +229,7 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         is_same = evaluation.predictions == registered.predictions
         if release is None or is_same or not registered.metrics:
             return Quality(f"evaluation.json of {part.name}", evaluation, part.outputs[EVALUATION])
-        actual = f"{part.name} evaluated another model. This page shows {release.name}."
-        notes.append(actual)
+        notes.append(f"{part.name} evaluated another model. This page shows {release.name}.")
     if release is None:
         return None
     if release.evidence.disagreements:

@@ -94,9 +94,8 @@ def features(
         same_place = len(history) - spec.season + place
         naive_day = np.where(same_place < 0, np.nan, before[np.maximum(same_place, 0)])
         columns += [then, before[-WINDOWS[1] * spec.season :].mean(), naive_day]
-    return np.stack([np.broadcast_to(column, steps) for column in columns], axis=1).astype(
-        float
-    ), level
+    stacked = np.stack([np.broadcast_to(column, steps) for column in columns], axis=1)
+    return stacked.astype(float), level
 
 
 def relevant(history: Floats, season: int) -> int:
