@@ -119,7 +119,7 @@ class TestAzure(BackendContract):
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"distribution": Distribution("ray", 1, HERE)}, "unsupported-distribution"),
+        ({"distribution": Distribution("horovod", 1, HERE)}, "unsupported-distribution"),
         (
             {"inputs": {"d": InputPlan("d", "uri_folder", HERE, source="azureml://datastores/x")}},
             "data-not-local",

@@ -24,7 +24,7 @@ from ml.backends.runs import Run
 from ml.core.errors import Place
 from ml.specs.plan.plans import CommandPlan, Distribution
 from tests.backends.conftest import LOG, Plans, Sweeps
-from tests.backends.pipelines import RunPipeline, repository, run_pipeline, statuses
+from tests.backends.pipelines import RunPipeline, planned, repository, run_pipeline, statuses
 from tests.backends.test_interruption import STUBBORN, ml_run, trial_logs, wait_for
 
 __all__ = ["ml_run", "repository", "run_pipeline"]
@@ -264,9 +264,20 @@ def test_the_nodes_of_a_ray_cluster(command: Plans, tmp_path: Path) -> None:
     assert first.environment["RAY_NODES_CLIENT_PORT"] not in first.environment["RAY_ADDRESS"]
 
 
+def test_fields_of_ray_that_do_nothing_here(repository: Path) -> None:
+    """Each is said with its line."""
+    settings = "type: ray, port: 6379, include_dashboard: true, head_node_additional_args: -v"
+    plan = planned(repository, f"jobs: {{a: {{@, command: x, distribution: {{{settings}}}}}}}\n")
+    said = "\n".join(LocalBackend().differences(plan))
+    for name in ("port", "include_dashboard", "head_node_additional_args"):
+        assert f"`distribution.{name}` (pipeline.yml:" in said
+    assert "distribution.type" not in said
+
+
 # A Python that plays Ray: it writes down how it was called; the second node does not start.
 RAY_START = """#!/bin/bash
 echo "$*" >>"{calls}"
+mkdir -p ~/.ray && touch ~/.ray/auth_token
 [ "$(wc -l <"{calls}")" -le {good} ]
 """
 
@@ -285,20 +296,23 @@ def test_the_command_runs_once_the_nodes_are_there(
     python.write_text(RAY_START.format(calls=calls, good=good))
     python.chmod(0o755)
     which = shutil.which
+    monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(
         distribution.shutil,
         "which",
         lambda name, path=None: str(python) if name == "python" else which(name, path=path),
     )
-    run = LocalBackend().run(distributed(command("print('there')"), "ray", 2, 1))
+    script = "import pathlib; print((pathlib.Path.home() / '.ray' / 'auth_token').exists())"
+    run = LocalBackend().run(distributed(command(script), "ray", 2, 1))
     assert run.status == status
     head, worker = calls.read_text().splitlines()
     assert "start" in head and "--head" in head and "--head" not in worker
     port = head.split("--port ")[1].split()[0]
     assert worker.endswith(f"--address 127.0.0.1:{port}")
-    ran = "there" in files.log(run.folder).read_text()
+    ran = "True" in files.log(run.folder).read_text()
     assert ran is (status == "Completed")
     assert not Path(head.split("--temp-dir ")[1]).exists()
+    assert not (home / ".ray").exists()
 
 
 RAY = """
@@ -308,17 +322,21 @@ while sum(node["Alive"] for node in ray.nodes()) < 2:
     time.sleep(0.1)
 double = ray.remote(lambda number: 2 * number)
 print(ray.get([double.remote(number) for number in range(4)]), flush=True)
+ray.shutdown()
+ray.init("local", num_cpus=1, include_dashboard=False)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not distribution.has_ray(), reason="ray is not installed: uv pip install ray")
-def test_tasks_run_on_ray(home: Path, command: Plans) -> None:
-    """A head and a worker; none of their processes is left."""
+def test_tasks_run_on_ray(home: Path, command: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head and a worker; none of their processes is left, and no token of a local cluster."""
+    monkeypatch.setenv("HOME", str(home))
     run = LocalBackend().run(distributed(command(RAY), "ray", 2, 1))
     assert run.status == "Completed", run.error
     assert "[0, 2, 4, 6]" in files.log(run.folder).read_text()
     assert processes_of(run.id) == []
+    assert not (home / ".ray").exists()
 
 
 def test_ports_are_not_shared() -> None:

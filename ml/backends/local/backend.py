@@ -55,6 +55,8 @@ from ml.specs.plan.plans import (
 MEANINGLESS = frozenset(
     {"identity", "services", "queue_settings", "parent_job_name", "notification_setting"}
     | {f"resources.{key}" for key in ("instance_type", "shm_size", "docker_args", "properties")}
+    | {f"distribution.{key}" for key in ("port", "address", "include_dashboard", "dashboard_port")}
+    | {f"distribution.{node}_node_additional_args" for node in ("head", "worker")}
 )
 
 

@@ -123,10 +123,13 @@ for ((tries = 0; tries < 600; tries++)); do
 done
 """
 # Ray's sockets are in the folder `scratch`: their paths have at most 107 characters, and those of
-# jobs are long. The object store would take a third of the memory for each node.
+# jobs are long. It is the home of Ray and of the command, which share `~/.ray/auth_token`: Ray
+# writes one there, and takes up one of the person's. The object store would take a third of the
+# memory for each node.
 _RAY = """\
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/ray-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
+export HOME=$scratch
 node() {
     "$RAY_NODES_PYTHON" -m ray.scripts.scripts start --disable-usage-stats \\
         --num-cpus "$RAY_NODES_CPUS" --object-store-memory 200000000 "$@" || exit 1

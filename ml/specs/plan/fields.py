@@ -19,7 +19,7 @@ from ml.specs.plan.plans import (
 
 # "max_total_trials … between 1 and 1000. Default value is 1000" (reference-yaml-job-sweep).
 _TRIALS = 1000
-_PARTS = frozenset({"resources", "limits", "training", "featurization"})
+_PARTS = frozenset({"resources", "limits", "distribution", "training", "featurization"})
 
 
 def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
