@@ -73,7 +73,7 @@ quick: $(TESTED) ## the quick tests alone
 CHOICES := attacks checkpoint elastic
 .PHONY: torture
 torture: $(TESTED) ## every round of the randomised tests (an hour); ARGS=attacks, ARGS="checkpoint --quick": those alone
-	@$(PYTEST) $(if $(filter attacks,$(ARGS)),-m attack,-m torture --torture --hypothesis-profile deep) $(if $(filter checkpoint,$(ARGS)),tests/toolkit/torch/test_kills.py) $(if $(filter elastic,$(ARGS)),tests/toolkit/torch/test_elastic.py) $(filter-out $(CHOICES),$(ARGS))
+	@$(PYTEST) $(if $(filter attacks,$(ARGS)),-m attack,-m torture --torture --hypothesis-profile deep) $(if $(filter checkpoint,$(ARGS)),tests/toolkit/torch/test_kills.py) $(if $(filter elastic,$(ARGS)),-n 4 tests/toolkit/torch/test_elastic.py) $(filter-out $(CHOICES),$(ARGS))
 
 .PHONY: schema
 schema: setup ## write the JSON Schema that editors check release.yml by

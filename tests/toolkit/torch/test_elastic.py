@@ -168,6 +168,21 @@ def test_the_world_shrinks_and_grows(
     assert account.repeated <= elastic.EVERY * elastic.BATCH
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_rendezvous_is_lost(
+    tmp_path: Path, whole: tuple[Path, elastic.Account], rehearse: Callable[..., Agents]
+) -> None:
+    """The other agent ends within a minute, with an error that names the rendezvous."""
+    data, _ = whole
+    agents = rehearse(tmp_path / "training", data, 0.4)
+    ranks.wait_for(lambda: 2 in agents.steps)
+    agents.kill(0)
+    assert agents.running[1].wait(60) == 1, agents.text()
+    assert agents.workers(1) == []
+    assert "RendezvousConnectionError" in agents.text()
+
+
 # What happens to a node → how, and whether its agent is gone.
 HARMS: dict[str, Callable[[Agents, int], bool]] = {}
 
