@@ -24,7 +24,7 @@ pytest.importorskip("torch")
 import torch
 from safetensors.torch import load_file, save_file
 
-from ml.projects.filings_nlp import export, pretrain, train
+from ml.projects.filings_nlp import evaluate, export, pretrain, train
 from ml.projects.filings_nlp.corpus import TRAIN, VALIDATION, read
 from ml.projects.filings_nlp.model import HierarchicalAttention
 from ml.projects.filings_nlp.served import GRAPH, OUTPUTS, Classifier
@@ -69,7 +69,7 @@ def command(data: Path, base: Path, folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_killed_adaptation_ends_with_the_weights_of_one_never_killed(
-    data: Path, base: Path, tmp_path: Path, fresh_store: Path
+    data: Path, base: Path, tmp_path: Path, fresh_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL after the first epoch; the base stays, the adapters are in the folder for peft, the
     merged model is what is served, and the evidence's figures are those of the files.
@@ -124,6 +124,14 @@ def test_a_killed_adaptation_ends_with_the_weights_of_one_never_killed(
     batches = [stack(classifier.encode(part.documents[:of]))._asdict() for of in (1, 20)]
     graph = export._Graph(model).eval()
     assert difference(graph, Graph(models[0] / GRAPH), batches, OUTPUTS) < 1e-5
+
+    # Its evaluation adapts the base in the folder with other seeds.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", environment["whole"]["MLFLOW_TRACKING_URI"])
+    places = {"--data": data, "--model": models[0], "--evaluation": tmp_path / "evaluation"}
+    evaluate.main([str(of) for pair in places.items() for of in pair])
+    evaluation = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
+    assert evaluation["model"]["digest"] == unseal(models[0])[1]
+    assert len(evaluation["stability"]["log_loss"]["values"]) == len(evaluate.REFITS)
 
 
 @pytest.mark.slow
