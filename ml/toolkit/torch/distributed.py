@@ -62,7 +62,8 @@ class World:
         each of `groups`, inner modules first, then of the rest. Without them these are the members
         of every nn.ModuleList, as the layers of a transformer, and each child with parameters. A
         module that shares a parameter with others (tied embeddings) belongs to the rest. Both take
-        `options` of DistributedDataParallel or fully_shard. Make the optimiser after this.
+        `options` of DistributedDataParallel or fully_shard. Compile the model before this
+        (`torch.compile` around DDP all-reduces several times a step), make the optimiser after it.
         """
         model = model.to(self.device)
         if strategy == "fsdp":

@@ -32,7 +32,8 @@ def export(
     examples: the inputs by their names, in the order of `forward`; the first one is traced.
     axes: of inputs and outputs, the dimensions that vary.
 
-    Ends the program where the difference is more than TOLERANCE.
+    Ends the program where the difference is more than TOLERANCE, or where ONNX Runtime rejects an
+    example: give one of another size for each dimension that varies.
     """
     with warnings.catch_warnings():
         # The newer exporter needs onnxscript; this one is there as long as torch's pin is.
@@ -60,12 +61,24 @@ def export(
 def difference(
     network: nn.Module, served: Graph, examples: Sequence[Inputs], outputs: Sequence[str]
 ) -> float:
-    """The largest difference of any output on the examples; NaN where one is NaN."""
+    """The largest difference of any output on the examples; NaN where one is NaN.
+
+    Ends the program where ONNX Runtime rejects an example.
+    """
     largest = 0.0
     for batch in examples:
         with torch.no_grad():
             expected = network(*map(torch.from_numpy, batch.values()))
-        answered = served.run(batch)
+        try:
+            answered = served.run(batch)
+        except RuntimeError as error:
+            shapes = {name: values.shape for name, values in batch.items()}
+            raise SystemExit(
+                f"error[onnx-differs]: ONNX Runtime rejects inputs of shapes {shapes}: {error}\n"
+                "  expected: a graph for all sizes of the dimensions that vary\n"
+                "  hint: nn.MultiheadAttention and nn.TransformerEncoder are exported for one "
+                "length: write attention as products of matrices, with sizes read from its inputs"
+            ) from None
         tensors = expected if isinstance(expected, tuple) else (expected,)
         for name, tensor in zip(outputs, tensors, strict=True):
             distance: NDArray[np.float64] = np.abs(answered[name] - tensor.numpy())

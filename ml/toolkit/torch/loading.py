@@ -344,12 +344,18 @@ class Batches:
         if self._classes is not None:
             chances = 1 / np.bincount(self._classes)[self._classes]
             return generator.choice(count, count, p=chances / chances.sum())
-        order = np.arange(count, dtype=np.int64)
         if self._block == 0:
-            return order
+            return np.arange(count, dtype=np.int64)
         starts = generator.permutation(-(-count // self._block)) * self._block
-        order = (starts[:, None] + np.arange(self._block)).ravel()
-        order = order[order < count]
+        within, last = np.arange(self._block), int(starts.argmax())
+        # Written in place: of hundreds of millions of rows there is one copy. The last block has
+        # what is left.
+        order = np.empty(count, dtype=np.int64)
+        begin = last * self._block
+        end = begin + count - int(starts[last])
+        np.add.outer(starts[:last], within, out=order[:begin].reshape(-1, self._block))
+        order[begin:end] = np.arange(starts[last], count)
+        np.add.outer(starts[last + 1 :], within, out=order[end:].reshape(-1, self._block))
         for at in range(0, count, self._block * self._blocks):
             generator.shuffle(order[at : at + self._block * self._blocks])
         return order

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from torch import Tensor, nn
 
 from ml.serving.scoring.onnx import Graph
@@ -44,3 +45,13 @@ def test_a_graph_that_answers_otherwise_is_refused(tmp_path: Path, drift: float)
     """NaN included."""
     with pytest.raises(SystemExit, match=r"error\[onnx-differs\]"):
         export(Sums(drift), tmp_path / "model.onnx", EXAMPLES, ["sums"], AXES)
+
+
+def test_a_graph_of_one_length_is_refused(tmp_path: Path) -> None:
+    """The exporter writes the length of the traced example into torch's own attention."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    examples = [{"rows": torch.ones(2, length, 8).numpy()} for length in (12, 5)]
+    axes = {"rows": {0: "row", 1: "length"}, "sums": {0: "row", 1: "length"}}
+    with pytest.raises(SystemExit, match=r"error\[onnx-differs\].*\(2, 5, 8\)"):
+        export(encoder, tmp_path / "model.onnx", examples, ["sums"], axes)
