@@ -23,7 +23,7 @@ from benchmarks.canary import interval
 from ml.core.errors import Place
 from ml.specs.plan.plans import CommandPlan, Condition, Dimension, Environment, Hints, SweepPlan
 from ml.sweeps.samplers import sampler_for
-from ml.toolkit.torch.search import Mixture, choice_logits, chosen, shared_weights, step_choices
+from ml.toolkit.torch.search import Mixture, choice_logits, shared_weights, step_choices
 
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda z: z,
@@ -196,8 +196,7 @@ def shared(task: Task, seed: int) -> Architecture:
         if left < total * 4 / 5:
             step_choices(choices, loss(TRAIN, VALIDATION))
             left -= one_pass
-    names = chosen(model)
-    return tuple(names[f"inputs.{n}"] for n in range(int(names["count"])))
+    return tuple(mixture.chosen for mixture in model.inputs[: int(model.count.chosen)])
 
 
 def main(quick: bool) -> float:

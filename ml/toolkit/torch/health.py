@@ -40,7 +40,9 @@ FLOAT32_TFLOPS = {"T4": 8.1, "V100": 15.7, "A100": 19.5, "H100": 67.0, "H200": 6
 # A sound card reaches 80 to 95 % of its sheet in a large product; half of it is a broken or
 # throttled one. Between alike machines a third less than the median is not noise.
 OF_SHEET, OF_MEDIAN = 0.5, 0.67
+FREE_GIGABYTES = 1.0  # of the disk with the checkpoints
 EXPLOSION = 10.0
+RETURNS = 3  # of a training to an earlier checkpoint
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Diverged(TrainingError):
     """The training does not learn any more."""
 
 
-def check_machines(world: World, folder: Path, *, free_gigabytes: float = 1.0) -> list[Reading]:
+def check_machines(world: World, folder: Path) -> list[Reading]:
     """Look at the device, its memory and ECC errors, the speed of a matrix product, an all-reduce
     and the disk under `folder`, which is made; takes a second or two. Every process calls it.
 
@@ -104,7 +106,7 @@ def check_machines(world: World, folder: Path, *, free_gigabytes: float = 1.0) -
     median = statistics.median(world.gather(speed))
     read("matrix product relative to the median", speed / median, "", OF_MEDIAN)
     read("all-reduce", _all_reduce(world), "GB/s", 0.0)
-    read("free disk", _free_gigabytes(folder), "GB", free_gigabytes)
+    read("free disk", _free_gigabytes(folder), "GB", FREE_GIGABYTES)
     everywhere = [reading for part in world.gather(mine) for reading in part]
     if bad := [reading for reading in everywhere if not reading.ok]:
         lines = "\n  ".join(reading.text() for reading in bad)
@@ -364,21 +366,15 @@ class Guard:
     their mean distance from it), take everything back to the newest checkpoint
     from before the first of them (where that has led to nothing else, to one before it), except the
     position in the data, so that the same rows do not do it again. Later checkpoints are set aside.
-    After `returns` such ways back, or where there is no checkpoint, it raises Diverged, in every
+    After RETURNS such ways back, or where there is no checkpoint, it raises Diverged, in every
     process.
     """
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        *,
-        patience: int = 10,
-        returns: int = 3,
-    ) -> None:
+    def __init__(self, checkpoints: Checkpoints, *, patience: int = 10) -> None:
         self._checkpoints, self._patience = checkpoints, patience
         self._losses: deque[float] = deque(maxlen=100)
         self._bad: list[tuple[int, Update]] = []
-        self._left = returns
+        self._left = RETURNS
         # The step that was gone back to, until `patience` good steps have followed it.
         self._returned: int | None = None
         self._good = 0

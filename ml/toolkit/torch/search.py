@@ -3,13 +3,12 @@
 After Liu et al., DARTS: Differentiable Architecture Search (ICLR 2019), its first-order variant. A
 `Mixture` stands where a model has a choice. Training batches update the weights, validation batches
 the logits of the choices (`step_choices`). Afterwards a model of the `chosen` ones is trained from
-the start. A mixture computes all its choices: a step costs as much as one of
-each of them.
+the start. A mixture computes all its choices: a step costs as much as one of each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -43,14 +42,9 @@ class Mixture(nn.Module):  # type: ignore[misc]
         return names[int(self.logits.argmax())]
 
 
-def chosen(model: nn.Module) -> dict[str, str]:
-    """The name of the best choice of every mixture, by the name of the mixture in the model."""
-    return {name: mixture.chosen for name, mixture in _mixtures(model)}
-
-
 def choice_logits(model: nn.Module) -> list[nn.Parameter]:
     """The parameters of an optimiser of the choices."""
-    return [mixture.logits for _, mixture in _mixtures(model)]
+    return [module.logits for module in model.modules() if isinstance(module, Mixture)]
 
 
 def shared_weights(model: nn.Module) -> list[nn.Parameter]:
@@ -79,9 +73,3 @@ def step_choices(optimiser: torch.optim.Optimizer, loss: Tensor) -> bool:
         optimiser.step()
     optimiser.zero_grad(set_to_none=True)
     return taken
-
-
-def _mixtures(model: nn.Module) -> Iterator[tuple[str, Mixture]]:
-    for name, module in model.named_modules():
-        if isinstance(module, Mixture):
-            yield name, module

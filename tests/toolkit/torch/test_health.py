@@ -48,8 +48,9 @@ def test_a_slow_machine_and_a_full_disk_are_named(tmp_path: Path) -> None:
 def with_a_slow_rank(folder: Path) -> None:
     speed = lambda world: 1.0 if world.rank == 1 else 2.0  # noqa: E731
     pytest.MonkeyPatch().setattr(health, "_product_tflops", speed)
+    pytest.MonkeyPatch().setattr(health, "FREE_GIGABYTES", 1e6)
     with distributed() as world:
-        check_machines(world, folder, free_gigabytes=1e6)
+        check_machines(world, folder)
 
 
 def test_a_wrong_product_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,12 +236,15 @@ def with_nan(folder: Path) -> None:
             assert torch.equal(bare.weight, weights)
 
 
-def test_an_explosion_goes_back_and_in_the_end_is_an_error(tmp_path: Path) -> None:
+def test_an_explosion_goes_back_and_in_the_end_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A loss ten times the usual one; checkpoints from within it are set aside."""
+    monkeypatch.setattr(health, "RETURNS", 1)
     with distributed() as world:
         model = nn.Linear(1, 1)
         with Checkpoints(tmp_path, world, {"model": model}, events=None) as kept:
-            guard = Guard(kept, patience=2, returns=1)
+            guard = Guard(kept, patience=2)
             usual, huge = (Update(loss, 1.0, 1.0, True) for loss in (1.0, 50.0))
             kept.save(3)
             assert not any(guard.check(step, usual) for step in range(1, 5))
