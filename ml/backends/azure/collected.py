@@ -23,11 +23,17 @@ _HOUR = "%Y/%m/%d/%H"
 
 
 def collected(
-    workspace: Workspace, endpoint: str, since: float | None = None
+    workspace: Workspace,
+    endpoint: str,
+    since: float | None = None,
+    *,
+    serving: Mapping[str, str],
 ) -> Iterator[Mapping[str, Any]]:
     """See `Endpoints.collected`; the requests of releases themselves are left out.
 
-    An answer names the model that gave it (`model_digest`): deployments are used again.
+    An answer names the model that gave it (`model_digest`): deployments are used again. An error
+    has none: it is of the model that answered before it, and where none did, of the one that the
+    deployment has now (`serving`, digests by deployment).
     """
     first = datetime.fromtimestamp(since, UTC).strftime(_HOUR) if since else ""
     files: dict[str, set[str]] = defaultdict(set)
@@ -40,12 +46,17 @@ def collected(
                 files[deployment].add(file)
         for deployment in sorted(files):
             folder = f"{_FOLDER}/{endpoint}/{deployment}"
-            yield from _pairs(workspace.blobs, folder, sorted(files[deployment]))
+            names = sorted(files[deployment])
+            yield from _pairs(workspace.blobs, folder, names, serving.get(deployment))
 
 
-def _pairs(container: Any, folder: str, files: list[str]) -> Iterator[Mapping[str, Any]]:
+def _pairs(
+    container: Any, folder: str, files: list[str], serving: str | None
+) -> Iterator[Mapping[str, Any]]:
     """The requests of a deployment, each with its answer: they have an id in common."""
     unanswered: dict[str, Mapping[str, Any]] = {}
+    digest: str | None = None
+    unknown: list[Mapping[str, Any]] = []  # answered before any answer had a digest
     for file in files:
         for event in _events(container, f"{folder}/{_REQUEST}/{file}"):
             if not {"correlationid", "data", "time"} <= event.keys():
@@ -53,11 +64,19 @@ def _pairs(container: Any, folder: str, files: list[str]) -> Iterator[Mapping[st
             elif not str(event.get("xrequestid", "")).startswith(MARK):
                 unanswered[str(event["correlationid"])] = event
         for event in _events(container, f"{folder}/{_RESPONSE}/{file}"):
+            # Answers to a release's own requests count here: they show a new version first.
+            answer = event.get("data")
+            named = answer.get("model_digest") if isinstance(answer, dict) else None
+            digest = str(named) if named else digest
             request = unanswered.pop(str(event.get("correlationid")), None)
-            if request is not None:
-                yield _record(request, event)
+            if request is not None and digest is None:
+                unknown.append(_record(request, event, None))
+            elif request is not None:
+                yield _record(request, event, digest)
+    for record in unknown:
+        yield {**record, "digest": serving if digest is None else None} if record else record
     for request in unanswered.values():
-        yield _record(request, {})
+        yield _record(request, {}, None)
 
 
 def _events(container: Any, name: str) -> Iterator[Mapping[str, Any]]:
@@ -83,9 +102,10 @@ def _event(text: bytes) -> Mapping[str, Any]:
     return event if isinstance(event, dict) else {}
 
 
-def _record(request: Mapping[str, Any], response: Mapping[str, Any]) -> Mapping[str, Any]:
+def _record(
+    request: Mapping[str, Any], response: Mapping[str, Any], digest: str | None
+) -> Mapping[str, Any]:
     """The pair as the router of this machine records one."""
-    answer = response.get("data")
     try:
         at = datetime.fromisoformat(str(request["time"])).timestamp()
     except ValueError:
@@ -94,7 +114,7 @@ def _record(request: Mapping[str, Any], response: Mapping[str, Any]) -> Mapping[
         "at": at,
         "id": request.get("xrequestid") or request["correlationid"],
         "request": request["data"],
-        "answer": answer,
+        "answer": response.get("data"),
         "status": int(response.get("statuscode", 200)),
-        "digest": answer.get("model_digest") if isinstance(answer, dict) else None,
+        "digest": digest,
     }

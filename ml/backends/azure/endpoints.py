@@ -305,7 +305,10 @@ class AzureEndpoints:
         return answer
 
     def collected(self, endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
-        return collected(self._workspace, endpoint, since)
+        live = self.live(endpoint, as_released=False)
+        states = [state for state in (live, live and live.canary) if state]
+        serving = {state.server.slot.name: state.launch.digest for state in states}
+        return collected(self._workspace, endpoint, since, serving=serving)
 
     def nothing_served(self, endpoint: str) -> Refused:
         found = f"nothing serves on `{endpoint}` in the workspace {self._workspace.name}"
