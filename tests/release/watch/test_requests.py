@@ -37,6 +37,20 @@ def test_what_a_router_left_is_read(own_home: Path) -> None:
     assert found.rows[0].value("q") == "a" and found.rows[0].value("none/0") is None
 
 
+def test_failures_now_are_not_hidden_by_a_day_of_answers() -> None:
+    """100 newest requests are judged on their own, whatever the order of the log; past ones that
+    failed are no fault of now.
+    """
+    good = [line(n) for n in range(10_000)]
+    bad = [line(20_000 + n, status=500) for n in range(400)]
+    for lines in ([*good, *bad], [*bad, *good]):
+        found = requests.read_collected(lines, "d")
+        assert found.failing == "100 of 100 newest requests failed with a status of 500 or more"
+    assert requests.read_collected([*good, *bad[:9]], "d").failing == ""
+    healed = [line(30_000 + n) for n in range(200)]
+    assert requests.read_collected([*good, *bad, *healed], "d").failing == ""
+
+
 def test_an_empty_log_has_no_rows(own_home: Path) -> None:
     """Neither has one that is not there."""
     assert requests.read_collected(endpoint.collected("tiny"), "d").rows == []
