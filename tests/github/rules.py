@@ -25,7 +25,11 @@ UNTRUSTED = {"pull_request"}
 # What a job of ours may write to, by workflow; all others read.
 WRITES = {
     "comment": {"comment": {"pull-requests"}},
-    "train": {"train": {"id-token"}, "comment": {"pull-requests"}},
+    "train": {
+        "request": {"pull-requests"},
+        "train": {"id-token"},
+        "comment": {"pull-requests"},
+    },
     "merge": {
         "candidate": {"id-token"},
         "continuation": {"actions"},

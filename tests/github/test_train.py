@@ -164,7 +164,11 @@ def test_nothing_is_trained(words: str, login: str, team: Repository) -> None:
     team.pull_request(CHANGE)
     jobs = team.comment(words.format(sha=head(team), short=head(team)[:12]), login)
     assert results(jobs)[1:] == ["skipped", "skipped"]
-    assert team.signed_in == [] and team.state.changes == []
+    # A writer gets a reply, which has none of the comment's words.
+    replies = [f"Nothing is trained. Read the last commit, then comment `/train {head(team)}`."]
+    is_answered = login == WRITER and words != "/trainer {sha}"
+    assert team.state.bodies(PULL) == (replies if is_answered else [])
+    assert team.signed_in == [] and len(team.state.changes) == is_answered
     assert "make train" not in team.commands()
     assert not [*team.folder.rglob("pwned")]
 
@@ -172,23 +176,29 @@ def test_nothing_is_trained(words: str, login: str, team: Repository) -> None:
 def test_a_stranger_does_not_turn_a_run_red(team: Repository) -> None:
     team.pull_request(CHANGE)
     assert team.comment(f"/train {head(team)}", STRANGER)["request"].result == "success"
-    assert team.comment("/train", WRITER)["request"].result == "failure"
+    assert team.comment("/train", STRANGER)["request"].result == "success"
+    assert team.state.bodies(PULL) == []
+    for words in ("/train", "/train @everybody [win](https://evil.example)"):
+        assert team.comment(words, WRITER)["request"].result == "failure"
+    reply = f"Nothing is trained. Read the last commit, then comment `/train {head(team)}`."
+    assert team.state.bodies(PULL) == [reply] * 2
 
 
 def test_a_writer_is_told_that_another_commit_is_asked_for(team: Repository) -> None:
     """A run that succeeds and trains nothing would look like one that was not needed."""
     team.pull_request(CHANGE)
-    team.state.tokens["reader"] = {"contents": "read", "pull-requests": "read"}
-    github, sha = GitHub(team.state.repository, "reader", team.state.api), head(team)
+    team.state.tokens["job"] = {"contents": "read", "pull-requests": "write"}
+    github, sha = GitHub(team.state.repository, "job", team.state.api), head(team)
 
     def asked(words: str, login: str = WRITER) -> tuple[int, str] | None:
         comment = {"body": words, "user": {"login": login}}
         return ask(github, {"comment": comment, "issue": {"number": PULL, "pull_request": {}}})
 
     for words in (f"/train {sha[:7]}", f"/train {sha} please"):
-        with pytest.raises(Refused, match="not the last commit"):
+        with pytest.raises(Refused, match="not name the last commit"):
             asked(words)
         assert asked(words, STRANGER) is None
+    assert len(team.state.bodies(PULL)) == 2
     with pytest.raises(Refused, match=f"/train {sha}, once you have read"):
         asked("/train")
     assert asked("/trainer") is asked("/training is slow") is None

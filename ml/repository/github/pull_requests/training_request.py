@@ -39,7 +39,7 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
     """The pull request and the commit that a comment asks to train.
 
     None for any other comment, and for one of somebody who may not write to the repository. Raises
-    Refused where the commit is not the one to train.
+    Refused where the commit is not the one to train; a reply then names the command to type.
     """
     comment, number = event["comment"], int(event["issue"]["number"])
     lines = str(comment.get("body") or "").strip().splitlines() or [""]
@@ -55,16 +55,16 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
     if pull["state"] != "open":
         raise _refused(f"pull request {number} is {pull['state']}", "an open one")
     is_ours = (head.get("repo") or {}).get("full_name") == github.repository
-    named = match[1] or match[2]
-    if named is None:
-        hint = f"/train {head['sha']}, once you have read that commit"
-        raise _refused("`/train` names no commit", "the commit that you read", hint)
-    is_short = is_ours and _SHORT.fullmatch(named) and str(head["sha"]).startswith(named)
-    if named != head["sha"] and not is_short:
-        asked = printable(named[:60])
-        found = f"`{asked}` is not the last commit of pull request {number}"
-        raise _refused(found, f"{head['sha']}", "read the newer commits, then name the last")
-    return number, str(head["sha"])
+    named, last = match[1] or match[2] or "", str(head["sha"])
+    is_short = is_ours and _SHORT.fullmatch(named) and last.startswith(named)
+    if named == last or is_short:
+        return number, last
+    # Words of the comment would be shown as the workflow's own.
+    reply = f"Nothing is trained. Read the last commit, then comment `/train {last}`."
+    github.send("POST", f"issues/{number}/comments", {"body": reply})
+    asked = printable(lines[0].strip()[:60])
+    found = f"`{asked}` does not name the last commit of pull request {number}"
+    raise _refused(found, last, f"/train {last}, once you have read that commit")
 
 
 def _refused(found: str, expected: str, hint: str = "") -> Refused:
