@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +13,12 @@ from azure.core.exceptions import HttpResponseError
 from ml.backends.azure import backend as module
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.endpoints import AzureEndpoints
-from ml.backends.azure.jobs import metrics_of
+from ml.backends.azure.jobs import metrics_of, parameters_of, tags_of
 from ml.backends.azure.model_registry import AzureRegistry
+from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.traffic import AzureRouter
 from ml.backends.azure.workspace import Workspace
+from ml.backends.deployments import Server
 from ml.core.errors import Refused
 
 COLUMNS = ("Ingested", "DeploymentName", "ResponseCode", "ModelStatusCode", "TotalDurationMs")
@@ -30,7 +34,7 @@ def answering(document: object) -> Workspace:
         request=SimpleNamespace(url="https://azure/query"),
     )
     client = SimpleNamespace(format_url=lambda path: path, send_request=lambda request: response)
-    vars(workspace).update(_logs=client, _resource_manager=client)
+    vars(workspace).update(_logs=client, _resource_manager=client, _data_plane=client)
     return workspace
 
 
@@ -53,6 +57,62 @@ def test_a_metric_without_values(document: object) -> None:
 def test_a_metric_of_mlflow_without_a_value() -> None:
     metrics = [{"key": "loss", "value": None}, {"key": "auc", "value": 0.5}]
     assert metrics_of({"data": {"metrics": metrics}}) == {"auc": 0.5}
+
+
+def test_values_without_their_key() -> None:
+    """The service leaves out what it has no value for."""
+    data = {
+        "metrics": [{"key": "loss"}, {"value": 1.0}, {"key": "auc", "value": 0.5}],
+        "params": [{"key": "seed"}, {"key": "rows", "value": "3"}],
+        "tags": [{"key": "note"}, {"value": "x"}],
+    }
+    assert metrics_of({"data": data}) == {"auc": 0.5}
+    assert parameters_of({"data": data}) == {"seed": "", "rows": 3}
+    assert tags_of({"data": data}) == {"note": ""}
+    runs = AzureRuns(answering({"metrics": [{"step": 1}, {"step": 2, "value": 0.5}]}))
+    assert runs._curve(SimpleNamespace(id="a"), "loss") == ((2, 0.5),)
+
+
+def test_runs_without_an_id_or_a_start_hide_no_others() -> None:
+    """One that waits for a node has not started; the newest come first, as is asked for."""
+    created = datetime(2026, 11, 28, tzinfo=UTC)
+    job = SimpleNamespace(
+        name="job",
+        creation_context=SimpleNamespace(created_at=created),
+        experiment_name="words",
+    )
+    later = int(created.timestamp() * 1000) + 1
+    infos = [{}, None, {"run_id": "waits", "start_time": None}, {"run_id": "new", "start_time": 0}]
+    listed = [{"info": info} for info in [*infos, {"run_id": "job", "start_time": later}]]
+    workspace, asked = Workspace("s", "g", "w"), []
+
+    def tracking(call: str, **values: Any) -> dict[str, Any]:
+        if call != "runs/search":
+            return {"experiment": {"experiment_id": "7"}}
+        asked.append(values["order_by"])
+        return {"runs": [{}, *listed]}
+
+    vars(workspace)["tracking"] = tracking
+    tracked, _ = AzureRuns(workspace)._tracked_with_children([job])
+    assert [*tracked] == ["waits", "new", "job"] and asked == [["start_time DESC"]]
+
+
+def test_metrics_that_may_not_be_read_are_no_verdict() -> None:
+    """Memory is then not judged, and the missing role is named once."""
+    workspace, said = Workspace("s", "g", "w"), list[str]()
+
+    def metric(*words: object) -> Any:
+        error = HttpResponseError("insufficient access")
+        error.status_code = 403
+        raise error
+
+    vars(workspace)["metric"] = metric
+    endpoints = AzureEndpoints(workspace, AzureRegistry(workspace))
+    endpoints._say = said.append
+    server = Server(Path("words/blue"), 0, 0)
+    assert endpoints.resident(server) is endpoints.resident(server) is None
+    (line,) = said
+    assert "memory is not judged" in line and "infra doctor" in line
 
 
 def rows(*values: tuple[object, ...]) -> dict[str, object]:
@@ -83,6 +143,17 @@ def test_null_columns_of_the_log() -> None:
     )
     (tally,) = router(answering(answer), []).renew()["tallies"].values()
     assert (tally["callers"]["requests"], tally["callers"]["errors"]) == (2, 1)
+
+
+def test_a_log_without_some_columns() -> None:
+    tables = [
+        {"columns": [{"name": "DeploymentName"}, {"name": "ResponseCode"}], "rows": [["b", 200]]},
+        {"columns": [{"name": "Ingested"}, {}], "rows": [["2026-11-28T07:00:00Z", 1]]},
+        {"rows": [["b"]]},
+        {},
+    ]
+    (tally,) = router(answering({"tables": tables}), []).renew()["tallies"].values()
+    assert (tally["callers"]["requests"], tally["callers"]["errors"]) == (1, 0)
 
 
 @pytest.mark.parametrize(("status", "words"), [(403, "denied access"), (400, "rejected it")])

@@ -108,6 +108,7 @@ class AzureEndpoints:
         self._say: Callable[[str], None] = lambda _: None
         self._metrics: dict[tuple[Server, str], tuple[float, list[tuple[float, float]]]] = {}
         self._sizes: dict[str, float] = {}
+        self._is_blind = False  # whether it was said that metrics cannot be read
 
     def name_of(self, model: str, environment: str) -> str:
         """As the environment's stack names it; of one without a stack there is none on Azure."""
@@ -316,8 +317,20 @@ class AzureEndpoints:
         return Refused(Problem("no-live-deployment", found, expected, hint))
 
     def resident(self, server: Server) -> tuple[float, float] | None:
-        """As Azure Monitor has it: the average of its instances over the latest minute."""
-        minutes = self._minutes(server, _MEMORY, time.time() - _RECENT_S)
+        """As Azure Monitor has it: the average of its instances over the latest minute.
+
+        Metrics that cannot be read say nothing of a version: its memory is not judged then.
+        """
+        try:
+            minutes = self._minutes(server, _MEMORY, time.time() - _RECENT_S)
+        except Refused as refused:
+            if not self._is_blind:
+                self._is_blind = True
+                self._say(
+                    f"{server.slot.parent}: Azure Monitor cannot be read, memory is not judged: "
+                    f"{refused.problems[0].found}; infra doctor lists missing roles"
+                )
+            return None
         if not minutes:
             return None
         at, percent = minutes[-1]

@@ -128,7 +128,7 @@ class JobReader:
             folder=self.folder(job.name),
             started=_seconds(info.get("start_time")) or job.creation_context.created_at.timestamp(),
             ended=_seconds(info.get("end_time")) if status not in ("Queued", "Running") else None,
-            parameters={**_literals(job), **(_parameters(tracked) if tracked else {})},
+            parameters={**_literals(job), **(parameters_of(tracked) if tracked else {})},
             metrics=metrics_of(tracked) if tracked else {},
             outputs=self._outputs(job, job.name) if status == "Completed" else {},
         )
@@ -174,7 +174,7 @@ class JobReader:
             folder=self.folder(info["run_id"]),
             started=_seconds(info.get("start_time")) or whole.started,
             ended=_seconds(info.get("end_time")),
-            parameters=_parameters(tracked),
+            parameters=parameters_of(tracked),
             metrics=metrics_of(tracked),
         )
 
@@ -348,15 +348,23 @@ def metrics_of(tracked: Mapping[str, Any]) -> dict[str, float]:
     """The last value of each metric of an MLflow run; not of one that has none."""
     data = tracked.get("data") or {}
     metrics = data.get("metrics") or ()
-    return {each["key"]: float(each["value"]) for each in metrics if each["value"] is not None}
+    return {
+        each["key"]: float(each["value"])
+        for each in metrics
+        if "key" in each and each.get("value") is not None
+    }
 
 
-def _parameters(tracked: Mapping[str, Any]) -> dict[str, Value]:
-    data = tracked.get("data") or {}
-    return {each["key"]: _value(each["value"]) for each in data.get("params") or ()}
+def parameters_of(tracked: Mapping[str, Any]) -> dict[str, Value]:
+    """The parameters of an MLflow run; one without a value is ""."""
+    return {name: _value(text) for name, text in _texts(tracked, "params").items()}
 
 
 def tags_of(tracked: Mapping[str, Any]) -> dict[str, str]:
     """The tags of an MLflow run."""
-    data = tracked.get("data") or {}
-    return {each["key"]: each["value"] for each in data.get("tags") or ()}
+    return _texts(tracked, "tags")
+
+
+def _texts(tracked: Mapping[str, Any], part: str) -> dict[str, str]:
+    listed = (tracked.get("data") or {}).get(part) or ()
+    return {each["key"]: each.get("value") or "" for each in listed if "key" in each}

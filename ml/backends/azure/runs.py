@@ -226,7 +226,8 @@ class AzureRuns:
                 missing.discard(each["info"]["run_id"])
                 if parent := tags_of(each).get(PARENT):
                     children[parent].append(each)
-                if not missing or float(each["info"].get("start_time") or 0) / 1000 < oldest:
+                started = float(each["info"].get("start_time") or 0) / 1000
+                if not missing or 0 < started < oldest:
                     break
         return tracked, children
 
@@ -334,7 +335,7 @@ class AzureRuns:
         return tuple(
             (int(point.get("step") or 0), float(point["value"]))
             for point in points
-            if point["value"] is not None
+            if point.get("value") is not None
         )
 
     def tag(self, runs: Sequence[Run], key: str) -> Mapping[str, str]:

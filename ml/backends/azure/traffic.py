@@ -121,13 +121,13 @@ class AzureRouter:
                 )
         with self._lock:
             for row in rows:
-                self._since = row["Ingested"] or self._since
-                if not row["DeploymentName"] or not row["ResponseCode"]:
+                self._since = row.get("Ingested") or self._since
+                if not row.get("DeploymentName") or not row.get("ResponseCode"):
                     continue  # the endpoint's own answer
                 counters = self._counters.setdefault(row["DeploymentName"], Counters())
-                status, by_model = int(row["ResponseCode"]), int(row["ModelStatusCode"] or 0)
+                status, by_model = int(row["ResponseCode"]), int(row.get("ModelStatusCode") or 0)
                 own = bool(by_model) or status < 400
                 if status == MODEL_ERROR:
                     status = by_model or status
-                counters.callers.add(status, float(row["TotalDurationMs"] or 0) / 1000, own)
+                counters.callers.add(status, float(row.get("TotalDurationMs") or 0) / 1000, own)
         self._asked = time.monotonic()

@@ -306,14 +306,19 @@ class Workspace:
         return self._send(self._data_plane, method, path, demanded, **values)
 
     def tracked_runs(self, condition: str, experiments: list[str]) -> Iterator[dict[str, Any]]:
-        """The runs of experiments (ids) that MLflow's filter selects, page by page."""
+        """The runs of experiments (ids) that MLflow's filter selects, the newest first."""
         token = ""
         while experiments:
-            values = {"filter": condition, "experiment_ids": experiments, "max_results": PAGE}
+            values = {
+                **{"filter": condition, "experiment_ids": experiments, "max_results": PAGE},
+                "order_by": ["start_time DESC"],
+            }
             page = self.tracking(
                 "runs/search", **values, **({"page_token": token} if token else {})
             )
-            yield from page.get("runs") or ()
+            yield from (
+                run for run in page.get("runs") or () if (run.get("info") or {}).get("run_id")
+            )
             token = page.get("next_page_token") or ""
             if not token:
                 return
@@ -382,9 +387,10 @@ class Workspace:
         path = f"/v1{self.id}/query"
         tables = self._send(self._logs, "POST", path, "tables", query=query)["tables"]
         return [
-            dict(zip([column["name"] for column in table["columns"]], row, strict=True))
+            dict(zip(columns, row, strict=False))
             for table in tables or ()
-            for row in table["rows"] or ()
+            for columns in [[column.get("name") for column in table.get("columns") or ()]]
+            for row in table.get("rows") or ()
         ]
 
     def metric(self, resource: str, name: str, since: float) -> list[tuple[float, float]]:
