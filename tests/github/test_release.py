@@ -129,6 +129,17 @@ def test_each_environment_that_rolled_back_has_a_revert(team: Repository) -> Non
     assert sorted(titles) == [f"Revert words 2 in {name}" for name in ("dev", "staging")]
 
 
+def test_a_revert_that_fails_stops_no_other(team: Repository) -> None:
+    """One project has no earlier version; the job fails, and the other's revert is there."""
+    other = "ml/projects/other/release.yml"
+    team.push({other: declared()}, NONE)
+    ends(team, {**rolled_back(), "project": "other"}, rolled_back())
+    jobs = merge(team, dev="2", prod="1")
+    assert jobs["revert"].result == "failure"
+    titles = [pull["title"] for pull in team.state.pulls if of_the_app(pull)]
+    assert titles == ["Revert words 2 in dev"]
+
+
 @pytest.mark.parametrize("name", ["README.md", "ml/projects/words/train.py"])
 def test_other_merges_start_nothing(name: str, team: Repository) -> None:
     assert team.push({name: "words\n"}, "release") == {}

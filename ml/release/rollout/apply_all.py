@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal
@@ -109,15 +110,21 @@ def _result(
                 for each in applied.decision.blocking
             ]
     except Refused as refused:
-        problems, code = refused.problems, refused.exit_code
-        line = audit.history(backend.audit_log, name).refusal(declared)
+        problems, code, line = refused.problems, refused.exit_code, None
+        with suppress(Refused):  # why it was refused matters more
+            line = audit.history(backend.audit_log, name).refusal(declared)
         if line is not None and line["event"] == audit.ROLLED_BACK:
             outcome = "rolled-back"
             canary = line.get("canary")
             figures = dict(canary) if isinstance(canary, Mapping) else None
         else:
             outcome = "rejected" if code == Exit.GATE_SAID_NO else "failed"
-    live = backend.endpoints.live(name)
+    live = None
+    try:
+        live = backend.endpoints.live(name)
+    except Refused as refused:
+        outcome = outcome if code else "failed"
+        problems, code = [*problems, *refused.problems], code or refused.exit_code
     return report(
         outcome=outcome,
         exit_code=int(code),

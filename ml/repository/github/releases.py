@@ -263,6 +263,26 @@ def _left(environment: str) -> Sequence[Mapping[str, Any]]:
     return read_results(Path(name), "make release", text, release.OUTCOMES)
 
 
+def _revert(root: Path, environments: Sequence[str]) -> None:
+    """Open the pull requests of what was rolled back; one that fails stops no other."""
+    problems: list[Problem] = []
+    for environment in environments:
+        try:
+            results = _left(environment)
+        except Refused as refused:
+            problems += refused.problems
+            continue
+        for result in results:
+            if result["outcome"] != "rolled-back":
+                continue
+            try:
+                print(revert(GitHub.of_workflow(), root, result))
+            except Refused as refused:
+                problems += refused.problems
+    if problems:
+        raise Refused(*problems, exit_code=Exit.RUN_FAILED)
+
+
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
     """The commands of release.yml."""
@@ -290,10 +310,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif options.command == "approver":
         print(approver(GitHub.of_workflow(), root, options.environment))
     elif options.command == "revert":
-        for environment in options.environments:
-            for result in _left(environment):
-                if result["outcome"] == "rolled-back":
-                    print(revert(GitHub.of_workflow(), root, result))
+        _revert(root, options.environments)
     else:
         results = read_results(options.results, "make release", outcomes=release.OUTCOMES)
         if options.command == "summary":
