@@ -293,6 +293,21 @@ def test_a_training_that_outlives_its_runner_is_waited_for_by_another_run(
     assert json.loads(found.read_text()) == [UNFINISHED] and len(promotions(team)) == 1
 
 
+def test_a_continuation_follows_what_has_ended(team: Repository) -> None:
+    """Else every other project would train as often as the longest training has runs."""
+    team.failing, left = ("train",), [UNFINISHED, *RESULTS]
+    team.writes = {**team.writes, "train": {".local/check/train.json": json.dumps(left)}}
+    team.push(TRAIN, "merge")
+    (inputs,) = team.state.dispatched
+    assert inputs == {"run": str(team.runs - 1)}
+    for given in (inputs, {}):
+        number = team.runs
+        team.scheduled("merge", "workflow_dispatch", given)
+        (found,) = team.folder.glob(f"{number}-candidate-*/work/.local/check/unfinished.json")
+        trainings = json.loads(found.read_text())
+        assert UNFINISHED in trainings and (RESULTS[0] in trainings) is bool(given)
+
+
 @pytest.mark.parametrize(
     ("left", "moves_on"),
     [([{**UNFINISHED, "jobs": {}}], False), ([UNFINISHED], True)],

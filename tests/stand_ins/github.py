@@ -43,6 +43,7 @@ class State:
     # Pull request → the files that it changes, by name, or as GitHub answers.
     changed: dict[int, list[str] | list[dict[str, str]]] = field(default_factory=dict)
     comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    dispatched: list[dict[str, str]] = field(default_factory=list)
     issues: list[dict[str, Any]] = field(default_factory=list)
     # Who approved which GitHub environment of a run.
     approvals: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
@@ -127,8 +128,8 @@ def _answer(
         every = [one for artifacts in state.artifacts.values() for one in artifacts]
         return "actions:read", ("artifacts", [one for one in every if one["name"] == query["name"]])
     if match("POST", r"actions/workflows/([\w.]+)/dispatches"):
-        assert body == {"ref": "main"}
-        return "actions:write", lambda: None
+        assert body["ref"] == "main"
+        return "actions:write", lambda: state.dispatched.append(body["inputs"])
     if found := match("GET", r"actions/artifacts/(\d+)/zip"):
         _known(state.files, found[1])
         return "actions:read", f"{state.api}/storage/{found[1]}"

@@ -185,8 +185,10 @@ def _of(project: str) -> tuple[str, str, str, Sequence[str]]:
 def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]:
     """The trainings that had not ended when the newest runs of the workflow did, newest first.
 
-    Only runs of main count, and what their training job left (`read_artifacts`).
+    Only runs of main count, and what their training job left (`read_artifacts`). Of the run that
+    this one continues (`CONTINUES`), those that ended are too: what is followed trains once.
     """
+    continued = os.environ.get("CONTINUES", "")
     workflow, name, _, events = _of(project)
     listed = github.pages("actions/artifacts", "artifacts", name=name)
     runs = {int(one["workflow_run"]["id"]) for one in listed if not one["expired"]}
@@ -195,16 +197,20 @@ def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]
         run = github.get(f"actions/runs/{number}")
         is_its = str(run["path"]).partition("@")[0] == workflow and run["event"] in events
         if is_its and is_on_main(root, run):
-            results += _left(github, number, project)
+            results += _left(github, number, project, ended=str(number) == continued)
     return results
 
 
-def _left(github: GitHub, run: int, project: str) -> Iterator[dict[str, Any]]:
-    """The trainings that a run of the workflow had not waited for to the end."""
+def _left(
+    github: GitHub, run: int, project: str, *, ended: bool = False
+) -> Iterator[dict[str, Any]]:
+    """The trainings that a run of the workflow had not waited for to the end, or those that `ended`
+    too.
+    """
     _, name, job, _ = _of(project)
     documents, _ = read_artifacts(github, run, (name,), _TRAINED, job, failed_too=True)
     results: Any = documents.get("train") or ()
-    yield from (each for each in results if each["error"] and each.get("jobs"))
+    yield from (each for each in results if (ended or each["error"]) and each.get("jobs"))
 
 
 def _continue(projects: Sequence[str]) -> None:
@@ -217,7 +223,7 @@ def _continue(projects: Sequence[str]) -> None:
     waiting = [name for name in projects if any(_left(github, run, name))]
     if waiting and github.head() == os.environ["GITHUB_SHA"]:
         path = f"actions/workflows/{MERGE.rpartition('/')[2]}/dispatches"
-        github.send("POST", path, {"ref": MAIN})
+        github.send("POST", path, {"ref": MAIN, "inputs": {"run": str(run)}})
     print(f"not ended: {', '.join(waiting) or 'none'}")
 
 
