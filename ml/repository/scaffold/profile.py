@@ -431,18 +431,16 @@ def _slices(
         and not _words(column.name) & _NO_GROUP
     ]
     by_size: dict[str, int] = {}
+    protected: list[str] = []
     for column in usable:
         counts = frame[column.name][~frame[column.name].isin(MISSING)].value_counts()
-        if 2 <= len(counts) <= MOST_SLICES and counts.iloc[1] >= fewest:
+        is_compared = len(counts) > 1 and counts.iloc[1] >= fewest  # of smaller values none is
+        is_cut = column.type != "category" and len(counts) > MOST_SLICES
+        if is_compared and len(counts) <= MOST_SLICES:
             by_size[column.name] = int(counts.iloc[1])
+        if _is_protected(column.name) and (is_compared or is_cut):
+            protected.append(column.name)
     numbers = [column.name for column in usable if column.type != "category"]
-    protected = [
-        column.name
-        for column in usable
-        if _is_protected(column.name)
-        and (column.name in by_size or frame[column.name].nunique() > MOST_SLICES)
-        and (column.name in by_size or column.type != "category")
-    ]
     if protected:
         return protected
     if by_size:

@@ -728,3 +728,18 @@ def test_protected_attributes_are_the_first_slices(
     ]
     path.write_text("\n".join([header, *lines]))
     assert profile(path, Choices("y")).head["slices"] == slices
+
+
+def test_a_protected_attribute_of_many_values_is_a_slice(repository: Path) -> None:
+    """Its frequent values are compared; the many rare ones need no gate to be looked at."""
+    path = repository / "rows.csv"
+    draw = np.random.default_rng(0)
+    names = [*(["NL"] * 200), *(["DE"] * 120), *(f"N{number % 40}" for number in range(80))]
+    lines = [
+        f"{'yes' if row % 2 else 'none'},{name},{'no' if draw.random() < 0.5 else 'yes'}"
+        for row, name in enumerate(draw.permutation(names))
+    ]
+    path.write_text("\n".join(["plan,nationality,y", *lines]))
+    assert profile(path, Choices("y")).head["slices"] == ["nationality"]
+    path.write_text("\n".join(["plan,nationality,y", *lines]).replace("DE", "NL"))
+    assert profile(path, Choices("y")).head["slices"] == ["plan"]
