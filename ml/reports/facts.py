@@ -11,13 +11,15 @@ from typing import Any
 
 from ml.backends.base import Backend
 from ml.backends.model_registry import Version
-from ml.backends.runs import Curve, Run, RunStore, TrackingUnavailable
+from ml.backends.runs import Curve, Entry, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Refused
+from ml.measures import fairness
 from ml.measures.schema import Evaluation
 from ml.release import audit
 from ml.release.comparison import Comparison, Row, Side, compare
-from ml.release.declaration import desired_state
+from ml.release.declaration import desired_state, projects
 from ml.release.evidence import evidence
+from ml.release.promotion.gate_check import load_gates
 from ml.release.selection.selection import Selected, choose
 from ml.release.versions import EVALUATION, parts, version_of
 from ml.reports.formatting import count, redact_line
@@ -105,6 +107,7 @@ class Facts:
     log_path: Path | None
     log: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    fewest: float = fairness.FEWEST  # units of a slice that the gate `fairness` compares
 
     @property
     def kind(self) -> str:
@@ -125,6 +128,10 @@ def gather(run: Run, backend: Backend) -> Facts:
     notes: list[str] = []
     store = backend.runs
     lineage = _lineage(run, store, notes)
+    fewest: float = fairness.FEWEST
+    with suppress(Refused):
+        project = projects.find(backend.root, Entry(run, "", lineage).project)
+        fewest = load_gates(project)["fairness"].number("min_count")
     sweep = read_sweep(run, lineage, store, notes) if run.trials else None
     release = find_release(run, backend, notes)
     failed = _failed(run)
@@ -144,6 +151,7 @@ def gather(run: Run, backend: Backend) -> Facts:
         log_path=log_path,
         log=tuple(map(redact_line, _tail(log_path))),
         notes=tuple(notes),
+        fewest=fewest,
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from markupsafe import Markup
 
 from ml.core import repository
-from ml.measures import fairness
 from ml.measures.contributions import ExplainedRows
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.schema import Estimate, Evaluation, Metrics
@@ -47,8 +46,6 @@ from ml.reports.sweep import OUTCOMES, Sweep, Trial, short_origin
 TRIALS, PARAMETERS, CELLS = 200, 20, 2000
 # The most other rows: ranked trials, outcomes by reason, metrics, values of a slice, features.
 RANKED, REASONS, METRICS, SLICE_VALUES, FEATURES = 20, 8, 20, 40, 15
-# Of a slice that is compared with others.
-FEWEST = fairness.FEWEST
 # A script may log thousands of metrics. Each curve is a chart of its own.
 LAST_METRICS, CURVES = 200, 12
 # Letters of a tooltip and of a line of a log.
@@ -256,16 +253,23 @@ def metric_rows(facts: Facts) -> Iterator[MetricRow]:
 
 
 def slice_rows(evaluation: Evaluation, metrics: Metrics) -> list[tuple[str, Estimate, Markup]]:
-    """(value, estimate of the primary metric, interval) of a slice, the worst value first."""
+    """(value, estimate of the primary metric, interval) of a slice, the worst value first.
+
+    Where the metric is not defined (an AUC of one class), the estimate has the count alone; those
+    values are last.
+    """
     metric = evaluation.primary_metric or ""
     estimates = {
-        value: of_value[metric] for value, of_value in metrics.items() if metric in of_value
+        value: of_value[metric]
+        if metric in of_value
+        else Estimate(count=max((each.count for each in of_value.values()), default=math.nan))
+        for value, of_value in metrics.items()
     }
     sign = -1 if evaluation.goal == "minimize" else 1
 
     def rank(value: str) -> float:
         estimate = estimates[value].value
-        return sign * estimate if math.isfinite(estimate) else -math.inf
+        return sign * estimate if math.isfinite(estimate) else math.inf
 
     scale = _range(list(estimates.values()))
     return [

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from ml.release.promotion.propose import propose
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import look
 from ml.release.watch.requests import Row, Seen
+from ml.reports import facts as facts_module
 from ml.reports.facts import Release, find_quality, gather
 from ml.reports.pages import report, watch_page
 from policies.promotion.evidence import Evidence
@@ -68,6 +70,20 @@ def test_a_candidate_beside_the_champion(world: World) -> None:
     assert gates.count('class="words" data-label="required"') == gates.count("<tr>") - 1 > 10
     assert world.runs[0.95].id[:12] in page.text
     assert BACKEND.registry.find("tiny", "2").digest.removeprefix("sha256:")[:12] in page.text
+
+
+def test_small_slices_are_those_that_the_gate_does_not_compare(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the project's own `min_count`, which may be below the organisation's 20."""
+    run = world.runs[0.95]
+    assert "too few to compare" not in report(run, BACKEND).html
+    gate = SimpleNamespace(number={"min_count": 10_000}.get)
+    monkeypatch.setattr(facts_module, "load_gates", lambda project: {"fairness": gate})
+    slices = [
+        value for of in gather(run, BACKEND).quality.evaluation.slices.values() for value in of
+    ]  # type: ignore[union-attr]
+    assert report(run, BACKEND).html.count("too few to compare") == len(slices) > 0
 
 
 def test_units_of_a_group_are_resampled_together() -> None:
