@@ -63,10 +63,20 @@ def needed(stacks: Mapping[str, Stack], name: str) -> str:
 
 def ordered(root: Path) -> tuple[str, ...]:
     """Every stack of a repository after the one that it refers to, else as releases go through
-    them (the gate `order`), others last.
+    them (the gate `order`), those that it has `unordered` last.
+
+    Raises Refused for an environment without a place there: it would be deployed after prod.
     """
     stacks, release = read(root / FOLDER), repository.environments(root)
+    unordered = repository.environments(root, "unordered")
     after = {name: at for at, name in enumerate(release)}
+    for name, stack in stacks.items():
+        if release and not stack.makes_registry and name not in (*release, *unordered):
+            found = f"{name} has a stack file and no place in the gate `order`"
+            hint = f"add it to `order` in {repository.GATES}, or rename the stack file"
+            raise Refused(
+                Problem("environment-mismatch", found, ", ".join(release), hint, stack.place)
+            )
     line = sorted(stacks, key=lambda name: (after.get(name, len(after)), name))
     environments = [name for name in line if not stacks[name].makes_registry]
     order = [part for name in environments for part in (needed(stacks, name), name) if part]

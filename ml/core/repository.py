@@ -63,8 +63,9 @@ def lock(root: Path) -> Path:
     return Path(__file__).resolve().parents[2] / LOCK if is_thin and not own.is_file() else own
 
 
-def environments(root: Path) -> tuple[str, ...]:
-    """The environments of a repository in the order of a release, by its floor of the gates.
+def environments(root: Path, part: str = "environments") -> tuple[str, ...]:
+    """The environments of a repository in the order of a release, by its floor of the gates; the
+    `part` `unordered` has those outside it.
 
     Commands and workflow matrices contain the names: others than words are left out. () without an
     order, or where the file is no YAML. The checks of the file report both.
@@ -72,7 +73,7 @@ def environments(root: Path) -> tuple[str, ...]:
     file = root / GATES
     try:
         floor = yaml.safe_load(files.content(file)) if file.is_file() else {}
-        names = dict.fromkeys(map(str, floor["gates"]["order"]["environments"]))
+        names = dict.fromkeys(map(str, floor["gates"]["order"][part]))
     except (yaml.YAMLError, KeyError, TypeError):
         return ()
     return tuple(name for name in names if re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII))

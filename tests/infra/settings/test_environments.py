@@ -81,6 +81,15 @@ def test_a_workflow_that_names_no_stack(root: Path) -> None:
     assert places(root) == [merge, merge, train]
 
 
+def test_an_environment_before_the_one_that_merges_promote_to(root: Path) -> None:
+    """No version would come past it."""
+    shutil.copy(root / "infra/Pulumi.dev.yaml", root / "infra/Pulumi.lab.yaml")
+    edit(root / GATES, "[dev, staging, prod]", "[lab, dev, staging, prod]")
+    edit(root / PROMOTE, "[staging, prod]", "[dev, staging, prod]")
+    merge, train = (f".github/workflows/{name}.yml" for name in ("merge", "train"))
+    assert places(root) == [merge, merge, train]
+
+
 def test_an_environment_outside_the_order(root: Path) -> None:
     """One that the gate lists as `unordered` has its place."""
     shutil.copy(root / "infra/Pulumi.staging.yaml", root / "infra/Pulumi.play.yaml")

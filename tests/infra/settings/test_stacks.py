@@ -10,7 +10,7 @@ from infra.settings.stacks import Stack, environments, ordered, read
 from ml.core.errors import Refused
 from tests.conftest import ROOT
 
-GATES = "gates:\n  order:\n    environments: [dev, staging, prod]\n"
+GATES = "gates:\n  order:\n    environments: [dev, staging, prod]\n    unordered: [play]\n"
 MAKES = "config:\n  platform:asset_registry:\n    mode: create\n    name: all\n"
 USES = "config:\n  platform:asset_registry:\n    mode: use\n    stack: {}\n"
 ALONE = "config:\n  platform:owner: a@example.com\n"
@@ -41,7 +41,7 @@ def tree(folder: Path, **files: str) -> Path:
             {"dev": USES.format("x"), "prod": USES.format("y"), "x": MAKES, "y": MAKES},
             "x dev y prod",
         ),
-        ({"dev": ALONE, "all": MAKES, "other": ALONE}, "dev other all"),
+        ({"dev": ALONE, "all": MAKES, "play": ALONE}, "dev play all"),
         ({}, ""),
     ],
 )
@@ -50,6 +50,13 @@ def test_a_stack_comes_after_what_it_refers_to(
 ) -> None:
     """Otherwise in the order of releases, others last."""
     assert list(ordered(tree(tmp_path, **files))) == order.split()
+
+
+def test_an_environment_without_a_place_is_refused(tmp_path: Path) -> None:
+    """A renamed one would be deployed after prod."""
+    with pytest.raises(Refused, match="environment-mismatch") as refused:
+        ordered(tree(tmp_path, dev=ALONE, prod=ALONE, preprod=ALONE))
+    assert "infra/Pulumi.preprod.yaml" in str(refused.value)
 
 
 @pytest.mark.parametrize(
