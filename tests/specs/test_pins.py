@@ -30,6 +30,12 @@ def test_pins_are_compared_with_the_lock(tmp_path: Path, monkeypatch: pytest.Mon
     assert found(tmp_path, f"{head}  - numpy=2.4.6\n  - pip:\n      - other==7\n") == []
     assert found(tmp_path, f"{head}  - numpy=2.4.5 # old\n") == [("2.4.6", 3)]
     assert found(tmp_path, f"{head}  - pip:\n      - My_Own[fast]==2\n") == [("1", 4)]
+    assert found(tmp_path, f"{head}  - conda-forge::numpy=1.26\n") == [("2.4.6", 3)]
+    assert found(tmp_path, f"{head}  - pip:\n      - deepspeed==0.1\n") == []
+    (tmp_path / "requirements/torch.lock").write_text("deepspeed==0.2 \\\n    --hash=x\nnumpy==9\n")
+    assert found(tmp_path, f"{head}  - pip:\n      - deepspeed==0.1\n") == [("0.2", 4)]
+    assert found(tmp_path, f"{head}  - numpy=2.4.6\n") == []
+    (tmp_path / "requirements/torch.lock").unlink()
     (tmp_path / "requirements/main.lock").unlink()
     assert found(tmp_path, f"{head}  - numpy=1\n") == []
 

@@ -1,4 +1,4 @@
-"""The versions in conda files, which a node installs, beside those of the lock, which run here."""
+"""The versions in conda files, which a node installs, beside those of the locks, which run here."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from ml.core import repository
 from ml.core.errors import Problem
 from ml.specs.assets import conda
 
+# Beside the main lock: the packages of the targets of make that install more.
+_MORE = ("torch.lock", "torch.txt", "images.txt", "automl.lock")
 _LOCKED = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.M)
-_PIN = re.compile(r"([\w.-]+)(?:\[[\w,. -]+\])? *={1,2} *([\w.!+]+)")
+_PIN = re.compile(r"(?:[\w./-]+::)?([\w.-]+)(?:\[[\w,. -]+\])? *={1,2} *([\w.!+]+)")
 
 
 def problems(root: Path) -> Iterator[Problem]:
-    """Each pin of a locked package to another version than the lock's; none without a lock."""
-    lock = repository.lock(root)
-    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
-    locked = {_name(name): version for name, version in _LOCKED.findall(text)}
+    """Each pin of a locked package to another version than its lock's; none without a lock."""
+    main = repository.lock(root)
+    locked: dict[str, tuple[str, str]] = {}
+    for file in (main, *map(main.with_name, _MORE)):
+        for name, version in _LOCKED.findall(file.read_text("utf-8") if file.is_file() else ""):
+            locked.setdefault(_name(name), (version, f"requirements/{file.name}"))
     for path in sorted((root / "ml/environments").glob("*/*conda*.y*ml")):
         for dependency in conda.of_file(path).dependencies:
             pin = _PIN.match(dependency.text)
-            version = locked.get(_name(pin[1]), pin[2]) if pin else ""
+            version, source = locked.get(_name(pin[1]), (pin[2], "")) if pin else ("", "")
             if pin and pin[2] != version:
                 actual = f"{pin[1]} {pin[2]} is installed on nodes"
-                expected = f"{version}, as in {repository.LOCK}"
+                expected = f"{version}, as in {source}"
                 hint = "set that version, and increment the environment's version"
                 yield Problem("pin-mismatch", actual, expected, hint, dependency.place)
 
