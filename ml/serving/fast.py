@@ -123,7 +123,7 @@ def _dumps(result: object) -> bytes:
     except TypeError as error:
         if "surrogates" not in str(error):
             raise
-        return json.dumps(result, default=_plain).encode()
+        return json.dumps(result, default=_plain, allow_nan=False).encode()
 
 
 def _request_ids(headers: Headers) -> Headers:

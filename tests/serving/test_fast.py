@@ -133,6 +133,8 @@ def run(body):
     if case == "response":
         content = lambda: b'{"score": -Infinity}'
         return types.SimpleNamespace(status_code=200, get_data=content)
+    if case == "surrogate":
+        return {"text": "\\ud800", "scores": [float("nan")]}
     if case == "sound":
         return {"missing": None, "text": "NaN", "array": sys.modules["numpy"].array([1e300])}
     return [1.0, float(case)]
@@ -144,7 +146,7 @@ def test_an_answer_without_a_number_is_an_error(tmp_path: Path) -> None:
     """500, as a script's error: JSON has no such number, and orjson would write null."""
     odd = launch(tmp_path, "import numpy\n" + ODD)
     with fast(odd) as port:
-        for case in ("nan", "inf", "-inf", "text", "array", "response"):
+        for case in ("nan", "inf", "-inf", "text", "array", "response", "surrogate"):
             status, headers, _ = call(port, "POST", "/score", case.encode())
             assert (status, headers.get("x-ms-run-function-failed")) == (500, "True"), case
         status, _, content = call(port, "POST", "/score", b"sound")
