@@ -26,7 +26,7 @@ from tests.conftest import EXAMPLE, ROOT
 from tests.repository.forks.forks import wheel, wheel_name
 from tests.stand_ins.az_and_gh import SUBSCRIPTION, TENANT, Cloud, answered
 from tests.stand_ins.github import APP, State, serving
-from tests.test_fork import GIT, tracked
+from tests.test_fork import DELETE, GIT, tracked
 
 PYTHON = ROOT / ".venv/update/bin/python"
 VALUES = {
@@ -665,6 +665,19 @@ def test_the_main_job_runs(kind: str, fork: Made) -> None:
     if kind == "thin":  # what measures for the gates is the wheel's
         (folder / "ml/measures/metrics.py").write_text("raise SystemExit('edited')\n")
         assert " 0 errors" in shell(folder, f"{ml} check")
+
+
+@pytest.mark.slow
+def test_the_examples_are_deleted_from_a_thin_fork(fork: Made) -> None:
+    """By the command of its own page, which names files that only the template has."""
+    folder = fork("thin")
+    environment(folder)
+    shell(folder, "PYTHONPATH=.venv/framework .venv/bin/python -m ml.core.imports")
+    (deleting,) = DELETE.findall((folder / "ml/projects/README.md").read_text())
+    shell(folder, f"git rm -rq --ignore-unmatch {deleting}")
+    commit(folder, "without the examples")
+    assert [path.name for path in (folder / "ml/projects").iterdir() if path.is_dir()] == []
+    assert " 0 errors" in shell(folder, ".venv/bin/ml check && make links && .venv/bin/ruff check")
 
 
 @pytest.mark.slow

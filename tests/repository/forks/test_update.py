@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import random
@@ -19,6 +20,7 @@ import pytest
 import yaml
 
 from ml.core.errors import Refused
+from ml.repository.forks import update as module
 from ml.repository.forks.merge import content_of, tree_of
 from ml.repository.forks.update import UNFINISHED, merged, request, update
 from ml.repository.forks.wheel import demand_version
@@ -781,3 +783,20 @@ def test_four_versions_lose_nothing_unnamed(
             named = text.splitlines()[1:]
             assert all("<<<<<<<" in line or "you" in line for line in named), named
         shutil.rmtree(ours.parent)
+
+
+def test_a_private_template_is_cloned_with_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """template-update.yml gives the app's as TEMPLATE_TOKEN; without one git signs in itself."""
+    settings: list[Mapping[str, str]] = []
+    monkeypatch.setattr(
+        module.git, "clone", lambda root, address, to, given: settings.append(given)
+    )
+    for token in ("", "secret"):
+        monkeypatch.setenv("TEMPLATE_TOKEN", token)
+        with module._clone(tmp_path, "https://github.com/contoso/template"):
+            pass
+    assert settings[0] == {}
+    header = settings[1]["http.https://github.com/.extraheader"]
+    assert header.endswith(base64.b64encode(b"x-access-token:secret").decode())
