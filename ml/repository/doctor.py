@@ -237,15 +237,24 @@ def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator
         yield _runner(repository, private, ask)
 
 
+# Labels of GitHub's: docs.github.com/actions/reference/runners/github-hosted-runners
+_HOSTED = re.compile(
+    r"(ubuntu|windows|macos)-(latest|slim|[\d.]+)(-(arm|intel|large|xlarge))?", re.I
+)
+
+
 def _runner(repository: str, stacks: Sequence[str], ask: Ask) -> Check:
     """The runner of workflows of private stacks, which GitHub's own runners cannot reach."""
+    label = ""
     for of in ("variables", "organization-variables"):
         answer = ask(("gh", "api", f"repos/{repository}/actions/{of}?per_page=100"))
         named = [] if answer.error else answer.json.get("variables") or ()
         if label := next((each["value"] for each in named if each.get("name") == "RUNNER"), ""):
+            if _HOSTED.fullmatch(label):
+                break
             return Check("runner", "ok", f"{label}, for {', '.join(stacks)}")
     fix = "register a runner inside their network; then gh variable set RUNNER --body LABEL"
-    found = f"RUNNER is not set: GitHub's own runners cannot reach {', '.join(stacks)}"
+    found = f"RUNNER is {label or 'not set'}: GitHub's own runners cannot reach {', '.join(stacks)}"
     return Check("runner", "warning", found, fix)
 
 

@@ -239,6 +239,29 @@ def test_a_private_stack_needs_a_runner_in_its_network(
     assert "runner" not in {each.name for each in doctor.github(REPOSITORY, STACKS, asking())}
 
 
+@pytest.mark.parametrize(
+    ("label", "verdict"),
+    [
+        ("ubuntu-latest", "warning"),
+        ("ubuntu-24.04-arm", "warning"),
+        ("Windows-2025", "warning"),
+        ("macos-15-xlarge", "warning"),
+        ("ubuntu-24.04-inside", "ok"),
+        ("self-hosted", "ok"),
+    ],
+)
+def test_a_runner_that_github_hosts_is_outside_the_network(label: str, verdict: str) -> None:
+    """By its label; the repository's variable overrides the organisation's."""
+    answers = {
+        "actions/variables": {"variables": [{"name": "RUNNER", "value": label}]},
+        "actions/organization-variables": {"variables": [{"name": "RUNNER", "value": "inside"}]},
+    }
+    stacks = [STACKS[0], replace(STACKS[1], private=True)]
+    checks = [*doctor.github(REPOSITORY, stacks, asking(**answers))]
+    (check,) = [check for check in checks if check.name == "runner"]
+    assert check.verdict == verdict and label in check.found
+
+
 FORKS = "fork-pr-workflows-private-repos"
 PRIVATE = {"default_branch": "main", "private": True}
 RUNS = {"run_workflows_from_fork_pull_requests": True}
