@@ -332,7 +332,7 @@ def _address_space(settings: Settings) -> Findings:
         expected = f"no overlap with {_DOCKER}: nodes use it for Docker"
         hint = "choose another range, such as 172.18.0.0/16"
         yield Fault("wrong-value", message, expected, hint, ADDRESS_SPACE)
-    if settings.network.isolation != "own":
+    if settings.network.isolation != "own" or settings.network.virtual_network:
         return
     # A node needs an address, or a cluster stays smaller than declared (how-to-secure-training-
     # vnet, "Prerequisites"). The subnet of compute is a quarter of the range.
@@ -426,7 +426,6 @@ def _given(settings: Settings) -> Findings:
         hint = "delete it, or set `id` and `storage.customer_managed_key`"
         yield Fault("no-effect", "`key` is not used", "no key", hint, ("platform:vault", "key"))
     for key, part, usual, given_field, fields in (
-        (NETWORK, network, Network(), "virtual_network", ("address_space",)),
         ("platform:monitoring", settings.monitoring, Monitoring(), "workspace", _OF_LOGS),
         ("platform:vault", vault, Vault(), "id", ("soft_delete_days", "generation")),
         ("platform:workspace", settings.workspace, Workspace(), "name", ("generation",)),

@@ -123,7 +123,7 @@ class Network:
     with `egress_public_network_access: disabled`; cannot be changed for an existing workspace.
     """
     address_space: Annotated[str, CIDR] = "10.60.0.0/16"
-    """Range of the virtual network, /16 to /24; cannot be changed once the network is in use."""
+    """Range of a virtual network of ours, /16 to /24; cannot be changed once it is in use."""
     service_endpoints: bool = False
     """Also reach storage and vault by service endpoints: their public addresses then answer to the
     nodes' subnet, and storage-public-access and vault-public-access need waivers.

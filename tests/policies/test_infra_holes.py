@@ -18,7 +18,7 @@ from ml.core.errors import Refused
 from policies.infra import limits
 from policies.infra.pack import RULES, Context
 from tests.conftest import ROOT
-from tests.infra.programs import HUB, LANDING_ZONE, capture, own
+from tests.infra.programs import HUB, LANDING_ZONE, SPOKE, capture, own
 from tests.policies.test_infra_mutation import CONTEXT, _items, _said
 
 TABLE: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("holes.yml").read_text())
@@ -139,6 +139,21 @@ HARMLESS: dict[str, dict[str, Any]] = {
         "feature_store": {"mode": "create", "redis": "Balanced_B0"},
     },
     "a landing zone": LANDING_ZONE,
+    # What an engineer wrote for one, with the range of the given network.
+    "a landing zone with its range": yaml.safe_load(f"""
+        network/address_space: 10.62.0.0/16
+        network/virtual_network: {SPOKE}
+        network/subnet: {SPOKE}/subnets/ml
+        network/private_dns_zones: {HUB}
+        network/peer: {HUB}/providers/Microsoft.Network/virtualNetworks/vnet-hub
+        monitoring:
+          workspace: {HUB}/providers/Microsoft.OperationalInsights/workspaces/log-central
+        images:
+          registry: {HUB}/providers/Microsoft.ContainerRegistry/registries/crcentral
+        vault: {{id: {HUB}/providers/Microsoft.KeyVault/vaults/kv-central}}
+        resource_group: rg-landing
+        tags: {{DataClassification: internal, ApplicationId: app-1}}
+        """),
 }
 
 
@@ -146,14 +161,13 @@ HARMLESS: dict[str, dict[str, Any]] = {
 def test_what_is_harmless_is_not_rejected(tmp_path: Path) -> None:
     """In `prod`; what a landing zone gives is listed."""
     tree = _tree(tmp_path / "tree")
-    name, given = "infra/Pulumi.prod.yaml", (HUB, "/subscriptions/s/resourceGroups/rg-landing")
-    listed = replace(CONTEXT.limits["prod"], given=given)
+    name, listed = "infra/Pulumi.prod.yaml", replace(CONTEXT.limits["prod"], given=(HUB,))
     for title, settings in HARMLESS.items():
         document = yaml.safe_load((ROOT / name).read_text())
         for path, value in settings.items():
             _put(document["config"], f"platform:{path}", value)
         (tree / name).write_text(yaml.safe_dump(document))
-        limited = listed if settings is LANDING_ZONE else CONTEXT.limits["prod"]
+        limited = listed if "resource_group" in settings else CONTEXT.limits["prod"]
         found = _said(
             _items(capture("prod", root=tree)), replace(CONTEXT, limits={"prod": limited})
         )
