@@ -92,7 +92,7 @@ _TRUST = (
     "|endpoint|target|destination|workspaceId|storageAccountId|eventHub|marketplacePartnerId"
     r"|imageReference|customServices|setupScripts|privateLinkServiceId|\w*[sS]ubnet|natGateway"
     "|virtualNetworkPeerings|networkSecurityGroup|routeTable|securityRules|routes|networkRuleSet"
-    "|networkAcls|networkRuleBypassOptions|policies|cors|ipAllowlist|serviceEndpoint|delegations"
+    "|networkAcls|networkRuleBypassOptions|policies|cors|serviceEndpoint|delegations"
     "|dhcpOptions"
 )
 # What holds data or reaches it, and what of it is listed above by its direction, or says little.

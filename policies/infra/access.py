@@ -252,8 +252,6 @@ def _subject(item: Item, limits: Limits) -> Iterator[str]:
     # An enterprise may have an issuer of its own, below GitHub's.
     if issuer != ISSUER and not issuer.startswith(f"{ISSUER}/"):
         yield f"`issuer` is {issuer}, must be {ISSUER}"
-    if item.at("claimsMatchingExpression"):
-        yield "`claimsMatchingExpression` accepts more than one subject"
 
 
 @RULES.stack(

@@ -213,10 +213,12 @@ RULES.resource(
 RULES.resource(
     "storage-local-users", "Storage has no local users.", "CKV_AZURE_244", Kind.ACCOUNT
 ).must("isLocalUserEnabled", False, default=True)
-for _path in ("isSftpEnabled", "isNfsV3Enabled"):
-    RULES.resource(
-        f"storage-{_path[2:-7].lower()}", f"Blobs have no {_path[2:-7]}.", "own", Kind.ACCOUNT
-    ).must(_path, False, default=False)
+RULES.resource("storage-sftp", "Blobs have no SFTP.", "own", Kind.ACCOUNT).must(
+    "isSftpEnabled", False, default=False
+)
+RULES.resource("storage-nfsv3", "Blobs have no NfsV3.", "own", Kind.ACCOUNT).must(
+    "enableNfsV3", False, default=False
+)
 RULES.resource(
     "storage-cors", "No web page reads blobs; the studio sets its own.", "own", Kind.BLOB_SERVICE
 ).must("cors", None)

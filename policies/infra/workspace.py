@@ -222,9 +222,6 @@ RULES.resource("compute-node-address", "Nodes have no public address.", "own", K
 RULES.resource(
     "endpoint-identity", "Endpoints have an identity of the stack.", "own", Kind.ENDPOINT
 ).must("identity.type", "UserAssigned")
-RULES.resource("workspace-addresses", "No addresses are excepted.", "own", Kind.WORKSPACE).must(
-    "ipAllowlist", (None, [])
-)
 RULES.resource(
     "workspace-behind-network", "No public access behind the network.", "own", Kind.WORKSPACE
 ).must("allowPublicAccessWhenBehindVnet", False, default=False)

@@ -19,12 +19,14 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
+from infra.preview import sdk_types
+from infra.preview.capture import Resource
 from ml.core.documents import LOADER
 from ml.core.errors import Refused
 from policies.infra import limits, pack
 from policies.infra.limits import Limits
 from policies.infra.pack import RULES, Context, plain, violations
-from policies.infra.rule import UNKNOWN, Item, Rule
+from policies.infra.rule import AZURE, UNKNOWN, Item, Kind, Rule
 from policies.waivers import RuleWaiver, rule_waivers
 
 CASES = yaml.load(Path(__file__).with_name("infra_rules.yml").read_text(), LOADER)
@@ -110,6 +112,18 @@ def test_a_rule_allows_and_refuses(rule: str, refused: bool, given: Item | list[
     else:
         found = list(violations(STRICT, None, given, [known]))
     assert bool(found) is refused, found
+
+
+def test_the_cases_of_a_rule_have_inputs_of_the_sdk() -> None:
+    """A rule that reads a property under another name, as its case has it, finds nothing."""
+    captured = [
+        Resource(item.urn, f"{AZURE}:{item.kind}", str(case.id), "", item.props)
+        for case in _each()
+        for item in [case.values[2]]
+        if isinstance(item, Item) and item.kind in [*Kind]
+    ]
+    unknown = [one for one in sdk_types.problems(captured) if "not an input of" in one]
+    assert len(captured) > 150 and unknown == []
 
 
 def test_every_rule_has_both_cases_and_a_name_of_its_own() -> None:
