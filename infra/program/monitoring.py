@@ -165,8 +165,13 @@ class Guardrails(pulumi.ComponentResource):
         alerts: pulumi.Input[str],
         locked: Mapping[str, pulumi.Input[str]],
     ) -> None:
-        # No resource has the reviewers: policies read them here.
-        known = {"repository": site.settings.repository, "reviewers": site.settings.reviewers}
+        # Policies read them here, those of a whole stack as outputs.
+        known = {
+            "repository": site.settings.repository,
+            "reviewers": site.settings.reviewers,
+            "tenantId": site.settings.tenant,
+            "subscriptionId": site.settings.subscription,
+        }
         super().__init__("platform:guardrails:Guardrails", name, known)
         opts, settings = pulumi.ResourceOptions(parent=self), site.settings.guardrails
         consumption.Budget(
@@ -198,7 +203,7 @@ class Guardrails(pulumi.ComponentResource):
                     " an update that removes roles on the resource needs.",
                     opts=opts,
                 )
-        self.register_outputs({})
+        self.register_outputs(known)
 
 
 def _notice(

@@ -38,7 +38,7 @@ _NAMED: Mapping[str, str] = {
 }
 _CLOUD = "core.windows.net"
 _USER = "properties.properties.personalComputeInstanceSettings.assignedUser.objectId"
-# The component whose inputs are the repository and the reviewers of a stack file.
+# The component whose inputs are values of a stack file that no resource has.
 _GUARDRAILS = "platform:guardrails:Guardrails"
 
 
@@ -117,20 +117,20 @@ def _principals(items: Sequence[Item], limits: Limits) -> StackFindings:
             yield item, f"is of {principal}, which is not in `principals` of limits.yml"
 
 
-@RULES.stack("known-tenants", "Everything belongs to one tenant.", "own")
+@RULES.stack("known-tenants", "Everything belongs to one tenant and subscription.", "own")
 def _tenants(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """`tenants` in limits.yml names it; otherwise all that name one name the same."""
-    named = [
-        (text.lower(), item)
-        for item in items
-        for keys, text in documents.strings(item.props)
-        if keys[-1] == "tenantId" and text not in (UNKNOWN, "")
-    ]
-    allowed = {tenant.lower() for tenant in limits.tenants} or {tenant for tenant, _ in named}
-    agree = bool(limits.tenants) or len(allowed) == 1
-    for tenant, item in named:
-        if not agree or tenant not in allowed:
-            yield item, f"`tenantId` is {tenant}, not the one tenant of the stack or limits.yml"
+    """limits.yml names them; otherwise all that name one name the same, the stack included."""
+    for field, listed in (("tenant", limits.tenants), ("subscription", limits.subscriptions)):
+        named = [
+            (text.lower(), item)
+            for item in items
+            for keys, text in documents.strings(item.props)
+            if keys[-1] == f"{field}Id" and text not in (UNKNOWN, "")
+        ]
+        allowed = {id.lower() for id in listed} or {id for id, _ in named}
+        for id, item in named:
+            if id not in allowed or not (listed or len(allowed) == 1):
+                yield item, f"`{field}Id` is {id}, not the one {field} of the stack or limits.yml"
 
 
 @RULES.stack("known-hosts", "Hosts and people outside are listed in limits.yml.", "own")

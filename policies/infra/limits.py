@@ -44,7 +44,8 @@ class Limits:
     `given` are the ids of resources that its stack may use although no stack makes them, and of
     groups of them; `dns_by_policy`: Azure Policy registers the names of private endpoints;
     `principals` are the object ids of the people and groups that may have roles; `hosts` the hosts
-    and e-mail addresses that alerts and connections may reach; `tenants` those of all resources.
+    and e-mail addresses that alerts and connections may reach; `tenants` and `subscriptions` those
+    of all resources.
     The numbers bound a resource, or where they say so the whole stack.
     """
 
@@ -62,6 +63,7 @@ class Limits:
     redis_sizes: tuple[str, ...] = ()
     hosts: tuple[Annotated[str, Field(pattern=_HOST)], ...] = ()
     tenants: tuple[str, ...] = ()
+    subscriptions: tuple[str, ...] = ()
     repositories: tuple[str, ...] = ()  # whose workflows sign in
     reviewers: tuple[str, ...] = ()  # who approve deployments; without any nobody has to
     registries: tuple[str, ...] = ()  # shared Azure ML registries, by name

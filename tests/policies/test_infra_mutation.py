@@ -44,15 +44,16 @@ def _items(found: Capture) -> list[Item]:
 def _said(items: list[Item], context: Context = CONTEXT) -> list[str]:
     # A policy of single resources is not told what an input was made from.
     single = [replace(item, uses={}) for item in items]
-    made = [item for item in items if item.kind.count(":") == 1]  # no components
-    whole = [replace(item, props=_outputs(item)) for item in made]
+    whole = [replace(item, props=_outputs(item)) for item in items]
     found = [one for item in single for one in violations(context, item)]
     found += violations(context, None, whole)
     return [f"{one.rule}: {one.message}" for one in found if not one.exemption]
 
 
 def _outputs(item: Item) -> dict[str, Any]:
-    """What a stack policy is shown of it in a preview."""
+    """What a stack policy is shown of it in a preview; a component registers its inputs."""
+    if item.kind.count(":") != 1:
+        return dict(item.props)
     names = sdk_types.outputs(f"{AZURE}:{item.kind}")
     assert names
     return {name: item.props.get(name, UNKNOWN) for name in names}

@@ -38,6 +38,8 @@ KNOWN: dict[str, Any] = {
     "repositories": ("contoso/models",),
     "reviewers": ("contoso/ml", "ada"),
     "registries": ("R",),
+    "tenants": (),
+    "subscriptions": (),
 }
 STRICT = Context({"default": replace(LIMITS["default"], **KNOWN)}, (), TODAY)
 WAIVER = RuleWaiver(

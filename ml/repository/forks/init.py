@@ -66,8 +66,15 @@ class Question:
         return self.name.upper()
 
 
-# Answers that limits.yml lists.
-LISTED = frozenset({"name", "repository", "team", "owner"})
+# Answers that limits.yml lists, and its fields.
+LISTED = {
+    "name": "registries",
+    "repository": "repositories",
+    "team": "reviewers",
+    "owner": "hosts",
+    "subscription": "subscriptions",
+    "tenant": "tenants",
+}
 TEAM = Question("team", "who reviews: ORGANISATION/TEAM on GitHub", r"[\w-]+/[\w.-]+")
 QUESTIONS = (
     Question(
@@ -259,7 +266,8 @@ def _limits(root: Path, values: Mapping[str, str]) -> str:
             for names in (former, new)
         )
         if before and question.name in LISTED:
-            text = re.sub(rf"(?<=[\[ ]){re.escape(before)}(?=[],])", after, text)
+            field = rf"(?m)^(  {LISTED[question.name]}: \[(?:.*, )?){re.escape(before)}(?=[],])"
+            text = re.sub(field, rf"\g<1>{after}", text)
     return text
 
 

@@ -286,6 +286,9 @@ def test_again_with_one_value(fork: Made) -> None:
     assert limits["repositories"] == ["contoso/models"]
     assert limits["reviewers"] == ["fabrikam/ml"]
     assert limits["registries"] == ["fabrikam-shared"]
+    assert (
+        limits["subscriptions"] == [SUBSCRIPTION] and limits["tenants"] != limits["subscriptions"]
+    )
 
 
 @pytest.mark.parametrize(
