@@ -29,7 +29,7 @@ from infra.preview.capture import (
 )
 from infra.preview.diagram import diagram
 from infra.preview.runner import Runner, captures, runner
-from infra.preview.weakenings import edits, weakenings
+from infra.preview.weakenings import MAKE, edits, weakenings
 from infra.settings import loader
 from infra.settings.model import Settings
 from infra.settings.workflows import role_name
@@ -39,7 +39,7 @@ from ml.core.imports import ROOT
 from ml.core.markdown import code, plain, text, truncate
 
 # The program's imports, its settings, the rules with their limits, and the names of plug-ins.
-ROOMS = ("infra", "ml", "policies", repository.MARK)
+ROOMS = ("infra", "ml", "policies", repository.MARK, *MAKE)
 Format = Literal["text", "md", "json"]
 # Characters of a value in a diff, and of those before its first difference.
 LONGEST, CONTEXT = 100, 30

@@ -28,11 +28,13 @@ from ml.core.markdown import truncate
 
 ROLE = "authorization:RoleAssignment"
 LONGEST = 120  # characters of a value
+MAKE = ("Makefile", "framework.mk")
 LIMITS, WAIVERS = "policies/infra/limits.yml", "policies/infra/waivers.yml"
-# Code that decides what a preview rejects, and what a role is: no resource shows its change.
+# What decides what a preview rejects, what a role is, how GitHub is set up and what a month costs:
+# no resource shows its change, or not all of it.
 CODE: tuple[str, ...] = ("policies/infra/*.py", "policies/own/*.py", "policies/waivers.py")
-CODE += ("ml/core/azure.py", "infra/settings/workflows.py", "infra/live/bootstrap.py")
-CODE += ("infra/preview/*.py",)
+CODE += ("infra/*.py", "infra/settings/*.py", "infra/program/*.py", "infra/preview/*.py")
+CODE += ("infra/live/*", "infra/cost/*", "ml/core/*.py", *MAKE)
 # Code that declares resources: what it does besides shows in no resource.
 PROGRAM = "infra/program"
 PROGRAMS = ("infra/__main__.py", "infra/program/*.py", "infra/settings/*.py")
@@ -77,14 +79,17 @@ _SAFEGUARDS = (
     "|storage:(BlobServiceProperties|ManagementPolicy)|keyvault:Key"
 )
 _WAYS = (
-    "managedidentity:FederatedIdentityCredential|network:(PublicIPAddress|NatGateway)|compute:.*"
+    "managedidentity:FederatedIdentityCredential|network:PrivateEndpoint|compute:.*"
+    "|network:(PublicIPAddress|NatGateway)"
     "|machinelearningservices:(WorkspaceConnection|Datastore)|redisenterprise:AccessPolicyAssignment"
 )
 _HEARD = "enabled|operator|windowSize|contact|Receivers|actions|logs|categor|metricName|dimensions"
 _HEARD += "|evaluationFrequency|timeAggregation|scopes|filter|time[GP]"
 _KEPT = r"s\w+RetentionInDays|retentionInDays|\w+Policy\.days|keySize"
-_OPENS = "allow(?!ed)|public|anonymous|admin|is[A-Z]|disableIpMask|v1|registration"
-_PROTECTS = r"enable|disable|require|hbi|encrypt|default[TO]|private\w+Policies"
+_OPENS = "allow(?!ed)|public|anonymous|admin|v1|registration"
+_PROTECTS = r"require|hbi|encrypt|default[TO]|private\w+Policies"
+# Names do not tell which direction is the safe one.
+_SWITCHES = "enable|disable|is[A-Z]"
 # Parts of a path that lead to somebody or somewhere.
 _TRUST = (
     "identity|primaryUserAssignedIdentity|principalId|tenantId|objectId|encryption|keyVaultUri"
@@ -97,10 +102,12 @@ _TRUST = (
 )
 # What holds data or reaches it, and what of it is listed above by its direction, or says little.
 _HOLDS = (
-    "storage:(StorageAccount|Blob.*)|keyvault:Vault|containerregistry:.*|network:VirtualNetwork"
-    "|machinelearningservices:(?!Compute).*|compute:.*|redis.*|security:.*|.*insights:.*"
+    "storage:.*|keyvault:Vault|containerregistry:.*|network:(VirtualNetwork|NetworkInterface)"
+    "|machinelearningservices:.*|compute:.*|redis.*|security:.*|.*insights:.*|privatedns:.*"
+    "|monitor:DiagnosticSetting"
 )
-_LISTED = rf"(.*\.)?({_OPENS}|{_PROTECTS}|{_KEPT}|description|friendlyName)|tags|\(|.*outboundRules"
+_LISTED = rf"(.*\.)?({_OPENS}|{_PROTECTS}|{_KEPT}|description|friendlyName|outboundRules)"
+_LISTED += r"|tags|\(|.*NodeCount"
 # The first that matches names the change.
 SIGNS: tuple[Sign, ...] = (
     Sign(".*", r"\(protect\)", "Pulumi no longer protects it", "True → .*"),
@@ -118,7 +125,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign(LIMITS, r".*\.tags.*", "required tags change"),
     Sign(LIMITS, ".*", "a limit is loosened", "more"),
     Sign(WAIVERS, ".*", "a rule is waived", _SET),
-    Sign(r".*\.py", ".*", "the code of rules, roles or this preview changes"),
+    Sign(".*", "code", "the code of rules, roles, checks or the program changes"),
     Sign(r".*\.toml", ".*", "other plug-ins judge", _LESS),
     Sign(_FILE, r"platform:reviewers.*", "other people approve"),
     Sign(_FILE, "platform:repository", "workflows of another repository sign in"),
@@ -143,6 +150,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign(_RESOURCE, rf"(.*\.)?({_TRUST})([.\[A-Z].*)?", "it trusts or reaches something else"),
     Sign(_RESOURCE, rf"(.*\.)?({_OPENS})\w*", "a protection ends", _ON),
     Sign(_RESOURCE, rf"(.*\.)?({_PROTECTS})\w*", "a protection ends", _OFF),
+    Sign(_RESOURCE, rf"(.*\.)?({_SWITCHES})\w*", "something is turned on or off"),
     Sign(_HOLDS, rf"(?!{_LISTED}).*", "another setting of what holds or reaches data"),
 )  # fmt: skip
 

@@ -32,10 +32,13 @@ _CONNECTED = frozenset(
 _NAMED: Mapping[str, str] = {
     Kind.ACTION_GROUP: "",
     Kind.BUDGET: "notifications",
+    Kind.PRIVATE_ENDPOINT: "",
     Kind.CONNECTION: "properties",
     Kind.ACCOUNT: "encryption",
     Kind.WORKSPACE: "encryption",
 }
+# Names without a scheme: a host, and the alias of a private link service.
+_BARE = (("target",), ("privateLinkServiceId",))
 _CLOUD = "core.windows.net"
 _USER = "properties.properties.personalComputeInstanceSettings.assignedUser.objectId"
 # The component whose inputs are values of a stack file that no resource has.
@@ -150,7 +153,7 @@ def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
         named = _NAMED.get(item.kind)
         value = None if named is None else item.at(named) if named else item.props
         for keys, text in documents.strings(value):
-            host = urlsplit(text).hostname or (keys[-1:] == ("target",) and text) or ""
+            host = urlsplit(text).hostname or (keys[-1:] in _BARE and text) or ""
             is_person = "@" in text or keys[-1:] == ("phoneNumber",)
             name = (text if is_person else host).lower()
             is_own = text == UNKNOWN or text.startswith("/subscriptions/")
