@@ -5,6 +5,9 @@ It answers as an update would, with `${Type:name.output}` for values that only A
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +22,7 @@ from pulumi.runtime.proto import (
     resource_pb2_grpc,
 )
 
-from infra.preview.capture import SECRET, STACK, Resource
+from infra.preview.capture import REFERENCE, SECRET, STACK, Resource
 from infra.settings.azure import REGIONS
 
 # Pulumi's protocol: the mark of a wrapped value, and that of a secret.
@@ -34,6 +37,9 @@ AZURE_OUTPUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "containerregistry:Registry": (("loginServer",),),
 }
 PROVIDER = "pulumi:providers:"
+# Texts like those that Azure answers with, in place of references.
+AZURE_ID = "/subscriptions/6f8d2c1e-0000-4000-8000-000000000000/resourceGroups/rg/providers/id/"
+_AZURE = re.compile(f"(?:{AZURE_ID})?([0-9a-f]{{32}})")
 # Of Pulumi's options those that decide how a resource is made, replaced or deleted, and by what.
 OPTIONS = frozenset(
     (
@@ -47,10 +53,17 @@ Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):
-    """One run of one stack; the results are `resources`, `problems`, `errors` and `outputs`."""
+    """One run of one stack; the results are `resources`, `problems`, `errors` and `outputs`.
 
-    def __init__(self, project: str, stack: str, ask: Ask | None = None) -> None:
+    With `azure_like` the program is answered with texts like Azure's in place of references, and
+    the results are the same, unless the program tells an update by them.
+    """
+
+    def __init__(
+        self, project: str, stack: str, ask: Ask | None = None, azure_like: bool = False
+    ) -> None:
         self._project, self._stack = project, stack
+        self._azure_like, self._texts = azure_like, dict[str, str]()
         self._ask: Ask = ask or registry
         self._lock = threading.Lock()
         self._root = ""
@@ -92,15 +105,15 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         if request.tok == REGISTRY:
             answer = struct_pb2.Struct()
             provider = self.providers.get(request.provider.rpartition("::")[0])
-            asked = json_format.MessageToDict(request.args)
-            answer.update(self._ask({**(provider.inputs if provider else {}), **asked}))
+            asked = {**(provider.inputs if provider else {}), **self._passed(request.args)}
+            answer.update(self._answered(self._ask(asked)))
             return provider_pb2.InvokeResponse(**{"return": answer})
         context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the program queries Azure: {request.tok}")
 
     def RegisterResource(self, request: Any, context: Any) -> Any:
         """Record a resource; its URN must be new and its dependencies registered."""
         urn = self._urn(request)
-        inputs = plain(json_format.MessageToDict(request.object))
+        inputs = self._passed(request.object)
         uses = {
             key: tuple(sorted(dependencies.urns))
             for key, dependencies in request.propertyDependencies.items()
@@ -134,16 +147,32 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
             kept[urn] = resource
             if request.type == STACK:
                 self._root = urn
-        identity = reference(resource, "id") if request.custom else ""
+        identity = self._answered(reference(resource, "id")) if request.custom else ""
         answer = struct_pb2.Struct()
-        answer.update(outputs(resource) if request.custom else {})
+        answer.update(self._answered(outputs(resource)) if request.custom else {})
         return resource_pb2.RegisterResourceResponse(urn=urn, id=identity, object=answer)
 
     def RegisterResourceOutputs(self, request: Any, context: Any) -> Any:
         """Record the stack's outputs."""
         if request.urn == self._root:
-            self.outputs = plain(json_format.MessageToDict(request.outputs))
+            self.outputs = self._passed(request.outputs)
         return empty_pb2.Empty()
+
+    def _answered(self, value: Any) -> Any:
+        """A value as the program sees it."""
+        if not self._azure_like:
+            return value
+        return json.loads(REFERENCE.sub(self._like_azure, json.dumps(value)))
+
+    def _like_azure(self, match: re.Match[str]) -> str:
+        text = hashlib.sha256(match[0].encode()).hexdigest()[:32]
+        self._texts[text] = match[0]
+        return f"{AZURE_ID}{text}" if match[0].endswith(".id}") else text
+
+    def _passed(self, value: Any) -> Any:
+        """What the program passed, with references again."""
+        text = json.dumps(plain(json_format.MessageToDict(value)))
+        return json.loads(_AZURE.sub(lambda found: self._texts.get(found[1], found[0]), text))
 
     def _urn(self, request: Any) -> str:
         within = request.parent.split("::")[2] if request.parent else STACK

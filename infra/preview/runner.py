@@ -26,7 +26,7 @@ import grpc
 from pulumi.runtime.proto import engine_pb2_grpc, resource_pb2_grpc
 
 from infra.preview import sdk_types
-from infra.preview.capture import REFERENCE, Breach, Capture, Resource
+from infra.preview.capture import REFERENCE, Breach, Capture, Resource, changes
 from infra.preview.engine import Ask, Engine
 from infra.settings import loader
 from ml.core.errors import Place, Problem, Refused
@@ -61,14 +61,15 @@ class Runner:
         config: Mapping[str, str] | None = None,
         ask: Ask | None = None,
         bare: bool = False,
+        azure_like: bool = False,
     ) -> Capture:
         """One run of the program of the tree at `root`; Refused with its own message if it fails.
 
         `config` is what Pulumi would hand to it beside the stack file, as `-c` does. `bare` runs it
-        without the shortcut that `launch` describes.
+        without the shortcut that `launch` describes; `azure_like` with other unknown values.
         """
         values = {**loader.configuration(stack, root / "infra"), **(config or {})}
-        engine = Engine(PROJECT, stack, ask)
+        engine = Engine(PROJECT, stack, ask, azure_like)
         with served(engine) as address:
             code, errors = self._run(
                 {
@@ -147,11 +148,24 @@ def captures(
 ) -> list[Capture]:
     """A capture of each stack of the tree at `root`, with the findings of the policy pack.
 
+    A second run with other unknown values shows a program that declares less in a preview.
     `context` is by default that of the repository. Refused if a program fails, or if limits.yml or
     waivers.yml cannot be read.
     """
     context = context or pack.load()
-    return [runner.capture(stack, root=root, policies=context) for stack in stacks]
+    found = [runner.capture(stack, root=root, policies=context) for stack in stacks]
+    return [
+        replace(capture, problems=(*capture.problems, *_told_apart(capture, other)))
+        for capture in found
+        for other in [runner.capture(capture.stack, root=root, azure_like=True)]
+    ]
+
+
+def _told_apart(capture: Capture, other: Capture) -> Iterator[str]:
+    """What the program declares otherwise where ids look like Azure's."""
+    for change in changes(capture, other):
+        paths = ", ".join(difference.path for difference in change.properties) or change.what
+        yield f"{change.name}: an update declares it otherwise than this preview: {paths}"
 
 
 def findings(

@@ -13,7 +13,7 @@ from infra.preview.engine import plain
 from infra.preview.launch import SDK
 from ml.core.errors import Place, Refused
 from tests.conftest import ROOT
-from tests.infra.programs import capture, tree
+from tests.infra.programs import capture, captures, tree
 
 PROGRAM = """
     import pulumi
@@ -43,6 +43,25 @@ def test_a_program_is_captured_with_parents_dependencies_and_references(tmp_path
     assert who.uses == {"resourceGroupName": (group.urn,)}
     assert found.component(who) == "part" and found.component(group) == ""
     assert found.outputs == {"principal": "${UserAssignedIdentity:who.principalId}"}
+
+
+@pytest.mark.attack("the program tells a preview by its placeholders, and deploys something else")
+@pytest.mark.parametrize("test", ["'$' in id", "id.startswith('/subscriptions')", "len(id) < 40"])
+def test_a_program_that_tells_an_update_by_its_values_is_a_problem(
+    test: str, tmp_path: Path
+) -> None:
+    program = f"""
+        from pulumi_azure_native import managedidentity, resources
+
+        group = resources.ResourceGroup("group", location="westeurope")
+        region = group.id.apply(lambda id: "westeurope" if {test} else "eastus")
+        managedidentity.UserAssignedIdentity("who", resource_group_name=group.name, location=region)
+    """
+    (found,) = captures(["dev"], root=tree(tmp_path, program))
+    expected = "who: an update declares it otherwise than this preview: location"
+    assert found.problems == (expected,)
+    tree(tmp_path, program.replace("eastus", "westeurope"))
+    assert captures(["dev"], root=tmp_path)[0].problems == ()
 
 
 def test_the_alias_shortcut_does_not_change_the_capture(tmp_path: Path) -> None:
