@@ -87,7 +87,8 @@ class Inventory:
     """Numbers of the items that are billed by the piece; a test compares them with the program.
 
     `endpoints` are our private endpoints, `outbound` those of the managed network, including the
-    ones it adds itself; `registries` is the one of the asset registry in the stack that makes it.
+    ones it adds itself; `registries` is the one of the asset registry in the stack that makes it;
+    `machines` are clusters, instances and VMs by name, with their size and most nodes.
     """
 
     endpoints: int
@@ -97,6 +98,7 @@ class Inventory:
     alerts: int
     registries: int
     gateways: int
+    machines: frozenset[tuple[str, str, int]] = frozenset()
 
 
 def inventory(settings: Settings) -> Inventory:
@@ -134,6 +136,12 @@ def inventory(settings: Settings) -> Inventory:
         + settings.has_redis,
         registries=int(not settings.images.registry),
         gateways=int(settings.needs_nat),
+        machines=frozenset(
+            (
+                *((one.name, one.vm_size, one.max_nodes) for one in settings.computes),
+                *((one.name, one.size, 1) for one in settings.workstations),
+            )
+        ),
     )
 
 
@@ -173,10 +181,12 @@ def priced(item: str, basis: str, price: Price | None, units: Month) -> Line:
     return Line(item, basis, month, price)
 
 
-def estimate(settings: Settings, prices: PriceList) -> Estimate:
-    """The monthly cost of an environment."""
-    lines = (*_machines(settings, prices), *_pieces(settings, prices), *_data(settings, prices))
-    return Estimate(settings.environment, prices.currency, lines)
+def estimate(settings: Settings, prices: PriceList, declared: Inventory | None = None) -> Estimate:
+    """The monthly cost of an environment; of what the program has `declared`, where it ran."""
+    counts = declared or inventory(settings)
+    lines = [*_machines(settings, prices), *_unstated(settings, prices, counts)]
+    lines += [*_pieces(settings, prices, counts), *_data(settings, prices)]
+    return Estimate(settings.environment, prices.currency, tuple(lines))
 
 
 def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
@@ -196,13 +206,23 @@ def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
         yield Line(f"cluster {cluster.name}", basis, month, price)
     for machine in settings.workstations:
         price = prices.find(f"vm/{machine.size}", region)
-        basis = f"{machine.size} ({SIZES[machine.size]}); typically 160 h"
-        yield priced(f"workstation {machine.name}", basis, price, Month(0, 160, HOURS))
+        stops = machine.kind == "compute-instance"
+        hours = "typically 160 h" if stops else "never stops by itself"
+        basis = f"{machine.size} ({SIZES[machine.size]}); {hours}"
+        month = Month(0, 160, HOURS) if stops else constant(HOURS)
+        yield priced(f"workstation {machine.name}", basis, price, month)
 
 
-def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
+def _unstated(settings: Settings, prices: PriceList, counts: Inventory) -> Iterator[Line]:
+    """Machines that the program declares and no setting states: nobody knows when they stop."""
+    for name, size, nodes in sorted(counts.machines - inventory(settings).machines):
+        price = prices.find(f"vm/{size}", settings.location)
+        basis = f"{size}, {nodes} nodes, not in the stack file"
+        yield priced(f"machine {name}", basis, price, constant(HOURS * nodes))
+
+
+def _pieces(settings: Settings, prices: PriceList, counts: Inventory) -> Iterator[Line]:
     """Items that are billed by the piece for as long as they exist."""
-    counts = inventory(settings)
     registries = "Premium, of the shared asset registry" if settings.makes_registry else "Premium"
     ends = f"{counts.endpoints} of the network, {counts.outbound} of the managed network"
     sku = settings.network.firewall

@@ -28,6 +28,7 @@ from infra.preview.capture import (
     immutable_changes,
 )
 from infra.preview.diagram import diagram
+from infra.preview.inventory import counted
 from infra.preview.runner import Runner, captures, runner
 from infra.preview.weakenings import MAKE, edits, weakenings
 from infra.settings import loader
@@ -207,7 +208,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
             capture=Capture(stack, (), {}),
             cost=Estimate(stack, prices.currency, ()),
             base=against,
-            base_cost=estimate(old, prices) if old else None,
+            base_cost=estimate(old, prices, counted(capture)) if old else None,
             changes=changes(capture, Capture(stack, (), {})),
             removed=True,
         )
@@ -220,10 +221,12 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
         current.append(
             Report(
                 capture=located(capture, settings[capture.stack], root),
-                cost=estimate(settings[capture.stack], prices),
+                cost=estimate(settings[capture.stack], prices, counted(capture)),
                 type_problems=tuple(sdk_types.problems(capture.provided)),
                 base=against,
-                base_cost=estimate(old, prices) if old else None,
+                base_cost=estimate(old, prices, counted(old_capture))
+                if old and old_capture
+                else None,
                 changes=changes(old_capture, capture) if against else (),
                 imported=loader.imported(capture.stack, root / "infra"),
                 private=settings[capture.stack].private

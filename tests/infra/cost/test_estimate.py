@@ -18,6 +18,7 @@ from infra.settings.loader import load
 from infra.settings.model import AssetRegistry, Cluster, FeatureStore, Settings, Usage, Workstation
 
 LISTED = prices.read()
+PERSON = "6f8d2c1e-0000-4000-8000-000000000002"
 
 
 @pytest.fixture
@@ -73,6 +74,7 @@ ROUND = (
         ("cluster always", "idle", 438.00),  # a node that never stops
         ("workstation ada", "typical", 48.00),  # 160 h
         ("workstation ada", "worst", 219.00),  # never stopped
+        ("workstation bob", "typical", 219.00),  # a VM, which nothing stops
         ("firewall", "idle", 912.50),
         ("container registry", "idle", 48.67),  # 730 h are 30 days and 10 hours
         ("private endpoints", "idle", 182.50),  # 12 of ours, 13 of the managed network
@@ -95,7 +97,10 @@ def test_a_figure_is_the_one_computed_by_hand(
             Cluster(name="spot", preset="t4", max_nodes=2, idle_minutes=10, usage=spot),
             always,
         ),
-        workstations=(Workstation(name="ada", person="6f8d2c1e-0000-4000-8000-000000000002"),),
+        workstations=(
+            Workstation(name="ada", person=PERSON),
+            Workstation(name="bob", person=PERSON, kind="data-science-vm"),
+        ),
         network=replace(settings.network, allowed_hosts=("pypi.org",)),
         storage=replace(settings.storage, redundancy="GZRS", stored_gb=250),
         feature_store=FeatureStore(mode="create", redis="Balanced_B0"),

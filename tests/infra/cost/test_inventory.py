@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.cost.estimate import REQUIRED_ENDPOINTS, Inventory, inventory
-from infra.preview.capture import Capture
+from infra.cost.estimate import estimate, inventory
+from infra.cost.prices import read
+from infra.preview.capture import Resource
+from infra.preview.inventory import counted
 from infra.settings.loader import load
 from tests.infra.programs import LANDING_ZONE, SHARED, SPOKE, changed, own
 
 pytestmark = pytest.mark.slow
 
 
-def _declared(found: Capture) -> Inventory:
-    counts: dict[str, int] = {}
-    for one in found.provided:
-        counts[one.kind] = counts.get(one.kind, 0) + 1
-    workspace = next(
-        (one.inputs for one in found.provided if one.inputs.get("kind") == "Default"),
-        {},
-    )
-    rules = (workspace.get("managedNetwork") or {}).get("outboundRules") or {}
-    ours = sum(rule["type"] == "PrivateEndpoint" for rule in rules.values())
-    return Inventory(
-        endpoints=counts.get("network:PrivateEndpoint", 0),
-        outbound=ours + REQUIRED_ENDPOINTS * (workspace["publicNetworkAccess"] == "Disabled")
-        if rules
-        else 0,
-        zones=counts.get("privatedns:PrivateZone", 0),
-        accounts=counts.get("security:DefenderForStorage", 0),
-        alerts=counts.get("monitor:MetricAlert", 0),
-        registries=counts.get("containerregistry:Registry", 0)
-        + counts.get("machinelearningservices:Registry", 0),
-        gateways=counts.get("network:NatGateway", 0),
-    )
-
-
 @pytest.mark.parametrize("stack", ["dev", "prod", "shared", "staging"])
 def test_every_stack(stack: str) -> None:
-    assert inventory(load(stack)) == _declared(own()[stack])
+    assert inventory(load(stack)) == counted(own()[stack])
 
 
 @pytest.mark.parametrize(
@@ -74,4 +53,21 @@ def test_every_stack(stack: str) -> None:
 )
 def test_every_option(settings: dict[str, Any], tmp_path: Path) -> None:
     found = changed(tmp_path, **settings)
-    assert inventory(load("test", tmp_path / "infra")) == _declared(found)
+    assert inventory(load("test", tmp_path / "infra")) == counted(found)
+
+
+def test_what_only_the_program_declares_has_a_price() -> None:
+    """More pieces of a kind, and a machine for as long as a month is."""
+    stack, settings = own()["dev"], load("dev")
+    inner = {"vmSize": "Standard_E4ds_v4", "scaleSettings": {"maxNodeCount": 3}}
+    more = (
+        ("network:NatGateway", {}),
+        ("machinelearningservices:Compute", {"properties": {"properties": inner}}),
+    )
+    added = [Resource(f"u::{kind}", f"azure-native:{kind}", "it", "", of) for kind, of in more]
+    counts = counted(replace(stack, resources=(*stack.resources, *added)))
+    before = {line.item: line for line in estimate(settings, read(), counted(stack)).lines}
+    after = {line.item: line for line in estimate(settings, read(), counts).lines}
+    assert after.keys() - before.keys() == {"NAT gateway", "machine it"}
+    machine = after["machine it"]
+    assert machine.price and machine.month.typical == 3 * 730 * machine.price.amount

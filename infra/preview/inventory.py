@@ -1,0 +1,41 @@
+"""What a captured program declares of the items that are billed."""
+
+from __future__ import annotations
+
+from infra.cost.estimate import REQUIRED_ENDPOINTS, Inventory
+from infra.preview.capture import Capture, Resource
+
+
+def counted(capture: Capture) -> Inventory:
+    """The numbers of a stack's items, whatever its settings say."""
+    kinds = [one.kind for one in capture.provided]
+    workspaces = (one.inputs for one in capture.provided if one.inputs.get("kind") == "Default")
+    workspace = next(workspaces, {})
+    rules = (workspace.get("managedNetwork") or {}).get("outboundRules") or {}
+    outbound = sum(rule.get("type") == "PrivateEndpoint" for rule in rules.values())
+    if rules and workspace.get("publicNetworkAccess") == "Disabled":
+        outbound += REQUIRED_ENDPOINTS
+    shared = (one for one in capture.provided if one.kind == "machinelearningservices:Registry")
+    replicas = sum(len(one.inputs.get("regionDetails", ())) for one in shared)
+    return Inventory(
+        endpoints=kinds.count("network:PrivateEndpoint"),
+        outbound=outbound,
+        zones=kinds.count("privatedns:PrivateZone"),
+        accounts=kinds.count("security:DefenderForStorage"),
+        alerts=kinds.count("monitor:MetricAlert"),
+        registries=kinds.count("containerregistry:Registry") + replicas,
+        gateways=kinds.count("network:NatGateway"),
+        machines=frozenset(filter(None, map(_machine, capture.provided))),
+    )
+
+
+def _machine(resource: Resource) -> tuple[str, str, int] | None:
+    """The name, the size and the most nodes of what computes."""
+    inputs = resource.inputs
+    if resource.kind == "compute:VirtualMachine":
+        return resource.name, str(inputs.get("hardwareProfile", {}).get("vmSize")), 1
+    if resource.kind != "machinelearningservices:Compute":
+        return None
+    inner = inputs.get("properties", {}).get("properties", {})
+    nodes = inner.get("scaleSettings", {}).get("maxNodeCount", 1)
+    return resource.name, str(inner.get("vmSize")), int(nodes)
