@@ -38,6 +38,8 @@ from ml.core import documents, git, repository
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
 from ml.core.markdown import code, plain, text, truncate
+from policies.infra import limits, pack
+from policies.infra.limits import Limits
 
 # The program's imports, its settings, the rules with their limits, and the names of plug-ins.
 ROOMS = ("infra", "ml", "policies", repository.MARK, *MAKE)
@@ -46,8 +48,6 @@ Format = Literal["text", "md", "json"]
 LONGEST, CONTEXT = 100, 30
 # Who may do what is shown as a whole.
 WHOLE = ("principalId", "scope", "condition")
-# A budget beyond the first says nothing of a month, a worst month beyond the second is a surprise.
-BUDGET_OF_TYPICAL, WORST_OF_BUDGET = 10, 5
 # Letters of a problem or a finding.
 LETTERS = 1000
 NOTE = (
@@ -100,23 +100,7 @@ class Report:
             " and its cost do not know them"
             for name in self.imported
         )
-        return (*imported, *self.immutable, *self._budget())
-
-    def _budget(self) -> Iterator[str]:
-        """What the budget would not warn of; its currency is that of the bill."""
-        month = self.cost.total
-        budgets = [each for each in self.capture.provided if each.kind == "consumption:Budget"]
-        for amount in (each.inputs.get("amount") for each in budgets):
-            if not isinstance(amount, int) or not month.typical:
-                continue
-            figures = f"the budget is {amount:,}, a typical month {month.typical:,.0f}"
-            figures += f" and the worst {month.worst:,.0f}"
-            if month.typical > amount:
-                yield f"{figures}: it warns each month"
-            elif amount > month.typical * BUDGET_OF_TYPICAL:
-                yield f"{figures}: it warns when ten times as much is spent"
-            elif month.worst > amount * WORST_OF_BUDGET:
-                yield f"{figures}: lower `max_nodes`, or raise the budget"
+        return (*imported, *self.immutable)
 
     @property
     def weakenings(self) -> tuple[str, ...]:
@@ -199,10 +183,10 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
     """
     selected = loader.select(stacks, root / "infra")
     settings = {stack: loader.load(stack, root / "infra") for stack in selected}
-    prices = read()
+    prices, context = read(), pack.load()
     with runner() as programs:
         before, edited = _before(programs, stacks, against, root) if against else ({}, {})
-        results = captures(programs, selected, root=root)
+        results = captures(programs, selected, root=root, context=context)
     removed = [
         Report(
             capture=Capture(stack, (), {}),
@@ -218,10 +202,13 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
     current = []
     for capture in results:
         old, old_capture = before.get(capture.stack, (None, None))
+        cost = estimate(settings[capture.stack], prices, counted(capture))
+        bounds = limits.of(context.limits, f"{capture.stack}::")
+        findings = (*capture.findings, *budgeted(capture, cost, bounds))
         current.append(
             Report(
-                capture=located(capture, settings[capture.stack], root),
-                cost=estimate(settings[capture.stack], prices, counted(capture)),
+                capture=located(replace(capture, findings=findings), settings[capture.stack], root),
+                cost=cost,
                 type_problems=tuple(sdk_types.problems(capture.provided)),
                 base=against,
                 base_cost=estimate(old, prices, counted(old_capture))
@@ -235,6 +222,26 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
             )
         )
     return removed + current
+
+
+def budgeted(capture: Capture, cost: Estimate, limits: Limits) -> Iterator[Breach]:
+    """What the budget would not warn of in time, or each month; its currency is the bill's."""
+    month = cost.total
+    for budget in (each for each in capture.provided if each.kind == "consumption:Budget"):
+        amount = budget.inputs.get("amount")
+        if not isinstance(amount, int) or not month.typical:
+            continue
+        figures = f"the budget is {amount:,}, a typical month {month.typical:,.0f}"
+        figures += f" and the worst {month.worst:,.0f}"
+        at_most = f"{figures}: at most {{}} times as much, `{{}}` in limits.yml"
+        if amount > month.typical * (most := limits.max_budget_of_typical):
+            message = at_most.format(most, "max_budget_of_typical")
+            yield Breach("budget-of-typical", True, budget.urn, message)
+        if month.worst > amount * (most := limits.max_worst_of_budget):
+            message = at_most.format(most, "max_worst_of_budget")
+            yield Breach("worst-of-budget", True, budget.urn, message)
+        if month.typical > amount:
+            yield Breach("budget-warns", False, budget.urn, f"{figures}: it warns each month")
 
 
 def located(capture: Capture, settings: Settings, root: Path) -> Capture:

@@ -34,6 +34,7 @@ ADVISABLE = frozenset(
 # A host or an e-mail address, without wildcards.
 _HOST = r"^[A-Za-z0-9][A-Za-z0-9.@+_-]*\.[A-Za-z]{2,}$"
 Count = Annotated[int, Field(ge=0, le=MOST_NODES)]
+Times = Annotated[int, Field(ge=1, le=100)]
 Days = Annotated[int, Field(ge=1, le=730)]
 
 
@@ -70,6 +71,8 @@ class Limits:
     max_gpu_nodes: Count = 0  # of all clusters
     max_dedicated_gpu_nodes: Count = 0  # of all clusters, not spot
     max_budget: Annotated[int, Field(ge=0, le=MOST_BUDGET)] = 0  # a month
+    max_budget_of_typical: Times = 10  # beyond, the budget warns of nothing
+    max_worst_of_budget: Times = 5  # beyond, a month is a surprise
     max_log_gb: Annotated[int, Field(ge=1, le=MOST_GB)] = 1  # a day
     max_alert_threshold: Annotated[int, Field(ge=1, le=10_000)] = 100
     max_key_days: Days = 90  # between rotations

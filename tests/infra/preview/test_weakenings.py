@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from infra.preview import report
 from infra.preview.capture import ABSENT, Change, Property, Resource, changes
+from infra.preview.report import budgeted
 from infra.preview.weakenings import LIMITS, PROGRAM, ROLE, WAIVERS, edits, weakenings
 from ml.core.azure import ROLES
 from tests.infra.preview.test_changes import ROOT_URN, _capture, _report
+from tests.policies.test_infra_mutation import CONTEXT
 
 STACK = "infra/Pulumi.prod.yaml"
 VAULT, ACCOUNT, HOLDS = "keyvault:Vault", "storage:StorageAccount", "another setting"
@@ -202,20 +205,21 @@ def test_the_key_of_the_secrets_of_a_stack_is_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        (0.5, "each month"),
-        (1.5, "lower `max_nodes`"),
-        (9.9, None),
-        (10.5, "ten times"),
-        (None, None),
+        (0.5, "worst-of-budget budget-warns"),
+        (1.5, "worst-of-budget"),
+        (9.9, ""),
+        (10.5, "budget-of-typical"),
+        (None, ""),
     ],
 )
-def test_a_budget_is_compared_with_the_cost_of_a_month(
-    part: float | None, words: str | None
-) -> None:
+def test_a_budget_is_compared_with_the_cost_of_a_month(part: float | None, words: str) -> None:
     """Of the typical month of dev, whose worst one is ten times as much."""
-    typical = _report(_capture()).cost.total.typical
-    inputs = {"amount": int(part * typical)} if part else {}
+    cost = _report(_capture()).cost
+    inputs = {"amount": int(part * cost.total.typical)} if part else {}
     kind = "consumption:Budget"
     budget = Resource("urn::b", f"azure-native:{kind}", "budget", ROOT_URN, inputs)
-    notes = _report(_capture(budget)).notes
-    assert len(notes) == bool(words) and all(str(words) in note for note in notes)
+    found = [*budgeted(_capture(budget), cost, CONTEXT.limits["dev"])]
+    assert " ".join(breach.policy for breach in found) == words
+    assert all(breach.mandatory == (breach.policy != "budget-warns") for breach in found)
+    loose = replace(CONTEXT.limits["dev"], max_budget_of_typical=100, max_worst_of_budget=100)
+    assert not [each for each in budgeted(_capture(budget), cost, loose) if each.mandatory]
