@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import grpc
 from google.protobuf import empty_pb2, json_format, struct_pb2
 from pulumi.runtime.proto import (
     engine_pb2,
@@ -22,6 +21,7 @@ from pulumi.runtime.proto import (
     resource_pb2_grpc,
 )
 
+from infra.preview import sdk_types
 from infra.preview.capture import REFERENCE, SECRET, STACK, Resource
 from infra.settings.azure import REGIONS
 
@@ -37,6 +37,7 @@ AZURE_OUTPUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "containerregistry:Registry": (("loginServer",),),
 }
 PROVIDER = "pulumi:providers:"
+READ = "platform:read:Read"  # the type of what a program reads and does not make
 # Texts like those that Azure answers with, in place of references.
 AZURE_ID = "/subscriptions/6f8d2c1e-0000-4000-8000-000000000000/resourceGroups/rg/providers/id/"
 _AZURE = re.compile(f"(?:{AZURE_ID})?([0-9a-f]{{32}})")
@@ -70,6 +71,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         self._references: set[str] = set()
         # A provider is nothing that Azure has.
         self.providers: dict[str, Resource] = {}
+        self.reads: dict[str, Resource] = {}  # what exists already, by URN
         self.resources: dict[str, Resource] = {}
         self.problems: list[str] = []
         self.errors: list[str] = []
@@ -99,16 +101,31 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return empty_pb2.Empty()
 
     def Invoke(self, request: Any, context: Any) -> Any:
-        """The registry of another stack; a program that queries Azure for anything else cannot be
-        previewed offline.
-        """
+        """The registry of another stack, and texts that only Azure knows of anything else."""
+        answer = struct_pb2.Struct()
+        provider = self.providers.get(request.provider.rpartition("::")[0])
+        asked = {**(provider.inputs if provider else {}), **self._passed(request.args)}
+        label = request.tok.rpartition(":")[2]
         if request.tok == REGISTRY:
-            answer = struct_pb2.Struct()
-            provider = self.providers.get(request.provider.rpartition("::")[0])
-            asked = {**(provider.inputs if provider else {}), **self._passed(request.args)}
-            answer.update(self._answered(self._ask(asked)))
-            return provider_pb2.InvokeResponse(**{"return": answer})
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the program queries Azure: {request.tok}")
+            found = self._ask(asked)
+        else:
+            found = sdk_types.answer(request.tok, label)
+            name = f"{label} of {', '.join(map(str, asked.values()))}"
+            self._note(name, name, name)
+        answer.update(self._answered({**asked, **found}))
+        return provider_pb2.InvokeResponse(**{"return": answer})
+
+    def ReadResource(self, request: Any, context: Any) -> Any:
+        """What exists already (`.get`): its id is known; outputs of another stack are not."""
+        urn, answer = self._urn(request), struct_pb2.Struct()
+        self._note(urn, request.name, request.id)
+        if request.type == "pulumi:pulumi:StackReference":
+            texts = {"": self._answered(f"${{StackReference:{request.name}.id}}")}
+            answer.update({"name": request.id, "outputs": texts, "secretOutputNames": []})
+        else:
+            found = sdk_types.answer(request.type, f"{request.type.split(':')[-1]}:{request.name}")
+            answer.update(self._answered({**found, "name": request.id.rpartition("/")[2]}))
+        return resource_pb2.ReadResourceResponse(urn=urn, properties=answer)
 
     def RegisterResource(self, request: Any, context: Any) -> Any:
         """Record a resource; its URN must be new and its dependencies registered."""
@@ -174,6 +191,11 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         text = json.dumps(plain(json_format.MessageToDict(value)))
         return json.loads(_AZURE.sub(lambda found: self._texts.get(found[1], found[0]), text))
 
+    def _note(self, urn: str, name: str, id: str) -> None:
+        """What the program reads: its values are not known here, so a rule looks at its id."""
+        of_stack = f"urn:pulumi:{self._stack}::{self._project}::{READ}::{name}"
+        self.reads[urn] = Resource(of_stack, READ, name, "", {"id": id})
+
     def _urn(self, request: Any) -> str:
         within = request.parent.split("::")[2] if request.parent else STACK
         kind = request.type if within == STACK else f"{within}${request.type}"
@@ -189,7 +211,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         self._references |= {token} if resource.custom else set()
         used = {urn for urns in resource.uses.values() for urn in urns}
         needed = {*resource.dependencies, *used, *([resource.parent] if resource.parent else [])}
-        for urn in sorted(needed - self.resources.keys()):
+        for urn in sorted(needed - self.resources.keys() - self.reads.keys()):
             problems.append(f"{resource.urn} depends on {urn}, which is not registered")
         return problems
 

@@ -93,7 +93,11 @@ class Runner:
         )
         if policies is None:
             return result
-        found = findings(policies, result, [*engine.resources.values(), *engine.providers.values()])
+        found = findings(
+            policies,
+            result,
+            [*engine.resources.values(), *engine.providers.values(), *engine.reads.values()],
+        )
         return replace(result, findings=tuple(found))
 
     def _run(self, request: dict[str, object]) -> tuple[int, str]:

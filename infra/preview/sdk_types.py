@@ -48,6 +48,32 @@ def outputs(token: str) -> frozenset[str] | None:
     return frozenset(sdk.resource_types(kind)) if kind else None
 
 
+def answer(token: str, label: str) -> dict[str, Any]:
+    """What Azure answers for a resource, or an invoke such as `storage:getBlob`: texts and
+    objects of them as `${label.output}`, lists without members, nothing else.
+    """
+    provider, module, name = token.split(":")
+    name = f"G{name[1:]}Result" if name.startswith("get") else name
+    kind = _resource(f"{provider}:{module}:{name}") if provider == PROVIDER else None
+    if kind is None:
+        return {}
+    known = sdk.output_type_types if sdk.is_output_type(kind) else sdk.resource_types
+    return _answered(known(kind), label, 3)
+
+
+def _answered(outputs: Mapping[str, Any], label: str, depth: int) -> dict[str, Any]:
+    answered: dict[str, Any] = {}
+    for name, hint in outputs.items():
+        kind = _kinds(hint)[0]
+        if kind is str:
+            answered[name] = f"${{{label}.{name}}}"
+        elif _origin(kind, Sequence):
+            answered[name] = []
+        elif isinstance(kind, type) and sdk.is_output_type(kind) and depth:
+            answered[name] = _answered(sdk.output_type_types(kind), f"{label}.{name}", depth - 1)
+    return answered
+
+
 def _resource(token: str) -> type | None:
     """The class of a resource such as `storage:StorageAccount`."""
     _, module, name = token.split(":")

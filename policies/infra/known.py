@@ -43,6 +43,8 @@ _CLOUD = "core.windows.net"
 _USER = "properties.properties.personalComputeInstanceSettings.assignedUser.objectId"
 # The component whose inputs are values of a stack file that no resource has.
 _GUARDRAILS = "platform:guardrails:Guardrails"
+# What the preview notes of a `get`, an invoke or a StackReference.
+_READ = "platform:read:Read"
 
 
 RULES = Rules()
@@ -99,6 +101,13 @@ def _texts(name: str, value: Any) -> Iterator[str]:
             yield inner
         elif keys and isinstance(keys[-1], str):
             yield keys[-1]
+
+
+@RULES.resource("known-reads", "What a program reads is listed in limits.yml.", "own", _READ)
+def _reads(item: Item, limits: Limits) -> Iterator[str]:
+    """By `get`, an invoke or a StackReference; nobody knows its values in a preview."""
+    if not limits.knows(str(item.at("id", ""))):
+        yield f"reads {item.at('id')}: add it to `given` in limits.yml, or waive it"
 
 
 @RULES.stack("known-principals", "Roles are of identities of the stack, or listed people.", "own")

@@ -40,6 +40,7 @@ KNOWN: dict[str, Any] = {
     "registries": ("R",),
     "tenants": (),
     "subscriptions": (),
+    "given": ("/subscriptions/s/resourceGroups/given",),
 }
 STRICT = Context({"default": replace(LIMITS["default"], **KNOWN)}, (), TODAY)
 WAIVER = RuleWaiver(

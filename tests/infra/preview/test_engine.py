@@ -160,13 +160,36 @@ def test_a_failed_program_is_reported_at_its_own_line(
     assert problem.place == (Place("infra/__main__.py", line) if line else None)
 
 
-def test_a_program_that_queries_azure_is_refused(tmp_path: Path) -> None:
-    asking = """
-        from pulumi_azure_native import authorization
-        authorization.get_client_config()
+ASKED = "account_name='st', resource_group_name='rg'"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("keyvault.Vault.get('v', '/subscriptions/s/vaults/kv').name", "kv"),
+        ("keyvault.Vault.get('v', '/subscriptions/s/vaults/kv').id", "/subscriptions/s/vaults/kv"),
+        ("keyvault.Vault.get('v', '/s/kv').properties.vault_uri", "${Vault:v.properties.vaultUri}"),
+        (
+            f"storage.get_storage_account({ASKED}).primary_endpoints.blob",
+            "${getStorageAccount.primaryEndpoints.blob}",
+        ),
+        (f"storage.get_storage_account_output({ASKED}).id", "${getStorageAccount.id}"),
+        (
+            "pulumi.StackReference('us/hub/prod').get_output('x')",
+            "${StackReference:us/hub/prod.id}/x",
+        ),
+    ],
+)
+def test_what_exists_already_is_answered(value: str, text: str, tmp_path: Path) -> None:
+    """Resources by `get`, invokes and outputs of other stacks: unknown, and none of the stack."""
+    asking = f"""
+        import pulumi
+        from pulumi_azure_native import keyvault, managedidentity, storage
+        managedidentity.UserAssignedIdentity("it", resource_group_name="rg", location={value})
     """
-    with pytest.raises(Refused, match="queries Azure"):
-        capture("dev", root=tree(tmp_path, asking))
+    (found,) = captures(["dev"], root=tree(tmp_path, asking))
+    assert [one.inputs["location"] for one in found.provided] == [text] and not found.problems
+    assert "known-reads" in [breach.policy for breach in found.findings]
 
 
 def test_integers_are_restored() -> None:
