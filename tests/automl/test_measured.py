@@ -108,6 +108,24 @@ def test_its_validation_is_the_trials_and_its_test_was_not_seen(
     assert explained.names[0] == evaluation["contributions"][0]["feature"]
 
 
+def test_folds_of_the_schema_do_not_count(
+    tmp_path: Path, fit: Fit, measure: Callable[[Tabular, Path], Any]
+) -> None:
+    """A small table: the search draws its own folds of the rows of training, and the model is
+    measured on rows that no fold has, as if the schema had no `folds`.
+    """
+    of, plain = project(tmp_path / "folds", folds=5), project(tmp_path / "plain")
+    tags = {"cross_validation_repeats": "2"}
+    model = searched(of, fit, validation=None, n_cross_validations=3, tags=tags)
+    evaluation, without = measure(of, model), measure(plain, model)
+    assert evaluation["metrics"] == without["metrics"] and not evaluation["out_of_fold"]
+    dataset = plain.read(tmp_path / "plain")
+    counts = {name: of["auc"]["count"] for name, of in evaluation["metrics"].items()}
+    assert counts == {"validation": len(dataset.validation), "test": len(dataset.test)}
+    stability = evaluation["stability"]["auc"]
+    assert stability["over"] == "folds" and len(stability["values"]) == 6
+
+
 def test_an_ensemble_is_explained_by_shuffling(
     tmp_path: Path, fit: Fit, measure: Callable[[Tabular, Path], Any]
 ) -> None:
@@ -179,15 +197,13 @@ def test_a_model_that_other_rows_have_judged_is_not_measured(
 def test_a_model_that_answers_something_else_is_not_measured(
     tmp_path: Path, fit: Fit, measure: Callable[[Tabular, Path], Any]
 ) -> None:
-    """Another positive class, columns of another kind, and a schema with folds."""
+    """Another positive class, and columns of another kind."""
     of = project(tmp_path / "people")
     with pytest.raises(SystemExit, match=r"error\[target-mismatch\]"):
         measure(of, searched(of, fit, positive_label="not Yes"))
     purposes = {"mode": "custom", "column_name_and_types": {"age": "Categorical"}}
     with pytest.raises(SystemExit, match=r"error\[column-mismatch\].*`age`"):
         measure(of, searched(of, fit, featurization=purposes))
-    with pytest.raises(SystemExit, match=r"error\[folds-of-search\]"):
-        measure(project(tmp_path / "folds", folds=5), searched(of, fit))
 
 
 @pytest.mark.parametrize("family", ["light_gbm", "xg_boost_classifier", "logistic_regression"])

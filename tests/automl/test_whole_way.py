@@ -16,9 +16,9 @@ ML = ".venv/bin/ml"
 
 @pytest.mark.slow
 def test_the_best_of_three_families_is_gated_served_and_asked(tmp_path: Path) -> None:
-    """The search sees no row of the test; its best model meets the gates of any other."""
+    """The search of a small table sees no row of the test; its best model meets the gates."""
     fork = forks.fork(tmp_path / "fork")
-    tables.churn(fork / "churn.csv", 4000)  # of fewer rows the test is out of fold
+    tables.churn(fork / "churn.csv", 1000)  # the schema has `folds`
     typed(fork, f"{ML} new churn --table churn.csv --target Churn")
     few = "--set jobs.search.limits.max_trials=3"
     try:

@@ -246,8 +246,9 @@ def champion_evidence(
             for side in (theirs, own)
         )
         wrong = (
-            f"{version} was measured with `folds: {was:g}` and this one with `folds: {now:g}`: set "
-            "it in the schema as it was, or begin a project of another name"
+            f"{version} was measured with `folds: {was:g}` and this one with `folds: {now:g}`, as "
+            "every AutoML model is with 0: set it in the schema as it was or, for an AutoML "
+            "model, remove it and propose the champion again first"
         )
         return Evidence(version=champion.version, digest=champion.digest, disagreements=(wrong,))
     own_code, their_code = (side.lineage.evaluation_snapshot or "" for side in (own, theirs))

@@ -19,7 +19,7 @@ from ml.core.imports import ROOT
 from ml.measures.metrics import QUANTILES
 from ml.measures.tasks import KINDS
 from ml.repository.scaffold.libraries import LIBRARIES, SEQUENCE_LIBRARY, estimator, objective
-from ml.repository.scaffold.profile import SEQUENCE, Choices, Profile, profile
+from ml.repository.scaffold.profile import FEWEST_ROWS, SEQUENCE, Choices, Profile, profile
 from ml.repository.scaffold.series import SeriesChoices, series_profile
 from ml.toolkit.data.datasets import TABLE_TASKS
 from ml.toolkit.data.series import TASK
@@ -139,8 +139,9 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
     features = [column.name for column in about.features]
     is_series = about.task == TASK
     library = SEQUENCE_LIBRARY if model == SEQUENCE else LIBRARIES[model]
-    # Its models are served in that environment.
-    has_automl = library.environment == "ml-cpu"
+    rows: Any = about.head["rows"]
+    # Its models are served in that environment, and measured without the `folds` of the schema.
+    has_automl = library.environment == "ml-cpu" and 2 * rows[0] >= FEWEST_ROWS
     values = {
         "name": package,
         "endpoint": package.replace("_", "-"),
@@ -161,6 +162,8 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
         "objective": objective(model, about.task, about.primary_metric),
         "estimator": estimator(about.task, about.primary_metric),
         "formats": [*dict.fromkeys((*library.formats, *(AUTOML_FORMATS if has_automl else ())))],
+        # Folds of an AutoML job would not keep groups together on Azure.
+        "cross_validated": "folds" in about.head and "group" not in about.head,
         "automl_metric": AUTOML_METRICS.get(
             about.primary_metric,
             "normalized_root_mean_squared_error"

@@ -39,6 +39,8 @@ trains, and the test is that rest again, cut into folds. `Dataset.by_fold` has a
 fold, whose test it is, and which trains on the others. The estimate is of the code and the
 settings, not of the model that serves. `ml new` writes `folds` for tables of at most 3,000 rows.
 `folds` excludes `time`. A version measured with folds is not compared with one measured without.
+An AutoML job cannot fit its model again for each fold: its models are trained and measured as if
+the schema had no `folds`.
 
 A cell is missing when it is empty or says `NA`, `N/A`, `NaN`, `NULL`, `None` or `?`; in a request
 `null` is missing too. Without `optional: true` the column refuses it: `empty-value` in a table,
@@ -380,9 +382,11 @@ def read_dataset(
     others: bool = False,
     features: FeatureJoin | None = None,
     sources: Mapping[str, Path] = MappingProxyType({}),
+    folds: bool = True,
 ) -> Dataset:
     """The table in the folder of a data asset (or that file itself), split; `others` as of
-    `read_table`, `features` and `sources` as of `ml.toolkit.data.feature_sets.join`.
+    `read_table`, `features` and `sources` as of `ml.toolkit.data.feature_sets.join`. Without
+    `folds` it is split as if the schema had none.
 
     Rows are split by a hash of the id (or the group), so that a row stays where it is when others
     are added; by time where the schema names such a column. Ends the program with the problems,
@@ -392,6 +396,7 @@ def read_dataset(
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))
         columns = TableSchema.parse(raw)
         about = Target.parse(raw, columns.columns, own_metrics)
+        about = about if folds else replace(about, folds=0)
         # As requests are read: the same cells count as missing.
         typed = [
             replace(of, type="category") if of.name == about.text else of for of in columns.columns

@@ -103,13 +103,6 @@ def as_searched(
     columns, or answers another question.
     """
     about = dataset.about
-    if about.folds:
-        found = f"`folds: {about.folds}` fits a model again for each fold, which a search cannot do"
-        hint = (
-            "remove the line `folds` from the schema of the data, run the AutoML job again, and "
-            "propose its model; train and propose the champion again first if it has `folds`"
-        )
-        stop("folds-of-search", found, "a schema without `folds`", hint)
     question = (about.task, about.positive, dataset.classes)
     answers = (members.task, members.positive, columns.classes)
     if question != answers:

@@ -104,7 +104,12 @@ class Tabular:
     features: FeatureJoin | None = None
 
     def read(
-        self, folder: Path, sources: Mapping[str, Path] = NO_SOURCES, *, others: bool = False
+        self,
+        folder: Path,
+        sources: Mapping[str, Path] = NO_SOURCES,
+        *,
+        others: bool = False,
+        folds: bool = True,
     ) -> Dataset:
         """The table with the columns of feature sets, as `read_dataset`."""
         return read_dataset(
@@ -114,9 +119,10 @@ class Tabular:
             others=others,
             features=self.features,
             sources=sources,
+            folds=folds,
         )
 
-    def data(self, options: dict[str, Any], *, others: bool = False) -> Dataset:
+    def data(self, options: dict[str, Any], *, others: bool = False, folds: bool = True) -> Dataset:
         """Return the table that `--data` and `--sources` name, and remove both from the options.
 
         Ends the program where there are not as many sources as feature sets.
@@ -130,7 +136,7 @@ class Tabular:
                 "  hint: leave out --sources to read the local ones"
             )
         given = {} if sources is None else dict(zip(names, sources, strict=True))
-        return self.read(options.pop("data"), given, others=others)
+        return self.read(options.pop("data"), given, others=others, folds=folds)
 
     def fit(self, dataset: Dataset, settings: Mapping[str, Any], seed: int) -> tuple[Columns, Any]:
         """The columns as training fills them, and the model."""
@@ -235,7 +241,7 @@ def _row_latency(project: Tabular, dataset: Dataset, columns: Columns, folder: P
 
 def split(project: Tabular, arguments: Sequence[str] | None = None) -> None:
     """Write the rows of training and of validation as an MLTable each, for an AutoML job: it sees
-    none of the test.
+    none of the test. `folds` of the schema do not count (`ml.toolkit.data.datasets`).
     """
     parser = argparse.ArgumentParser(description="Write the rows that an AutoML job may see.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
@@ -243,7 +249,7 @@ def split(project: Tabular, arguments: Sequence[str] | None = None) -> None:
     for part in (TRAIN, VALIDATION):
         parser.add_argument(f"--{part}", type=Path, required=True, help="the MLTable to write")
     options = vars(parser.parse_args(arguments))
-    dataset = project.data(options)
+    dataset = project.data(options, folds=False)
     for part in (TRAIN, VALIDATION):
         searched.write_table(dataset, part, options[part])
 
@@ -261,7 +267,8 @@ def evaluate(
     """Measure a model by the arguments of the command line, as `ml.measures.measurement.evaluate`
     does: `model` is the endpoint's name, and the others are as there.
 
-    A model of an AutoML job is measured as one that train wrote; its refits are those of its trial.
+    A model of an AutoML job is measured as one that train wrote, but as if the schema had no
+    `folds`; its refits are those of its trial.
     With `folds` in the schema the rows of the test are those of training, each answered by a model
     that was fitted without its fold. Ends the program where this code did not make the model: its
     folds would be another's.
@@ -273,16 +280,17 @@ def evaluate(
     parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
     options = parser.parse_args(arguments)
     # A champion may be asked on the data of a candidate that reads another column.
-    dataset = project.data(vars(options), others=True)
+    is_searched = is_of_members(options.model)
+    dataset = project.data(vars(options), others=True, folds=not is_searched)
     facts, digest = unseal(options.model)
     trained_on, joined = facts.pop("training_set", None), dataset.training_set
     if trained_on is not None:
         evaluated = "" if joined is None else joined.digest
         joined = replace(read(TrainingSet, trained_on), evaluated=evaluated)
-    elif not is_of_members(options.model):  # rows of a search are compared below
+    elif not is_searched:  # rows of a search are compared below
         joined = None
     columns = Columns.load(options.model, project.derive)
-    if is_of_members(options.model):
+    if is_searched:
         members = Members(options.model)
         search = facts.pop(searched.FACT, {})
         dataset = searched.as_searched(dataset, columns, members, search)

@@ -235,18 +235,33 @@ def test_a_table_of_few_rows_is_tested_out_of_fold(
         assert profile(path, Choices("state", time=time)).head.get("folds", 0) == folds
 
 
-@pytest.mark.parametrize("count", [900, 3001])
-def test_automl_repeats_its_folds_on_few_rows(count: int, repository: Path) -> None:
-    """One draw of folds chooses by chance there; more rows have a validation of their own."""
-    rows = [f"{at % 7},{at % 11},{('on', 'off')[at % 3 == 0]}" for at in range(count)]
+@pytest.mark.parametrize(
+    ("count", "group", "judges"),
+    [
+        (599, "", None),
+        (900, "", "n_cross_validations"),
+        (900, "home", "validation_data"),
+        (3001, "", "validation_data"),
+    ],
+)
+def test_an_automl_job_of_few_rows_draws_its_folds_three_times(
+    count: int, group: str, judges: str | None, repository: Path
+) -> None:
+    """One draw of folds chooses by chance there. `split` keeps groups together, folds would not;
+    and a test of less than 600 rows is too small for the gates.
+    """
+    rows = [f"{at % 7},{at % 11},{('on', 'off')[at % 3 == 0]},h{at // 3}" for at in range(count)]
     table = repository / "rows.csv"
-    table.write_text("\n".join(["size,weight,state", *rows]))
-    made = project(repository, "states", table, Choices("state"))
+    table.write_text("\n".join(["size,weight,state,home", *rows]))
+    made = project(repository, "states", table, Choices("state", group=group))
     assert survey([made.folder], release_files()).problems == ()
-    search = yaml.safe_load((made.folder / "jobs/automl.yml").read_text())["jobs"]["search"]
-    repeated = (search.get("n_cross_validations"), search.get("tags"))
-    assert repeated == ((5, {"cross_validation_repeats": "3"}) if count <= 3000 else (None, None))
-    assert ("validation_data" in search) is (count > 3000)
+    job = made.folder / "jobs/automl.yml"
+    assert job.is_file() is (judges is not None)
+    if judges:
+        search = yaml.safe_load(job.read_text())["jobs"]["search"]
+        given = {"n_cross_validations", "validation_data"} & {*search}
+        repeats = search.get("tags", {}).get("cross_validation_repeats")
+        assert given == {judges} and (repeats == "3") is (judges == "n_cross_validations")
 
 
 def test_a_number_that_begins_with_zero_is_a_name(repository: Path) -> None:
