@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -82,6 +85,16 @@ def stop(code: str, found: str, expected: str, hint: str = "") -> NoReturn:
     """End the program with a problem of the table."""
     text = f"error[{code}]: {found}\n  expected: {expected}"
     raise SystemExit(f"{text}\n  hint: {hint}" if hint else text)
+
+
+@contextmanager
+def of_every_trial() -> Iterator[None]:
+    """End the program with EX_DATAERR for a problem that every trial of the search has."""
+    try:
+        yield
+    except SystemExit as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(os.EX_DATAERR) from error
 
 
 def single(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -224,8 +237,9 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
         numbers = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(np.float64)
         if not np.isfinite(numbers).all():
             at = int(np.argmin(np.isfinite(numbers)))
-            found = f"`{target}` is {values.iloc[at]!r}"
-            stop("target-no-number", found, "a finite number", "correct it, or drop the row")
+            found = f"`target_column_name: {target}` is {values.iloc[at]!r} in a row"
+            hint = "correct it, drop the row, or set `task: classification`"
+            stop("target-no-number", found, "a finite number", hint)
         if (largest := float(np.abs(numbers).max(initial=0))) > LARGEST_TARGET:
             found, limit = f"`{target}` is {largest:g} in a row", f"at most {LARGEST_TARGET:g}"
             stop("target-too-large", found, limit, "rescale the target: its square overflows")

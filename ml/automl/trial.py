@@ -28,7 +28,7 @@ from ml.automl.models import families, sampling, trees
 from ml.automl.models.families import Family
 from ml.automl.models.numbers import Fitted, Numbers
 from ml.automl.problem import Job, Problem, prepare
-from ml.automl.tables import stop
+from ml.automl.tables import of_every_trial, stop
 from ml.automl.validation import Rows
 from ml.serving.scoring.columns import FILE as COLUMNS
 from ml.serving.scoring.members import Members
@@ -67,11 +67,12 @@ def main() -> None:
     for name in ("training-data", "validation-data", "test-data", "model", "predictions"):
         parser.add_argument(f"--{name}", type=Path)
     options = parser.parse_args()
-    job = Job(json.loads(os.environ["AUTOML_JOB"]))
     sampled: dict[str, Any] = json.loads(os.environ[SAMPLED])
     name, members = sampled.pop("family"), sampled.pop("members", [])
     given = options.training_data, options.validation_data, options.test_data
-    problem = prepare(job, *given, Cache(rungs.of_search(options.predictions) / CACHE))
+    with of_every_trial():
+        job = Job(json.loads(os.environ["AUTOML_JOB"]))
+        problem = prepare(job, *given, Cache(rungs.of_search(options.predictions) / CACHE))
     with tracking() as tracker:
         tracker.parameters({"family": name, **sampled})
         began = time.perf_counter()

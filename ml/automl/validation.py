@@ -232,10 +232,10 @@ def folds(
         how = how if divided.times is None else f", in time order by {divided.by}"
     asked = ""
     if isinstance(number, int):
-        if number < 2:
-            what = f"`n_cross_validations: {number}` leaves no training or no validation rows"
-            stop("few-folds", what, "2 or more", "or set `validation_data_size` instead")
         share, most, asked = None, number, f" (`n_cross_validations: {number}`)"
+        if number > len(rows) // 2:
+            what = f"`n_cross_validations: {number}` of {len(rows)} rows"
+            stop("few-folds", what, f"at most {len(rows) // 2}: two rows in each fold", _FEWER)
     else:
         chosen = "" if share else f", by the number of rows ({len(rows)})"
         share = share or (SHARE if len(rows) > MANY_ROWS else None)

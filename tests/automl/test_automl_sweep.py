@@ -215,14 +215,6 @@ def test_without_its_packages_it_says_what_to_type(
     assert (problem.code, problem.hint) == ("automl-packages", "make automl")
 
 
-def test_one_fold_is_refused_with_its_line(plan: Plans) -> None:
-    """It is no field that Azure would run: the sentence says why."""
-    (problem,) = LocalBackend().refusals(plan("n_cross_validations: 1"))
-    assert problem.code == "few-folds" and "leaves no training" in problem.found
-    assert problem.place is not None and problem.place.line == 8
-    assert LocalBackend().refusals(plan("n_cross_validations: 2")) == ()
-
-
 def test_a_column_that_takes_no_weights_is_refused(plan: Plans) -> None:
     """kNN would ignore them."""
     knn = "training: {allowed_training_algorithms: [knn]}\nweight_column_name: age"

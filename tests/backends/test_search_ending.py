@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,18 @@ def test_no_cache_is_left_of_a_search_that_is_complete(
     run = LocalBackend().run(sweep(script, max_total_trials=2, ending=Ending()))
     assert run.status == ("Completed" if ends else "Failed")
     assert (run.folder / "cache").exists() is not ends
+
+
+@pytest.mark.parametrize("code", [os.EX_DATAERR, 1])
+def test_a_search_of_wrong_data_ends_with_its_first_trial(
+    home: Path, sweep: Sweeps, code: int
+) -> None:
+    """Its exit code says that every trial would be refused; others may be of one family."""
+    script = f"import sys\nprint('error[few-folds]: 60 rows')\nsys.exit({code})\n"
+    plan = sweep(script, max_total_trials=5, max_concurrent_trials=1, ending=Ending())
+    run = LocalBackend().run(plan)
+    assert run.error is not None and "error[few-folds]" in run.error.found
+    assert len(run.trials) == (1 if code == os.EX_DATAERR else 3)
 
 
 def test_the_time_of_a_search_is_what_it_may_use(home: Path, sweep: Sweeps) -> None:

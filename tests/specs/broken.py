@@ -340,6 +340,11 @@ NUMBERS = {
             *("max_concurrent_trials: 1.5", "max_cores_per_trial: 1.1", "timeout_minutes: '0'"),
         )
     },
+    **{
+        f"automl-{count}-folds": AUTOML
+        + f"target_column_name: a\nn_cross_validations: {count}  # error: number-out-of-range\n"
+        for count in (-1, 0, 1)
+    },
     "automl-folds": AUTOML
     + "target_column_name: price\nn_cross_validations: 2.5  # error: number-out-of-range\n",
     "negative-in-deployment": DEPLOYMENT + "instance_count: -1  # error: number-out-of-range\n",

@@ -60,15 +60,11 @@ def origins(panel: Panel, settings: Settings) -> Origins:
     while not settings.folds and count > 1 and first_cutoff(count, calibrating) < fewest:
         count -= 1
     if first_cutoff(count, calibrating) < first + 1:
-        found = f"the longest series has {len(panel.grid)} times"
         needed = 2 + (count - 1) * step + horizon
-        expected = f"{needed} or more for n_cross_validations: {count} and a horizon of {horizon}"
-        stop(
-            "few-times",
-            found,
-            expected,
-            "add rows, or lower n_cross_validations or forecast_horizon",
-        )
+        found = f"`forecast_horizon: {horizon}`"
+        found += f" with `n_cross_validations: {count}`" if settings.folds else ""
+        found += f" needs {needed} times, and the longest series has {len(panel.grid)}"
+        stop("few-times", found, f"{needed} times or more", "add rows, or lower the setting")
     judged = [end - number * step for number in range(count)][::-1]
     calibrated = [judged[0] - number * horizon for number in range(calibrating, 0, -1)]
     return Origins([*calibrated, *judged], calibrating, horizon)

@@ -87,7 +87,8 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
             expected = f"one of {', '.join(map(str, [*frame][:12]))}"
             stop("no-such-column", f"`{name}` is not a column of training_data", expected)
     if not is_number(frame[settings.target]):
-        stop("not-numbers", f"`{settings.target}` has texts", "numbers to forecast", "convert it")
+        found = f"`target_column_name: {settings.target}` has texts"
+        stop("not-numbers", found, "numbers to forecast", "convert it, or name another column")
     notes: list[str] = []
     times = _times(frame[settings.time], settings, notes)
     target = frame[settings.target].to_numpy(np.float64, na_value=np.nan)

@@ -33,7 +33,7 @@ from ml.automl.forecasting.panel import Panel
 from ml.automl.forecasting.settings import Settings
 from ml.automl.forecasting.statistical import Fits
 from ml.automl.forecasting.weights import Weights, choose
-from ml.automl.tables import stop
+from ml.automl.tables import of_every_trial, stop
 from ml.automl.trial import SAMPLED
 from ml.serving.scoring import forecasters
 from ml.serving.scoring.forecasters import FILE, Forecaster, Values
@@ -119,7 +119,8 @@ def main() -> None:
     cache = Cache(rungs.of_search(options.predictions) / CACHE)
     files = [(str(of), of.stat().st_mtime_ns) for of in sorted(options.training_data.rglob("*"))]
     source = json.dumps([job, files])
-    problem = cache.of(lambda: prepare(job, options.training_data), source)
+    with of_every_trial():
+        problem = cache.of(lambda: prepare(job, options.training_data), source)
     budget = seconds_of(job)
     with tracking() as tracker:
         tracker.parameters({"family": name, **sampled})

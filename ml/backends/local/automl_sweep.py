@@ -138,15 +138,6 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
         if len(rivals) > 1:
             together = f"`{rivals[1]}` with `{rivals[0]}`"
             yield _refused(plan, rivals[1], together, f"one of {', '.join(group)}")
-    number = plan.settings.get("n_cross_validations")
-    if isinstance(number, int) and number < 2:
-        yield Problem(
-            "few-folds",
-            f"`n_cross_validations: {number}` leaves no training or no validation rows",
-            "2 or more, or `validation_data_size` for one validation split",
-            "n_cross_validations: 3",
-            plan.places.get("n_cross_validations", plan.place),
-        )
     unknown = sorted({*plan.algorithms} - supported.keys())
     for name in unknown:
         field = "training.allowed_training_algorithms"
@@ -308,6 +299,8 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
         "seed": SEED,
     }
     module = "ml.automl.trial" if plan.task != FORECASTING else "ml.automl.forecasting.trial"
+    folds = str(plan.settings.get("n_cross_validations"))
+    job |= {"n_cross_validations": int(folds)} if folds.isdecimal() else {}  # perhaps in quotes
     job |= {"seconds": plan.timeout_s} if plan.timeout_s else {}
     job |= {"trial_seconds": plan.trial_timeout_s} if plan.trial_timeout_s else {}
     job |= {"stack": stack} if (stack := _stack(plan)) else {}

@@ -214,7 +214,8 @@ def profile(path: Path, choices: Choices) -> Profile:
     head |= {name: value for name, value in optional.items() if value}
     if folds:
         head["folds"] = folds
-    fewest = FEWEST_IN_SLICE_OF_FOLDS if folds else FEWEST_IN_SLICE
+    # From FEWEST_ROWS on there is an AutoML job too, whose models are measured without folds.
+    fewest = FEWEST_IN_SLICE_OF_FOLDS if folds and len(frame) < FEWEST_ROWS else FEWEST_IN_SLICE
     aside = {choices.target, own_id, choices.group}
     head["slices"] = [choices.slice]
     head |= form

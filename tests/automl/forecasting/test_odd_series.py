@@ -75,7 +75,7 @@ def _weekly_too(frame: pd.DataFrame) -> pd.DataFrame:
         ),
         pytest.param(
             lambda of: of.groupby("shop").tail(2),
-            "error[few-times]: the longest series has 2 times",
+            "and the longest series has 2",
             "the table has 2 steps",
             id="two-values-each",
         ),

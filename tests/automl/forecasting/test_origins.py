@@ -109,7 +109,7 @@ def test_few_series_have_more_origins(days: int, count: int) -> None:
 
 def test_a_series_that_is_too_short_ends_the_search() -> None:
     """Two values and a horizon of three."""
-    with pytest.raises(SystemExit, match=r"error\[few-times\].*longest series has 2 times"):
+    with pytest.raises(SystemExit, match=r"error\[few-times\].*longest series has 2"):
         problem(sales(days=2))
 
 

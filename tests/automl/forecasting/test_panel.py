@@ -34,7 +34,12 @@ def _first_days(frame: pd.DataFrame) -> pd.DataFrame:
         (_repeated, {}, "duplicate-times", "a has 2024-01-01"),
         (lambda of: of.assign(day="soon"), {}, "not-a-time", "`day` is 'soon'"),
         (lambda of: of.assign(sold=np.nan), {}, "no-label", "no row"),
-        (lambda of: of.assign(sold="many"), {}, "not-numbers", "`sold` has texts"),
+        (
+            lambda of: of.assign(sold="many"),
+            {},
+            "not-numbers",
+            "`target_column_name: sold` has texts",
+        ),
         (lambda of: of.assign(sold=np.inf), {}, "not-numbers", "infinite"),
         (lambda of: of.drop(columns="shop"), {}, "no-such-column", "`shop`"),
         (lambda of: of.assign(shop=[None, *of["shop"][1:]]), {}, "no-series", "missing in row 1"),

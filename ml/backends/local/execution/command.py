@@ -60,7 +60,7 @@ class Execution:
     _process: RunProcess | spot.SpotProcess | None = field(init=False, default=None)
     _tail: Tail = field(init=False)
     _looked_at: float = field(init=False)
-    _code: int | None = field(init=False, default=None)
+    code: int | None = field(init=False, default=None)
     _fault: Problem | None = field(init=False, default=None)
 
     def start(self) -> Run:
@@ -199,7 +199,7 @@ class Execution:
         """Whether there is or was a process: an interpreter of the pool may still load packages."""
         process = self._process
         return (
-            self._code is not None
+            self.code is not None
             or isinstance(process, spot.SpotProcess)
             or (process is not None and process.group is not None)
         )
@@ -212,20 +212,20 @@ class Execution:
         if limit is not None and time.monotonic() - self._began > limit:
             self.stop(self.time_limit)
         try:
-            self._code = self._process.poll()
+            self.code = self._process.poll()
         except OSError as error:  # what a restart needs has no room
             self._fault = faults.explain(error)
             if self._fault is None:
                 raise
             return True
-        return self._code is not None
+        return self.code is not None
 
     def stop(self, ended_by: str) -> bool:
         """Ask the command to end: SIGTERM, and SIGKILL after the grace period.
 
         False when it had ended, or had been asked, before.
         """
-        if self._process is None or self._code is not None or self.ended_by:
+        if self._process is None or self.code is not None or self.ended_by:
             return False
         self.ended_by = ended_by
         self._process.terminate()
@@ -285,11 +285,11 @@ class Execution:
         if self.ended_by:
             problem = outcome.canceled(self.ended_by, self.plan, self.log)
             return "Canceled", spot.explain_timeout(problem, self.run)
-        if self._code == 0:
+        if self.code == 0:
             return "Completed", None
         log, who = distribution.culprit(self.folder)
         is_built = bool(self.session.interpreter.built)
-        return "Failed", outcome.script_failed(self._code or 0, self.plan, log, who, is_built)
+        return "Failed", outcome.script_failed(self.code or 0, self.plan, log, who, is_built)
 
 
 class Tail:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import time
 from collections import deque
@@ -75,6 +76,8 @@ class Sweep:
         self._repeats: deque[Sample] = deque()
         self._cut_short = ""
         self._failure: Problem | None = None
+        # Whether a trial found that the data or a setting of the search is wrong, for all trials.
+        self._is_refused = False
         self._lineage = saved.lineage if saved else lineage.of_sweep(plan, session.lineage)
         seed = self._lineage["sampling"]["seed"]
         values = [r.name for r in references(plan.trial.command) if r.source == "search_space"]
@@ -191,7 +194,8 @@ class Sweep:
         scores = self._trials.ended
         if started >= self._plan.max_total_trials - len(ending.ensembles):
             return False
-        if len(scores) >= HOPELESS and not any(score is not None for score in scores):
+        hopeless = 1 if self._is_refused else HOPELESS
+        if len(scores) >= hopeless and not any(score is not None for score in scores):
             return False
         # One that takes as long as most did would not end in time.
         if self._left() < (median(self._took) if self._took else 0.0):
@@ -243,6 +247,7 @@ class Sweep:
         run = execution.finish(warnings)
         if run.status == "Completed":
             self._took.append(min(run.active_s, self._elapsed()))
+        self._is_refused |= execution.code == os.EX_DATAERR
         self._trials.put(run)
         del self._running[name]
         self._sampler.tell(int(execution.folder.name), curve, self._trials.score(name))

@@ -23,6 +23,7 @@ LEAST: dict[str, int] = {
     "timeout_minutes": 1,
     "trial_timeout_minutes": 1,
     "max_trials": 1,
+    "n_cross_validations": 2,
     "max_nodes": 1,
     "evaluation_interval": 0,
     "delay_evaluation": 0,
