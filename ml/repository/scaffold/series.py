@@ -38,6 +38,8 @@ SEASONS = {
     timedelta(days=31): 12,
     timedelta(days=92): 4,
 }
+# The share of steps that are the usual one or a multiple, and how far one may be off, in steps.
+REGULAR, OFF = 0.8, 0.15
 # A table of weekdays alone.
 WORKING_WEEK = 5
 SAMPLES = 20
@@ -106,6 +108,8 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
         if (np.nanmin(panel.values, axis=1) == np.nanmax(panel.values, axis=1)).all():
             actual = f"`{choices.target}` is constant in each of {count} series"
             raise Refused(Problem("wrong-target", actual, "values that vary over time"))
+        if (problem := _off_grid(path, panel)) is not None:
+            raise Refused(problem)
         head["origins"] = origins = max(2, math.ceil(FEWEST_FORECASTS / count))
         panel = replace(panel, head=replace(panel.head, origins=origins))
         season = _usual_season(panel)
@@ -142,6 +146,25 @@ def _problem(flaw: Flaw) -> Problem:
     hint = "correct the cell, or leave it empty" if flaw.code == "wrong-type" else flaw.hint
     place = Place(repository.shown(flaw.path), flaw.line or 1)
     return Problem(flaw.code, flaw.found, flaw.expected, hint, place)
+
+
+def _off_grid(path: Path, panel: Panel) -> Problem | None:
+    """Why no season can be guessed: too few steps are multiples of the usual one. Of a month and of
+    a day when clocks change they differ by less than OFF.
+    """
+    gaps = np.array([(b - a).total_seconds() for a, b in pairwise(panel.times)])
+    if not len(gaps):
+        return None
+    usual = float(np.sort(gaps)[len(gaps) // 2])
+    steps = np.maximum(1, np.round(gaps / usual))
+    share = float((np.abs(gaps / usual - steps) < OFF).mean())
+    if share >= REGULAR:
+        return None
+    found = f"{100 * share:.0f} % of the steps of `{panel.head.time}` are multiples of the usual "
+    found += f"step, {timedelta(seconds=usual)}"
+    hint = "aggregate the table to one row a series and hour, day, week or month"
+    expected = f"{100 * REGULAR:.0f} % or more"
+    return Problem("irregular-times", found, expected, hint, Place(repository.shown(path), 1))
 
 
 def _too_few_steps(path: Path, panel: Panel) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -135,6 +135,26 @@ def test_what_cannot_be_written_is_refused(
     problem = refused.value.problems[0]
     assert problem.code == code and words in f"{problem.place} {problem.found} {problem.hint}"
     assert not (repository / "ml/projects/sales").exists()
+
+
+@pytest.mark.parametrize("irregular", [True, False])
+def test_times_off_the_grid_are_refused(repository: Path, irregular: bool) -> None:
+    """Steps of 2, 3, 5, 7 and 9 hours; a third of the days of a daily table may be missing."""
+    hours, step, rows = (2, 3, 5, 7, 9), timedelta(days=1), ["shop,at,sold"]
+    time = datetime(2026, 1, 1)
+    for number in range(90):
+        time += timedelta(hours=hours[number % 5]) if irregular else step * (1 + number // 2 % 2)
+        rows += [f"s{shop},{time.isoformat()},{number % 7 + shop}" for shop in range(20)]
+    path = repository / "sales.csv"
+    path.write_text("\n".join(rows) + "\n")
+    choices, series = Choices("sold", time="at"), SeriesChoices(3, ["shop"])
+    if not irregular:
+        assert new(repository, "sales", path, choices, series=series).profile.head["season"] == 7
+        return
+    with pytest.raises(Refused) as refused:
+        new(repository, "sales", path, choices, series=series)
+    (problem,) = refused.value.problems
+    assert problem.code == "irregular-times" and "20 % of the steps" in problem.found
 
 
 @pytest.mark.parametrize("cell", ["inf", "n/a", '"3,5"', "?!"])
