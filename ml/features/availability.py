@@ -27,6 +27,7 @@ def instants(table: pl.DataFrame, column: str) -> pl.Series:
     nanoseconds cannot state. A local time without a zone is ambiguous twice a year; a zone decides,
     so daylight saving needs no rule.
     """
+    check_table(table)
     if column not in table.columns:
         names = ", ".join(table.columns)
         raise FeatureError("missing-column", f"there is no column `{column}`", f"one of {names}")
@@ -44,6 +45,14 @@ def instants(table: pl.DataFrame, column: str) -> pl.Series:
         expected = f"a year from {_YEARS[0]} to {_YEARS[1]}"
         raise FeatureError("time-out-of-range", f"`{column}` is {series[row]}", expected, row)
     return series.dt.convert_time_zone("UTC").dt.cast_time_unit("ns")
+
+
+def check_table(table: object) -> None:
+    """Raise FeatureError for what is no DataFrame of polars."""
+    if not isinstance(table, pl.DataFrame):
+        kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}"
+        expected = "a DataFrame of polars: pl.from_pandas(table), or lazy_frame.collect()"
+        raise FeatureError("wrong-type", f"a table is a {kind}", expected)
 
 
 def first_row(matches: pl.Series) -> int | None:
@@ -72,6 +81,7 @@ def placed(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.Da
     Raises FeatureError for what `instants` rejects, an empty key, a number in any column that is
     NaN or infinite (a null may be there), and a negative delay.
     """
+    check_table(rows)
     if timeline.delay < timedelta(0):
         raise FeatureError("negative-delay", f"the delay is {timeline.delay}", "zero or more")
     if not keys:

@@ -9,14 +9,25 @@ from pathlib import Path
 
 import polars as pl
 
-from ml.features.availability import AVAILABLE, EVENT, ROW, instants, placed, readable, span
+from ml.features.availability import (
+    AVAILABLE,
+    EVENT,
+    ROW,
+    check_table,
+    instants,
+    placed,
+    readable,
+    span,
+)
 from ml.features.timeline import FeatureError, Timeline
 
 _LABEL = "__label__"
 _TIME = "__time__"
 _NUMBER = "__number__"
-# Bytes in memory per byte of a compressed file, sorted copies included: a high estimate.
-_EXPANSION = 8
+# Bytes in memory, sorted copies included, per byte of a compressed file and per value: the larger
+# one counts, since equal values take no space in a file. Both are high estimates.
+_OF_BYTE, _OF_VALUE = 8, 16
+_WRITTEN = "files that a materialisation wrote"
 
 
 def point_in_time(
@@ -41,6 +52,7 @@ def point_in_time(
     Memory: sorted copies of the keys, two times and the positions of `rows`. Raises FeatureError
     for a column that is missing, of another type than its partner, or twice.
     """
+    check_table(labels)
     names = [*labels.columns, *features]
     for name in features:
         if names.count(name) > 1:
@@ -105,15 +117,18 @@ def point_in_time_of_files(
     Memory: the labels with their features, and `memory` bytes, or the rows of one entity if these
     are more.
     """
-    parts = 1 + _EXPANSION * sum(path.stat().st_size for path in files) // memory
+    needed = {*keys, *features, timeline.event, timeline.arrival or timeline.event}
+    rows = pl.scan_parquet([*files], hive_partitioning=False).select(*sorted(needed))
+    with readable(files[0].parent, _WRITTEN):
+        values = rows.select(pl.len()).collect().item() * len(needed)
+    compressed = sum(path.stat().st_size for path in files)
+    parts = 1 + max(_OF_BYTE * compressed, _OF_VALUE * values) // memory
     part = pl.struct(keys).hash() % parts
-    needed = [*keys, *features, timeline.event, timeline.arrival or timeline.event]
-    rows = pl.scan_parquet([*files], hive_partitioning=False).select(*dict.fromkeys(needed))
     numbered = labels.with_row_index(_NUMBER)
     join = partial(point_in_time, keys=keys, time=time, timeline=timeline, lookback=lookback)
     joined = []
     for number in range(parts):
-        with readable(files[0].parent, "files that a materialisation wrote"):
+        with readable(files[0].parent, _WRITTEN):
             table = rows.filter(part == number).collect(engine="streaming")
         joined.append(join(numbered.filter(part == number), table, features=features))
     return pl.concat(joined).sort(_NUMBER).drop(_NUMBER)

@@ -86,8 +86,10 @@ def look_up(
     An unknown entity, and one whose event is `temporal_join_lookback` or longer ago, has None for
     each feature, as in the join.
 
-    Raises FeatureError for a key that is missing.
+    Raises FeatureError for a key that is missing, and a time without a zone.
     """
+    if at is not None and at.tzinfo is None:
+        raise FeatureError("no-time-zone", "`at` has no time zone", "a zone, such as UTC")
     missing = [name for name in feature_set.keys if name not in keys]
     if missing:
         expected = ", ".join(feature_set.keys)
@@ -122,10 +124,17 @@ class SqliteStore:
         self._opened: tuple[int, int] | None = None
 
     def put(self, rows: Sequence[Encoded]) -> None:
-        """Store rows that are not older than those stored; drop those of another definition."""
+        """Store rows that are not older than those stored; drop those of another definition.
+
+        Raises FeatureError when the file cannot be read.
+        """
         with closing(sqlite3.connect(":memory:")) as connection:
             if self._path.exists():
-                connection.deserialize(self._path.read_bytes())
+                try:
+                    content = self._path.read_bytes()
+                except OSError as error:
+                    raise self._unusable(f"cannot be read: {error.strerror}") from error
+                connection.deserialize(content)
             if connection.execute("PRAGMA user_version").fetchone() != (self._definition,):
                 connection.executescript(
                     "DROP TABLE IF EXISTS latest; CREATE TABLE latest (key TEXT PRIMARY KEY,"
@@ -152,11 +161,11 @@ class SqliteStore:
             file = self._path.stat()
         except (FileNotFoundError, NotADirectoryError):
             raise self._unusable("does not exist") from None
-        if (file.st_ino, file.st_mtime_ns) != self._opened:
-            uri = f"{self._path.absolute().as_uri()}?mode=ro&immutable=1"
-            self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
-            self._opened = (file.st_ino, file.st_mtime_ns)
         try:
+            if (file.st_ino, file.st_mtime_ns) != self._opened:
+                uri = f"{self._path.absolute().as_uri()}?mode=ro&immutable=1"
+                self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+                self._opened = (file.st_ino, file.st_mtime_ns)
             version = self._connection.execute("PRAGMA user_version").fetchone()
             query = "SELECT event, features FROM latest WHERE key = ?"
             row: tuple[int, str] | None = self._connection.execute(query, (key,)).fetchone()

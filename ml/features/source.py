@@ -93,10 +93,11 @@ def scan(
 
 @contextmanager
 def texts_named(feature_set: FeatureSet, source: Path) -> Iterator[None]:
-    """Name the first text in a CSV column of numbers that a transformation fails for.
+    """Name the source of rows that a transformation fails for, and the first text among numbers.
 
-    Such a column is a String. Raises the FeatureError of the transformation with file, line and
-    column, if its message names a column of which most cells are numbers.
+    A CSV column with one is a String. Raises the FeatureError of the transformation with the
+    source, or with file, line and column if its message names a column of which most cells are
+    numbers.
     """
     try:
         yield
@@ -112,7 +113,8 @@ def texts_named(feature_set: FeatureSet, source: Path) -> Iterator[None]:
                     message = f"`{texts.name}` is {texts[row][:40]!r}; {cause}"
                     wrong = FeatureError("wrong-type", message, "a number, as in most rows", row)
                     raise in_file(wrong, path, _line(path, row)) from error
-        raise
+        message = f"{error.message}; the source: {source}"
+        raise FeatureError(error.code, message, error.expected) from error
 
 
 class _CsvTypes:

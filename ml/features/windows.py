@@ -115,8 +115,10 @@ def _check(feature: Window, rows: pl.DataFrame) -> None:
     if feature.function not in FUNCTIONS:
         expected = f"one of {', '.join(FUNCTIONS)}"
         raise FeatureError("unknown-function", f"{name}: `{feature.function}`", expected)
-    if not SHORTEST <= feature.length <= LONGEST:
-        raise FeatureError("window-length", f"{name}: {feature.length}", "1 hour to 90 days")
+    is_length = isinstance(feature.length, timedelta)
+    if not is_length or not SHORTEST <= feature.length <= LONGEST:
+        expected = "a timedelta of 1 hour to 90 days"
+        raise FeatureError("window-length", f"{name}: {feature.length}", expected)
     limit = reach.get()
     if limit is not None and feature.length > limit:
         expected = f"at most `source_lookback`, {limit}"

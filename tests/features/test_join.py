@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import polars as pl
 import pytest
@@ -129,6 +131,17 @@ def test_a_table_that_has_no_answer(change: pl.Expr, code: str, says: str) -> No
     assert raised.value.code == code
 
 
+@pytest.mark.parametrize("of", [pl.DataFrame.to_pandas, pl.DataFrame.lazy])
+def test_a_table_of_another_library_is_an_error(of: Callable[[pl.DataFrame], Any]) -> None:
+    """As labels and as rows."""
+    labels, rows = labelled([("a", START)]), table([("a", START, START, 1)])
+    words: Any = {"keys": ["account"], "time": "time", "timeline": ARRIVING, "features": ["value"]}
+    for tables in ((of(labels), rows), (labels, of(rows))):
+        with pytest.raises(FeatureError, match="expected: a DataFrame of polars") as raised:
+            point_in_time(*tables, **words)
+        assert raised.value.code == "wrong-type"
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -177,6 +190,28 @@ def test_files_in_parts_have_the_result_of_one_table(
         table(rows)[cut:].write_parquet(paths[1])
         of_files = point_in_time_of_files(labelled(labels), paths, memory=memory, **words)  # type: ignore[arg-type]
     assert of_files.equals(point_in_time(labelled(labels), table(rows), **words))  # type: ignore[arg-type]
+
+
+def test_a_part_of_rows_that_compress_well_is_within_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of equal values has a hundredth of the bytes that it takes in memory."""
+    numbers, start = pl.int_range(300_000, eager=True), pl.lit(START).dt.cast_time_unit("us")
+    rows = pl.DataFrame({"account": (numbers % 500).cast(pl.String)}).with_columns(
+        start.alias("event"), start.alias("arrival"), pl.lit(1).alias("value")
+    )
+    rows.write_parquet(tmp_path / "1.parquet")
+    memory, sizes = 2_000_000, list[int]()  # of 7 MB
+
+    def recorded(labels: pl.DataFrame, rows: pl.DataFrame, **words: Any) -> pl.DataFrame:
+        sizes.append(int(rows.estimated_size()))
+        return point_in_time(labels, rows, **words)
+
+    monkeypatch.setattr("ml.features.join.point_in_time", recorded)
+    words: Any = {"timeline": ARRIVING, "features": ["value"], "keys": ["account"], "time": "time"}
+    labels = labelled([("7", START + HOUR), ("x", START)])
+    joined = point_in_time_of_files(labels, [tmp_path / "1.parquet"], memory=memory, **words)
+    assert joined["value"].to_list() == [1, None] and max(sizes) <= memory
 
 
 def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def test_unknown_and_stale_entities_have_nulls(account_payments: FeatureSet, ope
     assert stale.age == timedelta(days=2)
     with pytest.raises(FeatureError, match="no key `account`"):
         look_up(account_payments, store, {}, START)
+    with pytest.raises(FeatureError, match="`at` has no time zone"):
+        look_up(account_payments, store, {"account": "a"}, START.replace(tzinfo=None))
 
 
 def test_another_definition_starts_empty(account_payments: FeatureSet, opened: Open) -> None:
@@ -166,6 +168,11 @@ def test_a_reader_needs_a_materialised_set(account_payments: FeatureSet, tmp_pat
         path.write_bytes(content)
         with pytest.raises(FeatureError, match="cannot be read"):
             store.get('["a"]')
+    path.unlink()
+    path.mkdir()
+    for use in (lambda: store.get('["a"]'), lambda: store.put([])):
+        with pytest.raises(FeatureError, match=r"online\.sqlite cannot be read: "):
+            use()
 
 
 def test_an_address_names_the_store(account_payments: FeatureSet, tmp_path: Path) -> None:

@@ -166,6 +166,16 @@ def test_a_text_among_numbers_is_named(
         )
 
 
+def test_a_transformation_that_fails_names_the_source(
+    account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """A column that was renamed is none that a key or a time of the definition names."""
+    (tmp_path / "1.csv").write_text(HEADER.replace("amount", "price") + f"a,{AT},{AT},1\n")
+    with pytest.raises(FeatureError, match=r"amount.*; the source: .*1\.csv") as caught:
+        materialize(account_payments, tmp_path / "1.csv", tmp_path / "store")
+    assert caught.value.code == "missing-column"
+
+
 def test_a_field_over_the_limit_of_the_parser_is_an_error(
     account_payments: FeatureSet, tmp_path: Path
 ) -> None:

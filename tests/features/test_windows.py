@@ -104,6 +104,7 @@ def test_a_label_gets_the_window_without_what_was_late() -> None:
         (Window("x", "median", HOUR, "value"), "unknown-function"),
         (Window("x", "count", HOUR / 2), "window-length"),
         (Window("x", "count", timedelta(days=91)), "window-length"),
+        (Window("x", "count", 7), "window-length"),  # type: ignore[arg-type]
         (Window("x", "sum", HOUR), "missing-column"),
         (Window("x", "sum", HOUR, "other"), "missing-column"),
         (Window("x", "sum", HOUR, "account"), "wrong-type"),
