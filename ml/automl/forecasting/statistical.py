@@ -23,8 +23,11 @@ EXACT_VALUES, EXACT_SEASON = 150, 12
 # The latest values of a series that are fitted: the time of a fit grows faster than their number,
 # and older values matter little for the next ones.
 MOST_VALUES = 1_000
-# The fewest values that are fitted, and the longest season: statsforecast's ETS takes at most 24.
-FEWEST_VALUES, LONGEST_SEASON = 4, 24
+# The fewest values that are fitted, and the longest season: the time of a fit grows with it.
+FEWEST_VALUES, LONGEST_SEASON = 4, {"ets": 60, "theta": 366, "arima": 24}
+# Of a longer season exponential smoothing has a seasonal part from so many seasons on, and none of
+# fewer. Chosen by the error of one step, hours as of nyc_energy have none: forecasts are a line.
+FEWEST_SEASONS = 3
 # The largest relative difference between the forecasts of the saved parameters and the library.
 TOLERANCE = 1e-6
 _POLL_S = 0.1
@@ -53,7 +56,8 @@ def fit(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int, seconds
     alone are updated. A series that fails, or is not fitted after so many seconds, gets the
     seasonal naive forecast.
     """
-    kind, season = KINDS[family], panel.season if panel.season <= LONGEST_SEASON else 1
+    kind = KINDS[family]
+    season = panel.season if panel.season <= LONGEST_SEASON[kind] else 1
     fallback = naive(panel, "seasonal_naive", cutoffs, horizon)
     values, observed = panel.filled, ~np.isnan(panel.target)
     first, last = observed.argmax(axis=1), panel.last
@@ -169,8 +173,13 @@ def _load(kind: str, season: int, count: int) -> Any:
     if kind == "arima":
         is_long = count > EXACT_VALUES or season > EXACT_SEASON
         return models.AutoARIMA(season_length=season, approximation=is_long)
-    model = {"ets": models.AutoETS, "theta": models.AutoTheta}[kind]
-    return model(season_length=season)
+    if kind == "theta":
+        return models.AutoTheta(season_length=season)
+    if season <= EXACT_SEASON:
+        return models.AutoETS(season_length=season)
+    if count < FEWEST_SEASONS * season:
+        return models.AutoETS(season_length=1)
+    return models.AutoETS(season_length=season, model="ZZA")
 
 
 def _ets(model: Any) -> Parameters:

@@ -269,6 +269,22 @@ def test_newer_values_update_the_states_of_arima(slope: float, height: float) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("frequency", "season", "steps"), [("h", 24, 500), ("W", 52, 208)])
+def test_a_long_season_is_forecast(frequency: str, season: int, steps: int) -> None:
+    """By exponential smoothing, though the error of one step of a smooth curve is least without a
+    season, and by Theta.
+    """
+    times, draw = np.arange(steps), np.random.default_rng(0)
+    late = draw.normal(0, 0.2, steps).cumsum()  # the peak is at another step of each season
+    sold = 100 + 30 * np.sin((times + late) * 2 * np.pi / season)
+    days = pd.date_range("2022-01-01", periods=steps, freq=frequency).strftime("%Y-%m-%dT%H:%M")
+    of = problem(pd.DataFrame({"day": days, "shop": "a", "sold": sold}), forecast_horizon=season)
+    for family in ("exponential_smoothing", "theta"):
+        fits = statistical.fit(of.panel, family, [steps - 1], season, 60.0)
+        assert of.panel.season == season and fits.notes == () and np.ptp(fits.forecasts) > 30
+
+
+@pytest.mark.slow
 def test_a_series_that_fails_falls_back_and_says_so() -> None:
     """Too short for a fit, or not fitted in time."""
     frame = pd.concat([sales(), sales().tail(3).assign(shop="z")])
