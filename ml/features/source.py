@@ -113,8 +113,7 @@ def texts_named(feature_set: FeatureSet, source: Path) -> Iterator[None]:
                     message = f"`{texts.name}` is {texts[row][:40]!r}; {cause}"
                     wrong = FeatureError("wrong-type", message, "a number, as in most rows", row)
                     raise in_file(wrong, path, _line(path, row)) from error
-        message = f"{error.message}; the source: {source}"
-        raise FeatureError(error.code, message, error.expected) from error
+        raise in_file(error, source) from error
 
 
 class _CsvTypes:

@@ -171,7 +171,7 @@ def test_a_transformation_that_fails_names_the_source(
 ) -> None:
     """A column that was renamed is none that a key or a time of the definition names."""
     (tmp_path / "1.csv").write_text(HEADER.replace("amount", "price") + f"a,{AT},{AT},1\n")
-    with pytest.raises(FeatureError, match=r"amount.*; the source: .*1\.csv") as caught:
+    with pytest.raises(FeatureError, match=r"1\.csv: .*payments\.py: .*`amount`") as caught:
         materialize(account_payments, tmp_path / "1.csv", tmp_path / "store")
     assert caught.value.code == "missing-column"
 
