@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.core.exceptions import HttpResponseError
+from azure.core.exceptions import HttpResponseError, ODataV4Format
 
 from ml.backends.azure import backend as module
+from ml.backends.azure import resources
+from ml.backends.azure.assets import CONTENT
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.jobs import metrics_of, parameters_of, tags_of
@@ -197,6 +199,46 @@ def test_an_operation_is_begun_again(code: str, monkeypatch: pytest.MonkeyPatch)
     left[:] = ["BadArgument"]
     with pytest.raises(HttpResponseError):
         endpoints._begun("words", begin)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "passes"),
+    [
+        (409, {"code": "Conflict", "message": "another operation is in progress"}, True),
+        (409, {"code": "MissingSubscriptionRegistration", "message": "MissingSubscriptionRegistration"}, False),
+        (400, {"code": "BadRequest", "message": "see details"}, False),
+        *(
+            (400, {"code": "BadRequest", "message": "see details", **inside}, True)
+            for inside in (
+                {"details": [{"code": "Other"}, {"code": "OutOfCapacity", "message": "none"}]},
+                {"details": [{"code": "Other", "details": [{"code": "InternalServerError"}]}]},
+                {"innererror": {"code": "Other", "innererror": {"code": "OutOfCapacity"}}},
+            )
+        ),
+    ],
+)
+def test_a_batch_deployment_is_put_again(
+    status: int, error: dict[str, Any], passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its endpoint has another operation; the service may bury its own fault in details."""
+    monkeypatch.setattr(resources, "BUSY_POLL_S", 0.0)
+    failures = [1, 2]
+
+    def put(entity: object) -> Any:
+        if failures:
+            failed = HttpResponseError(error["message"])
+            failed.status_code, failed.error = status, ODataV4Format(error)
+            failures.pop()
+            raise failed
+        return SimpleNamespace(result=lambda: "done", wait=lambda seconds: None, done=lambda: True)
+
+    entity = SimpleNamespace(name="lengths", tags={CONTENT: "new"})
+    made = resources.AzureResources(Workspace("s", "g", "w"), lambda name, watch: None)  # type: ignore[arg-type, return-value]
+    if passes:
+        assert made._put(entity, None, put) == "created" and failures == []
+    else:
+        with pytest.raises(HttpResponseError):
+            made._put(entity, None, put)
 
 
 def cancelling(monkeypatch: pytest.MonkeyPatch, conflicts: int, done: bool) -> AzureBackend:

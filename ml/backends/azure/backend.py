@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -16,7 +15,7 @@ from ml.backends.azure import submission
 from ml.backends.azure.assets import AzureAssets
 from ml.backends.azure.blobs import AzureAuditLog
 from ml.backends.azure.endpoints import AzureEndpoints
-from ml.backends.azure.errors import as_refusals
+from ml.backends.azure.errors import as_refusals, retried
 from ml.backends.azure.following import Follower
 from ml.backends.azure.jobs import status_of, studio
 from ml.backends.azure.model_registry import AzureRegistry
@@ -37,7 +36,7 @@ from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan, sweep
 from ml.specs.sdk.errors import translate
 
 # Seconds that a cancellation may take, and between its attempts.
-CANCEL_S, CANCEL_POLL_S, _CANCEL_ATTEMPTS = 120.0, 5.0, 4
+CANCEL_S, CANCEL_POLL_S = 120.0, 5.0
 # The tag of a run that a person protects.
 KEEP = "keep"
 
@@ -288,7 +287,8 @@ class AzureBackend:
             found = f"{run.name} is a child of {parent.name}"
             raise Refused.of("child-run", found, "a root run", hint)
         with as_refusals():
-            poller = self._cancelling(run.name)
+            jobs = self.workspace.client.jobs
+            poller = retried(lambda: jobs.begin_cancel(run.name), CANCEL_POLL_S)
             poller.wait(CANCEL_S)
             if not poller.done():
                 found = f"{run.name} has not ended {CANCEL_S:g} s after its cancellation"
@@ -297,19 +297,6 @@ class AzureBackend:
                 raise Refused(problem, exit_code=Exit.RUN_FAILED)
             poller.result()
         return self.runs.find(name)
-
-    def _cancelling(self, name: str) -> Any:
-        """The operation that cancels a job; a conflict with another one passes."""
-        from azure.core.exceptions import HttpResponseError
-
-        for attempt in range(_CANCEL_ATTEMPTS):
-            try:
-                return self.workspace.client.jobs.begin_cancel(name)
-            except HttpResponseError as error:
-                if error.status_code != 409 or attempt == _CANCEL_ATTEMPTS - 1:
-                    raise
-            time.sleep(CANCEL_POLL_S)
-        return None
 
 
 def _hold_outputs(run: Run, job: dict[str, Any]) -> None:

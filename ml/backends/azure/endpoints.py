@@ -44,7 +44,7 @@ from ml.backends.azure.endpoint_record import (
     stack_of,
     tags_of,
 )
-from ml.backends.azure.errors import UNKNOWN, as_refusals, explain, or_none
+from ml.backends.azure.errors import as_refusals, is_passing, or_none
 from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.traffic import AzureRouter
 from ml.backends.azure.workspace import Workspace
@@ -86,7 +86,6 @@ _ENDED = frozenset({"Succeeded", "Failed", "Canceled"})
 # operation is begun again that failed by the service's own fault, or by a conflict that no state
 # shows.
 BUSY_S, BUSY_POLL_S, _FAULTS = 1800.0, 15.0, 3
-_PASSING_FAULTS = ("InternalServerError", "OutOfCapacity")
 # Of a deployment. A canary compares no percentiles: those of a minute mix samples and callers.
 # learn.microsoft.com/azure/azure-monitor/reference/supported-metrics/
 # microsoft-machinelearningservices-workspaces-onlineendpoints-deployments-metrics
@@ -493,12 +492,8 @@ class AzureEndpoints:
                     with self._workspace.quiet():
                         return act()
                 except HttpResponseError as error:
-                    is_conflict = error.status_code == 409
-                    is_busy = is_conflict and self._is_changing(endpoint)
-                    is_unknown = is_conflict and explain(error)[0].code == UNKNOWN
-                    is_fault = getattr(error.error, "code", "") in _PASSING_FAULTS
-                    passes = is_busy or is_unknown or is_fault
-                    if not passes or time.monotonic() > deadline:
+                    is_busy = error.status_code == 409 and self._is_changing(endpoint)
+                    if not (is_busy or is_passing(error)) or time.monotonic() > deadline:
                         raise
                     faults += not is_busy
                     if faults > _FAULTS:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from json import JSONDecodeError
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
@@ -22,6 +23,8 @@ from ml.core.repository import shown
 
 if TYPE_CHECKING:
     from azure.core.exceptions import HttpResponseError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,8 @@ _CANCELED = Known(
     Exit.RUN_FAILED,
 )
 UNKNOWN = "request-rejected"
+# Codes of the service's own faults.
+_PASSING = frozenset({"InternalServerError", "OutOfCapacity"})
 _REFUSED = Known(UNKNOWN, 0, "", "Azure rejected it: {message}", "the full response: tail LOG")
 # What azure-ai-ml raises on an answer of another shape than it takes for granted.
 _UNCHECKED = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
@@ -243,6 +248,40 @@ def explain(error: Exception) -> tuple[Problem, Exit]:
     refused = _REFUSED.problem(message)
     hint = refused.hint.replace("LOG", shown(log()))
     return replace(refused, hint=hint), Exit.WRONG_CALL
+
+
+def is_passing(error: HttpResponseError) -> bool:
+    """Whether the same request may succeed later: a conflict that has no other explanation, or a
+    fault of the service, which may be in the error's details alone.
+    """
+    is_conflict = error.status_code == 409 and explain(error)[0].code == UNKNOWN
+    return is_conflict or not _PASSING.isdisjoint(_codes(error.error))
+
+
+def _codes(error: Any) -> Iterator[str]:
+    """The codes of an error of OData, of its details and of what is inside it."""
+    if isinstance(error, dict):
+        yield str(error.get("code"))
+        parts = [*(error.get("details") or ()), error.get("innererror")]
+    else:
+        yield str(getattr(error, "code", ""))
+        parts = [*(getattr(error, "details", None) or ()), getattr(error, "innererror", None)]
+    for part in filter(None, parts):
+        yield from _codes(part)
+
+
+def retried(act: Callable[[], T], pause_s: float, attempts: int = 4) -> T:
+    """The result of an operation, begun again while what it fails of may pass (`is_passing`)."""
+    from azure.core.exceptions import HttpResponseError
+
+    for _ in range(attempts - 1):
+        try:
+            return act()
+        except HttpResponseError as error:
+            if not is_passing(error):
+                raise
+        time.sleep(pause_s)
+    return act()
 
 
 def _status_of_operation(error: HttpResponseError) -> str:

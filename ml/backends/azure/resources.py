@@ -12,7 +12,7 @@ from typing import Any
 from ml.backends import snapshot
 from ml.backends.azure import submission
 from ml.backends.azure.assets import CONTENT
-from ml.backends.azure.errors import as_refusals, or_none
+from ml.backends.azure.errors import as_refusals, or_none, retried
 from ml.backends.azure.jobs import Outputs
 from ml.backends.azure.workspace import Workspace
 from ml.backends.resources import Applied
@@ -24,8 +24,8 @@ from ml.specs.plan.batch import OUTPUT
 from ml.specs.sdk import load
 from ml.specs.sdk.load import Spec
 
-# Seconds between two lines about an operation that goes on.
-SAY_S = 30.0
+# Seconds between two lines about an operation that goes on, and until one is begun again.
+SAY_S, BUSY_POLL_S = 30.0, 15.0
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,7 @@ class AzureResources:
         change = self._put(entity, deployments.get(entity.name), put)
         if not (endpoint.defaults or {}).get("deployment_name"):
             endpoint.defaults = {"deployment_name": entity.name}
-            poller = client.batch_endpoints.begin_create_or_update(endpoint)
-            ended(poller, endpoint.name, self.say)
+            self._carry_out(endpoint, client.batch_endpoints.begin_create_or_update)
         asked = f"ml invoke {entity.endpoint_name} --input DATA --on azure"
         return Applied(declared.kind, entity.name, change, (asked,))
 
@@ -95,8 +94,12 @@ class AzureResources:
         """Create or update the entity; nothing is sent where the same content is there."""
         if before is not None and (before.tags or {}).get(CONTENT) == entity.tags[CONTENT]:
             return "unchanged"
-        ended(put(entity), entity.name, self.say)
+        self._carry_out(entity, put)
         return "updated" if before is not None else "created"
+
+    def _carry_out(self, entity: Any, put: Callable[[Any], Any]) -> None:
+        """Send the entity; again where the resource has another operation now."""
+        retried(lambda: ended(put(entity), entity.name, self.say), BUSY_POLL_S)
 
     def score(self, endpoint: str, deployment: str, data: str, watch: Watch = unwatched) -> Run:
         from azure.ai.ml import Input
