@@ -205,7 +205,14 @@ def test_an_operation_is_begun_again(code: str, monkeypatch: pytest.MonkeyPatch)
     ("status", "error", "passes"),
     [
         (409, {"code": "Conflict", "message": "another operation is in progress"}, True),
-        (409, {"code": "MissingSubscriptionRegistration", "message": "MissingSubscriptionRegistration"}, False),
+        (
+            409,
+            {
+                "code": "MissingSubscriptionRegistration",
+                "message": "MissingSubscriptionRegistration",
+            },
+            False,
+        ),
         (400, {"code": "BadRequest", "message": "see details"}, False),
         *(
             (400, {"code": "BadRequest", "message": "see details", **inside}, True)

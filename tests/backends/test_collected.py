@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from ml.backends.azure.collected import collected
+from ml.backends.azure.endpoints import AzureEndpoints
+from ml.backends.azure.model_registry import AzureRegistry
+from ml.core.errors import Refused
 from ml.release.watch.requests import read_collected
 
 TIME = "2026-11-20T12:30:00+00:00"
@@ -52,3 +55,16 @@ def test_an_error_belongs_to_the_version_that_answered_before(
     lines = collected(workspace(*answers), "tiny", serving={"blue": "d"})
     seen = read_collected(lines, "d")
     assert seen.crashed == crashed and bool(seen.failing) is (crashed > 0)
+
+
+def test_an_endpoint_that_somebody_changed_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only errors before any answer then belong to nobody."""
+    made = workspace((500, None), (200, "d"))
+    endpoints = AzureEndpoints(made, AzureRegistry(made))
+
+    def gone(name: str, *, as_released: bool) -> None:
+        raise Refused.of("endpoint-changed", "the deployment blue is gone", "blue")
+
+    monkeypatch.setattr(endpoints, "live", gone)
+    seen = read_collected(endpoints.collected("tiny"), "d")
+    assert (seen.requests, seen.others) == (1, 1)

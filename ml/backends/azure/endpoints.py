@@ -305,7 +305,11 @@ class AzureEndpoints:
         return answer
 
     def collected(self, endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
-        live = self.live(endpoint, as_released=False)
+        live = None
+        with suppress(
+            Refused
+        ):  # what was collected can be read where somebody changed the endpoint
+            live = self.live(endpoint, as_released=False)
         states = [state for state in (live, live and live.canary) if state]
         serving = {state.server.slot.name: state.launch.digest for state in states}
         return collected(self._workspace, endpoint, since, serving=serving)
