@@ -176,9 +176,9 @@ IMMUTABLE: tuple[Rule, ...] = (
     ),
     Rule(
         f"{_ML}:Compute",
-        r"properties\.properties\.(vmSize|vmPriority|subnet\.id|idleTimeBeforeShutdown"
+        r"tags\..*|properties\.properties\.(vmSize|vmPriority|subnet\.id|idleTimeBeforeShutdown"
         r"|personalComputeInstanceSettings\..*)",
-        "its size, priority, subnet, person and idle time cannot be changed",
+        "its size, priority, subnet, person, idle time and tags cannot be changed",
         "`az ml compute delete` (also deletes its disk), then `pulumi up --refresh` recreates it",
         "hashicorp/terraform-provider-azurerm: r/machine_learning_compute_*; Azure/bicep#17617",
     ),

@@ -46,6 +46,7 @@ OPTIONS = frozenset(
     (
         *("importId", "deleteBeforeReplace", "retainOnDelete", "deletedWith", "replaceOnChanges"),
         *("replace_with", "replacement_trigger", "pluginDownloadURL", "additionalSecretOutputs"),
+        "customTimeouts",
     )
 )
 # The one question to Azure of the program: the registry that another stack makes.

@@ -19,7 +19,7 @@ from infra.program.compute import Workstations
 from infra.program.monitoring import Monitoring
 from infra.program.online_store import OnlineStore
 from infra.program.registries import Assets, Registry
-from infra.program.site import Site
+from infra.program.site import Options, Site
 from infra.program.storage import Storage, Vault
 from infra.program.workspace import FeatureStore, Workspace
 from infra.settings.model import FEATURES, Settings
@@ -43,8 +43,8 @@ from ml.core.azure import APPROVER, AUDIENCE, ISSUER
 class Identity(pulumi.ComponentResource):
     """Identities of the workspace, each cluster, the endpoints and the workflows."""
 
-    def __init__(self, name: str, site: Site) -> None:
-        super().__init__("platform:identity:Identity", name)
+    def __init__(self, name: str, site: Site, opts: Options = None) -> None:
+        super().__init__("platform:identity:Identity", name, None, opts)
         self._site, settings = site, site.settings
         self.workspace = self._identity("workspace")
         self.endpoints = self._identity("endpoints")
@@ -119,8 +119,10 @@ async def wait_until_it_counts(args: pulumi.ResourceHookArgs) -> None:
 class Grants(pulumi.ComponentResource):
     """Role assignments; resources that need them depend on `assignments`."""
 
-    def __init__(self, name: str, site: Site, grants: Iterable[Grant]) -> None:
-        super().__init__("platform:identity:Grants", name)
+    def __init__(
+        self, name: str, site: Site, grants: Iterable[Grant], opts: Options = None
+    ) -> None:
+        super().__init__("platform:identity:Grants", name, None, opts)
         hook = pulumi.ResourceHook(f"{name}-count", wait_until_it_counts)
         self._hooks = pulumi.ResourceHookBinding(after_create=[hook])
         self.assignments = [self._assignment(name, site, grant) for grant in grants]

@@ -10,7 +10,7 @@ from pulumi_azure_native import compute, managedidentity, network
 from pulumi_azure_native import machinelearningservices as ml
 
 from infra.program.network import Network, Part
-from infra.program.site import Site
+from infra.program.site import Options, Site
 from infra.settings.azure import SIZES
 from infra.settings.model import BUILDER, Cluster, Workstation
 
@@ -20,8 +20,8 @@ ADMINISTRATOR = "azureuser"
 class Workstations(pulumi.ComponentResource):
     """VMs without a public address, with sign-in by Entra; `machines` by name."""
 
-    def __init__(self, name: str, site: Site, network: Network) -> None:
-        super().__init__("platform:compute:Workstations", name)
+    def __init__(self, name: str, site: Site, network: Network, opts: Options = None) -> None:
+        super().__init__("platform:compute:Workstations", name, None, opts)
         self.machines = {
             machine.name: self._machine(site, network, machine)
             for machine in site.settings.machines("data-science-vm")
@@ -134,14 +134,17 @@ class ComputeArgs:
 class Compute(pulumi.ComponentResource):
     """Clusters, by name, and compute instances."""
 
-    def __init__(self, name: str, args: ComputeArgs) -> None:
-        super().__init__("platform:compute:Compute", name)
+    def __init__(self, name: str, args: ComputeArgs, opts: Options = None) -> None:
+        super().__init__("platform:compute:Compute", name, None, opts)
         settings = args.site.settings
         depends_on = [*args.granted, *(args.network.dns_records if args.network else ())]
-        self._opts = pulumi.ResourceOptions(parent=self, depends_on=depends_on)
+        # The first one brings the managed network about: pulumi-azure-native#3212.
+        patience = pulumi.CustomTimeouts(create="100m")
+        self._opts = pulumi.ResourceOptions(
+            parent=self, depends_on=depends_on, custom_timeouts=patience
+        )
         self.clusters: dict[str, ml.Compute] = {}
-        # The first one brings the managed network about, and the others wait for that; the image
-        # builder needs the least quota.
+        # The others wait for it; the image builder needs the least quota.
         for cluster in sorted(settings.computes, key=lambda cluster: cluster.name != BUILDER):
             resource = self._cluster(args, cluster)
             if not self.clusters and settings.network.isolation == "managed":

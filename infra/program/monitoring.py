@@ -13,7 +13,7 @@ from pulumi_azure_native import (
     operationalinsights,
 )
 
-from infra.program.site import Site
+from infra.program.site import Options, Site
 
 ALL_METRICS = ("AllMetrics",)
 # Metric categories of a storage service, which has no `AllMetrics`.
@@ -24,8 +24,8 @@ _CRITERIA = "Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria"
 class Monitoring(pulumi.ComponentResource):
     """Log Analytics, Application Insights on it, and the action group of alerts."""
 
-    def __init__(self, name: str, site: Site) -> None:
-        super().__init__("platform:monitoring:Monitoring", name)
+    def __init__(self, name: str, site: Site, opts: Options = None) -> None:
+        super().__init__("platform:monitoring:Monitoring", name, None, opts)
         self._site, settings = site, site.settings.monitoring
         opts = pulumi.ResourceOptions(parent=self)
         self.logs: pulumi.Input[str] = settings.workspace or self._logs()
@@ -164,6 +164,7 @@ class Guardrails(pulumi.ComponentResource):
         site: Site,
         alerts: pulumi.Input[str],
         locked: Mapping[str, pulumi.Input[str]],
+        opts: Options = None,
     ) -> None:
         # Policies read them here, those of a whole stack as outputs.
         known = {
@@ -172,7 +173,7 @@ class Guardrails(pulumi.ComponentResource):
             "tenantId": site.settings.tenant,
             "subscriptionId": site.settings.subscription,
         }
-        super().__init__("platform:guardrails:Guardrails", name, known)
+        super().__init__("platform:guardrails:Guardrails", name, known, opts)
         opts, settings = pulumi.ResourceOptions(parent=self), site.settings.guardrails
         consumption.Budget(
             "budget",

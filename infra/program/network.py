@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import pulumi
 from pulumi_azure_native import network, privatedns
 
-from infra.program.site import Site
+from infra.program.site import Options, Site
 from infra.settings.azure import DNS_ZONES
 
 Part = Literal["endpoints", "compute", "workstations", "builds", "runners"]
@@ -109,8 +109,8 @@ class Network(pulumi.ComponentResource):
     endpoints created so far.
     """
 
-    def __init__(self, name: str, site: Site) -> None:
-        super().__init__("platform:network:Network", name)
+    def __init__(self, name: str, site: Site, opts: Options = None) -> None:
+        super().__init__("platform:network:Network", name, None, opts)
         self._site, self._settings = site, site.settings.network
         self.service_endpoints = self._settings.service_endpoints
         self.security_groups: dict[Part, network.NetworkSecurityGroup] = {}

@@ -8,7 +8,7 @@ import pulumi
 from pulumi_azure_native import managedidentity, redisenterprise
 
 from infra.program.network import Network
-from infra.program.site import Site
+from infra.program.site import Options, Site
 
 
 class OnlineStore(pulumi.ComponentResource):
@@ -23,8 +23,9 @@ class OnlineStore(pulumi.ComponentResource):
         site: Site,
         network: Network | None,
         users: Mapping[str, managedidentity.UserAssignedIdentity],
+        opts: Options = None,
     ) -> None:
-        super().__init__("platform:features:OnlineStore", name)
+        super().__init__("platform:features:OnlineStore", name, None, opts)
         settings = site.settings.feature_store
         self.cluster = redisenterprise.RedisEnterprise(
             "redis",

@@ -10,7 +10,7 @@ from pulumi_azure_native import machinelearningservices as ml
 from pulumi_azure_native.provider import Provider
 
 from infra.program.network import Network
-from infra.program.site import Site
+from infra.program.site import Options, Site
 from infra.settings.model import Settings
 from ml.core.errors import Problem, Refused
 
@@ -25,8 +25,10 @@ class Registry(pulumi.ComponentResource):
     block every image until a scanner releases it.
     """
 
-    def __init__(self, name: str, site: Site, network: Network | None) -> None:
-        super().__init__("platform:registry:Registry", name)
+    def __init__(
+        self, name: str, site: Site, network: Network | None, opts: Options = None
+    ) -> None:
+        super().__init__("platform:registry:Registry", name, None, opts)
         settings = site.settings.images
         self.own: containerregistry.Registry | None = None
         self.id: pulumi.Input[str] = settings.registry
@@ -73,8 +75,10 @@ class Assets(pulumi.ComponentResource):
     itself is in (pulumi/pulumi#3395), and environments have states of their own.
     """
 
-    def __init__(self, name: str, site: Site, network: Network | None) -> None:
-        super().__init__("platform:registry:Assets", name)
+    def __init__(
+        self, name: str, site: Site, network: Network | None, opts: Options = None
+    ) -> None:
+        super().__init__("platform:registry:Assets", name, None, opts)
         self.id = site.settings.registry_id
         self.parts = {"amlregistry": self.id, **_accounts(site.settings)}
         for part, id in self.parts.items():
@@ -125,8 +129,8 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
 class SharedRegistry(pulumi.ComponentResource):
     """The Azure ML registry that environments share, with the accounts of its models and images."""
 
-    def __init__(self, name: str, site: Site) -> None:
-        super().__init__("platform:registry:SharedRegistry", name)
+    def __init__(self, name: str, site: Site, opts: Options = None) -> None:
+        super().__init__("platform:registry:SharedRegistry", name, None, opts)
         self.registry = ml.Registry(
             "assets",
             registry_name=site.settings.asset_registry.name,

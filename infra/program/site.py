@@ -14,6 +14,8 @@ from infra.settings.azure import Names
 from infra.settings.loader import PLACE, SECRETS
 from infra.settings.model import Settings
 
+Options = pulumi.ResourceOptions | None  # of a component
+
 
 def configuration() -> dict[str, str]:
     """What Pulumi is configured with for this program, but its secrets: every key of its own name

@@ -13,7 +13,7 @@ from pulumi_azure_native import keyvault, managedidentity, security, storage
 from pulumi_azure_native.network import PrivateEndpoint
 
 from infra.program.network import Network
-from infra.program.site import Site
+from infra.program.site import Options, Site
 from infra.settings import model
 from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS
 from infra.settings.workflows import RELEASES
@@ -25,8 +25,10 @@ class Vault(pulumi.ComponentResource):
     `network` is None with public addresses.
     """
 
-    def __init__(self, name: str, site: Site, network: Network | None) -> None:
-        super().__init__("platform:vault:Vault", name)
+    def __init__(
+        self, name: str, site: Site, network: Network | None, opts: Options = None
+    ) -> None:
+        super().__init__("platform:vault:Vault", name, None, opts)
         self.own: keyvault.Vault | None = None
         self.key: keyvault.Key | None = None
         self.id: pulumi.Input[str] = site.settings.vault.id
@@ -181,9 +183,14 @@ class Storage(pulumi.ComponentResource):
     """
 
     def __init__(
-        self, name: str, site: Site, network: Network | None, key: EncryptionKey | None
+        self,
+        name: str,
+        site: Site,
+        network: Network | None,
+        key: EncryptionKey | None,
+        opts: Options = None,
     ) -> None:
-        super().__init__("platform:storage:Storage", name)
+        super().__init__("platform:storage:Storage", name, None, opts)
         self._site, self._network, self._key = site, network, key
         settings = site.settings.storage
         # Writes to each account that private endpoints must wait for.

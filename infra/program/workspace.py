@@ -13,7 +13,7 @@ from pulumi_azure_native import managedidentity
 from infra.program.monitoring import Monitoring
 from infra.program.network import Network
 from infra.program.registries import Assets, Registry
-from infra.program.site import Site
+from infra.program.site import Options, Site
 from infra.program.storage import Storage, Vault
 from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS
 from infra.settings.model import FEATURES
@@ -42,8 +42,8 @@ class WorkspaceArgs:
 class Workspace(pulumi.ComponentResource):
     """A workspace that uses its identity for all access."""
 
-    def __init__(self, name: str, args: WorkspaceArgs) -> None:
-        super().__init__("platform:workspace:Workspace", name)
+    def __init__(self, name: str, args: WorkspaceArgs, opts: Options = None) -> None:
+        super().__init__("platform:workspace:Workspace", name, None, opts)
         settings = args.site.settings
         self.workspace = _workspace(
             self,
@@ -85,8 +85,8 @@ class FeatureStore(pulumi.ComponentResource):
     about. Azure's materialisation would need that, and more roles of the identity.
     """
 
-    def __init__(self, name: str, args: WorkspaceArgs) -> None:
-        super().__init__("platform:workspace:FeatureStore", name)
+    def __init__(self, name: str, args: WorkspaceArgs, opts: Options = None) -> None:
+        super().__init__("platform:workspace:FeatureStore", name, None, opts)
         # azure-ai-ml names the connection so (`OFFLINE_STORE_CONNECTION_NAME`).
         connection = "OfflineStoreConnectionName"
         self.workspace = _workspace(
@@ -292,8 +292,9 @@ class Endpoints(pulumi.ComponentResource):
         identity: managedidentity.UserAssignedIdentity,
         granted: Sequence[pulumi.Resource],
         monitoring: Monitoring,
+        opts: Options = None,
     ) -> None:
-        super().__init__("platform:serving:Endpoints", name)
+        super().__init__("platform:serving:Endpoints", name, None, opts)
         self.endpoints: dict[str, ml.OnlineEndpoint] = {}
         for endpoint in site.settings.endpoints:
             self.endpoints[endpoint.name] = resource = ml.OnlineEndpoint(

@@ -35,6 +35,7 @@ TOLD: tuple[tuple[str, str, object, object, str], ...] = (
     (f"{ML}Workspace", "managedNetwork.isolationMode", "Disabled", "A", "are deleted"),
     (f"{ML}Workspace", "managedNetwork.isolationMode", "A", "B", "stays A"),
     (f"{ML}Compute", "properties.properties.vmSize", "small", "large", "az ml compute delete"),
+    (f"{ML}Compute", "tags.costCenter", "ml", "ml-2", "az ml compute delete"),
     (f"{ML}Compute", IDLE, "PT60M", "PT30M", "az ml compute delete"),
     ("storage:StorageAccount", "sku.name", "Standard_LRS", "Standard_ZRS", "migration start"),
     ("storage:StorageAccount", "sku.name", "Standard_GZRS", "Standard_RAGRS", "migration start"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import importlib
+import inspect
 import ipaddress
 import json
 import re
@@ -11,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pulumi
 import pytest
 
 from infra.live.addresses import Addresses
@@ -206,6 +209,7 @@ def test_the_managed_network_comes_after_the_workspaces_roles(stack: str) -> Non
     clusters = [*_kinds(found, "machinelearningservices:Compute").values()]
     urns = {one.urn for one in clusters}
     (first,) = (one for one in clusters if not urns & {*one.dependencies})
+    assert first.options == {"customTimeouts": 'create: "100m"\n'}  # the workflow ends after 120
     others = [one for one in clusters if one is not first]
     rights = {
         one.urn
@@ -214,6 +218,21 @@ def test_the_managed_network_comes_after_the_workspaces_roles(stack: str) -> Non
     }
     assert rights <= {*first.dependencies}
     assert others and all({first.urn, *rights} <= {*one.dependencies} for one in others)
+
+
+def test_every_component_takes_options() -> None:
+    """A fork's program may protect one, or give it another provider."""
+    modules = [path.stem for path in (ROOT / "infra/program").glob("*.py")]
+    found = [
+        kind
+        for name in modules
+        for kind in vars(importlib.import_module(f"infra.program.{name}")).values()
+        if isinstance(kind, type) and issubclass(kind, pulumi.ComponentResource)
+    ]
+    assert len(found) > 13
+    assert all("opts" in inspect.signature(kind).parameters for kind in found)
+    code = "".join((ROOT / f"infra/program/{name}.py").read_text() for name in modules)
+    assert code.count("super().__init__(") == code.count(", opts)")
 
 
 def test_each_cluster_has_an_identity_of_its_own() -> None:
