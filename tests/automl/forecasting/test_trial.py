@@ -286,7 +286,7 @@ def test_a_long_season_is_forecast(frequency: str, season: int, steps: int) -> N
 
 @pytest.mark.slow
 def test_arima_of_hours_takes_two_weeks() -> None:
-    """More hours take longer to fit, and forecast no better."""
+    """More hours may take twenty times as long to fit, and forecast hardly better."""
     hours, draw = np.arange(500), np.random.default_rng(0)
     values = 100 + 30 * np.sin(hours * 2 * np.pi / 24) + draw.normal(0, 1, 500)
     _, parameters, why = statistical._fit_one("arima", 24, [], values, 24)
