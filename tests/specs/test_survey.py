@@ -107,6 +107,16 @@ def test_a_broken_file_that_was_meant_as_a_spec(specs: Path) -> None:
     assert run("jobs") == 0
 
 
+@pytest.mark.parametrize("content", [b"gates:\n\tquality: 1\n", b"a: 1\na: 2\n", b"\xff\xfea\x00"])
+def test_a_broken_file_of_a_release_is_an_error_in_a_folder(specs: Path, content: bytes) -> None:
+    """A pull request would pass that no release can read."""
+    file = specs / "ml/projects/tiny/gates.yml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    (problem,) = survey([specs / "ml"], {"ml/projects/*/gates.yml": lambda path: ()}).problems
+    assert "ml/projects/tiny/gates.yml:" in str(problem)
+
+
 def test_json(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The JSON is on stdout alone and holds every problem; the closing line is on stderr."""
     assert run("jobs", "--format", "json") == 2

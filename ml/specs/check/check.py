@@ -186,7 +186,7 @@ def survey(
                 else:
                     skipped += 1
             except Refused as refused:
-                if is_named or _was_meant_as_spec(path):
+                if is_named or other is not None or _was_meant_as_spec(path):
                     problems += refused.problems
                     specs += path.is_file()
                 else:
