@@ -79,10 +79,13 @@ def sections(compared: Value, repository: str = "") -> Iterator[str]:
 
 
 def forest_rows(compared: Value) -> list[ForestRow]:
-    """The paired differences of the primary metric that can be drawn: splits, then slices."""
+    """The paired differences of the primary metric that can be drawn: splits, then slices.
+
+    Of more than PLOT_ROWS, the slices that lose least are left out.
+    """
     rows = [
         forest_row(row["place"].string, *difference, int(row["sign"].number or 0))
-        for row in (*compared["metrics"], *compared["slices"])
+        for row in (*compared["metrics"], *sorted(compared["slices"], key=_loss))
         if row["metric"].json == compared["primary_metric"].json
         and row["sign"].number in (1, -1)
         and (difference := _interval(row["difference"]))

@@ -14,7 +14,12 @@ from ml.measures.schema import Estimate
 from ml.release.comparison import Comparison, Side, compare
 from ml.reports.json_values import Value
 from ml.reports.pull_requests import comparison as comments
-from ml.reports.pull_requests.comparison import MAX_LENGTH, forest_rows, marker
+from ml.reports.pull_requests.comparison import (
+    MAX_LENGTH,
+    PLOT_ROWS,
+    forest_rows,
+    marker,
+)
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, Lineage
 from policies.waivers import GateWaiver
@@ -200,6 +205,20 @@ def test_the_rows_of_the_plot(tmp_path: Path):
     assert [one.label for one in forest_rows(Value(comparison.to_json()))] == [
         *("test", "topic=cost", "topic=data")
     ]
+
+
+def test_the_plot_has_the_slices_that_lose_most(tmp_path: Path):
+    """Where there are more than it can show, in whatever order the evidence has them."""
+    comparison = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
+    document = comparison.to_json()
+    (first, *_) = document["slices"]
+    document["slices"] = [
+        {**first, "place": f"topic={mean}", "difference": {"mean": mean, "low": mean, "high": mean}}
+        for mean in (0.01 * number for number in range(20, 0, -1))
+    ]
+    labels = [row.label for row in forest_rows(Value(document))]
+    assert len(labels) == PLOT_ROWS and labels[:2] == ["test", "topic=0.01"]
+    assert "topic=0.2" not in labels
 
 
 def test_invalid_evidence_has_no_table_of_metrics(tmp_path: Path):
