@@ -1,14 +1,18 @@
-"""`ml smoke` as a person types it."""
+"""`ml smoke` and `ml train` as a person types them."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ml.cli.app import main
+from ml.release.promotion import candidate
+from tests.policies import cases
+from tests.reports.pull_requests.test_comparison import compared
 
 JOB = """$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
 type: command
@@ -57,6 +61,25 @@ def test_what_the_change_touches_runs_small(
     code, out, _ = ml(capfd, "smoke", "one", "two", "--json")
     assert [run["status"] for run in json.loads(out)] == ["Failed", "none"]
     assert code == 1
+
+
+def test_a_training_shows_the_comparison_and_the_next_command(
+    repository: Path,
+    home: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A person gets what `--json` has."""
+    champion = cases.good(0.8, "6", cases.OTHER)
+    sides = compared(cases.good(0.9), champion, tmp_path)
+    trained = SimpleNamespace(run=SimpleNamespace(name="one-1"), comparison=sides)
+    monkeypatch.setattr(candidate, "try_out", lambda *arguments: trained)
+    code, out, err = ml(capfd, "train", "one")
+    assert code == 0 and "gain_at_1" in out and "├" in out
+    assert "next: ml release propose one --run one-1" in err
+    code, out, err = ml(capfd, "train", "one", "--json")
+    assert json.loads(out)[0]["run"] == "one-1" and "next:" not in err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ml.cli.options import AsJson, Environment, On, seconds
+from ml.cli.options import AsJson, Environment, On, repeated_on, seconds
 from ml.cli.render.output import write_json
 from ml.core import repository
 from ml.core.errors import Exit, Problem, Refused
@@ -69,7 +69,7 @@ def train(
     """
     deadline = time.monotonic() + seconds("--timeout", timeout) if timeout else None
     names = _projects("train", projects, base)
-    results = [_train(name, to, on, deadline, unfinished) for name in names]
+    results = [_train(name, to, on, deadline, unfinished, as_json) for name in names]
     if as_json:
         write_json(results)
     if any(result["error"] for result in results):
@@ -86,14 +86,20 @@ def _projects(command: str, projects: list[str] | None, base: str) -> Sequence[s
 
 
 def _train(
-    project: str, environment: str, on: str, deadline: float | None, unfinished: Path | None
+    project: str,
+    environment: str,
+    on: str,
+    deadline: float | None,
+    unfinished: Path | None,
+    as_json: bool,
 ) -> dict[str, Any]:
     """The outcome of one project; `error` is "" unless it failed, or has not ended: then it has
-    `jobs` too.
+    `jobs` too. Without `as_json`, the comparison is printed.
     """
     from ml.backends.base import UNFINISHED, Options, WorkflowRun
     from ml.cli import clusters
     from ml.cli.app import open_backend
+    from ml.cli.commands.compare import print_comparison
     from ml.release.promotion.candidate import try_out
 
     def say(line: str) -> None:
@@ -112,6 +118,11 @@ def _train(
         result = {"project": project, "run": "", "error": str(refused), "comparison": None}
         goes_on = any(problem.code == UNFINISHED for problem in refused.problems)
         return result | ({"jobs": workflow.jobs} if goes_on else {})
+    if not as_json:
+        print_comparison(trained.comparison)
+        where = "" if environment == "local" else f" --env {environment}"
+        words = f"{project} --run {trained.run.name}{where}{repeated_on(on)}"
+        typer.echo(f"next: ml release propose {words}", err=True)
     return {
         "project": project,
         "run": trained.run.name,

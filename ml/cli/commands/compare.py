@@ -54,10 +54,11 @@ def compare(
     elif form == "md":
         typer.echo(comment(document, _repository()), nl=False)
     else:
-        _print_comparison(comparison)
+        print_comparison(comparison)
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: Comparison) -> None:
+    """Print the metrics, the differences of the primary one, the gates and what is missing."""
     from ml.cli.render import verdicts
     from ml.reports.charts.forest import text_plot
     from ml.reports.json_values import Value
