@@ -15,8 +15,8 @@ from ml.measures.evaluation import wrong_primary
 from ml.measures.metrics import Goal, OwnMetric, own_fault
 from ml.measures.tasks import EVERY_METRIC, KINDS, Task, metrics_of
 from ml.toolkit.data import series
-from ml.toolkit.data.datasets import SchemaRefused, Target
-from ml.toolkit.data.tables import TableSchema
+from ml.toolkit.data.datasets import Target
+from ml.toolkit.data.tables import SchemaRefused, TableSchema
 
 # The calls of ml.toolkit that are told the task and the primary metric.
 _CALLS = frozenset({"evaluate", "Evaluation"})
@@ -45,11 +45,12 @@ def schema_problems(path: Path) -> Sequence[Problem]:
         else:
             Target.parse(document.data, columns, own)
     except SchemaRefused as refused:
-        words = (refused.field, str(document.get(refused.field)))
-        close = [name for word in words for name in nearest(word, refused.known)]
+        value = str(document.get(*refused.keys))
+        close = [name for word in (refused.field, value) for name in nearest(word, refused.known)]
+        close += [name for name in refused.known if value and name.startswith(value)]
         hint = f"did you mean `{close[0]}`?" if close else ""
         actual = f"`{refused.field}` is {refused.found}"
-        place = document.place(refused.field)
+        place = document.place(*refused.keys)
         return [Problem("wrong-schema", actual, refused.expected, hint, place)]
     except (KeyError, TypeError, ValueError) as error:
         module = "series" if document.get("task") == series.TASK else "datasets"

@@ -58,7 +58,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -75,7 +75,14 @@ from ml.measures.metrics import OwnMetric
 from ml.measures.schema import Check, TrainingSet
 from ml.serving.scoring.columns import Columns, Derive, Encoding, Kind, Row, Value, tokens
 from ml.toolkit.data.feature_sets import FeatureJoin, join, seconds
-from ml.toolkit.data.tables import KINDS, Column, DataRefused, TableSchema, read_table
+from ml.toolkit.data.tables import (
+    KINDS,
+    Column,
+    DataRefused,
+    SchemaRefused,
+    TableSchema,
+    read_table,
+)
 
 TRAIN, TEST = "train", "test"
 PARTS = (TRAIN, VALIDATION, TEST)
@@ -97,18 +104,6 @@ _FIELDS = frozenset(
         *("file", "columns", "rows", "header", "delimiter", "skip_spaces"),
     ]
 )
-
-
-class SchemaRefused(ValueError):
-    """A schema is not one of a table with a target.
-
-    `field` is the one that is wrong, `known` the values that it may have, where they can be listed.
-    """
-
-    def __init__(self, field: str, found: str, expected: str, known: Iterable[str] = ()) -> None:
-        self.field, self.found, self.known = field, found, tuple(known)
-        self.expected = f"{expected}{', '.join(self.known)}"
-        super().__init__(f"`{field}` is {found}, expected {self.expected}")
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,15 @@ from ml.measures import tasks
 from ml.measures.forecasting import actuals
 from ml.measures.measurement import VALIDATION, Rows
 from ml.serving.scoring.series import relevant
-from ml.toolkit.data.datasets import TEST, TRAIN, SchemaRefused
-from ml.toolkit.data.tables import Column, DataRefused, Flaw, TableSchema, read_table
+from ml.toolkit.data.datasets import TEST, TRAIN
+from ml.toolkit.data.tables import (
+    Column,
+    DataRefused,
+    Flaw,
+    SchemaRefused,
+    TableSchema,
+    read_table,
+)
 
 TASK = "forecasting"
 # A series whose history is shorter than so many seasons is in the slice `new` of `history`.

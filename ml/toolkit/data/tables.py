@@ -15,12 +15,12 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ml.serving.scoring.columns import MISSING, Kind, Value, read_cell
 
@@ -63,6 +63,28 @@ class DataRefused(Exception):
         super().__init__("\n".join(lines))
 
 
+class SchemaRefused(ValueError):
+    """A schema is not one of a table.
+
+    `field` is the one that is wrong, `known` the values that it may have, where they can be listed;
+    `above` are the keys of what the field is in.
+    """
+
+    def __init__(
+        self,
+        field: str,
+        found: str,
+        expected: str,
+        known: Iterable[str] = (),
+        above: tuple[str | int, ...] = (),
+    ) -> None:
+        self.field, self.found, self.known = field, found, tuple(known)
+        self.keys = (*above, field)
+        self.expected = f"{expected}{', '.join(self.known)}"
+        name = ".".join(map(str, self.keys))
+        super().__init__(f"`{name}` is {found}, expected {self.expected}")
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: `unique` values occur once; those that refer are in the first column of a table; an
@@ -103,10 +125,16 @@ class TableSchema:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> TableSchema:
-        """The schema in a mapping; TypeError or KeyError when it is not one."""
+        """The schema in a mapping; TypeError, KeyError or SchemaRefused when it is not one."""
         low, high = raw["rows"]
+        types = get_args(ColumnType)
+        columns = tuple(Column(**column) for column in raw["columns"])
+        for number, column in enumerate(columns):
+            if column.type not in types:
+                at = ("columns", number)
+                raise SchemaRefused("type", repr(column.type), "one of ", types, at)
         return cls(
-            columns=tuple(Column(**column) for column in raw["columns"]),
+            columns=columns,
             rows=(int(low), int(high)),
             header=bool(raw.get("header", False)),
             delimiter=raw.get("delimiter", "\t"),

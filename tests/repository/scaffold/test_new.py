@@ -562,6 +562,8 @@ def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("data/churn.schema.yml", "get: Churn", "get: [Churn]", 7, "`target` is ['Churn']\n  exp"),
         ("data/churn.schema.yml", "slices: [", "slices: [[a], ", 11, "expected: a list of one or"),
         ("data/churn.schema.yml", "slices:", "slice:", 11, "did you mean `slices`?"),
+        ("data/churn.schema.yml", "type: integer", "type: intger", 17, "did you mean `integer`?"),
+        ("data/churn.schema.yml", "type: integer", "type: int", 17, "did you mean `integer`?"),
         ("evaluate.py", 'unit="row"', 'task="binary", primary_metric="mae"', 13, "of a binary"),
         ("gates.yml", "test.auc: 0.5}", "test.acu: 0.5}", 8, "did you mean `auc`?"),
         ("gates.yml", "{test.auc: 0.2", "{test.gain_at_1: 0.2", 10, "a metric of a binary model"),

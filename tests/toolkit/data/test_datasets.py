@@ -220,6 +220,10 @@ def test_classes_and_numbers(tmp_path: Path) -> None:
             "`text` is 'remark' of a regression model",
         ),
         ({"columns": [{"type": "id"}]}, "wrong-schema"),
+        (
+            {"columns": [COLUMNS[0], {"name": "age", "type": "int"}]},
+            "`columns.1.type` is 'int', expected one of id, text",
+        ),
         ({"group": "place"}, "`group` is `place`, which is optional"),
         ({"time": "place"}, "`time` is `place`, which is optional"),
         ({"id": "place"}, "`id` is `place`, which is optional"),
