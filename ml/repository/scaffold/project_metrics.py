@@ -49,6 +49,10 @@ def schema_problems(path: Path) -> Sequence[Problem]:
         close = [name for word in (refused.field, value) for name in nearest(word, refused.known)]
         close += [name for name in refused.known if value and name.startswith(value)]
         hint = f"did you mean `{close[0]}`?" if close else ""
+        written = document.written(*refused.keys)
+        is_text = refused.field == "positive" or written in refused.known
+        if is_text and isinstance(document.get(*refused.keys), bool):
+            hint = f'write `{refused.field}: "{written}"`'
         actual = f"`{refused.field}` is {refused.found}"
         place = document.place(*refused.keys)
         return [Problem("wrong-schema", actual, refused.expected, hint, place)]

@@ -77,6 +77,7 @@ from ml.serving.scoring.columns import Columns, Derive, Encoding, Kind, Row, Val
 from ml.toolkit.data.feature_sets import FeatureJoin, join, seconds
 from ml.toolkit.data.tables import (
     KINDS,
+    MOST_SHOWN,
     Column,
     DataRefused,
     SchemaRefused,
@@ -158,8 +159,11 @@ class Target:
             or any(name not in [*types] for name in slices)
         ):
             raise SchemaRefused("slices", repr(slices), "a list of one or more columns")
-        if kind.has_positive and not raw.get("positive"):
-            raise SchemaRefused("positive", repr(raw.get("positive")), "a value of the target")
+        positive = raw.get("positive")
+        if isinstance(positive, bool):  # YAML reads yes, no, on, off, true and false as booleans
+            raise SchemaRefused("positive", repr(positive), "a text in quotes")
+        if kind.has_positive and positive in (None, ""):
+            raise SchemaRefused("positive", repr(positive), "a value of the target")
         if kind.types and types[raw["target"]] not in kind.types:
             found = f"`{raw['target']}`, of type {types[raw['target']]}"
             raise SchemaRefused("target", found, f"a column of type {' or '.join(kind.types)}")
@@ -412,7 +416,10 @@ def read_dataset(
             _cells(columns.columns, dict(zip(names, row, strict=True)), values)
             for row, values in zip(table.rows, joined, strict=True)
         ]
-    dataset = _dataset(about, columns.columns, rows)
+    try:
+        dataset = _dataset(about, columns.columns, rows)
+    except SchemaRefused as error:
+        raise SystemExit(f"error[wrong-schema]: {schema}: {error}") from None
     return replace(dataset, own_metrics=own_metrics, training_set=training_set, joined=values_of)
 
 
@@ -435,6 +442,7 @@ def _cells(columns: Sequence[Column], row: Mapping[str, str], joined: Row) -> li
 
 
 def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> Dataset:
+    """The dataset of checked cells; SchemaRefused where no row has the positive value."""
     values = {
         column.name: [column.parse(row[at]) for row in cells] for at, column in enumerate(columns)
     }
@@ -446,6 +454,11 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
     )
     kind = TABLE_TASKS[about.task]
     labels = kind.labels(values[about.target], about.positive)
+    if kind.has_positive and not labels.any():
+        found = sorted({str(value) for value in values[about.target]})[:MOST_SHOWN]
+        raise SchemaRefused(
+            "positive", repr(about.positive), f"a value of `{about.target}`: ", found
+        )
     contents = [] if about.id else [_hash(row) for row in zip(*values.values(), strict=True)]
     ids = [str(of) for of in values[about.id]] if about.id else list(_numbered(contents))
     groups = [str(of) for of in values[about.group]] if about.group else []

@@ -560,6 +560,7 @@ def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("data/churn.schema.yml", "auc", "mae", 6, "expected: one of accuracy, log_loss"),
         ("data/churn.schema.yml", "metric: auc", "metric: [auc]", 6, "is ['auc']\n  expected: one"),
         ("data/churn.schema.yml", "get: Churn", "get: [Churn]", 7, "`target` is ['Churn']\n  exp"),
+        ("data/churn.schema.yml", "'Yes'", "yes", 8, 'hint: write `positive: "yes"`'),
         ("data/churn.schema.yml", "slices: [", "slices: [[a], ", 11, "expected: a list of one or"),
         ("data/churn.schema.yml", "slices:", "slice:", 11, "did you mean `slices`?"),
         ("data/churn.schema.yml", "type: integer", "type: intger", 17, "did you mean `integer`?"),
