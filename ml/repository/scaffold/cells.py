@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.core import repository
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Place, Problem, Refused
 from ml.toolkit.data.tables import TableSchema, records
 
 if TYPE_CHECKING:
@@ -40,9 +40,24 @@ def _sniffed(start: str) -> type[csv.Dialect]:
 
 def line_of(path: Path, form: Mapping[str, Any], row: int) -> int:
     """The line of a row of the table."""
+    return next(islice(_records(path, form), row + 1, None))[0]
+
+
+def _records(path: Path, form: Mapping[str, Any]) -> Iterator[tuple[int, list[str]]]:
     spaces = bool(form.get("skip_spaces"))
-    schema = TableSchema((), (0, 0), delimiter=form["delimiter"], skip_spaces=spaces)
-    return next(islice(records(path, schema), row + 1, None))[0]
+    return records(path, TableSchema((), (0, 0), delimiter=form["delimiter"], skip_spaces=spaces))
+
+
+def _wider(path: Path, form: Mapping[str, Any], width: int) -> Problem | None:
+    """The problem of the first row with more fields than the header; None when there is none."""
+    for line, record in _records(path, form):
+        if len(record) > width:
+            delimiter = "tab" if form["delimiter"] == "\t" else f"`{form['delimiter']}`"
+            actual = f"{len(record)} fields, and the header has {width}"
+            hint = f"quote the field that has a {delimiter} in it, or remove the {delimiter}"
+            place = Place(repository.shown(path), line)
+            return Problem("extra-column", actual, f"{width} fields in every row", hint, place)
+    return None
 
 
 def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
@@ -62,14 +77,19 @@ def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
             spaces = sniffed.skipinitialspace
             rows = csv.reader(stream, delimiter=sniffed.delimiter, skipinitialspace=spaces)
             header = [name.strip() for name in next(rows)]
-        frame = pd.read_csv(
-            path,
-            sep=sniffed.delimiter,
-            skipinitialspace=sniffed.skipinitialspace,
-            dtype=str,
-            keep_default_na=False,
-            index_col=False,
-        )
+        try:
+            frame = pd.read_csv(
+                path,
+                sep=sniffed.delimiter,
+                skipinitialspace=sniffed.skipinitialspace,
+                dtype=str,
+                keep_default_na=False,
+                index_col=False,
+            )
+        except pd.errors.ParserError:
+            if problem := _wider(path, form, len(header)):
+                raise Refused(problem) from None
+            raise
     except OSError as error:
         actual = f"{path}: {error.strerror}"
         raise Refused(Problem("unreadable", actual, expected, _ANOTHER)) from None

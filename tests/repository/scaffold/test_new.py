@@ -446,6 +446,21 @@ def test_a_table_of_many_columns(delimiter: str, tmp_path: Path) -> None:
         profile(path, Choices("column 3999"))
 
 
+@pytest.mark.parametrize(("delimiter", "row"), [(",", '9,"a\n",b'), (";", "9;a;b")])
+def test_a_row_of_too_many_fields_is_named_by_its_line(
+    tmp_path: Path, delimiter: str, row: str
+) -> None:
+    """Of a text with an unquoted delimiter, or a delimiter at the end; blank lines count."""
+    path = tmp_path / "rows.csv"
+    rows = [f"{number % 7}{delimiter}{'ab'[number % 2]}" for number in range(400)]
+    path.write_text("\n".join([f"size{delimiter}risk", "", *rows[:200], row, *rows]))
+    with pytest.raises(Refused) as refused:
+        profile(path, Choices("risk"))
+    (problem,) = refused.value.problems
+    assert problem.code == "extra-column" and problem.place and problem.place.line == 203
+    assert problem.found == "3 fields, and the header has 2" and f"`{delimiter}`" in problem.hint
+
+
 def test_tables_that_are_none_are_refused(repository: Path) -> None:
     """Too few rows, two columns of one name, no text, no file, too many bytes for git."""
     path = repository / "rows.csv"
