@@ -77,7 +77,8 @@ _ID = ("id", "key", "uuid", "guid", "number", "index")
 # 003 is a branch or an article, not three.
 _DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{4}\b", re.ASCII)
 _PADDED = re.compile(r"[+-]?0\d", re.ASCII)
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
+# 8398,03 and 8.398,03; 8,398 and 8,398.03.
+_COMMA = re.compile(r"[+-]?((\d+|\d{1,3}(\.\d{3})+),\d+|\d{1,3}(,\d{3})+(\.\d+)?)", re.ASCII)
 _POSITIVE = frozenset({"1", "yes", "true", "y", "t"})
 
 
@@ -284,22 +285,23 @@ def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
             "in ISO 8601: write 2026-01-31 into the table if they are to be times"
         )
         return
-    if column.type not in ("category", "text"):
+    if column.type not in ("category", "id", "text"):
         return
-    commas = counts[[bool(_DECIMAL_COMMA.fullmatch(value)) for value in counts.index]]
-    if len(commas) and commas.sum() >= MOSTLY_NUMBERS * total:
+    kind = "an id" if column.type == "id" else f"a {column.type}"
+    numbers = counts[[is_number(value) for value in counts.index]]
+    commas = counts[[bool(_COMMA.fullmatch(value)) for value in counts.index]]
+    if len(commas) and numbers.sum() + commas.sum() >= MOSTLY_NUMBERS * total:
         yield (
-            f"{name} is a {column.type} since its numbers have a decimal comma "
-            f"({_quoted(commas.index[0])}): write a point into the table if they are to be numbers"
+            f"{name} is {kind} since its numbers have commas ({_quoted(commas.index[0])}): write "
+            "them as 1234.5 into the table if they are to be numbers"
         )
         return
-    numbers = counts[[is_number(value) for value in counts.index]]
     words = counts.drop(numbers.index)
     share = MOSTLY_NUMBERS if len(numbers) > MOST_CLASSES else MOSTLY_FEW_NUMBERS
     if len(words) and numbers.sum() >= share * total:
         listed = ", ".join(f"{_quoted(of)} {count:,} times" for of, count in words[:3].items())
         yield (
-            f"{name} is a {column.type} since {words.sum():,} of {total:,} values "
+            f"{name} is {kind} since {words.sum():,} of {total:,} values "
             f"are no numbers ({listed}{', …' if len(words) > 3 else ''}): empty those cells if it "
             "is to be a number"
         )

@@ -92,6 +92,34 @@ def test_doubts_about_a_column(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("form", "share", "words"),
+    [
+        ("{0},03", 1, "numbers have commas (`"),
+        ("8,{0}.03", 1, "numbers have commas (`8,"),
+        ("1,{0},000", 1, "numbers have commas (`1,"),
+        ("8.{0},03", 1, "numbers have commas (`8."),
+        ("8,{0}.03", 9, "numbers have commas (`8,"),
+        ("k.A.{0}", 9, "no numbers (`k.A."),
+    ],
+)
+def test_numbers_that_all_differ_are_doubted(
+    tmp_path: Path, form: str, share: int, words: str
+) -> None:
+    """Of their written form they are ids, and no features; not real ids of letters and digits."""
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        rows = csv.writer(stream, delimiter=";")
+        rows.writerow(["balance", "code", "size", "y"])
+        for number in range(100, 500):
+            balance = number if number % share else form.format(number)
+            rows.writerow([balance, f"A{number}", number % 7, "ab"[number % 2]])
+    found = profile(path, Choices("y"))
+    assert [of.type for of in found.columns[:2]] == ["id", "id"]
+    (balance,) = found.doubts
+    assert balance.startswith("`balance` is an id since ") and words in balance
+
+
 def test_doubts_are_of_one_line(tmp_path: Path) -> None:
     """Decimal commas, a fourth of words, letters composed and not; no cell or name ends a line or
     controls a terminal.
@@ -106,7 +134,7 @@ def test_doubts_are_of_one_line(tmp_path: Path) -> None:
             since = f"{number % 28 + 1}.{number % 12 + 1}.2025"
             rows.writerow([rate, score, city, since, "", number % 2])
     rate, score, city, since = profile(path, Choices("y")).doubts
-    assert rate.startswith("`rate` is a category since its numbers have a decimal comma (`1,")
+    assert rate.startswith("`rate` is a category since its numbers have commas (`1,")
     assert score.startswith(
         "`score\\nnext:` is a text since 100 of 400 values are no numbers (`x\\n"
     )
