@@ -243,7 +243,9 @@ def profile(path: Path, choices: Choices) -> Profile:
         [column.parse(row[number]) for number, column in zip(at, result.features, strict=True)]
         for row in frame.iloc[::step].head(SAMPLES).itertuples(index=False, name=None)
     ]
-    doubts = [doubt for column in result.columns for doubt in _doubts(column, frame[column.name])]
+    doubts = [*_copies(frame)]
+    for column in result.columns:
+        doubts += _doubts(column, frame[column.name])
     checks = [] if text else _leaks(frame, result.features, labels)
     checks = [check for check in checks if leakage.warning(check)]
     if not choices.slice:
@@ -273,6 +275,19 @@ def column_of(name: str, cells: pd.Series[str]) -> Column:
     elif len(values) <= MOST_CATEGORIES and 2 * len(values) <= len(cells):
         kind = "category"
     return Column(name, kind, unique=kind == "id", optional=optional)
+
+
+def _copies(frame: pd.DataFrame) -> Iterator[str]:
+    """The note about equal rows; none where most are equal, as in a table of few values."""
+    copies = int(frame.duplicated().sum())
+    if 0 < 2 * copies <= len(frame):
+        rows = (
+            "1 row is a copy of another" if copies == 1 else f"{copies:,} rows are copies of others"
+        )
+        yield (
+            f"{rows} in every column: training and the metrics count such rows again; remove "
+            "copies from the table unless each is an observation of its own"
+        )
 
 
 def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:

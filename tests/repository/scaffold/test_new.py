@@ -120,6 +120,18 @@ def test_numbers_that_all_differ_are_doubted(
     assert balance.startswith("`balance` is an id since ") and words in balance
 
 
+@pytest.mark.parametrize(("copies", "note"), [(0, ""), (1, "1 row is a copy"), (100, "100 rows")])
+def test_copies_of_rows_are_doubted(tmp_path: Path, copies: int, note: str) -> None:
+    """Not the rows of a table of few values, which are alike by chance."""
+    path = tmp_path / "rows.csv"
+    rows = [f"C{at},{at % 7},{'ab'[at % 2]}" for at in range(600)]
+    path.write_text("\n".join(["key,size,y", *rows, *rows[:copies]]))
+    doubts = profile(path, Choices("y")).doubts
+    assert [note in doubt and "remove" in doubt for doubt in doubts] == [True] * bool(copies)
+    path.write_text("\n".join(["size,y", *(row.partition(",")[2] for row in rows)]))
+    assert profile(path, Choices("y")).doubts == []
+
+
 def test_doubts_are_of_one_line(tmp_path: Path) -> None:
     """Decimal commas, a fourth of words, letters composed and not; no cell or name ends a line or
     controls a terminal.
