@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,11 @@ def fit(
         monkeypatch.setenv(
             "AZUREML_SWEEP_model", json.dumps({"family": family, **(settings or {})})
         )
-        trial.main()
+        try:
+            trial.main()
+        except SystemExit as error:
+            # What every trial of the search has is on stderr, and the code ends the search.
+            raise (error.__cause__ if error.code == os.EX_DATAERR else None) or error from None
         return folder / "model", logged.values
 
     return run
