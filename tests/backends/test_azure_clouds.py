@@ -75,6 +75,18 @@ def test_an_unknown_cloud_is_refused(metadata: str, monkeypatch: pytest.MonkeyPa
     assert "AzureCloud, AzureUSGovernment" in problem.expected
 
 
+def test_a_cloud_that_describes_itself_alone(
+    metadata: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of one cloud is no list."""
+    (tmp_path / "endpoints.json").write_text(json.dumps(GOVERNMENT))
+    monkeypatch.setenv(CLOUD, "AzureUSGovernment")
+    assert Workspace(*WORKSPACE).address == "https://management.usgovcloudapi.net"
+    monkeypatch.setenv(CLOUD, "AzureMoon")
+    with pytest.raises(Refused, match="one of AzureUSGovernment"):
+        Workspace(*WORKSPACE).address  # noqa: B018
+
+
 def test_a_list_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """No traceback where nobody answers."""
     monkeypatch.setenv(METADATA, "http://127.0.0.1:1/metadata")

@@ -264,10 +264,11 @@ class Workspace:
         url = os.environ.get(METADATA, f"{PUBLIC['resourceManager']}{_METADATA_PATH}")
         with as_refusals():
             answer = PipelineClient(url).send_request(HttpRequest("GET", url)).json()
-        for cloud in answer if isinstance(answer, list) else [answer]:
+        clouds = answer if isinstance(answer, list) else [answer]
+        for cloud in clouds:
             if cloud["name"] == name or (name is None and cloud["resourceManager"] in url):
                 return cast(Mapping[str, Any], cloud)
-        names = ", ".join(str(cloud["name"]) for cloud in answer)
+        names = ", ".join(str(cloud["name"]) for cloud in clouds)
         raise Refused.of(
             "unknown-cloud", f"{CLOUD}: {name}", f"one of {names}", f"export {CLOUD}=NAME"
         )
