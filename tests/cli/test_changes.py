@@ -78,6 +78,9 @@ def test_a_training_shows_the_comparison_and_the_next_command(
     code, out, err = ml(capfd, "train", "one")
     assert code == 0 and "gain_at_1" in out and "├" in out
     assert "next: ml release propose one --run one-1" in err
+    assert "missing from the evidence" not in err
+    trained.comparison = compared(cases.good(0.2), champion, tmp_path)
+    assert "next:" not in ml(capfd, "train", "one")[2]  # the gates reject it
     code, out, err = ml(capfd, "train", "one", "--json")
     assert json.loads(out)[0]["run"] == "one-1" and "next:" not in err
 

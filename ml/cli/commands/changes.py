@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -119,10 +120,12 @@ def _train(
         goes_on = any(problem.code == UNFINISHED for problem in refused.problems)
         return result | ({"jobs": workflow.jobs} if goes_on else {})
     if not as_json:
-        print_comparison(trained.comparison)
-        where = "" if environment == "local" else f" --env {environment}"
-        words = f"{project} --run {trained.run.name}{where}{repeated_on(on)}"
-        typer.echo(f"next: ml release propose {words}", err=True)
+        comparison = replace(trained.comparison, missing=())  # what a registration adds
+        print_comparison(comparison)
+        if comparison.decision is None or comparison.decision.allowed:
+            where = "" if environment == "local" else f" --env {environment}"
+            words = f"{project} --run {trained.run.name}{where}{repeated_on(on)}"
+            typer.echo(f"next: ml release propose {words}", err=True)
     return {
         "project": project,
         "run": trained.run.name,
