@@ -78,11 +78,11 @@ def check_onnx(model: Any) -> None:
         if node.op_type == "Scan":
             is_known = {inner.op_type for inner in _inlined(node, own)} == _DISTANCES
         need(is_known, f"the operator {node.op_type} is not allowed")
-    for given in model.graph.input:
-        for size in given.type.tensor_type.shape.dim:
+    for graph_input in model.graph.input:
+        for size in graph_input.type.tensor_type.shape.dim:
             if not size.HasField("dim_value"):
                 size.dim_value = 1
-    stated = {of.name: of for of in filter(_is_tensor, messages(model))}
+    stated = {tensor.name: tensor for tensor in filter(_is_tensor, messages(model))}
     for node in _inlined(model, own):
         if node.op_type in _SHAPES and len(node.input) > _SHAPES[node.op_type]:
             largest = max(
@@ -92,9 +92,11 @@ def check_onnx(model: Any) -> None:
     try:
         model = inline_local_functions(model) if own else model
         outputs = [
-            of.type.tensor_type for of in model.graph.output if of.type.HasField("tensor_type")
+            output.type.tensor_type
+            for output in model.graph.output
+            if output.type.HasField("tensor_type")
         ]
-        bare = [of for of in outputs if not of.HasField("shape")]
+        bare = [output for output in outputs if not output.HasField("shape")]
         for output in bare:
             output.shape.SetInParent()  # which the check asks for, and ONNX Runtime does not
         check_model(model)  # else the inference of shapes reads inputs that do not exist
@@ -104,7 +106,7 @@ def check_onnx(model: Any) -> None:
             if math.prod(tensor.dims) > _LARGEST_SHAPE:  # its data would be copied twice more
                 about = {"name": tensor.name, "data_type": tensor.data_type, "dims": tensor.dims}
                 tensor.CopyFrom(type(tensor)(**about))
-        if all(of.domain for of in model.opset_import):
+        if all(opset.domain for opset in model.opset_import):
             model.opset_import.add(version=_OPSET)
         for node in _inlined(model, {}):
             if node.op_type in _ELEMENTWISE:
@@ -120,17 +122,24 @@ def check_onnx(model: Any) -> None:
     total, nodes = sum(elements.values()), [*_inlined(model, {})]
     # Shape inference counts with 32 bits where it joins tensors.
     total += sum(
-        elements.get(name, 0) for of in nodes if of.op_type == "Concat" for name in of.input
+        elements.get(name, 0)
+        for member in nodes
+        if member.op_type == "Concat"
+        for name in member.input
     )
     need(total <= _MOST_ELEMENTS, f"it computes {total} elements for a row, over {_MOST_ELEMENTS}")
     sources = {name: node for node in nodes for name in node.output}
     kinds = {
-        of.name: of.type.tensor_type.elem_type
-        for of in messages(model)
-        if of.DESCRIPTOR.name == "ValueInfoProto"
+        message.name: message.type.tensor_type.elem_type
+        for message in messages(model)
+        if message.DESCRIPTOR.name == "ValueInfoProto"
     }
-    kinds |= {of.name: of.data_type for of in filter(_is_tensor, messages(model)) if of.name}
-    constants = {of.name: of for of in filter(_is_tensor, messages(model))}
+    kinds |= {
+        tensor.name: tensor.data_type
+        for tensor in filter(_is_tensor, messages(model))
+        if tensor.name
+    }
+    constants = {tensor.name: tensor for tensor in filter(_is_tensor, messages(model))}
     for node in nodes:
         with fault_in(f"{node.op_type} {node.name!r}"):
             if node.op_type in _SIZES and None in shapes.get(node.output[0], [None]):
@@ -138,7 +147,9 @@ def check_onnx(model: Any) -> None:
             if node.op_type in ("Div", "Mod") and kinds.get(node.input[1]) not in _FLOATS:
                 is_safe = _is_divisor(node.input[1], sources, constants, shapes)
                 need(is_safe, "its divisor may end the process")
-            samples = [of.i for of in node.attribute if of.name == "sampling_ratio"]
+            samples = [
+                attribute.i for attribute in node.attribute if attribute.name == "sampling_ratio"
+            ]
             need(max(samples, default=0) <= 64, "sampling_ratio is over 64")
             if node.op_type.startswith("TreeEnsemble"):
                 _check_ensemble(node, shapes.get(node.input[0], [None])[-1])
@@ -148,7 +159,9 @@ def _constant(name: str, sources: Mapping[str, Any], constants: Mapping[str, Any
     """The tensor of that name, of an initializer or of a node; None where it is computed."""
     source = sources.get(name)
     if source is not None and source.op_type == "Constant":
-        return next((of.t for of in source.attribute if of.HasField("t")), None)
+        return next(
+            (attribute.t for attribute in source.attribute if attribute.HasField("t")), None
+        )
     return constants.get(name) if source is None else None
 
 
@@ -161,24 +174,32 @@ def _is_divisor(
 
     steps = []
     while (source := sources.get(name)) is not None and source.op_type in _DIVISORS:
-        name, *others = source.input
-        tensors = {given: _constant(given, sources, constants) for given in others if given}
+        name, *rest = source.input
+        tensors = {
+            input_name: _constant(input_name, sources, constants)
+            for input_name in rest
+            if input_name
+        }
         need(None not in tensors.values(), "its divisor depends on rows")
-        steps.append((source, {given: to_array(tensor) for given, tensor in tensors.items()}))
+        steps.append(
+            (source, {input_name: to_array(tensor) for input_name, tensor in tensors.items()})
+        )
     if source is not None and source.op_type == "Max":
-        least = [_integers(_constant(given, sources, constants)) for given in source.input]
+        least = [
+            _integers(_constant(input_name, sources, constants)) for input_name in source.input
+        ]
         return not steps and any(values and min(values) > 0 for values in least)
     if source is None or source.op_type != "Shape" or source.attribute:
         divisors = _integers(_constant(name, sources, constants))
         return bool(divisors) and not steps and not {0, -1} & {*divisors}
     names, unseen = [name], dict(sources)
-    for given in names:
-        if (above := unseen.pop(given, None)) is not None:
+    for name in names:
+        if (above := unseen.pop(name, None)) is not None:
             need(above.op_type not in _EMPTY, f"its divisor may be 0, of {above.op_type}")
             names += above.input
     sizes = np.array([1 if size is None else size for size in shapes[source.input[0]]])
-    for node, others in reversed(steps):
-        (sizes,) = ReferenceEvaluator(node).run(None, {node.input[0]: sizes, **others})
+    for node, fixed_inputs in reversed(steps):
+        (sizes,) = ReferenceEvaluator(node).run(None, {node.input[0]: sizes, **fixed_inputs})
     return not np.isin(sizes, (0, -1)).any()
 
 
@@ -245,7 +266,13 @@ def _shapes(model: Any) -> Iterator[tuple[str, list[int | None]]]:
             "shape"
         ):
             sizes = message.type.tensor_type.shape.dim
-            yield message.name, [of.dim_value if of.HasField("dim_value") else None for of in sizes]
+            yield (
+                message.name,
+                [
+                    dimension.dim_value if dimension.HasField("dim_value") else None
+                    for dimension in sizes
+                ],
+            )
 
 
 def _check_tensor(tensor: Any) -> None:
@@ -255,8 +282,8 @@ def _check_tensor(tensor: Any) -> None:
     need(min(tensor.dims, default=0) >= 0, f"it has the sizes {[*tensor.dims]}")
     field = "raw_data" if tensor.raw_data else tensor_dtype_to_field(tensor.data_type)
     width = tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.raw_data else 1
-    held, expected = len(getattr(tensor, field)), math.prod(tensor.dims) * width
-    need(held == expected, f"it has {held} values or bytes, its sizes {expected}")
+    count, expected = len(getattr(tensor, field)), math.prod(tensor.dims) * width
+    need(count == expected, f"it has {count} values or bytes, its sizes {expected}")
 
 
 def _check_ensemble(node: Any, features: int | None) -> None:
@@ -274,11 +301,14 @@ def _check_ensemble(node: Any, features: int | None) -> None:
     modes, weights = np.asarray(values["nodes_modes"]), len(values[f"{kind}_nodeids"])
     need(outputs <= max(2, weights), f"it has {outputs} outputs, but {weights} values of leaves")
     need(np.isin(modes, [*_MODES]).all(), "nodes_modes has an unknown mode")
-    for name, given in values.items():
+    for name, entries in values.items():
         if name.startswith(("nodes_", f"{kind}_")):
-            held = math.prod(given.dims) if hasattr(given, "dims") else len(given)
+            length = math.prod(entries.dims) if hasattr(entries, "dims") else len(entries)
             count = len(modes) if name.startswith("nodes_") else weights
-            need(held == count or (not held and name in _OPTIONAL), f"{name} has {held} entries")
+            need(
+                length == count or (not length and name in _OPTIONAL),
+                f"{name} has {length} entries",
+            )
     base = len(values.get("base_values", ()))
     need(base in (0, 1, outputs), f"base_values has {base} numbers")
     is_leaf = modes == b"LEAF"
@@ -296,11 +326,11 @@ def _check_ensemble(node: Any, features: int | None) -> None:
             raise ValueError(f"{name} {wanted[wrong][0] % 2**31} is no node of its tree")
         return np.asarray(place)
 
-    left, right = np.full((2, len(modes)), -1)
-    left[inner] = places(trees[inner], "nodes_truenodeids", inner)
-    right[inner] = places(trees[inner], "nodes_falsenodeids", inner)
+    true_ids, false_ids = np.full((2, len(modes)), -1)
+    true_ids[inner] = places(trees[inner], "nodes_truenodeids", inner)
+    false_ids[inner] = places(trees[inner], "nodes_falsenodeids", inner)
     roots = np.diff(trees, prepend=-1).nonzero()[0]
-    check_tree(left, right, roots)
+    check_tree(true_ids, false_ids, roots)
     within(np.asarray(values["nodes_featureids"])[inner], "nodes_featureids", features or 0)
     owners = within(values[f"{kind}_treeids"], f"{kind}_treeids", 2**31)
     need(is_leaf[places(owners, f"{kind}_nodeids", slice(None))].all(), f"{kind}_nodeids: no leaf")

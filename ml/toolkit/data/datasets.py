@@ -150,8 +150,8 @@ class Target:
             if column not in [*types] and (column is not None or name == "target"):
                 raise SchemaRefused(name, repr(column), "one of ", types)
             if column in optional and name not in ("target", "text"):
-                found = f"`{column}`, which is optional"
-                raise SchemaRefused(name, found, "a column with a value in every row")
+                actual = f"`{column}`, which is optional"
+                raise SchemaRefused(name, actual, "a column with a value in every row")
         slices = raw.get("slices")
         if (
             not isinstance(slices, list)
@@ -165,15 +165,17 @@ class Target:
         if kind.has_positive and positive in (None, ""):
             raise SchemaRefused("positive", repr(positive), "a value of the target")
         if kind.types and types[raw["target"]] not in kind.types:
-            found = f"`{raw['target']}`, of type {types[raw['target']]}"
-            raise SchemaRefused("target", found, f"a column of type {' or '.join(kind.types)}")
+            actual = f"`{raw['target']}`, of type {types[raw['target']]}"
+            raise SchemaRefused("target", actual, f"a column of type {' or '.join(kind.types)}")
         if (text := raw.get("text")) is not None:
             if kind.types:
                 expected = "no `text`: only classes are predicted from one"
                 raise SchemaRefused("text", f"{text!r} of a {task} model", expected)
-            if types[text] != "text" or text in [raw.get(of) for of in ("target", "id", "group")]:
-                found = f"`{text}`, of type {types[text]}"
-                raise SchemaRefused("text", found, "a column of type text that is only a feature")
+            if types[text] != "text" or text in [
+                raw.get(name) for name in ("target", "id", "group")
+            ]:
+                actual = f"`{text}`, of type {types[text]}"
+                raise SchemaRefused("text", actual, "a column of type text that is only a feature")
         folds = raw.get("folds", 0)
         if "folds" in raw and (type(folds) is not int or not 2 <= folds <= MOST_FOLDS):
             raise SchemaRefused("folds", repr(folds), f"a whole number from 2 to {MOST_FOLDS}")
@@ -240,18 +242,18 @@ class Part:
     def at(self, rows: Sequence[int] | NDArray[np.int64]) -> Part:
         """The rows of these numbers."""
 
-        def those(values: Sequence[Any]) -> Sequence[Any]:
+        def select(values: Sequence[Any]) -> Sequence[Any]:
             return [values[row] for row in rows] if values else ()
 
         return Part(
-            those(self.ids),
+            select(self.ids),
             self.labels[rows],
-            those(self.rows),
-            {name: those(of) for name, of in self.slices.items()},
-            those(self.groups),
-            those(self.times),
-            those(self.folds),
-            those(self.requests),
+            select(self.rows),
+            {name: select(values) for name, values in self.slices.items()},
+            select(self.groups),
+            select(self.times),
+            select(self.folds),
+            select(self.requests),
         )
 
 
@@ -303,8 +305,8 @@ class Dataset:
         """
         fold_of = np.asarray(self.train.folds)
         for fold in range(self.about.folds):
-            rows, others = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
-            parts = {TRAIN: self.train.at(others), TEST: self.train.at(rows)}
+            rows, elsewhere = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
+            parts = {TRAIN: self.train.at(elsewhere), TEST: self.train.at(rows)}
             _check_fold(self.about, fold, self.train, parts)
             yield rows, replace(self, parts={**self.parts, **parts})
 
@@ -328,9 +330,9 @@ class Dataset:
         rows = self.parts[part]
         columns = zip(*rows.rows, strict=True) if len(rows) else [()] * len(self.features)
         values = {}
-        for column, of in zip(self.features, columns, strict=True):
-            nothing = "" if column.type == "category" else math.nan
-            values[column.name] = [nothing if value is None else value for value in of]
+        for feature, column_values in zip(self.features, columns, strict=True):
+            empty = "" if feature.type == "category" else math.nan
+            values[feature.name] = [empty if value is None else value for value in column_values]
         return Rows(
             rows.ids,
             rows.labels,
@@ -361,10 +363,10 @@ class Dataset:
         return {
             column.name: (
                 self._input_kind(column),
-                [row[at] for row in rows],
+                [row[position] for row in rows],
             )
-            for at, column in enumerate(self.features)
-            if any(row[at] is not None for row in rows)
+            for position, column in enumerate(self.features)
+            if any(row[position] is not None for row in rows)
         }
 
     def _input_kind(self, column: Column) -> str:
@@ -398,7 +400,8 @@ def read_dataset(
         about = about if folds else replace(about, folds=0)
         # As requests are read: the same cells count as missing.
         typed = [
-            replace(of, type="category") if of.name == about.text else of for of in columns.columns
+            replace(column, type="category") if column.name == about.text else column
+            for column in columns.columns
         ]
         columns = replace(columns, columns=tuple(typed))
         in_file = _in_file(columns, about, features)
@@ -426,25 +429,28 @@ def read_dataset(
 def _in_file(schema: TableSchema, about: Target, features: FeatureJoin | None) -> TableSchema:
     """The schema without the columns of feature sets; SchemaRefused where nothing joins them."""
     joined = [column for column in schema.columns if column.feature_set]
-    known = features.names if features is not None else ()
+    feature_names = features.names if features is not None else ()
     for column in joined:
-        if column.feature_set not in known:
-            raise SchemaRefused("feature_set", repr(column.feature_set), "one of ", known)
-    if known and not about.time:
+        if column.feature_set not in feature_names:
+            raise SchemaRefused("feature_set", repr(column.feature_set), "one of ", feature_names)
+    if feature_names and not about.time:
         raise SchemaRefused("time", "absent", "the column of the time to join features at")
-    return replace(schema, columns=tuple(of for of in schema.columns if of not in joined))
+    return replace(
+        schema, columns=tuple(column for column in schema.columns if column not in joined)
+    )
 
 
 def _cells(columns: Sequence[Column], row: Mapping[str, str], joined: Row) -> list[str]:
     """The cells of a row as a file with all columns has them."""
     values = {name: "" if value is None else str(value) for name, value in joined.items()}
-    return [values[of.name] if of.feature_set else row[of.name] for of in columns]
+    return [values[column.name] if column.feature_set else row[column.name] for column in columns]
 
 
 def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> Dataset:
     """The dataset of checked cells; SchemaRefused where no row has the positive value."""
     values = {
-        column.name: [column.parse(row[at]) for row in cells] for at, column in enumerate(columns)
+        column.name: [column.parse(row[position]) for row in cells]
+        for position, column in enumerate(columns)
     }
     aside = {about.target, about.id, about.group, about.time}
     features = tuple(
@@ -455,14 +461,14 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
     kind = TABLE_TASKS[about.task]
     labels = kind.labels(values[about.target], about.positive)
     if kind.has_positive and not labels.any():
-        found = sorted({str(value) for value in values[about.target]})[:MOST_SHOWN]
+        actual = sorted({str(value) for value in values[about.target]})[:MOST_SHOWN]
         raise SchemaRefused(
-            "positive", repr(about.positive), f"a value of `{about.target}`: ", found
+            "positive", repr(about.positive), f"a value of `{about.target}`: ", actual
         )
     contents = [] if about.id else [_hash(row) for row in zip(*values.values(), strict=True)]
-    ids = [str(of) for of in values[about.id]] if about.id else list(_numbered(contents))
-    groups = [str(of) for of in values[about.group]] if about.group else []
-    times = [seconds(str(of)) for of in values[about.time]] if about.time else []
+    ids = [str(value) for value in values[about.id]] if about.id else list(_numbered(contents))
+    groups = [str(value) for value in values[about.group]] if about.group else []
+    times = [seconds(str(value)) for value in values[about.time]] if about.time else []
     names = groups or contents or ids
     every = Part(
         ids,
@@ -522,21 +528,25 @@ def _length(text: Value) -> int:
 
 def _slices(values: Sequence[Value]) -> list[str]:
     """Where each row belongs: its value, or its third where there are many numbers."""
-    numbers = [of for of in values if isinstance(of, int | float)]
+    numbers = [value for value in values if isinstance(value, int | float)]
     if len({*numbers}) <= MOST_SLICES:
-        return ["" if of is None else str(of) for of in values]
+        return ["" if value is None else str(value) for value in values]
     low, high = np.quantile(numbers, [1 / 3, 2 / 3], method="nearest").tolist()
     names = (f"below {low:g}", f"{low:g} to {high:g}", f"above {high:g}")
     return [
-        "" if not isinstance(of, int | float) else names[0 if of < low else 1 if of <= high else 2]
-        for of in values
+        ""
+        if not isinstance(value, int | float)
+        else names[0 if value < low else 1 if value <= high else 2]
+        for value in values
     ]
 
 
 def _hash(row: Sequence[Value]) -> str:
     """The same for rows of the same values, however they are written: `1`, `1.0` and ` 1`."""
-    written = [int(of) if isinstance(of, float) and of.is_integer() else of for of in row]
-    cells = ["" if of is None else plain(str(of)) for of in written]
+    written = [
+        int(value) if isinstance(value, float) and value.is_integer() else value for value in row
+    ]
+    cells = ["" if value is None else plain(str(value)) for value in written]
     return hashlib.sha256("\0".join(cells).encode()).hexdigest()[:16]
 
 
@@ -584,4 +594,4 @@ def _by_time(times: Sequence[float]) -> list[str]:
     ordered = sorted(times)
     test = ordered[round(len(ordered) * (1 - SHARE))]
     validation = ordered[round(len(ordered) * (1 - 2 * SHARE))]
-    return [TEST if at >= test else VALIDATION if at >= validation else TRAIN for at in times]
+    return [TEST if time >= test else VALIDATION if time >= validation else TRAIN for time in times]

@@ -59,7 +59,7 @@ paths:
 transformations:
   - read_delimited: {{delimiter: ",", encoding: utf8, header: all_files_same_headers}}
 """
-_OF_COLUMNS = {each.name for each in fields(TableSchema)} - {"required"}
+_OF_COLUMNS = {field.name for field in fields(TableSchema)} - {"required"}
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class Head:
     def parse(cls, raw: Mapping[str, Any], columns: Sequence[Column]) -> Head:
         """The head; SchemaRefused names the field that is wrong."""
         types = {column.name: column.type for column in columns}
-        names = [each.name for each in fields(cls)]
+        names = [field.name for field in fields(cls)]
         if unknown := sorted(raw.keys() - {*names} - _OF_COLUMNS):
             raise SchemaRefused(unknown[0], "an unknown field", "one of ", names)
         if raw.get("primary_metric") not in [*tasks.metrics_of(TASK)]:
-            found = repr(raw.get("primary_metric"))
-            raise SchemaRefused("primary_metric", found, "one of ", tasks.metrics_of(TASK))
+            actual = repr(raw.get("primary_metric"))
+            raise SchemaRefused("primary_metric", actual, "one of ", tasks.metrics_of(TASK))
         for name in ("horizon", "season", "origins"):
             if type(raw.get(name, 2)) is not int or not 1 <= raw.get(name, 2) <= 1000:
                 raise SchemaRefused(name, repr(raw[name]), "a whole number from 1 to 1000")
@@ -101,8 +101,8 @@ class Head:
                 if column not in [*types]:  # may be a list or a mapping
                     raise SchemaRefused(name, repr(column), "one of ", types)
                 if name in ("target", "known") and types[column] not in ("float", "integer"):
-                    found = f"`{column}`, of type {types[column]}"
-                    raise SchemaRefused(name, found, "a column of type float or integer")
+                    actual = f"`{column}`, of type {types[column]}"
+                    raise SchemaRefused(name, actual, "a column of type float or integer")
         lists = {name: tuple(raw.get(name, ())) for name in listed}
         return cls(**{name: raw[name] for name in names if name in raw} | lists)
 
@@ -146,7 +146,7 @@ class Panel:
     def cutoffs(self) -> Mapping[str, Sequence[int]]:
         """Split → the numbers of the first steps of its forecasts; ValueError for few steps."""
         horizon, origins, steps = self.head.horizon, self.head.origins, len(self.times)
-        ends = [steps - horizon * (of + 1) for of in range(2 * origins)][::-1]
+        ends = [steps - horizon * (number + 1) for number in range(2 * origins)][::-1]
         first = self.head.season * _FIRST
         train = [*range(ends[0] - horizon, first - 1, -max(1, horizon // 2))][::-1]
         if not train:
@@ -167,7 +167,7 @@ class Panel:
     def history(self, unit: Unit) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """The values of a series up to its cutoff, and what is known up to the last step."""
         start, end = self.starts[unit.series], unit.cutoff + self.head.horizon
-        known = {name: of[unit.series, start:end] for name, of in self.known.items()}
+        known = {name: values[unit.series, start:end] for name, values in self.known.items()}
         return self.values[unit.series, start : unit.cutoff], known
 
     def place(self, unit: Unit) -> tuple[str, str]:
@@ -181,18 +181,23 @@ class Panel:
     def rows(self, split: str, scores: NDArray[np.float64] | Sequence[Any] = ()) -> Rows:
         """A split as `ml.measures.measurement.evaluate` takes it, drawn by series."""
         units = self.units(split)
-        at, season = [of.series for of in units], self.head.season
-        lengths = [len(self.history(of)[0]) for of in units]
-        histories = ["new" if of < NEW * season else "established" for of in lengths]
-        slices = {name: [of[number] for number in at] for name, of in self.slices.items()}
-        slices["size"] = ["large" if self.is_large[number] else "small" for number in at]
+        series_numbers, season = [unit.series for unit in units], self.head.season
+        lengths = [len(self.history(unit)[0]) for unit in units]
+        histories = ["new" if length < NEW * season else "established" for length in lengths]
+        slices = {
+            name: [values[number] for number in series_numbers]
+            for name, values in self.slices.items()
+        }
+        slices["size"] = [
+            "large" if self.is_large[number] else "small" for number in series_numbers
+        ]
         return Rows(
-            [f"{self.names[of.series]} {self.times[of.cutoff].isoformat()}" for of in units],
-            [actuals(self.history(of)[0], self.actual(of), season) for of in units],
+            [f"{self.names[unit.series]} {self.times[unit.cutoff].isoformat()}" for unit in units],
+            [actuals(self.history(unit)[0], self.actual(unit), season) for unit in units],
             scores,
             slices={**slices, "history": histories},
-            groups=[self.names[number] for number in at],
-            requests=[self.request(of) for of in units] if split == TEST else (),
+            groups=[self.names[number] for number in series_numbers],
+            requests=[self.request(unit) for unit in units] if split == TEST else (),
         )
 
     def request(self, unit: Unit) -> dict[str, object]:
@@ -202,12 +207,14 @@ class Panel:
         history, known = self.history(unit)
         steps_of_test = unit.cutoff - self.cutoffs[TEST][0]
         first = max(0, min(relevant(history, self.head.season), len(history) - steps_of_test))
-        history, known = history[first:], {name: of[first:] for name, of in known.items()}
+        history, known = history[first:], {name: values[first:] for name, values in known.items()}
         listed = [None if np.isnan(value) else float(value) for value in history]
-        more = {"known": {name: of.tolist() for name, of in known.items()}} if known else {}
+        known_fields = (
+            {"known": {name: values.tolist() for name, values in known.items()}} if known else {}
+        )
         series, until = self.place(unit)
         place = {"series": series, "until": until}
-        return {"history": listed, **more, "horizon": self.head.horizon, **place}
+        return {"history": listed, **known_fields, "horizon": self.head.horizon, **place}
 
 
 def read_panel(folder: Path, schema: Path) -> Panel:
@@ -242,9 +249,9 @@ def write_train(folder: Path, schema: Path, to: Path) -> None:
     with (to / _TRAIN).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(names)
-        for time, value, *others in zip(*map(table.column, names), strict=True):
+        for time, value, *rest in zip(*map(table.column, names), strict=True):
             if value.strip() and datetime.fromisoformat(time.strip()) < end:
-                writer.writerow([time, value, *others])
+                writer.writerow([time, value, *rest])
 
 
 def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
@@ -253,9 +260,9 @@ def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
     try:
         assert panel.cutoffs
     except ValueError as error:
-        found, expected = f"the table has {error}", "a history before every cutoff"
+        actual, expected = f"the table has {error}", "a history before every cutoff"
         hint = "give a longer table, or lower `horizon`, `origins` or `season` in the schema"
-        raise DataRefused([Flaw("too-few-steps", path, 0, found, expected, hint)]) from None
+        raise DataRefused([Flaw("too-few-steps", path, 0, actual, expected, hint)]) from None
     return panel
 
 
@@ -270,26 +277,31 @@ def panel_of_any_length(path: Path, schema: TableSchema, head: Head) -> Panel:
     if wrong := [*_wrong_times(path, table.lines, names, times)]:
         raise DataRefused(wrong)
     series, steps = sorted({*names}), sorted({*times})
-    of_series, of_step = ({of: at for at, of in enumerate(every)} for every in (series, steps))
-    place = ([of_series[of] for of in names], [of_step[of] for of in times])
+    of_series, of_step = (
+        {key: number for number, key in enumerate(every)} for every in (series, steps)
+    )
+    place = ([of_series[name] for name in names], [of_step[name] for name in times])
 
     def grid(name: str, empty: float) -> NDArray[np.float64]:
         values = np.full((len(series), len(steps)), empty)
         numbers = map(columns[name].parse, table.column(name))
-        values[place] = [empty if of is None else of for of in numbers]
+        values[place] = [empty if number is None else number for number in numbers]
         return values
 
     values = grid(head.target, np.nan)
-    kept = np.flatnonzero((~np.isnan(values)).any(axis=1)).tolist()
-    first = {of: number for number, of in reversed([*enumerate(names)])}
+    observed = np.flatnonzero((~np.isnan(values)).any(axis=1)).tolist()
+    first = {name: number for number, name in reversed([*enumerate(names)])}
     slices = {name: table.column(name) for name in head.slices}
     return Panel(
         head,
-        ["/".join(series[number]) or "all" for number in kept],
+        ["/".join(series[number]) or "all" for number in observed],
         steps,
-        values[kept],
-        {name: grid(name, 0.0)[kept] for name in head.known},
-        {name: [of[first[series[at]]] for at in kept] for name, of in slices.items()},
+        values[observed],
+        {name: grid(name, 0.0)[observed] for name in head.known},
+        {
+            name: [column[first[series[number]]] for number in observed]
+            for name, column in slices.items()
+        },
     )
 
 
@@ -298,8 +310,8 @@ def _times(path: Path, lines: Sequence[int], name: str, texts: Sequence[str]) ->
         try:
             yield datetime.fromisoformat(text.strip())
         except ValueError:
-            found, expected = f"`{name}` is {text!r}", "an ISO 8601 date or time, as 2025-01-31"
-            raise DataRefused([Flaw("wrong-time", path, line, found, expected)]) from None
+            actual, expected = f"`{name}` is {text!r}", "an ISO 8601 date or time, as 2025-01-31"
+            raise DataRefused([Flaw("wrong-time", path, line, actual, expected)]) from None
 
 
 def _wrong_times(
@@ -310,13 +322,13 @@ def _wrong_times(
     first: dict[Any, int] = {}
     for line, name, time in zip(lines, names, times, strict=True):
         if (time.tzinfo is not None) is not zoned:
-            found = f"{time.isoformat()}, unlike the first row"
+            actual = f"{time.isoformat()}, unlike the first row"
             expected = "a time zone in every row, or in none"
-            yield Flaw("mixed-time-zones", path, line, found, expected)
+            yield Flaw("mixed-time-zones", path, line, actual, expected)
         elif (name, time) in first:
-            found = f"{'/'.join(name) or 'the series'} has {time.isoformat()} on line "
-            found += f"{first[name, time]} too"
+            actual = f"{'/'.join(name) or 'the series'} has {time.isoformat()} on line "
+            actual += f"{first[name, time]} too"
             expected = "one row for each series and time"
             hint = "name the columns of a series (`--series`, `series`), or add up the rows"
-            yield Flaw("duplicate-time", path, line, found, expected, hint)
+            yield Flaw("duplicate-time", path, line, actual, expected, hint)
         first.setdefault((name, time), line)

@@ -156,8 +156,8 @@ class Table:
 
     def column(self, name: str) -> list[str]:
         """The values of one column, in the order of the rows."""
-        at = [column.name for column in self.schema.columns].index(name)
-        return [row[at] for row in self.rows]
+        position = [column.name for column in self.schema.columns].index(name)
+        return [row[position] for row in self.rows]
 
 
 def _opened(path: Path) -> io.TextIOBase:
@@ -198,7 +198,7 @@ def read_table(
     """
     table = Table(path, schema)
     names = header = [column.name for column in schema.columns]
-    at: Sequence[int] = range(len(names))
+    positions: Sequence[int] = range(len(names))
     findings: list[Flaw] = []
     if not path.is_file():
         hint = "give the folder that holds it"
@@ -208,7 +208,7 @@ def read_table(
             if number == 0 and schema.header:
                 header = [name.strip() for name in record]
                 if others and {*names} <= {*header} and len({*header}) == len(header):
-                    at = [header.index(name) for name in names]
+                    positions = [header.index(name) for name in names]
                 elif header != names:
                     below = islice(records(path, schema), 1, 1 + SAMPLED)
                     rows = [row for _, row in below]
@@ -222,7 +222,7 @@ def read_table(
             table.rows.append(
                 [
                     record[place].strip() if column.type == "id" else record[place]
-                    for place, column in zip(at, schema.columns, strict=True)
+                    for place, column in zip(positions, schema.columns, strict=True)
                 ]
             )
             table.lines.append(line)
@@ -249,24 +249,24 @@ def _drift(
     names = [column.name for column in schema.columns]
     missing = [name for name in names if name not in header]
     unexpected = [name for name in header if name not in names]
-    present = [(at, name) for at, name in enumerate(header, 1) if name in names]
+    present = [(position, name) for position, name in enumerate(header, 1) if name in names]
     in_order = [name for name in names if name in header]
     parts = {"missing": missing, "unexpected": unexpected}
     parts["in another order"] = [
-        f"column {at} is {name}, expected {expected}"
-        for (at, name), expected in zip(present, in_order, strict=False)
+        f"column {position} is {name}, expected {expected}"
+        for (position, name), expected in zip(present, in_order, strict=False)
         if name != expected
     ]
     read = [dict(zip(header, row, strict=False)) for row in rows]
     parts["of another type"] = [
         f"{column.name} (no {column.type}: {values[0]!r})"
         for column in schema.columns
-        if (values := [of[column.name] for of in read if column.name in of])
+        if (values := [row[column.name] for row in read if column.name in row])
         and all(_unlike(column, value) for value in values)
     ]
     between = {"in another order": "; "}
     differences = "; ".join(
-        f"{what}: {between.get(what, ', ').join(of)}" for what, of in parts.items() if of
+        f"{what}: {between.get(what, ', ').join(names)}" for what, names in parts.items() if names
     )
     code = "missing-column" if missing else "extra-column" if unexpected else "column-order"
     expected = ", ".join(f"{column.name} ({column.type})" for column in schema.columns)
@@ -314,12 +314,12 @@ def _unlike(column: Column, value: str) -> str:
 
 def _wrong_values(table: Table) -> list[Flaw]:
     findings: list[Flaw] = []
-    for at, column in enumerate(table.schema.columns):
+    for position, column in enumerate(table.schema.columns):
         if column.optional and not column.unique and column.type in ("text", "category"):
             continue  # any value will do
         first: dict[str, int] = {}
         for line, row in zip(table.lines, table.rows, strict=True):
-            value = row[at]
+            value = row[position]
             if column.is_missing(value):
                 if column.optional:
                     continue
@@ -339,13 +339,13 @@ def dangling(tables: Mapping[str, Table]) -> list[Flaw]:
     """References to a row that is not there: one finding a row."""
     findings: list[Flaw] = []
     for table in tables.values():
-        for at, column in enumerate(table.schema.columns):
+        for position, column in enumerate(table.schema.columns):
             if column.refers_to not in tables:
                 continue
             ids = {row[0] for row in tables[column.refers_to].rows}
             for line, row in zip(table.lines, table.rows, strict=True):
-                if row[at] not in ids:
-                    problem = f"{column.name} {row[at]!r} is unknown"
+                if row[position] not in ids:
+                    problem = f"{column.name} {row[position]!r} is unknown"
                     expected = f"an id of {column.refers_to}"
                     hint = f"add it to {column.refers_to} or correct this row"
                     findings.append(Flaw("unknown-id", table.path, line, problem, expected, hint))

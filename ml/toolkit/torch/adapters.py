@@ -40,8 +40,8 @@ def merged(model: nn.Module) -> nn.Module:
 
     It answers as the adapted one but for rounding (5e-7 in float32).
     """
-    whole: nn.Module = model.merge_and_unload()
-    return whole
+    merged_model: nn.Module = model.merge_and_unload()
+    return merged_model
 
 
 def trained(model: nn.Module) -> nn.ParameterDict:

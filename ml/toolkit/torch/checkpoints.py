@@ -209,8 +209,8 @@ class Checkpoints:
             if manifest is None:
                 self._set_aside(folder, str(problem))
                 continue
-            for of in later:
-                self._set_aside(self._place(of), "the training returned to an earlier step")
+            for later_step in later:
+                self._set_aside(self._place(later_step), "the training returned to an earlier step")
             self._load(folder, manifest, onwards=before is not None)
             self._say(f"resuming from {folder.name}")
             self._saved_step = step
@@ -221,10 +221,10 @@ class Checkpoints:
         """Raises CheckpointError where a process does not see what the first one writes."""
         seen = self._world.gather(self._generation.newest >= self._generation.number)
         if not all(seen):
-            others = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
+            blind = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
             raise CheckpointError(
                 "folder-not-shared",
-                f"process {others} does not see {self.folder} of process 0",
+                f"process {blind} does not see {self.folder} of process 0",
                 "give all processes one folder, as a mounted output of the job is",
             )
 
@@ -250,9 +250,9 @@ class Checkpoints:
             self._finish, unfinished, step, metric, texts, response.upload_completion
         )
         self._saved_step, self._saved_at = step, time.monotonic()
-        if not any(isinstance(of, torch.optim.Optimizer) for of in self._state.values()):
+        if not any(isinstance(part, torch.optim.Optimizer) for part in self._state.values()):
             self.join()  # no hook sees that the copy is there before weights change
-        if any(isinstance(of, DTensor) for of in tensors.values()):
+        if any(isinstance(tensor, DTensor) for tensor in tensors.values()):
             # With torch 2.13 on CPUs a backward pass of fully_shard fails where another thread
             # saves at the same time ("setStorage: … out of bounds"), in 9 of 12 trainings.
             self.finish()
@@ -337,8 +337,8 @@ class Checkpoints:
             with suppress(stored.Unusable):
                 stored.read_manifest(self._place(step))
                 steps.append(step)
-        held = [step for step in steps if self._held is not None and step < self._held]
-        for step in {*steps} - {*steps[-self._keep_last :], *held[-self._keep_last :]}:
+        durable = [step for step in steps if self._held is not None and step < self._held]
+        for step in {*steps} - {*steps[-self._keep_last :], *durable[-self._keep_last :]}:
             self._generation.remove(self._place(step).name)
 
     def _tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor], set[str]]:
@@ -359,26 +359,27 @@ class Checkpoints:
             lasting = set(mine)
             if isinstance(part, nn.Module):
                 lasting = {
-                    f"{name}/{of}" for of, _ in part.named_parameters(remove_duplicate=False)
+                    f"{name}/{parameter}"
+                    for parameter, _ in part.named_parameters(remove_duplicate=False)
                 }
             elif not isinstance(part, torch.optim.Optimizer):
                 lasting = set()
-            for of in mine.keys() - lasting:
+            for key in mine.keys() - lasting:
                 # Buffers differ between processes; those of the first are what DDP goes on with.
-                if not self._world.first and not isinstance(mine[of], DTensor):
-                    del mine[of]
+                if not self._world.first and not isinstance(mine[key], DTensor):
+                    del mine[key]
                 else:
-                    volatile.add(of)
+                    volatile.add(key)
             tensors |= mine
         return facts, tensors, volatile
 
     def _weights(self) -> dict[str, list[Any]]:
         return {
-            f"{name}/{key}": [list(of.shape), str(of.dtype)]
+            f"{name}/{key}": [list(value.shape), str(value.dtype)]
             for name, part in self._state.items()
             if isinstance(part, nn.Module)
-            for key, of in part.state_dict().items()
-            if isinstance(of, torch.Tensor)
+            for key, value in part.state_dict().items()
+            if isinstance(value, torch.Tensor)
         }
 
     def _checked(self, folder: Path) -> tuple[stored.Unusable | None, stored.Manifest | None]:
@@ -447,7 +448,7 @@ class Checkpoints:
         superseded = ""
         if self._world.first:
             names = (f"{folder.name}{_ASIDE}-{number}" for number in itertools.count(1))
-            aside = next(of for of in map(folder.with_name, names) if not of.exists())
+            aside = next(path for path in map(folder.with_name, names) if not path.exists())
             try:
                 self._generation.publish(self._generation.withdraw(folder.name), aside.name)
             except Superseded as error:
@@ -485,23 +486,27 @@ def _places(
         return
     parameters: list[torch.Tensor] = []
     if isinstance(part, torch.optim.Optimizer):
-        parameters = [of for group in part.param_groups for of in group["params"]]
+        parameters = [parameter for group in part.param_groups for parameter in group["params"]]
     for key in snapshot.names(facts):
         kind = kinds[key]
         words = key.removeprefix(f"{name}/").split("/")
-        of = parameters[int(words[1])] if parameters and words[0] == "state" else None
-        if of is not None and of.shape == kind.size and isinstance(of, DTensor):
-            yield key, torch.zeros_like(of, dtype=kind.properties.dtype)
+        parameter = parameters[int(words[1])] if parameters and words[0] == "state" else None
+        if (
+            parameter is not None
+            and parameter.shape == kind.size
+            and isinstance(parameter, DTensor)
+        ):
+            yield key, torch.zeros_like(parameter, dtype=kind.properties.dtype)
         else:
             yield key, torch.empty(kind.size, dtype=kind.properties.dtype)
 
 
 def _is_alike(facts: snapshot.Facts, optimiser: torch.optim.Optimizer) -> bool:
     """Whether a saved optimiser has groups as this one's; newer torch may know more settings."""
-    groups, others = facts["param_groups"], optimiser.param_groups
-    return len(groups) == len(others) and all(
-        group.keys() <= other.keys() and len(group["params"]) == len(other["params"])
-        for group, other in zip(groups, others, strict=True)
+    groups, current_groups = facts["param_groups"], optimiser.param_groups
+    return len(groups) == len(current_groups) and all(
+        group.keys() <= current.keys() and len(group["params"]) == len(current["params"])
+        for group, current in zip(groups, current_groups, strict=True)
     )
 
 

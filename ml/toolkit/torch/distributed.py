@@ -167,7 +167,9 @@ class Metrics:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there: the first process counts what all had."""
-        self._sums = {name: (of[0], of[1]) for name, of in state.items() if self._world.first}
+        self._sums = {
+            name: (parts[0], parts[1]) for name, parts in state.items() if self._world.first
+        }
 
 
 @contextmanager
@@ -263,7 +265,7 @@ def _store(rank: int, size: int, timeout_s: float) -> dist.Store:
     """A store for one group. The master's port is one: a process that begins its next group while
     another still ends the one before would join a store that goes, or find the port taken.
     """
-    address, port = (os.environ.get(f"MASTER_{of}", "") for of in ("ADDR", "PORT"))
+    address, port = (os.environ.get(f"MASTER_{name}", "") for name in ("ADDR", "PORT"))
     number, wait = next(_groups), timedelta(seconds=timeout_s)
     if (address, port) not in _stores:
         _stores[address, port] = next(dist.rendezvous("env://", rank, size, timeout=wait))[0]
@@ -282,13 +284,13 @@ def _fsdp_groups(model: nn.Module) -> list[nn.Module]:
     return [
         block
         for block in _blocks(model)
-        if all(counts[of] == count for of, count in Counter(map(id, _parameters(block))).items())
+        if all(counts[key] == count for key, count in Counter(map(id, _parameters(block))).items())
     ]
 
 
 def _parameters(module: nn.Module) -> list[nn.Parameter]:
     """Each as often as it has a name."""
-    return [of for _, of in module.named_parameters(remove_duplicate=False)]
+    return [parameter for _, parameter in module.named_parameters(remove_duplicate=False)]
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
@@ -297,7 +299,7 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
     """
     for child in model.children():
         is_list = isinstance(child, nn.ModuleList | nn.ModuleDict)
-        if is_list or any(isinstance(of, nn.ModuleList) for of in child.modules()):
+        if is_list or any(isinstance(part, nn.ModuleList) for part in child.modules()):
             yield from _blocks(child)
         if not is_list and next(child.parameters(), None) is not None:
             yield child
@@ -308,7 +310,9 @@ def _ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
     for size, prefix in (("WORLD_SIZE", ""), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_")):
         if size in environment:
             try:
-                rank, local = (int(environment[f"{prefix}{of}"]) for of in ("RANK", "LOCAL_RANK"))
+                rank, local = (
+                    int(environment[f"{prefix}{name}"]) for name in ("RANK", "LOCAL_RANK")
+                )
             except KeyError as missing:
                 raise ValueError(f"{size} is set, and {missing} is not") from None
             return rank, int(environment[size]), local

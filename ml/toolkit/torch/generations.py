@@ -41,19 +41,19 @@ class Generation:
         generations.mkdir(parents=True, exist_ok=True)
         names = (path.name.partition(_FENCED)[0] for path in generations.iterdir())
         for number in itertools.count(max(map(int, names), default=0) + 1):
-            own = cls(folder, number)
+            generation = cls(folder, number)
             with suppress(FileExistsError):
-                own.path.mkdir()
+                generation.path.mkdir()
                 break
         for path in sorted(generations.iterdir()):
-            if path.name.isdecimal() and int(path.name) < own.number:
+            if path.name.isdecimal() and int(path.name) < generation.number:
                 # Another claim may have renamed it a moment before.
                 with suppress(FileNotFoundError):
                     path.rename(path.with_name(f"{path.name}{_FENCED}{uuid4().hex}"))
         for path in generations.glob(f"*{_FENCED}*"):
             _clear(path, folder)
             shutil.rmtree(path, ignore_errors=True)
-        return own
+        return generation
 
     @property
     def newest(self) -> int:
@@ -109,8 +109,8 @@ class Generation:
             raise
 
 
-def _clear(own: Path, folder: Path) -> None:
-    for path in own.glob("*"):
+def _clear(generation: Path, folder: Path) -> None:
+    for path in generation.glob("*"):
         final = folder / path.name.removesuffix(_WITHDRAWN)
         if path.name.endswith(_WITHDRAWN) and not final.exists():
             with suppress(FileNotFoundError):  # two claims at the same time

@@ -97,7 +97,7 @@ def check_machines(world: World, folder: Path) -> list[Reading]:
         errors = _ecc_errors(world.device.index)
         if errors is not None:
             read("uncorrected ECC errors, as a negative number", -errors, "", 0.0)
-        sheets = [of for card, of in FLOAT32_TFLOPS.items() if card in name]
+        sheets = [speed for card, speed in FLOAT32_TFLOPS.items() if card in name]
         sheet = OF_SHEET * sheets[0] if sheets else math.nan
     else:
         pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -131,13 +131,13 @@ def _product_tflops(world: World) -> float:
 
 
 def _product_speed(world: World, width: int) -> float:
-    left = torch.ones(width, width, device=world.device)
+    matrix = torch.ones(width, width, device=world.device)
     # Of a CPU the time of this thread: other processes on a busy machine are no fault of its cores.
     clock = time.perf_counter if world.device.type == "cuda" else time.thread_time
     seconds = []
     for _ in range(5):
         began = clock()
-        total = float((left @ left)[0, 0])  # reading it waits for the device
+        total = float((matrix @ matrix)[0, 0])  # reading it waits for the device
         seconds.append(clock() - began)
         if total != width:
             return 0.0  # a wrong product is no product
@@ -169,11 +169,11 @@ def _free_gigabytes(folder: Path) -> float:
             stream.flush()
             os.fsync(stream.fileno())
             stream.seek(0)
-            whole = stream.read() == content
+            is_intact = stream.read() == content
         state = os.statvfs(folder)
     except OSError:
         return -1.0
-    return state.f_bavail * state.f_frsize / 1e9 if whole else -1.0
+    return state.f_bavail * state.f_frsize / 1e9 if is_intact else -1.0
 
 
 def _ecc_errors(index: int) -> int | None:
@@ -265,16 +265,16 @@ class Watchdog:
                 before = self._in_time(self._others)
                 if self._stop.wait(3 * period):  # until the others have told of themselves too
                     return
-                now = self._in_time(self._others)
+                later = self._in_time(self._others)
                 # One that is about to stall does not move: who ended later would see the others
                 # gone, and say so in place of who stands still.
                 moves = any(
-                    of["at"] != earlier["at"] and of["idle"] < self._timeout_s - 3 * period
-                    for of, earlier in zip(now, before, strict=True)
+                    entry["at"] != earlier["at"] and entry["idle"] < self._timeout_s - 3 * period
+                    for entry, earlier in zip(later, before, strict=True)
                 )
                 if moves or not self._is_stalled():
                     continue  # who waits for one that reads a checkpoint has not stalled
-                sentence = self._sentence(before, now)
+                sentence = self._sentence(before, later)
             except _Silent:
                 if not stalled:
                     continue
@@ -326,22 +326,24 @@ class Watchdog:
     def _others(self) -> list[dict[str, Any]]:
         return [json.loads(self._store.get(f"rank {rank}")) for rank in range(self._world.size)]
 
-    def _sentence(self, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
+    def _sentence(self, before: list[dict[str, Any]], later: list[dict[str, Any]]) -> str:
         ranks = range(self._world.size)
         # Who has stalled told so once, and then waits, as this process does.
         silent = [
             rank
             for rank in ranks
-            if now[rank]["at"] == before[rank]["at"] and not now[rank]["stalled"]
+            if later[rank]["at"] == before[rank]["at"] and not later[rank]["stalled"]
         ]
         if silent:
             numbers = " and ".join(map(str, silent))
-            return f"process {numbers}: no heartbeat (at step {now[silent[0]]['beats']})"
-        fewest = min(entry["beats"] for entry in now)
-        behind = [rank for rank in ranks if now[rank]["beats"] == fewest]
-        apart = [rank for rank in ranks if not now[rank]["waits"]]
-        culprits = behind if len(behind) < len(ranks) else apart or behind
-        where = "; ".join(f"process {rank} is blocked at {now[rank]['where']}" for rank in culprits)
+            return f"process {numbers}: no heartbeat (at step {later[silent[0]]['beats']})"
+        fewest = min(entry["beats"] for entry in later)
+        behind = [rank for rank in ranks if later[rank]["beats"] == fewest]
+        not_waiting = [rank for rank in ranks if not later[rank]["waits"]]
+        culprits = behind if len(behind) < len(ranks) else not_waiting or behind
+        where = "; ".join(
+            f"process {rank} is blocked at {later[rank]['where']}" for rank in culprits
+        )
         return f"{where} (at step {fewest})"
 
 
@@ -351,10 +353,11 @@ def _where() -> tuple[str, bool]:
     frame = sys._current_frames().get(main) if main is not None else None
     frames = traceback.extract_stack(frame)
     waits = any(
-        "/torch/distributed/" in of.filename or of.name == "_engine_run_backward" for of in frames
+        "/torch/distributed/" in frame.filename or frame.name == "_engine_run_backward"
+        for frame in frames
     )
-    own = [of for of in frames if "/site-packages/torch/" not in of.filename]
-    last = own[-1] if own else frames[-1]
+    ours = [frame for frame in frames if "/site-packages/torch/" not in frame.filename]
+    last = ours[-1] if ours else frames[-1]
     return f"{last.filename}:{last.lineno} in {last.name}: {last.line}", waits
 
 
@@ -396,15 +399,15 @@ class Guard:
         if len(self._bad) < self._patience:
             return False
         first = self._bad[0][0]
-        sources = sorted({rank for _, of in self._bad for rank in of.not_finite_in})
+        sources = sorted({rank for _, earlier in self._bad for rank in earlier.not_finite_in})
         of_ranks = f", not finite in process {', '.join(map(str, sources))}" if sources else ""
-        found = f"the loss is {update.loss:g} since step {first}{of_ranks}"
+        actual = f"the loss is {update.loss:g} since step {first}{of_ranks}"
         self._left -= 1
         returned = self._checkpoints.go_back(before) if self._left >= 0 else None
         if returned is None:
             raise Diverged(
                 "diverged",
-                f"{found}; no checkpoint without the problem is left",
+                f"{actual}; no checkpoint without the problem is left",
                 "lower the learning rate or set `clip` of Updates; check the rows of these steps",
             )
         self._bad.clear()
@@ -416,5 +419,5 @@ class Guard:
         if len(self._losses) < self._patience:
             return False
         usual = statistics.median(self._losses)
-        spread = statistics.fmean(abs(of - usual) for of in self._losses) + abs(usual)
+        spread = statistics.fmean(abs(value - usual) for value in self._losses) + abs(usual)
         return spread > 0 and loss > usual + EXPLOSION * spread

@@ -87,10 +87,10 @@ class Shards:
         self._files: dict[str, int] = index["files"]
         for name, size in self._files.items():
             path = folder / name
-            there = path.stat().st_size if path.exists() else 0
-            if there != size:
+            actual = path.stat().st_size if path.exists() else 0
+            if actual != size:
                 raise OSError(
-                    f"{path} has {there:,} bytes, expected {size:,}: bring the data there again"
+                    f"{path} has {actual:,} bytes, expected {size:,}: bring the data there again"
                 )
         # A map keeps its file open. This takes a quarter of what the process may still open; those
         # that were not read for the longest time are closed.
@@ -129,27 +129,31 @@ class Shards:
         """A whole shard, every file from its beginning to its end, in memory."""
         return {column: self._map(column, number, np.load) for column in self.columns}
 
-    def take(self, rows: NDArray[np.int64], held: Held = MappingProxyType({})) -> Rows:
-        """The rows of these numbers, of every column, from the shards that are `held` in memory or
-        else from their files.
+    def take(self, rows: NDArray[np.int64], prefetched: Held = MappingProxyType({})) -> Rows:
+        """The rows of these numbers, of every column, from the `prefetched` shards or else
+        from their files.
         """
         shards = self.numbers(rows)
         within, numbers = rows - self._begins[shards], np.unique(shards)
 
         def values(column: str, number: int) -> NDArray[Any]:
-            return held[number].result()[column] if number in held else self._map(column, number)
+            return (
+                prefetched[number].result()[column]
+                if number in prefetched
+                else self._map(column, number)
+            )
 
-        taken: Rows = {}
+        chosen: Rows = {}
         for column in self.columns:
             first = values(column, int(numbers[0]))
             if len(numbers) == 1:
-                taken[column] = first[within]
+                chosen[column] = first[within]
                 continue
-            taken[column] = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+            chosen[column] = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
             for number in numbers:
-                here = shards == number
-                taken[column][here] = values(column, int(number))[within[here]]
-        return taken
+                in_shard = shards == number
+                chosen[column][in_shard] = values(column, int(number))[within[in_shard]]
+        return chosen
 
     def column(self, name: str) -> NDArray[Any]:
         """A whole column, as that of the classes."""
@@ -230,8 +234,8 @@ class Batches:
                 f"a batch of {batch} rows, expected at least {least} (one for each micro-batch of "
                 f"each process) and at most {len(source)}, the number of rows"
             )
-        steps, rest = divmod(len(source), batch)
-        self._steps = steps + (rest >= least)
+        steps, remainder = divmod(len(source), batch)
+        self._steps = steps + (remainder >= least)
         self.epoch = self.step = 0
         self.waited_s = self.taken_s = 0.0
         self.samples = 0
@@ -259,7 +263,7 @@ class Batches:
             mine = map(self._mine, self._rows(self.epoch, begin))
             shards = [np.unique(self._source.numbers(rows)) for rows in mine]
             reader = ReadAhead(self._source.read, shards, self._read_ahead)
-        take = partial(self._source.take, held=reader.held) if reader else self._source.take
+        take = partial(self._source.take, prefetched=reader.held) if reader else self._source.take
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="loading")
         waiting: deque[Future[list[Batch]]] = deque()
         try:
@@ -274,12 +278,12 @@ class Batches:
                     return
                 began = time.perf_counter()
                 loaded = waiting.popleft().result()
-                given = time.perf_counter()
+                resumed = time.perf_counter()
                 if reader:
                     reader.release(self.step - begin)
                 self.step += 1
-                self.samples += sum(len(next(iter(of.values()))) for of in loaded)
-                self.waited_s += given - began
+                self.samples += sum(len(next(iter(values.values()))) for values in loaded)
+                self.waited_s += resumed - began
                 if idle is not None:
                     self._idle.append((idle, _event()))
                 yield loaded
@@ -321,12 +325,15 @@ class Batches:
         """Rows a second of this process, and the share of time that the loop waited for them, since
         the last call; on a GPU also the share in which that had nothing to do between two steps.
         """
-        taken = max(self.taken_s, 1e-9)
-        rates = {"samples_per_second": self.samples / taken, "waiting_share": self.waited_s / taken}
+        total_s = max(self.taken_s, 1e-9)
+        rates = {
+            "samples_per_second": self.samples / total_s,
+            "waiting_share": self.waited_s / total_s,
+        }
         if self._idle:
             self._idle[-1][1].synchronize()
-            idle_s = sum(done.elapsed_time(given) for done, given in self._idle) / 1e3
-            rates["gpu_waiting_share"] = idle_s / taken
+            idle_s = sum(done.elapsed_time(resumed) for done, resumed in self._idle) / 1e3
+            rates["gpu_waiting_share"] = idle_s / total_s
         self._idle.clear()
         self.samples, self.waited_s, self.taken_s = 0, 0.0, 0.0
         return rates
@@ -356,8 +363,8 @@ class Batches:
         np.add.outer(starts[:last], within, out=order[:begin].reshape(-1, self._block))
         order[begin:end] = np.arange(starts[last], count)
         np.add.outer(starts[last + 1 :], within, out=order[end:].reshape(-1, self._block))
-        for at in range(0, count, self._block * self._blocks):
-            generator.shuffle(order[at : at + self._block * self._blocks])
+        for start in range(0, count, self._block * self._blocks):
+            generator.shuffle(order[start : start + self._block * self._blocks])
         return order
 
     def _mine(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -372,11 +379,11 @@ class Batches:
     ) -> list[Batch]:
         batches = []
         for number, part in enumerate(np.array_split(self._mine(rows), self._micro_batches)):
-            values = take(part)
+            arrays = take(part)
             if self._transform is not None:
                 place = [self._seed, epoch, step, self._world.rank, number]
-                values = self._transform(values, np.random.default_rng(place))
-            batches.append({name: torch.from_numpy(of) for name, of in values.items()})
+                arrays = self._transform(arrays, np.random.default_rng(place))
+            batches.append({name: torch.from_numpy(array) for name, array in arrays.items()})
         return batches
 
 

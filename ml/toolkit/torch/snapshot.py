@@ -28,12 +28,12 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Facts:
         tensors[path] = value
         return {"$tensor": path}
     if isinstance(value, Mapping):
-        items = {key: pack(of, f"{path}/{key}", tensors) for key, of in value.items()}
+        items = {key: pack(item, f"{path}/{key}", tensors) for key, item in value.items()}
         if all(isinstance(key, str) and not key.startswith("$") for key in items):
             return items
-        return {"$pairs": [[pack(key, path, tensors), of] for key, of in items.items()]}
+        return {"$pairs": [[pack(key, path, tensors), item] for key, item in items.items()]}
     if isinstance(value, list | tuple):
-        listed = [pack(of, f"{path}/{at}", tensors) for at, of in enumerate(value)]
+        listed = [pack(item, f"{path}/{number}", tensors) for number, item in enumerate(value)]
         return listed if isinstance(value, list) else {"$tuple": listed}
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -43,23 +43,23 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Facts:
 def unpack(facts: Facts, tensors: Mapping[str, torch.Tensor]) -> Any:
     """The value that `pack` was given, with the tensors of these names."""
     if isinstance(facts, list):
-        return [unpack(of, tensors) for of in facts]
+        return [unpack(item, tensors) for item in facts]
     if not isinstance(facts, dict):
         return facts
     if facts.keys() == {"$tensor"}:
         return tensors[facts["$tensor"]]
     if facts.keys() == {"$pairs"}:
-        return {unpack(key, tensors): unpack(of, tensors) for key, of in facts["$pairs"]}
+        return {unpack(key, tensors): unpack(item, tensors) for key, item in facts["$pairs"]}
     if facts.keys() == {"$tuple"}:
-        return tuple(unpack(of, tensors) for of in facts["$tuple"])
-    return {key: unpack(of, tensors) for key, of in facts.items()}
+        return tuple(unpack(item, tensors) for item in facts["$tuple"])
+    return {key: unpack(item, tensors) for key, item in facts.items()}
 
 
 def names(facts: Facts) -> Iterator[str]:
     """The names of the tensors that packed facts refer to."""
     if isinstance(facts, list):
-        for of in facts:
-            yield from names(of)
+        for item in facts:
+            yield from names(item)
     elif isinstance(facts, dict):
         if facts.keys() == {"$tensor"}:
             yield facts["$tensor"]
@@ -127,10 +127,10 @@ class Stager(AsyncStager):  # type: ignore[misc]
         if self._stream is not None:
             self._stream.synchronize()
         return {
-            name: DTensor(self._buffers[name], of._spec, requires_grad=False)
-            if isinstance(of, DTensor)
+            name: DTensor(self._buffers[name], value._spec, requires_grad=False)
+            if isinstance(value, DTensor)
             else self._buffers[name]
-            for name, of in state.items()
+            for name, value in state.items()
         }
 
     def _copy(self, name: str, tensor: torch.Tensor) -> None:

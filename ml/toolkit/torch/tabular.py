@@ -38,7 +38,7 @@ def fit_network(
     Within `checkpointed` of `ml.toolkit.training.segments` a training that is started again with
     the same rows, settings and seed goes on from its last checkpoint.
     """
-    content = [memoryview(of.contiguous().numpy()).cast("B") for of in train]
+    content = [memoryview(tensor.contiguous().numpy()).cast("B") for tensor in train]
     with distributed(seed, device="cpu") as world, TemporaryDirectory() as passing:
         rows, best = Path(passing, "rows"), deepcopy(model)
         write_shards(rows, [{"label": train[1].numpy(), "table": train[0].numpy()}])

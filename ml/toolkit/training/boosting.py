@@ -95,26 +95,26 @@ def boost_lightgbm(
         raise ValueError("`watch` does not support dart, which changes earlier trees")
     stops = watched is not None and "dart" not in kinds
     sets = [data] if watched is None else [data, watched]
-    rows = [of.data for of in sets]
-    if not all(isinstance(of, np.ndarray) for of in rows):
+    rows = [dataset.data for dataset in sets]
+    if not all(isinstance(dataset, np.ndarray) for dataset in rows):
         raise ValueError("expected Datasets of numpy arrays that were not constructed yet")
     content = (
-        getattr(of, name)
-        for of in sets
+        getattr(dataset, name)
+        for dataset in sets
         for name in ("data", "label", "weight", "group", "init_score", "categorical_feature")
     )
     segments = Segments(rounds, segment, identity_of(parameters, lgb.__version__, *content))
-    growth, scores = segments.growth, [of.init_score for of in sets]
+    growth, scores = segments.growth, [dataset.init_score for dataset in sets]
     # The bins follow from the seed too, and all segments share those of the first.
     data.params = {**(data.params or {}), **parameters}
     data.construct()
 
     def begin_with(first: int, end: int) -> None:
         """Add the trees of a segment to the scores that the next one begins with."""
-        for at, of in enumerate(sets if end > first else ()):
-            raw = _raw(whole, rows[at], first, end, parameters.get("num_threads", 0))
-            scores[at] = raw if scores[at] is None else scores[at] + raw
-            of.set_init_score(scores[at])
+        for number, dataset in enumerate(sets if end > first else ()):
+            raw = _raw(booster, rows[number], first, end, parameters.get("num_threads", 0))
+            scores[number] = raw if scores[number] is None else scores[number] + raw
+            dataset.set_init_score(scores[number])
 
     def after_round(environment: Any) -> None:
         model, first = environment.model, growth.trees
@@ -127,23 +127,25 @@ def boost_lightgbm(
             if growth.measured(trees, value, larger, patience):
                 raise lgb.EarlyStopException(environment.iteration, [])
 
-    whole: Any = lgb.Booster(model_str=segments.model.decode()) if segments.model else None
+    booster: Any = lgb.Booster(model_str=segments.model.decode()) if segments.model else None
     for first, end in pairwise((0, *growth.ends)):
         begin_with(first, end)
     if watch is not None:
         for trees in range(1, growth.trees + 1):
-            watch.look(whole, 0, trees, trees == rounds, True, trees in growth.ends)
+            watch.look(booster, 0, trees, trees == rounds, True, trees in growth.ends)
     for more in segments:
         booster = lgb.train(
             segments.seeded(parameters), data, more, valid_sets=sets[1:], callbacks=[after_round]
         )
         text = _joined(segments.model.decode(), booster.model_to_string(num_iteration=-1))
-        whole, first = lgb.Booster(model_str=text), growth.trees
-        segments.grown(whole.model_to_string(num_iteration=-1).encode(), whole.current_iteration())
+        booster, first = lgb.Booster(model_str=text), growth.trees
+        segments.grown(
+            booster.model_to_string(num_iteration=-1).encode(), booster.current_iteration()
+        )
         if not segments.are_over:
             begin_with(first, growth.trees)
     best = growth.best_trees if stops else -1
-    return lgb.Booster(model_str=whole.model_to_string(num_iteration=best))
+    return lgb.Booster(model_str=booster.model_to_string(num_iteration=best))
 
 
 def boost_xgboost(
@@ -182,8 +184,8 @@ def boost_xgboost(
             verbose_eval=False,
         )
         segments.grown(bytes(booster.save_raw("json")), booster.num_boosted_rounds())
-    whole = xgb.Booster(model_file=bytearray(segments.model))
-    return whole[: growth.best_trees] if watched is not None else whole
+    booster = xgb.Booster(model_file=bytearray(segments.model))
+    return booster[: growth.best_trees] if watched is not None else booster
 
 
 # Metrics of XGBoost of which more is better; LightGBM says it.
@@ -196,23 +198,23 @@ def _raw(model: Any, rows: NDArray[Any], first: int, end: int, threads: int = 0)
     return np.asarray(model.predict(rows, raw_score=True, **counts))
 
 
-def _joined(whole: str, segment: str) -> str:
+def _joined(model: str, segment: str) -> str:
     """LightGBM's text of a model with the trees of a segment at its end.
 
     Without the sizes of the trees its reader looks for them one after another, whatever their
     numbers; a Booster writes both anew.
     """
-    if not whole:
+    if not model:
         return segment
-    head, tree, rest = whole.partition("\nTree=")
+    head, tree, trees_text = model.partition("\nTree=")
     head = "\n".join(line for line in head.split("\n") if not line.startswith("tree_sizes="))
-    trees, end, foot = rest.partition("end of trees\n")
+    trees, end, foot = trees_text.partition("end of trees\n")
     grown = segment.partition(tree)[2].partition(end)[0]
     return head + tree + trees + tree.lstrip() + grown + end + foot
 
 
 def _content(sets: Sequence[Any]) -> Iterator[Any]:
-    for of in sets:
-        rows = of.get_data()
-        yield from (rows.data, rows.indices, rows.indptr, of.get_label(), of.get_weight())
-        yield from (of.get_base_margin(), of.get_group(), of.feature_types)
+    for dataset in sets:
+        rows = dataset.get_data()
+        yield from (rows.data, rows.indices, rows.indptr, dataset.get_label(), dataset.get_weight())
+        yield from (dataset.get_base_margin(), dataset.get_group(), dataset.feature_types)

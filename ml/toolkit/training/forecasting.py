@@ -82,7 +82,12 @@ class Examples:
         parts = [features(*panel.history(unit), spec) for unit in units]
         levels = np.array([level for _, level in parts])
         actual = np.array([panel.actual(unit) for unit in units])
-        return cls(units, np.concatenate([of for of, _ in parts]), levels, actual / levels[:, None])
+        return cls(
+            units,
+            np.concatenate([example for example, _ in parts]),
+            levels,
+            actual / levels[:, None],
+        )
 
 
 @dataclass(frozen=True)
@@ -113,13 +118,13 @@ class Fitting:
         """LightGBM's text, the spec with intervals, and the forecasts of validation."""
         import lightgbm as lgb
 
-        own = dict(settings)
-        trees = own.pop("trees")
+        parameters = dict(settings)
+        trees = parameters.pop("trees")
         target = self.train.scaled.ravel()
         observed = ~np.isnan(target)
         parameters = {
             **{"objective": "l1", "bagging_freq": 1, "seed": seed, "deterministic": True},
-            **{"force_row_wise": True, "num_threads": threads(), "verbosity": -1, **own},
+            **{"force_row_wise": True, "num_threads": threads(), "verbosity": -1, **parameters},
         }
         data = lgb.Dataset(self.train.table[observed], target[observed])
         booster = boost_lightgbm(parameters, data, trees)
@@ -129,7 +134,11 @@ class Fitting:
             self.spec, low=np.minimum(low, 0).tolist(), high=np.maximum(high, 0).tolist()
         )
         pairs = zip(scaled, self.validation.levels, strict=True)
-        return booster.model_to_string(), spec, np.array([with_interval(*of, spec) for of in pairs])
+        return (
+            booster.model_to_string(),
+            spec,
+            np.array([with_interval(*pair, spec) for pair in pairs]),
+        )
 
 
 def _ends(errors: Floats) -> Floats:
@@ -166,9 +175,11 @@ def train(schema: Path, arguments: Sequence[str] | None = None) -> None:
         metrics = _metrics(fitting.panel, scores)
         tracker.metrics({**metrics, "training_seconds": seconds})
         save(text, spec, folder)
-        asked = [fitting.panel.history(unit) for unit in fitting.validation.units[:TIMED]]
+        histories = [fitting.panel.history(unit) for unit in fitting.validation.units[:TIMED]]
         forecaster = Forecaster(folder)
-        tracker.metrics(latency(lambda of: forecaster.forecast(*of), asked).as_metrics())
+        tracker.metrics(
+            latency(lambda history: forecaster.forecast(*history), histories).as_metrics()
+        )
         digest = seal(folder, {"seed": seed, "seconds": seconds, "hyperparameters": settings})
     print(f"model {folder} {digest}: {metrics}")
 
@@ -238,8 +249,8 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
         table = Examples.of(panel, TEST, forecaster.spec).table[:EXPLAINED]
         explained = contributions(lgb.Booster(model_file=options.model / TREES), table)
     train_times, test_times = (
-        [panel.times[of + head.horizon - 1].timestamp() for of in panel.cutoffs[TRAIN]],
-        [panel.times[of].timestamp() for of in panel.cutoffs[TEST]],
+        [panel.times[step + head.horizon - 1].timestamp() for step in panel.cutoffs[TRAIN]],
+        [panel.times[step].timestamp() for step in panel.cutoffs[TEST]],
     )
     with tracking() as tracker:
         try:
@@ -292,11 +303,11 @@ def explain_searched(
     units = panel.units(TEST)
     units = units[:: max(1, len(units) // PERMUTED)]
     requests = [panel.history(unit) for unit in units]
-    longest, horizon = max(len(of) for of, _ in requests), panel.head.horizon
-    levels = np.array([float(np.nanmean(np.abs(of))) or 1.0 for of, _ in requests])
+    longest, horizon = max(len(history) for history, _ in requests), panel.head.horizon
+    levels = np.array([float(np.nanmean(np.abs(history))) or 1.0 for history, _ in requests])
     shapes = [
-        np.pad(of / level, (longest - len(of), 0), constant_values=np.nan)
-        for (of, _), level in zip(requests, levels, strict=True)
+        np.pad(history / level, (longest - len(history), 0), constant_values=np.nan)
+        for (history, _), level in zip(requests, levels, strict=True)
     ]
 
     def loss(rows: Sequence[Sequence[int]]) -> float:
@@ -304,8 +315,8 @@ def explain_searched(
         errors = []
         for unit, level, (shape, *columns) in zip(units, levels, rows, strict=True):
             known = {
-                name: np.concatenate([np.zeros(longest), requests[of][1][name][-horizon:]])
-                for name, of in zip(panel.head.known, columns, strict=True)
+                name: np.concatenate([np.zeros(longest), requests[number][1][name][-horizon:]])
+                for name, number in zip(panel.head.known, columns, strict=True)
             }
             series, until = panel.place(unit)
             path = forecaster.forecast(shapes[shape] * level, known, series=series, until=until)
@@ -314,7 +325,7 @@ def explain_searched(
 
     names = ["history", *panel.head.known]
     means = [
-        [np.nanmean(shape[-horizon:]), *(of[-horizon:].mean() for of in known.values())]
+        [np.nanmean(shape[-horizon:]), *(values[-horizon:].mean() for values in known.values())]
         for shape, (_, known) in zip(shapes, requests, strict=True)
     ]
     rows = [[number] * len(names) for number in range(len(units))]
@@ -328,30 +339,32 @@ def judged_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats
     """
     import pandas as pd
 
-    found = pd.read_json(
+    forecasts = pd.read_json(
         folder / searched.FORECASTS,
         orient="split",
         convert_dates=["ds", "cutoff"],
         dtype={"unique_id": str},
     )
-    rows: dict[Any, pd.DataFrame] = dict([*found.groupby(["unique_id", "cutoff"], sort=False)])
+    rows: dict[Any, pd.DataFrame] = dict([*forecasts.groupby(["unique_id", "cutoff"], sort=False)])
     document = json.loads((folder / SPEC).read_text(encoding="utf-8"))
     seen = max(map(pd.Timestamp, document["last"]))
-    times = [pd.Timestamp(of).tz_localize(None) for of in panel.times]
+    times = [pd.Timestamp(time).tz_localize(None) for time in panel.times]
     first, head = times[panel.cutoffs[TEST][0]], panel.head
     expected = f"rows before {first}, and folds `horizon` steps apart"
     if seen >= first:
         searched.stop("row-mismatch", f"it saw {seen}", expected)
-    units = [of for of in panel.units(VALIDATION) if times[of.cutoff] <= seen]
+    units = [unit for unit in panel.units(VALIDATION) if times[unit.cutoff] <= seen]
     judged, cutoffs = {}, set()
     for unit in units:
-        of = rows.get((panel.names[unit.series], times[unit.cutoff - 1]))
-        if of is not None and np.allclose(of["y"], panel.actual(unit), equal_nan=True):
-            judged[unit.series, unit.cutoff] = of[["yhat", "lo_80", "hi_80"]].to_numpy()
+        series_rows = rows.get((panel.names[unit.series], times[unit.cutoff - 1]))
+        if series_rows is not None and np.allclose(
+            series_rows["y"], panel.actual(unit), equal_nan=True
+        ):
+            judged[unit.series, unit.cutoff] = series_rows[["yhat", "lo_80", "hi_80"]].to_numpy()
             cutoffs.add(unit.cutoff)
-    if {of.cutoff for of in units} - cutoffs:
-        what = "it forecast other rows than validation's"
-        searched.stop("row-mismatch", what, expected)
+    if {unit.cutoff for unit in units} - cutoffs:
+        difference = "it forecast other rows than validation's"
+        searched.stop("row-mismatch", difference, expected)
     for unit in units:
         naive = seasonal_naive(panel.history(unit)[0], head.season, head.horizon)
         judged.setdefault((unit.series, unit.cutoff), naive)
@@ -365,12 +378,12 @@ def write_forecasts(path: Path, panel: Panel, scores: Floats) -> None:
         writer.writerow(("unique_id", "ds", "cutoff", "y", "yhat", "lo_80", "hi_80"))
         for unit, rows in zip(panel.units(TEST), scores, strict=True):
             times = panel.times[unit.cutoff - 1 : unit.cutoff + panel.head.horizon]
-            actual = ["" if np.isnan(of) else float(of) for of in panel.actual(unit)]
-            for at, y, row in zip(times[1:], actual, rows.tolist(), strict=True):
+            actual = ["" if np.isnan(value) else float(value) for value in panel.actual(unit)]
+            for time, y, row in zip(times[1:], actual, rows.tolist(), strict=True):
                 name, cutoff = panel.names[unit.series], times[0].isoformat()
-                writer.writerow((name, at.isoformat(), cutoff, y, *row))
+                writer.writerow((name, time.isoformat(), cutoff, y, *row))
 
 
 def _metrics(panel: Panel, scores: Floats) -> dict[str, float]:
     values = measurement.metric_values(TASK, panel.rows(VALIDATION, scores))
-    return {f"{VALIDATION}_{name}": of for name, of in values.items()}
+    return {f"{VALIDATION}_{name}": value for name, value in values.items()}

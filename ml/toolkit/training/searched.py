@@ -87,9 +87,12 @@ def write_table(dataset: Dataset, part: str, folder: Path) -> None:
     rows = dataset.parts[part]
     folder.mkdir(parents=True, exist_ok=True)
     values = _values(dataset, rows) | {dataset.about.target: _targets(dataset, rows)}
-    frame, optional = pd.DataFrame(values), {of.name for of in dataset.features if of.optional}
+    frame, optional = (
+        pd.DataFrame(values),
+        {column.name for column in dataset.features if column.optional},
+    )
     fields = pa.Schema.from_pandas(frame, preserve_index=False)
-    schema = pa.schema([of.with_nullable(of.name in optional) for of in fields])
+    schema = pa.schema([field.with_nullable(field.name in optional) for field in fields])
     frame.to_parquet(folder / _FILE, index=False, schema=schema)
     (folder / "MLTable").write_text(_MLTABLE, encoding="utf-8")
 
@@ -110,22 +113,24 @@ def as_searched(
     kinds = {name: kind == "text" for name, kind in columns.columns.items()}
     expected = {name: kind == "text" for name, kind in dataset.kinds.items()}
     if kinds != expected:
-        other = sorted(name for name in kinds | expected if kinds.get(name) != expected.get(name))
-        stop("column-mismatch", f"`{other[0]}` differs", f"columns {', '.join(expected)}")
+        differing = sorted(
+            name for name in kinds | expected if kinds.get(name) != expected.get(name)
+        )
+        stop("column-mismatch", f"`{differing[0]}` differs", f"columns {', '.join(expected)}")
     fitted, judged = (
         content(_values(dataset, part), part.labels) for part in (dataset.train, dataset.validation)
     )
     if search.get("trained_on") != fitted or search.get("judged_on", "") not in ("", judged):
-        what = "fitted on" if search.get("trained_on") != fitted else "validated on"
+        purpose = "fitted on" if search.get("trained_on") != fitted else "validated on"
         stop(
             "row-mismatch",
-            f"it was {what} other rows than those of `split`, perhaps test rows",
+            f"it was {purpose} other rows than those of `split`, perhaps test rows",
             "a search of the tables that `split` wrote",
         )
-    at = [list(dataset.kinds).index(name) for name in columns.columns]
-    features = tuple(dataset.features[number] for number in at)
+    numbers = [list(dataset.kinds).index(name) for name in columns.columns]
+    features = tuple(dataset.features[number] for number in numbers)
     parts = {
-        name: replace(part, rows=[[row[number] for number in at] for row in part.rows])
+        name: replace(part, rows=[[row[number] for number in numbers] for row in part.rows])
         for name, part in dataset.parts.items()
     }
     return replace(dataset, features=features, parts=parts)
@@ -133,7 +138,7 @@ def as_searched(
 
 def refits(search: Mapping[str, Any], metric: str) -> list[float]:
     """The metric of each fit of the model's trial; [] of a model that no search made."""
-    values = [of.get(metric) for of in search.get("folds", ())]
+    values = [fold.get(metric) for fold in search.get("folds", ())]
     if search and (len(values) < 2 or None in values):
         stop("no-refits", f"`{metric}` has under two values", "a metric of the task")
     return [float(value) for value in values]
@@ -152,11 +157,11 @@ def content(
     total, mixed = 0, 0
     for start in range(0, len(labels), _HASHED_AT_ONCE):
         part = slice(start, start + _HASHED_AT_ONCE)
-        at: Any = part if rows is None else rows[part]
+        chosen: Any = part if rows is None else rows[part]
         columns: dict[str, Any] = {}
-        for name, of in series.items():
-            cells = of.iloc[at].reset_index(drop=True)
-            is_number = pd.api.types.is_numeric_dtype(of)
+        for name, column in series.items():
+            cells = column.iloc[chosen].reset_index(drop=True)
+            is_number = pd.api.types.is_numeric_dtype(column)
             columns[name] = (
                 cells.astype(np.float32) if is_number else cells.astype(object).fillna("")
             )

@@ -190,7 +190,7 @@ def identity_of(parameters: Mapping[str, Any], *contents: Any) -> Iterator[bytes
     """Bytes that differ where a training would: of parameters, and of arrays, texts, numbers or
     None.
     """
-    deciding = {name: of for name, of in parameters.items() if name not in _BESIDE}
+    deciding = {name: value for name, value in parameters.items() if name not in _BESIDE}
     yield _text(deciding)
     for content in contents:
         array = np.asarray(content)

@@ -218,8 +218,8 @@ def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
             columns, fitted = project.fit(dataset, settings, seed)
         scores = project.scores(dataset, VALIDATION, columns, fitted)
         metrics = _metrics(dataset, scores)
-        taken, rows = _inputs(dataset, VALIDATION, columns), dataset.scored(VALIDATION, scores)
-        measurement.warn(measurement.strong(taken, rows, VALIDATION, dataset.classes))
+        inputs, rows = _inputs(dataset, VALIDATION, columns), dataset.scored(VALIDATION, scores)
+        measurement.warn(measurement.strong(inputs, rows, VALIDATION, dataset.classes))
         seconds = time.perf_counter() - began
         tracker.metrics({**metrics, "training_seconds": seconds})
         columns.save(folder)
@@ -234,7 +234,7 @@ def _row_latency(project: Tabular, dataset: Dataset, columns: Columns, folder: P
     """Of one row of validation after another, by the model as it is loaded to serve."""
     table = project.matrix(dataset, VALIDATION, columns)[:TIMED]
     loaded = project.model.load(folder)
-    rows = [table[at : at + 1] for at in range(len(table))]
+    rows = [table[start : start + 1] for start in range(len(table))]
     predict = partial(project.model.predict, loaded)
     return latency(lambda row: columns.answers(predict, row), rows)
 
@@ -313,14 +313,16 @@ def evaluate(
         splits[TEST] = scores(TEST)
     linear = _linear(project, dataset, seed)
     refits = searched.refits(search, about.primary_metric) or [
-        _metrics(dataset, project.scores(dataset, VALIDATION, *of))[
+        _metrics(dataset, project.scores(dataset, VALIDATION, *fit))[
             f"{VALIDATION}_{about.primary_metric}"
         ]
-        for of in (project.fit(dataset, settings, seed + more) for more in REFITS)
+        for fit in (project.fit(dataset, settings, seed + offset) for offset in REFITS)
     ]
-    taken = columns.matrix(dataset.test.rows)
+    rows_of_test = columns.matrix(dataset.test.rows)
     explain = getattr(model_of, "contributions", "model.py has no function `contributions`")
-    exact = explain if isinstance(explain, str) else explain(options.model, taken[:EXPLAINED])
+    exact = (
+        explain if isinstance(explain, str) else explain(options.model, rows_of_test[:EXPLAINED])
+    )
     contributions = exact
     if isinstance(exact, str):  # the reason why no exact method explains the model
         part = dataset.test.at(range(min(EXPLAINED, len(dataset.test))))
@@ -333,7 +335,9 @@ def evaluate(
             return float(np.abs(answers - right).mean())
 
         if about.text and columns.words:
-            contributions = word_importance(error_of, taken[: len(part)], part.labels, columns)
+            contributions = word_importance(
+                error_of, rows_of_test[: len(part)], part.labels, columns
+            )
         else:
             contributions = permuted(
                 lambda rows: error_of(columns.matrix(rows)), part.rows, list(dataset.kinds)
@@ -350,7 +354,7 @@ def evaluate(
                     **({"over": search["over"]} if search else {}),
                     **facts,
                 ),
-                Features(columns.names, taken, inputs=_inputs(dataset, TEST, columns)),
+                Features(columns.names, rows_of_test, inputs=_inputs(dataset, TEST, columns)),
                 contributions,
                 task=about.task,
                 primary_metric=about.primary_metric,
@@ -372,7 +376,7 @@ def evaluate(
         tracker.metrics(evaluation.values())
     if isinstance(exact, Contributions):
         explained = explained_rows(
-            exact, columns.names, dataset.test.ids, taken, columns.categories
+            exact, columns.names, dataset.test.ids, rows_of_test, columns.categories
         )
         if explained is not None:
             explained.write(options.evaluation)
@@ -397,12 +401,12 @@ def _linear(project: Tabular, dataset: Dataset, seed: int) -> dict[str, float]:
     linear = Linear(dataset.about.task, len(dataset.classes))
     # It is fitted and asked, never saved: it has no other functions of a Model.
     encoding: Encoding = "words" if dataset.about.text else "one-hot"
-    other = replace(project, model=cast(Model, linear), encoding=encoding)
+    baseline = replace(project, model=cast(Model, linear), encoding=encoding)
     try:
         if dataset.about.folds:
-            scores = _out_of_fold(other, dataset, {}, seed)
+            scores = _out_of_fold(baseline, dataset, {}, seed)
         else:
-            scores = other.scores(dataset, TEST, *other.fit(dataset, {}, seed))
+            scores = baseline.scores(dataset, TEST, *baseline.fit(dataset, {}, seed))
     except (SystemExit, ValueError) as error:
         print(f"no {linear.name} beside the model: {error}", file=sys.stderr)
         return {}
@@ -415,8 +419,8 @@ def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """End the program where folds would measure another model, or rows of the test are those that
     the model of other folds was trained on.
     """
-    folds = [of.get("split", {}).get("folds", 0) for of in (before, now)]
-    differing = [name for name, of in now.items() if before.get(name) != of]
+    folds = [settings.get("split", {}).get("folds", 0) for settings in (before, now)]
+    differing = [name for name, settings in now.items() if before.get(name) != settings]
     if folds == [0, 0] or not differing:
         return
     raise SystemExit(
