@@ -68,7 +68,7 @@ affected links smoke affected-tests plan deploy stacks needed infra-drift-issue 
 	train-summary promotion-summary promotion-request train-request pull-request comment: $(VENV)/parser.stamp
 
 $(VENV)/main.stamp: $(MAIN_LOCK) pyproject.toml | $(BIN)/uv
-	@echo "Installing the locked packages into $(VENV) (once; about a minute)"
+	@echo "Installing the locked packages into $(VENV) (once; about a minute)" >&2
 	@$(INSTALL) --require-hashes -r $<
 	@$(UV) pip uninstall --quiet azureml-gitops-starter 2>/dev/null || true
 	@$(INSTALLED) ml.core.imports
@@ -252,6 +252,12 @@ infra-drift: infra | $(RESULTS) ## what in Azure differs from what a stack decla
 .PHONY: release-drift
 release-drift: setup | $(RESULTS) ## what serves beside what is declared, and its requests beside the evaluation: make release-drift ENV=dev
 	@$(BIN)/ml release drift --env "$(ENV)" --on azure --since 7d --json > $(RESULTS)/watch.json
+
+.PHONY: released
+released: setup ## would the gates of today reject what serves; trains and changes nothing: make released ENV=dev
+	@echo '```'
+	@$(BIN)/ml gate --released --env "$(ENV)" --on "$(ON)" || [ $$? = 3 ]
+	@echo '```'
 
 .PHONY: release-drift-issue
 release-drift-issue: ## workflows: open, update or close the issues about releases and models, after `make release-drift`

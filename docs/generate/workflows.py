@@ -41,6 +41,7 @@ EVENTS = {
     "per released environment": "release.yml: release",
     "a rollback": "release.yml: revert",
     "daily, `DRIFT`": "drift.yml: stacks",
+    "a changed gate policy, per environment": "drift.yml: gates",
     "daily per stack": "drift.yml: drift",
     "daily per environment": "drift.yml: watch",
     "weekly": "security.yml: vulnerabilities",

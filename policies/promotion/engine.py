@@ -20,7 +20,7 @@ from policies.promotion.decision import (
 )
 from policies.promotion.evidence import Evidence
 from policies.promotion.gate import Gate, Gates
-from policies.promotion.gate_settings import OWN_GATES
+from policies.promotion.gate_settings import COMPARING, OWN_GATES
 from policies.waivers import GateWaiver
 
 
@@ -73,6 +73,12 @@ EVALUATION_RULES = {
         *("recomputed", "quality", "gap", "leakage", "first-promotion", "non-inferiority"),
         *("superiority", "forecasting", "fairness", "explainability"),
     )
+}
+# Those of the version itself: the others are about its promotion, which is over once it serves.
+RELEASED_RULES = {
+    name: rule
+    for name, rule in RULES.items()
+    if name not in ("freshness", "first-promotion", *COMPARING, "order", "sign-off")
 }
 # Those of what is known of a run's model before it is evaluated.
 RUN_RULES: Mapping[str, Rule] = {

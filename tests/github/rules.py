@@ -37,7 +37,11 @@ WRITES = {
     },
     "promote": {"gates": {"id-token"}},
     "infra": {"plan": {"id-token"}, "deploy": {"id-token"}},
-    "drift": {"drift": {"id-token", "issues"}, "watch": {"id-token", "issues"}},
+    "drift": {
+        "drift": {"id-token", "issues"},
+        "watch": {"id-token", "issues"},
+        "gates": {"id-token"},
+    },
     "release": {"release": {"id-token", "issues"}},
     "security": {"codeql": {"security-events"}, "sbom": {"attestations", "id-token"}},
     "wheel": {"wheel": {"attestations", "contents", "id-token"}},
@@ -48,7 +52,7 @@ KEY = "${{ secrets.APP_PRIVATE_KEY }}"
 # What the jobs that sign in to Azure may do, by workflow: the ends of their GitHub environments.
 PURPOSES = {
     "infra": {"plan": "preview", "deploy": "deploy"},
-    "drift": {"drift": "preview", "watch": "watch"},
+    "drift": {"drift": "preview", "watch": "watch", "gates": "watch"},
     "release": {"release": "release", "revert": BOT},
     "template-update": {"update": BOT},
     "train": {"train": "train"},

@@ -165,7 +165,7 @@ def drifted(
         "infra-drift": bool(differences),
         "release-drift": any(each["differences"] for each in watched),
     }
-    team.fake = ("infra-drift", "release-drift")
+    team.fake = ("infra-drift", "release-drift", "advisories", "released")
     team.failing = tuple(target for target, is_found in found.items() if is_found)
     team.writes = {
         "infra-drift": {".local/check/drift.json": json.dumps(differences)},
@@ -183,7 +183,7 @@ def test_drift_has_one_issue_a_stack_until_it_is_gone(team: Repository) -> None:
     assert jobs["drift"].result == "failure"
     assert team.signed_in == [
         *(f"{name}-preview" for name in STACKS),
-        *(f"{name}-watch" for name in ENVIRONMENTS),
+        *(f"{name}-watch" for name in ENVIRONMENTS * 2),
     ]
     assert [issue["title"] for issue in team.state.issues] == [
         f"Drift: 1 difference between {stack} and Azure" for stack in STACKS
@@ -251,3 +251,29 @@ def test_the_schedule_waits_for_a_deployment(
     drifted(team)
     team.variables = variables
     assert team.scheduled("drift")["drift"].result == result
+
+
+POLICY = "policies/promotion/gates.yml"
+
+
+def test_a_changed_gate_policy_evaluates_what_serves(team: Repository) -> None:
+    """By the identity that reads, in each environment; nothing is compared, trained or released."""
+    team.variables, team.fake = {"DRIFT": "true"}, ("advisories", "released")
+    jobs = team.push(edited(POLICY), "drift")
+    assert {key: job.result for key, job in jobs.items()} == {
+        **{"stacks": "success", "gates": "success"},
+        **{"drift": "skipped", "watch": "skipped"},
+    }
+    assert team.signed_in == [f"{name}-watch" for name in ENVIRONMENTS]
+    assert team.commands() == ["make stacks", *["make advisories", "make released"] * 3]
+    assert team.state.changes == []
+
+
+def test_any_other_merge_evaluates_nothing(team: Repository) -> None:
+    """Nor does the daily run, nor a policy before there is a deployment."""
+    team.fake = ("advisories", "released", "infra-drift", "release-drift")
+    assert team.push(edited("policies/infra/limits.yml"), "drift") == {}
+    assert team.push(edited(POLICY), "drift")["gates"].result == "skipped"
+    team.variables = {"DRIFT": "true"}
+    drifted(team)
+    assert team.scheduled("drift")["gates"].result == "skipped"

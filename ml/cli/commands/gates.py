@@ -11,26 +11,49 @@ from ml.cli.options import AsJson, Environment, EveryGate, On
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Refused
 
-Model = Annotated[str, typer.Argument(help="A registered model, such as faq-matching.")]
-Version = Annotated[str, typer.Argument(help="Its version.")]
+MODEL = typer.Argument(help="A registered model, such as faq-matching.", show_default=False)
+VERSION = typer.Argument(help="Its version.", show_default=False)
+Model = Annotated[str, MODEL]
+Version = Annotated[str, VERSION]
 
 evidence = typer.Typer()
 audit = typer.Typer()
 
 
 def gate(
-    model: Model,
-    version: Version,
+    model: Annotated[str, MODEL] = "",
+    version: Annotated[str, VERSION] = "",
+    released: Annotated[
+        bool,
+        typer.Option(
+            "--released", help="What each project serves, by today's gates; changes nothing."
+        ),
+    ] = False,
     to: Environment = "local",
+    on: On = "local",
     every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
     """Decide whether a model version may be promoted; exit 3 when a gate rejects it."""
     from ml.cli.render import verdicts
-    from ml.release.declaration.desired_state import check_environment
-    from ml.release.promotion.gate_check import check_registered
+    from ml.release.declaration.desired_state import place_of
+    from ml.release.promotion.gate_check import check_registered, check_released
 
-    decision = check_registered(open_backend(), model, version, check_environment(to)).decision
+    if released is bool(model or version) or bool(model) is not bool(version):
+        actual = "a model goes with its version, and neither with --released"
+        raise Refused.of("no-version", actual, "ml gate MODEL VERSION, or ml gate --released")
+    backend = open_backend(place_of(to, on))
+    if released:
+        results = [*check_released(backend, to)]
+        if as_json:
+            write_json([result.to_json() for result in results])
+        else:
+            lines = [verdicts.released(result, to) for result in results]
+            typer.echo("\n".join(lines) or f"nothing serves in {to}")
+        if not all(result.decision and result.decision.allowed for result in results):
+            raise typer.Exit(Exit.GATE_SAID_NO)
+        return
+    decision = check_registered(backend, model, version, to).decision
     if as_json:
         write_json(decision.to_json())
     else:

@@ -6,9 +6,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from ml.cli.render import output
-from ml.core.terminal import unfiltered
+from ml.core.terminal import printable, readable, unfiltered
 
 if TYPE_CHECKING:
+    from ml.release.promotion.gate_check import Released
     from policies.promotion.decision import Decision, Result
 
 # The width where stderr is not a terminal: lines of a log may be long.
@@ -72,6 +73,18 @@ def show(decision: Decision, waits: str = "", every: bool = False) -> None:
     # A table's lines are filled up to its width.
     lines = (f"{line.rstrip()}\n" for line in drawn.get().splitlines())
     unfiltered(sys.stderr).write("".join(lines))
+
+
+def released(state: Released, environment: str) -> str:
+    """What today's gates say of what a project serves, with the gates that reject it."""
+    if (decision := state.decision) is None:
+        return f"? {state.project} in {environment}: {readable(state.error)}"
+    head = f"{decision.request.model} {decision.request.version} in {environment}"
+    lines = [f"✘ {head}: would be rejected" if decision.blocking else f"✔ {head}: passes"]
+    for result in decision.blocking:
+        lines.append(f"    {result.gate}: {'; '.join(filter(None, [result.found, result.why]))}")
+        lines.append(f"      required: {result.required}")
+    return "\n".join(map(printable, lines))
 
 
 def _details(result: Result) -> list[str]:

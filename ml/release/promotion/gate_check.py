@@ -6,7 +6,7 @@ A champion that was measured on other data or by other code is evaluated again a
 from __future__ import annotations
 
 import http.client
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,7 +28,7 @@ from ml.specs.plan.plans import AutoMLPlan, CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.sdk.load import load as load_spec
 from policies.promotion.champion_gates import set_aside
 from policies.promotion.decision import VALIDATION, Decision, Request, Step, real
-from policies.promotion.engine import RUN_RULES, decide
+from policies.promotion.engine import RELEASED_RULES, RUN_RULES, decide
 from policies.promotion.evidence import Evidence
 from policies.promotion.gate import Gates
 from policies.promotion.gate_settings import load
@@ -58,6 +58,38 @@ def check_registered(backend: Backend, model: str, version: str, environment: st
     return check_gates(
         backend, project, registered, request(backend, registered, environment, reason=reason)
     )
+
+
+@dataclass(frozen=True)
+class Released:
+    """The decision on a project's champion by today's gates; `error` where there is none."""
+
+    project: str
+    decision: Decision | None = None
+    error: str = ""
+
+    def to_json(self) -> Mapping[str, object]:
+        """As `ml gate --released --json` prints it."""
+        return {**vars(self), "decision": self.decision and self.decision.to_json()}
+
+
+def check_released(backend: Backend, environment: str) -> Iterator[Released]:
+    """Judge what each project serves in the environment by today's gates and its kept evidence.
+
+    The gates of a promotion are left out (freshness, comparisons, sign-off). Trains, records and
+    changes nothing.
+    """
+    for project in projects.every(backend.root):
+        try:
+            model = project.model()
+            champion = champion_of(backend, model, environment) if model else None
+            if champion is not None:
+                stated = evidence.with_advisories(backend.root, evidence.load(backend, champion))
+                proposal = request(backend, champion, environment)
+                decision = decide(load_gates(project), stated, None, proposal, RELEASED_RULES)
+                yield Released(project.name, decision)
+        except Refused as refused:
+            yield Released(project.name, error=str(refused))
 
 
 def request(

@@ -175,7 +175,7 @@ def test_the_workflows_as_they_are() -> None:
         for row in table(load(stack), own()[stack].resources, ROOT)
     }
     assert every["prod-preview"] == ("drift.yml: drift", "infra.yml: plan")
-    assert every["prod-watch"] == ("drift.yml: watch",)
+    assert every["prod-watch"] == ("drift.yml: watch", "drift.yml: gates")
     assert every["prod-deploy"] == ("infra.yml: deploy",)
     assert every["prod-release"] == ("promote.yml: gates", "release.yml: release")
     assert every["prod-train"] == ()
