@@ -61,6 +61,7 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
 
     code, out, err = ml(capsys, "release", "propose", "tiny", "--run", challenged.run(0.7))
     assert code == 3 and not out and "rejected" in err and "non-inferiority" in err
+    assert "next: ml gate tiny 3 --all, and docs/how-to/pass-a-gate.md" in err
     code, out, _ = ml(capsys, "release", "propose", "tiny", "--run", challenged.run(0.7), "--json")
     assert code == 3 and json.loads(out)["release"] is None
     code, out, _ = ml(capsys, "gate", "tiny", "3", "--json")

@@ -16,6 +16,7 @@ from ml.cli.render.release_text import (
     facts_text,
     named,
     next_text,
+    rejected_text,
     rival_text,
     rollout_text,
     show_drill,
@@ -122,6 +123,8 @@ def propose(
             typer.echo(f"written: {shown(path)}", err=True)
         if proposal.written:
             typer.echo(next_text(project, to, on), err=True)
+        if proposal.decision.outcome == "rejected":
+            typer.echo(rejected_text(proposal.decision.request), err=True)
     if proposal.decision.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ml.release.rollout.drill import Drilled
     from ml.release.rollout.plan import Plan
     from ml.release.rollout.status import Status
+    from policies.promotion.decision import Request
 
 # Contributions that are listed.
 TOP = 3
@@ -38,6 +39,14 @@ def next_text(project: str, environment: str, on: str | None) -> str:
         f"To simulate it here: ml release apply {project} --env {environment} --on local "
         "--approved-by NAME"
     )
+
+
+def rejected_text(request: Request) -> str:
+    """The command that shows what each gate requires of a rejected version, and the guide."""
+    where = "" if request.environment == "local" else f" --env {request.environment}"
+    where += "" if request.rehearsal else " --on azure"
+    command = f"ml gate {request.model} {request.version}{where} --all"
+    return f"next: {command}, and docs/how-to/pass-a-gate.md"
 
 
 def status_text(state: Status) -> str:
