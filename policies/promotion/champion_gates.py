@@ -252,9 +252,14 @@ def _not_set_aside(case: Case, gate: Gate) -> Iterator[str]:
     if case.request.reason and not stated:
         yield (
             "a reason excuses no worse model; if the champion itself is wrong, gates.yml says so: "
-            f"invalid_versions: [{{version: {champion.version}, digest: {champion.digest}, "
-            "owner: NAME, expires: DATE, reason: WHY}]"
+            f"{setting_aside(champion.version, champion.digest)}"
         )
+
+
+def setting_aside(version: str | None, digest: str | None) -> str:
+    """The entry of gates.yml by which no candidate has to beat the version."""
+    entry = f"version: {version}, digest: {digest}, owner: NAME, expires: DATE, reason: WHY"
+    return f"invalid_versions: [{{{entry}}}]"
 
 
 def _margin(case: Case, gate: Gate) -> float:

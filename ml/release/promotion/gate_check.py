@@ -26,7 +26,7 @@ from ml.release.versions import EVALUATION, MODEL
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import AutoMLPlan, CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.sdk.load import load as load_spec
-from policies.promotion.champion_gates import set_aside
+from policies.promotion.champion_gates import set_aside, setting_aside
 from policies.promotion.decision import VALIDATION, Decision, Request, Step, real
 from policies.promotion.engine import RELEASED_RULES, RUN_RULES, decide
 from policies.promotion.evidence import Evidence
@@ -278,9 +278,10 @@ def champion_evidence(
             for side in (theirs, own)
         )
         wrong = (
-            f"{version} was measured with `folds: {was:g}` and this one with `folds: {now:g}`, as "
-            "every AutoML model is with 0: set it in the schema as it was or, for an AutoML "
-            "model, remove it and propose the champion again first"
+            f"{version} was measured with `folds: {was:g}` and this one with `folds: {now:g}` (an "
+            "AutoML model always with 0), so it may have learnt from these rows: set `folds` in "
+            f"the schema as it was, or set {version} aside in gates.yml: "
+            f"{setting_aside(champion.version, champion.digest)}"
         )
         return Evidence(version=champion.version, digest=champion.digest, disagreements=(wrong,))
     own_code, their_code = (side.lineage.evaluation_snapshot or "" for side in (own, theirs))

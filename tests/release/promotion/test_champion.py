@@ -167,3 +167,4 @@ def test_a_champion_of_other_folds_is_not_asked(
     assert answer is not None
     (wrong,) = answer.disagreements or ()
     assert f"version 1 was measured with `{how}`" in wrong and "in the schema" in wrong
+    assert f"invalid_versions: [{{version: 1, digest: {champion.digest}, owner: NAME" in wrong
