@@ -72,7 +72,7 @@ class Kind:
 
 
 def _pair(bounds: list[float]) -> tuple[float, ...]:
-    if len(bounds) != 2:
+    if len(bounds) != 2 or bounds[0] >= bounds[1]:
         raise settings.invalid("[lowest, highest]")
     return tuple(bounds)
 

@@ -221,6 +221,7 @@ def _tighten(
             values[gate][setting] = {**held, **value} if entries else value
     problems += _vacuous(document, file.get("gates", {}), values["quality"])
     problems += _aside(document, values)
+    problems += _empty(document, values["forecasting"])
     if problems:
         raise Refused(*problems)
     return (
@@ -233,11 +234,23 @@ def _tighten(
 def _vacuous(
     document: Document, stated: Mapping[str, Mapping[str, Any]], quality: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """Thresholds that nearly every answer meets: they judge nothing."""
+    """Thresholds that nearly every answer meets, or none: they judge nothing."""
     for gate in ("quality", *_APART):
         for setting in ("at_least", "at_most"):
             for name, value in stated.get(gate, {}).get(setting, {}).items():
-                loosest = _loosest(gate, setting, name.partition(".")[2], quality)
+                metric = name.partition(".")[2]
+                loosest = _loosest(gate, setting, metric, quality)
+                lowest, highest = quality["bounds"].get(metric, (-math.inf, math.inf))
+                best = highest if setting == "at_least" else 0 if gate in _APART else lowest
+                if value > best if setting == "at_least" else value < best:
+                    keys = ("gates", gate, setting, name)
+                    yield Problem(
+                        "unreachable-gate",
+                        f"`{settings.dotted(keys)}` is {value:g}, which no model meets",
+                        f"{'at most' if setting == 'at_least' else 'at least'} {best:g}",
+                        "`gates.quality.bounds` says which values the metric can have",
+                        document.place(*keys),
+                    )
                 if value < loosest if setting == "at_least" else value > loosest:
                     keys = ("gates", gate, setting, name)
                     yield Problem(
@@ -262,6 +275,15 @@ def _aside(document: Document, values: Mapping[str, Mapping[str, Any]]) -> Itera
             "the model was chosen on the others, or they decide nothing",
             document.place("gates", "quality"),
         )
+
+
+def _empty(document: Document, coverage: Mapping[str, Any]) -> Iterator[Problem]:
+    """A range of coverage that contains no value."""
+    if coverage["min_coverage"] > coverage["max_coverage"]:
+        actual = f"`min_coverage` is {coverage['min_coverage']:g}"
+        expected = f"at most `max_coverage`, {coverage['max_coverage']:g}"
+        place = document.place("gates", "forecasting")
+        yield Problem("unreachable-gate", actual, expected, place=place)
 
 
 def _loosest(gate: str, setting: str, metric: str, quality: Mapping[str, Any]) -> float:

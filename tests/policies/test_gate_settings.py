@@ -77,7 +77,24 @@ VACUOUS = {
     "slices apart as far as can be": "  fairness: {at_most: {topic.auc: 1}}",
     "a floor below bounds of its own": "  quality: {bounds: {mae: [1, 9]}, at_least: {t.mae: 1}}",
 }
+# Thresholds that no answer meets: those of another scale, as per cent.
+UNREACHABLE = {
+    "per cent": "  quality: {at_least: {t.auc: 72}}",
+    "just above": "  quality: {at_least: {t.auc: 1.01}}",
+    "a ceiling below": "  quality: {at_most: {t.mean_rank: 0.5}}",
+    "a negative ceiling": "  quality: {at_most: {t.log_loss: -1}}",
+    "of a metric of its own": "  quality: {bounds: {mae: [1, 9]}, at_least: {t.mae: 10}}",
+    "a negative gap": "  gap: {at_most: {t.auc: -0.1}}",
+    "slices closer than equal": "  fairness: {at_most: {topic.auc: -0.1}}",
+}
 WRONG = {
+    "bounds upside down": ("  quality: {bounds: {mae: [9, 1]}}", "wrong-value", 3, ""),
+    "coverage upside down": (
+        "  forecasting: {min_coverage: 0.87, max_coverage: 0.8}",
+        "unreachable-gate",
+        3,
+        "",
+    ),
     "unknown gate": ("  latencyy: {p95_ms: 1}", "unknown-field", 3, "did you mean `latency`?"),
     "unknown setting": ("  latency: {p99: 1}", "unknown-field", 3, ""),
     "gate twice": ("  latency: {p95_ms: 1}\n  latency: {p95_ms: 2}", "duplicate-key", 4, ""),
@@ -139,6 +156,16 @@ def test_a_threshold_that_judges_nothing_is_refused(body: str, tmp_path: Path) -
     inside = "0.375" if "topic.auc" in body else inside
     head, _, _ = body.rpartition(": ")
     assert load(write(tmp_path, f"{head}: {inside}}}}}"))
+
+
+@pytest.mark.parametrize("body", UNREACHABLE.values(), ids=UNREACHABLE)
+def test_a_threshold_that_nothing_meets_is_refused(body: str, tmp_path: Path) -> None:
+    """With its line, before a model is trained for it; the best value itself is a threshold."""
+    problem = refused(write(tmp_path, body))
+    assert (problem.code, line(problem)) == ("unreachable-gate", 3)
+    best = "9" if "mae" in body else "1" if "at_least" in body or "mean_rank" in body else "0"
+    head, _, _ = body.rpartition(": ")
+    assert load(write(tmp_path, f"{head}: {best}}}}}"))
 
 
 @pytest.mark.attack("a confidence at which nothing is shown to be worse")
