@@ -15,7 +15,7 @@ the one that ends last counts for all: a series that was written in advance hold
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from ml.core import documents, git, settings
 from ml.core.documents import Document, Key, walk
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Place, Problem, Refused
 from ml.core.imports import ROOT
 from ml.core.names import not_words
 from ml.core.settings import CLOSED, invalid
@@ -268,6 +268,20 @@ def located(statements: tuple[S, ...], document: Document, file: Path, *keys: Ke
         object.__setattr__(statement, "last", last[statement.subject])
         object.__setattr__(statement, "merged", max(known) if len(known) == len(merged) else None)
     return statements
+
+
+def lapsed(statements: Iterable[Statement], today: date) -> Iterator[Problem]:
+    """A warning for each statement that does not hold today; none where another one about the same
+    thing ends later.
+    """
+    for statement in statements:
+        why = statement.expired(today)
+        if why and not statement.expires < today <= (statement.last or date.min):
+            path, _, line = statement.place.rpartition(":")
+            actual = why.replace(f" at {statement.place}", "")
+            hint = "delete it, or renew it if its reason still holds"
+            place = Place(path, int(line))
+            yield Problem("expired-waiver", actual, "one that holds", hint, place, "warning")
 
 
 def merge_days(file: Path) -> Mapping[int, date]:

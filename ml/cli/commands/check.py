@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -78,6 +79,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     from ml.repository.scaffold import project_metrics
     from ml.specs.check.feature_sets import feature_set_problems, specification_problems
     from policies.promotion import floor, gate_settings
+    from policies.waivers import lapsed
 
     def problems_of(read: Callable[[Path], object]) -> Callable[[Path], Sequence[Problem]]:
         def problems(path: Path) -> Sequence[Problem]:
@@ -89,9 +91,15 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
 
         return problems
 
-    thresholds = problems_of(
-        lambda path: gate_check.load_gates(Project(path.parent.name, path.parent))
-    )
+    def thresholds(path: Path) -> Sequence[Problem]:
+        try:
+            gates = gate_check.load_gates(Project(path.parent.name, path.parent))
+        except Refused as refused:
+            return refused.problems
+        stated = [(*gate.waivers, *gate.reviews, *gate.invalid_versions) for gate in gates.values()]
+        one_each = {statement.place: statement for each in stated for statement in each}
+        return [*lapsed(one_each.values(), datetime.now(UTC).date())]
+
     return {
         "ml/projects/*/release.yml": release_file.check,
         "ml/projects/*/gates.yml": lambda path: [
@@ -99,6 +107,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
             *project_metrics.evaluation_problems(path.parent / "evaluate.py"),
             *project_metrics.metric_problems(path.parent / project_metrics.METRICS),
             *project_metrics.gate_problems(path),
+            *project_metrics.name_problems(path),
         ],
         "ml/projects/*/jobs/*.yml": lambda path: [*project_metrics.sweep_problems(path)],
         "ml/projects/*/data/*.schema.yml": project_metrics.schema_problems,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,7 @@ from ml.core.names import not_words
 from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration.projects import Project
 from policies.promotion import floor
-from policies.waivers import Waiver, as_text, located
+from policies.waivers import Waiver, as_text, lapsed, located
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
 SCHEMA_VERSION = 1
@@ -416,12 +416,13 @@ def check(path: Path) -> Sequence[Problem]:
         model = Project(path.parent.name, path.parent).model()
     except Refused as refused:
         return refused.problems
+    declared = located(release.new_fields, release.document, path, "new_fields")
     return [
         problem
         for environment, entry in release.entries.items()
         if entry.model
         for problem in _entry_problems(path, environment, entry, model, release.document)
-    ]
+    ] + [*lapsed(declared, datetime.now(UTC).date())]
 
 
 def evidence_path(file: Path, environment: str) -> Path:

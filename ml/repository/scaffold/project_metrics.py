@@ -26,6 +26,15 @@ SETTINGS = (
     *(("gap", "at_most"), ("fairness", "at_most"), ("fairness", "ratio_at_least")),
     ("non-inferiority", "spreads"),
 )
+# Those with names of columns that slice the rows, and of splits: in a list, or before the metric.
+SLICES = (
+    *(("fairness", name) for name in ("dimensions", "at_most", "ratio_at_least")),
+    ("non-inferiority", "slices"),
+)
+SPLITS = (
+    *(("quality", name) for name in ("at_least", "at_most")),
+    *(("gap", "at_most"), ("non-inferiority", "splits")),
+)
 # Where a project defines metrics of its own, in a table `METRICS`.
 METRICS = "metrics.py"
 # Of a dataset, the one that trials are compared on first.
@@ -33,34 +42,48 @@ PARTS = ("validation", "test", "train")
 
 
 def schema_problems(path: Path) -> Sequence[Problem]:
-    """What is wrong with the schema of a table with a target; nothing for one without a `task`."""
+    """What is wrong with the schema of a table, or of several; a file of another layout is its
+    project's own.
+    """
     document = documents.read(path)
-    if not isinstance(document.data, dict) or "task" not in document.data:
-        return []
+    several = document.get("tables")
+    tables: Mapping[tuple[Key, ...], Any] = {(): document.data}
+    if isinstance(several, dict):
+        tables = {("tables", name): raw for name, raw in several.items()}
+    return [
+        problem
+        for above, raw in tables.items()
+        if isinstance(raw, dict) and ("task" in raw or {"rows", "columns"} <= {*raw})
+        for problem in _table_problems(document, above, raw, _own(path.parent.parent))
+    ]
+
+
+def _table_problems(
+    document: Document, above: tuple[Key, ...], raw: Mapping[str, Any], own: Mapping[str, OwnMetric]
+) -> Iterator[Problem]:
+    """What is wrong with the schema `raw` of one table, which the document has at `above`."""
     try:
-        own = _own(path.parent.parent)
-        columns = TableSchema.parse(document.data).columns
-        if document.get("task") == series.TASK:
-            series.Head.parse(document.data, columns)
-        else:
-            Target.parse(document.data, columns, own)
+        columns = TableSchema.parse(raw).columns
+        if raw.get("task") == series.TASK:
+            series.Head.parse(raw, columns)
+        elif "task" in raw:
+            Target.parse(raw, columns, own)
     except SchemaRefused as refused:
-        value = str(document.get(*refused.keys))
+        keys = (*above, *refused.keys)
+        value = str(document.get(*keys))
         close = [name for word in (refused.field, value) for name in nearest(word, refused.known)]
         close += [name for name in refused.known if value and name.startswith(value)]
         hint = f"did you mean `{close[0]}`?" if close else ""
-        written = document.written(*refused.keys)
+        written = document.written(*keys)
         is_text = refused.field == "positive" or written in refused.known
-        if is_text and isinstance(document.get(*refused.keys), bool):
+        if is_text and isinstance(document.get(*keys), bool):
             hint = f'write `{refused.field}: "{written}"`'
         actual = f"`{refused.field}` is {refused.found}"
-        place = document.place(*refused.keys)
-        return [Problem("wrong-schema", actual, refused.expected, hint, place)]
+        yield Problem("wrong-schema", actual, refused.expected, hint, document.place(*keys))
     except (KeyError, TypeError, ValueError) as error:
-        module = "series" if document.get("task") == series.TASK else "datasets"
+        module = "series" if raw.get("task") == series.TASK else "datasets"
         expected = f"the fields that ml/toolkit/data/{module}.py lists"
-        return [Problem("wrong-schema", str(error), expected, place=document.place())]
-    return []
+        yield Problem("wrong-schema", str(error), expected, place=document.place(*above))
 
 
 def evaluation_problems(path: Path) -> Iterator[Problem]:
@@ -99,6 +122,34 @@ def gate_problems(path: Path) -> Iterator[Problem]:
                 actual = f"`{metric}` of `gates.{gate}.{setting}` has no bounds"
                 expected = f"`{metric}: [LOWEST, HIGHEST]` under `gates.quality.bounds`"
                 yield Problem("no-bounds", actual, expected, "its range in metrics.py", place)
+
+
+def name_problems(path: Path) -> Iterator[Problem]:
+    """The slices and splits in a project's gates.yml that its evaluation does not have.
+
+    Known are those of the table's schema, and each text in evaluate.py; all without a schema.
+    """
+    document, schemas = documents.read(path), _schemas(path.parent)
+    nodes = ast.walk(_parse(path.parent / "evaluate.py"))
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    slices = [str(name) for schema in schemas for name in schema.get("slices") or ()]
+    if any(schema.get("task") == series.TASK for schema in schemas):
+        slices += series.SLICES
+    splits = PARTS[:2] if schemas else ()
+    for what, known, stated in (("slice", slices, SLICES), ("split", splits, SPLITS)):
+        for gate, setting in stated if known else ():
+            values = document.get("gates", gate, setting)
+            keys = values if isinstance(values, dict) else range(len(values or ()))
+            for key in keys:
+                name = str(key if isinstance(values, dict) else values[key])
+                if any(name == one or name.startswith(f"{one}.") for one in (*known, *texts)):
+                    continue
+                name = name.partition(".")[0]
+                actual = f"`gates.{gate}.{setting}` has the {what} `{name}`"
+                close = nearest(name, known)
+                hint = f"did you mean `{close[0]}`?" if close else ""
+                place = document.place("gates", gate, setting, key)
+                yield Problem("not-evaluated", actual, " or ".join(known), hint, place)
 
 
 def sweep_problems(path: Path) -> Iterator[Problem]:

@@ -59,6 +59,8 @@ paths:
 transformations:
   - read_delimited: {{delimiter: ",", encoding: utf8, header: all_files_same_headers}}
 """
+# Dimensions of every table of series, beside `slices`.
+SLICES = ("size", "history")
 _OF_COLUMNS = {field.name for field in fields(TableSchema)} - {"required"}
 
 

@@ -126,7 +126,9 @@ class TableSchema:
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> TableSchema:
         """The schema in a mapping; TypeError, KeyError or SchemaRefused when it is not one."""
-        low, high = raw["rows"]
+        low, high = map(int, raw["rows"])
+        if not 0 <= low <= high:
+            raise SchemaRefused("rows", repr(raw["rows"]), "the fewest and the most: [100, 5000]")
         types = get_args(ColumnType)
         columns = tuple(Column(**column) for column in raw["columns"])
         for number, column in enumerate(columns):
@@ -135,7 +137,7 @@ class TableSchema:
                 raise SchemaRefused("type", repr(column.type), "one of ", types, at)
         return cls(
             columns=columns,
-            rows=(int(low), int(high)),
+            rows=(low, high),
             header=bool(raw.get("header", False)),
             delimiter=raw.get("delimiter", "\t"),
             required=bool(raw.get("required", True)),

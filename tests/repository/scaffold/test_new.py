@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -623,6 +624,24 @@ def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("evaluate.py", 'unit="row"', 'task="binary", primary_metric="mae"', 13, "of a binary"),
         ("gates.yml", "test.auc: 0.5}", "test.acu: 0.5}", 8, "did you mean `auc`?"),
         ("gates.yml", "{test.auc: 0.2", "{test.gain_at_1: 0.2", 10, "a metric of a binary model"),
+        ("data/churn.schema.yml", "[450, 90000]", "[5000, 10]", 14, "the fewest and the most"),
+        ("data/churn.schema.yml", "[450, 90000]", "[-3, 0]", 14, "the fewest and the most"),
+        ("gates.yml", "[Contract]", "[Contarct]", 16, "`Contract`?"),
+        (
+            "gates.yml",
+            "[Contract]",
+            "[Contract]\n    at_most: {Cont.auc: 0.1}",
+            17,
+            "the slice `Cont`",
+        ),
+        (
+            "gates.yml",
+            "{test.auc: 0.5}",
+            "{test.auc: 0.5, tset.auc: 0.5}",
+            8,
+            "did you mean `test`?",
+        ),
+        ("gates.yml", "{test.auc: 0.2", "{train.auc: 0.2", 10, "expected: validation or test"),
         ("jobs/sweep.yml", "n_auc", "n_acu", 32, "did you mean `validation_auc`?"),
         ("jobs/sweep.yml", "validation_auc", "auc", 32, "did you mean `validation_auc`?"),
         ("jobs/sweep.yml", "validation_auc", "loss", 32, "expected: a metric of a binary model"),
@@ -638,9 +657,23 @@ def test_a_wrong_primary_metric_is_refused_with_its_line(
     assert old in text
     path.write_text(text.replace(old, new))
     (problem,) = survey([made.folder], release_files()).errors
-    assert problem.code in ("wrong-schema", "wrong-primary-metric")
+    assert problem.code in ("wrong-schema", "wrong-primary-metric", "not-evaluated")
     assert problem.place and problem.place.line == line and message in str(problem)
     assert str(problem.place.path).endswith(file)
+
+
+@pytest.mark.parametrize("above", [(), ("tables", "a.tsv")])
+def test_tables_without_a_task_have_bounds_too(above: tuple[str, ...], tmp_path: Path) -> None:
+    """One in a file, or several; a file of another layout is its project's own."""
+    path = tmp_path / "a.schema.yml"
+    for rows, is_refused in (([5000, 10], True), ([10, 5000], False), (None, False)):
+        table: dict[str, Any] = {"rows": rows, "columns": [{"name": "a", "type": "text"}]}
+        table = {key: value for key, value in table.items() if value}
+        for key in reversed(above):
+            table = {key: table}
+        path.write_text(yaml.safe_dump(table))
+        problems = project_metrics.schema_problems(path)
+        assert [problem.found for problem in problems] == ["`rows` is [5000, 10]"] * is_refused
 
 
 @pytest.mark.parametrize(
@@ -660,6 +693,26 @@ def test_code_that_a_proposal_would_refuse_is_known(
     path.write_text(path.read_text() + f"\n{code}\n")
     errors = survey([made.folder], release_files()).errors
     assert [problem.code for problem in errors] == ["code-from-data"] * refused
+
+
+@pytest.mark.parametrize("days", [-1, 5, 400])
+def test_a_waiver_that_does_not_hold_is_a_warning(days: int, repository: Path) -> None:
+    """Of a gate, with its date, and not once another one about the same thing holds."""
+    made = project(repository, "churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    gates, today = made.folder / "gates.yml", datetime.now(UTC).date()
+    ends, later = today + timedelta(days), today + timedelta(5)
+    line = "  - {{gate: latency, owner: ana, expires: {}, reason: a slow image}}\n"
+    gates.write_text(f"{gates.read_text()}waivers:\n{line.format(ends)}")
+    report = survey([made.folder], release_files())
+    warnings = [problem for problem in report.problems if problem.severity == "warning"]
+    assert not report.errors and len(warnings) == (days != 5)
+    if warnings:
+        assert warnings[0].code == "expired-waiver" and warnings[0].place.line == 18
+        words = f"expired on {ends}" if days < 0 else "for more than 90 days"
+        assert words in warnings[0].found
+    if days < 0:
+        gates.write_text(gates.read_text() + line.format(later))
+        assert not survey([made.folder], release_files()).problems
 
 
 OWN = '''"""Own."""
