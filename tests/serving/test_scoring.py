@@ -90,6 +90,7 @@ def test_a_request_that_follows_the_schema_is_read() -> None:
         ('"text"', ""),
         ("{}", "question"),
         ('{"question": null}', "question"),
+        ('{"question": "how?", "question": "who?"}', "question"),
         ('{"question": 3}', "question"),
         ('{"question": ["how?"]}', "question"),
         ('{"question": "  "}', "question"),

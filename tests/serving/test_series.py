@@ -75,6 +75,13 @@ def test_the_interval_scales_with_the_level() -> None:
     assert rows.tolist() == [[10, 5, 15], [2, 0, 7]]
 
 
+def test_a_field_that_is_given_twice(forecaster: Forecaster) -> None:
+    """Which of the two is meant, JSON does not say."""
+    content = json.dumps(BODY).replace('"horizon"', '"horizon": 1, "horizon"')
+    with pytest.raises(BadRequest, match="horizon: given twice, expected once"):
+        forecaster.answer(content)
+
+
 BODY = {"history": [1, None, 3], "known": {"promotion": [0, 0, 1, 1, 0]}, "horizon": 2}
 
 

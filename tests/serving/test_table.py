@@ -84,6 +84,8 @@ def test_of_several_classes_the_answer_is_the_label(opened: Any) -> None:
         (b'{"input_data": {"columns": ["size", "place"], "data": 3}}', "data"),
         (b'{"input_data": {"columns": ["size", "place"], "data": [3]}}', "data"),
         (b'{"input_data": {"columns": ["size", "place"], "data": [[NaN, "north"]]}}', ""),
+        (body([1, "north"]).replace(b'"data":', b'"data": [], "data":'), "data"),
+        (b'{"input_data": [], ' + body([1, "north"])[1:], "input_data"),
         (body([1, "north"], columns=["size", "height"]), "columns"),
         (body([1, "north"], columns=3), "columns"),
         (body([1]), "data"),
@@ -157,3 +159,10 @@ def test_a_model_without_an_answer_is_no_bad_request(opened: Any) -> None:
         table._predict = partial(single, "broken")
         with pytest.raises(ValueError, match="JSON"):
             table.answer(body([size, "north"]))
+
+
+def test_a_text_with_a_colon_is_no_key(opened: Any) -> None:
+    """A category that training did not see is missing, whatever its text."""
+    table = opened()
+    unseen = table.predict(body([1, "elsewhere"]))
+    assert table.predict(body([1, '"data": [], "data": []'])) == unseen

@@ -75,10 +75,26 @@ class Fields:
     integers: Mapping[str, int]
 
 
+def read_json(body: str | bytes) -> object:
+    """The JSON of a request; raises BadRequest for a key that an object has twice, of which Azure
+    ML's server, as Python, takes the last, and ValueError or RecursionError for other text.
+    """
+    return json.loads(body, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    document: dict[str, object] = {}
+    for name, value in pairs:
+        if name in document:
+            raise BadRequest(name[:80], "given twice", "once")
+        document[name] = value
+    return document
+
+
 def parse(body: str, schema: Schema) -> Fields:
     """The fields of a JSON object; raises BadRequest at the first that breaks the schema."""
     try:
-        document = json.loads(body)
+        document = read_json(body)
     except (ValueError, RecursionError):
         expected = f"an object with {_names(schema)}"
         if not body.strip():  # what curl -d sends is a form, unless a header says otherwise

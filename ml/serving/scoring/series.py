@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.serving.scoring import forecasters
-from ml.serving.scoring.messages import BadRequest, refusal, reply
+from ml.serving.scoring.messages import BadRequest, read_json, refusal, reply
 from ml.serving.scoring.model import ServedModel, open_model
 from ml.serving.scoring.trees import Trees
 
@@ -175,7 +175,7 @@ def save(trees: str, spec: Spec, folder: Path) -> None:
 
 def _read(body: str | bytes, spec: Spec) -> tuple[Floats, dict[str, Floats], int, str, str]:
     try:
-        document = json.loads(body)
+        document = read_json(body)
     except (ValueError, RecursionError):
         raise BadRequest("", "not JSON", "an object with `history`") from None
     if not isinstance(document, dict) or document.keys() - FIELDS:

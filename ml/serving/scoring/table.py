@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ml.serving.scoring.columns import Columns, Derive
 from ml.serving.scoring.members import Members, is_of_members
-from ml.serving.scoring.messages import BadRequest, refusal, with_digest
+from ml.serving.scoring.messages import BadRequest, read_json, refusal, with_digest
 from ml.serving.scoring.model import ServedModel, open_model
 
 MOST_ROWS = 10_000
@@ -113,9 +113,12 @@ class Table:
         import orjson
 
         try:
+            colons = body.count(b":") if isinstance(body, bytes) else body.count(":")
+            if colons > 3:  # a key too many, or a text
+                read_json(body)
             table = orjson.loads(body)["input_data"]
             names, rows = table["columns"], table["data"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             form = '{"input_data": {"columns": [...], "data": [[...]]}}'
             raise BadRequest("", "not a table", form) from None
         if not isinstance(rows, list) or len(rows) > MOST_ROWS:
