@@ -197,3 +197,12 @@ def test_a_spec_without_read_permission_is_reported(
     monkeypatch.setattr(Path, "read_text", guarded(1))
     result = survey([repo])
     assert any("closed.yml" in str(problem) for problem in result.errors)
+
+
+def test_a_wrong_name_of_a_deployment_is_not_called_an_endpoints(specs: Path) -> None:
+    """Both have one form."""
+    schema = "https://azuremlschemas.azureedge.net/latest/managedOnlineDeployment.schema.json"
+    path = specs / "jobs" / "deployment.yml"
+    path.write_text(f"$schema: {schema}\nname: {'a' * 33}\nendpoint_name: words\n")
+    (problem,) = [each for each in survey([path]).errors if each.code == "bad-name"]
+    assert "is not a valid endpoint or deployment name" in problem.found

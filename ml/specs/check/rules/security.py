@@ -170,7 +170,8 @@ def bad_name(subject: Subject) -> Iterator[Finding]:
 def _bad_name(kind: names.Kind, value: object, keys: tuple[Key, ...]) -> Iterator[Finding]:
     text = str(value)
     if isinstance(value, str | int | float) and "{{" not in text and not names.is_name(kind, text):
-        yield Finding(keys, f"{text[:100]!r} is not a valid {kind} name", names.form(kind))
+        what = "endpoint or deployment" if kind == "endpoint" else kind  # of one form
+        yield Finding(keys, f"{text[:100]!r} is not a valid {what} name", names.form(kind))
 
 
 MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
