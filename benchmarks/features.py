@@ -133,11 +133,11 @@ def _join_in_parts(labels: pl.DataFrame, rows: pl.DataFrame) -> None:
 
 
 def _write(feature_set: FeatureSet, path: Path, event: int, values: str) -> None:
-    """Put 1,000 entities again and again, each a millisecond later than before."""
+    """Put all entities again and again, each time a millisecond later."""
     writer = SqliteStore(feature_set, path)
     while True:
         event += 10**6
-        writer.put([(f"[{number}]", event, event, values) for number in range(1000)])
+        writer.put([(f"[{number}]", event, values) for number in range(_ENTITIES)])
 
 
 def _look_up(lookups: int) -> None:
@@ -169,7 +169,7 @@ def _look_up(lookups: int) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder, "online.sqlite")
         SqliteStore(feature_set, path).put(
-            [(f"[{number}]", now, now, values) for number in range(_ENTITIES)]
+            [(f"[{number}]", now, values) for number in range(_ENTITIES)]
         )
 
         process = multiprocessing.get_context("spawn").Process(

@@ -13,6 +13,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
+from uuid import uuid4
 
 from ml.features.definition import FeatureSet
 from ml.features.timeline import FeatureError
@@ -20,10 +21,12 @@ from ml.features.timeline import FeatureError
 if TYPE_CHECKING:
     from ml.features.entra import EntraSignIn
 
-# Event and availability in nanoseconds, and the values as JSON, by key.
-Encoded = tuple[str, int, int, str]
+# Key, event in nanoseconds, and values as JSON.
+Encoded = tuple[str, int, str]
 # Of a connection and of an answer of Redis; each is tried twice.
 REDIS_TIMEOUT_S = 0.25
+_COMPLETE = ""  # field of a hash of Redis that `put` has written; a key is never empty
+_ABANDONED_S = 3600  # after which a hash of a killed `put` is deleted
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -124,30 +127,13 @@ class SqliteStore:
         self._opened: tuple[int, int] | None = None
 
     def put(self, rows: Sequence[Encoded]) -> None:
-        """Store rows that are not older than those stored; drop those of another definition.
-
-        Raises FeatureError when the file cannot be read.
-        """
+        """Replace all rows, so that an entity that a corrected source lacks is unknown again."""
         with closing(sqlite3.connect(":memory:")) as connection:
-            if self._path.exists():
-                try:
-                    content = self._path.read_bytes()
-                except OSError as error:
-                    raise self._unusable(f"cannot be read: {error.strerror}") from error
-                connection.deserialize(content)
-            if connection.execute("PRAGMA user_version").fetchone() != (self._definition,):
-                connection.executescript(
-                    "DROP TABLE IF EXISTS latest; CREATE TABLE latest (key TEXT PRIMARY KEY,"
-                    " event INTEGER, available INTEGER, features TEXT) WITHOUT ROWID;"
-                    f" PRAGMA user_version = {self._definition}"
-                )
-            connection.executemany(
-                "INSERT INTO latest VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
-                " event = excluded.event, available = excluded.available,"
-                " features = excluded.features"
-                " WHERE (excluded.event, excluded.available) >= (event, available)",
-                rows,
+            connection.executescript(
+                "CREATE TABLE latest (key TEXT PRIMARY KEY, event INTEGER, features TEXT)"
+                f" WITHOUT ROWID; PRAGMA user_version = {self._definition}"
             )
+            connection.executemany("INSERT INTO latest VALUES (?, ?, ?)", rows)
             connection.commit()
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_file(self._path, connection.serialize())
@@ -160,7 +146,7 @@ class SqliteStore:
         try:
             file = self._path.stat()
         except (FileNotFoundError, NotADirectoryError):
-            raise self._unusable("does not exist") from None
+            raise not_materialized(self._name, f"{self._path} does not exist") from None
         try:
             if (file.st_ino, file.st_mtime_ns) != self._opened:
                 uri = f"{self._path.absolute().as_uri()}?mode=ro&immutable=1"
@@ -170,49 +156,53 @@ class SqliteStore:
             query = "SELECT event, features FROM latest WHERE key = ?"
             row: tuple[int, str] | None = self._connection.execute(query, (key,)).fetchone()
         except sqlite3.DatabaseError as error:
-            raise self._unusable(f"cannot be read: {error}") from error
+            message = f"{self._path} cannot be read: {error}"
+            raise not_materialized(self._name, message) from error
         if version != (self._definition,):
-            raise self._unusable("was written from another definition or code")
+            message = f"{self._path} was written from another definition or code"
+            raise not_materialized(self._name, message)
         return row
-
-    def _unusable(self, why: str) -> FeatureError:
-        command = f"ml features materialize {self._name}"
-        return FeatureError("not-materialized", f"{self._path} {why}", command)
 
 
 class RedisStore:
-    """Latest values in Redis, a hash per entity."""
-
-    # Times are compared as texts of equal length: Lua's numbers have 53 bits.
-    _PUT = """
-    local old = redis.call('HMGET', KEYS[1], 'event', 'available')
-    if old[1] and old[1] .. old[2] > ARGV[1] .. ARGV[2] then return 0 end
-    return redis.call('HSET', KEYS[1], 'event', ARGV[1], 'available', ARGV[2], 'features', ARGV[3])
-    """
+    """Latest values in Redis: a hash with a field for each entity, which `put` replaces."""
 
     def __init__(
         self, feature_set: FeatureSet, client: Any, sign_in: EntraSignIn | None = None
     ) -> None:
         """`client` is a `redis.Redis`, and `sign_in` its credential provider, if it has one."""
-        name, version, digest = feature_set.name, feature_set.version, feature_set.digest[:7]
-        self._prefix = f"features:{name}:{version}:{digest}:"
+        self._name = feature_set.name
+        self._hash = f"features:{self._name}:{feature_set.version}:{feature_set.digest[:7]}"
         self._client, self._sign_in = client, sign_in
 
     def put(self, rows: Sequence[Encoded]) -> None:
-        """Store rows that are not older than those stored, each in one step of the server."""
-        put = self._client.register_script(self._PUT)
-        with self._client.pipeline(transaction=False) as pipeline:
-            for key, event, available, values in rows:
-                times = [f"{time + 2**63:020}" for time in (event, available)]
-                put(keys=[self._prefix + key], args=[*times, values], client=pipeline)
-            with self._reached():
-                pipeline.execute()
+        """Replace all rows in one step of the server, once it has the new ones."""
+        fresh = f"{self._hash}:{uuid4().hex}"
+        with self._reached(), self._client.pipeline(transaction=False) as pipeline:
+            pipeline.hset(fresh, _COMPLETE, "")
+            pipeline.expire(fresh, _ABANDONED_S)
+            for key, event, values in rows:
+                pipeline.hset(fresh, key, f"{event} {values}")
+            pipeline.execute()
+            with self._client.pipeline() as replacement:
+                replacement.unlink(self._hash)  # frees the memory in the background
+                replacement.rename(fresh, self._hash)
+                replacement.persist(self._hash)
+                replacement.execute()
 
     def get(self, key: str) -> tuple[int, str] | None:
-        """Return the event and the values of an entity; None where it is unknown."""
+        """Return the event and the values of an entity; None where it is unknown.
+
+        Raises FeatureError when nothing of the definition was put, or the server does not answer.
+        """
         with self._reached():
-            event, values = self._client.hmget(self._prefix + key, "event", "features")
-        return None if event is None else (int(event) - 2**63, values.decode())
+            row, is_complete = self._client.hmget(self._hash, key, _COMPLETE)
+        if is_complete is None:
+            raise not_materialized(self._name, f"Redis has no `{self._hash}`")
+        if row is None:
+            return None
+        event, _, values = row.decode().partition(" ")
+        return int(event), values
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -230,6 +220,11 @@ class RedisStore:
 
 
 OnlineStore = SqliteStore | RedisStore
+
+
+def not_materialized(name: str, message: str) -> FeatureError:
+    """Return the error for a store without the rows of a feature set."""
+    return FeatureError("not-materialized", message, f"ml features materialize {name}")
 
 
 def local_path(feature_set: FeatureSet, store: Path) -> Path:

@@ -13,7 +13,7 @@ import polars as pl
 
 from ml.features.availability import AVAILABLE, EVENT, placed, readable
 from ml.features.definition import ARRIVAL, FeatureSet
-from ml.features.online import Encoded, OnlineStore, key_of
+from ml.features.online import Encoded, OnlineStore, key_of, not_materialized
 from ml.features.timeline import FeatureError
 
 
@@ -59,12 +59,11 @@ def files(feature_set: FeatureSet, store: Path) -> list[Path]:
     """
     current = state(feature_set, store)
     place = folder(feature_set, store) / "offline"
-    next_command = f"ml features materialize {feature_set.name}"
     if not current.digest:
-        raise FeatureError("not-materialized", f"{place} has no rows", next_command)
+        raise not_materialized(feature_set.name, f"{place} has no rows")
     if current.digest != feature_set.digest:
         message = f"{place} was written from another definition or code"
-        raise FeatureError("not-materialized", message, next_command)
+        raise not_materialized(feature_set.name, message)
     days = sorted(current.partitions.items())
     if paths := [place / partition(day, name) for day, name in days if name]:
         return paths
@@ -140,10 +139,10 @@ def encode(feature_set: FeatureSet, rows: pl.DataFrame) -> list[Encoded]:
     """Return rows of `latest` as an online store keeps them."""
     parts = (
         rows.select(list(feature_set.keys)).rows(),
-        rows.select(pl.col(EVENT, AVAILABLE).to_physical()).rows(),
+        rows.get_column(EVENT).to_physical(),
         rows.select(_written(feature_set)).rows(),
     )
-    return [(key_of(key), *times, json.dumps(row)) for key, times, row in zip(*parts, strict=True)]
+    return [(key_of(key), event, json.dumps(row)) for key, event, row in zip(*parts, strict=True)]
 
 
 def _written(feature_set: FeatureSet) -> Iterator[pl.Expr]:

@@ -32,11 +32,13 @@ from ml.features.online import (
     OnlineStore,
     RedisStore,
     SqliteStore,
+    key_of,
     look_up,
     open_store,
 )
 from ml.features.store import encode, latest, refresh
 from ml.features.timeline import FeatureError
+from ml.features.training_set import training_set
 from tests.features.test_materialize import HOUR, START, ZONE, payment, write
 from tests.stand_ins import token_server
 
@@ -71,12 +73,9 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return lambda one: RedisStore(one, client)
 
 
-def encoded(
-    event: int, available: int, count: int, key: str = '["a"]'
-) -> tuple[str, int, int, str]:
-    hour = 3600 * 10**9
-    begin = int(START.timestamp()) * 10**9
-    return key, begin + event * hour, begin + available * hour, json.dumps([count, 0.1])
+def encoded(event: int, count: int, key: str = "a") -> tuple[str, int, str]:
+    nanoseconds = int(START.timestamp() + 3600 * event) * 10**9
+    return key_of([key]), nanoseconds, json.dumps([count, 0.1])
 
 
 def count(feature_set: FeatureSet, store: OnlineStore, hours: int, key: str = "a") -> object:
@@ -84,27 +83,24 @@ def count(feature_set: FeatureSet, store: OnlineStore, hours: int, key: str = "a
     return answer.values["count_3h"]
 
 
-def test_the_latest_event_counts_in_any_order(account_payments: FeatureSet, opened: Open) -> None:
-    """An older event never overwrites a newer one; a correction overwrites its event."""
-    store = opened(account_payments)
-    store.put([encoded(5, 5, 1)])
-    store.put([encoded(4, 9, 2)])
-    assert count(account_payments, store, 10) == 1
-    store.put([encoded(5, 9, 3)])
-    assert count(account_payments, store, 10) == 3
-    store.put([encoded(5, 8, 4)])
-    assert count(account_payments, store, 10) == 3
-    store.put([encoded(5, 9, 5)])
-    assert count(account_payments, store, 10) == 5
-    store.put([encoded(6, 6, 6), encoded(1, 1, 7, '["ü"]')])
-    assert count(account_payments, store, 10) == 6
-    assert count(account_payments, store, 10, "ü") == 7
+def test_a_put_replaces_the_rows(account_payments: FeatureSet, opened: Open) -> None:
+    """An entity that a corrected source lacks is unknown, an older event replaces a newer one."""
+    store, reader = opened(account_payments), opened(account_payments)
+    with pytest.raises(FeatureError, match="ml features materialize account_payments") as failed:
+        reader.get(key_of(["a"]))
+    assert failed.value.code == "not-materialized"
+    store.put([encoded(5, 1), encoded(1, 7, "ü")])
+    assert [count(account_payments, reader, 10, key) for key in "aü"] == [1, 7]
+    store.put([encoded(4, 2)])
+    assert [count(account_payments, reader, 10, key) for key in "aü"] == [2, None]
+    store.put([])
+    assert reader.get(key_of(["a"])) is None
 
 
 def test_unknown_and_stale_entities_have_nulls(account_payments: FeatureSet, opened: Open) -> None:
     """The status says which; a stale one has its event and its age."""
     store = opened(account_payments)
-    store.put([encoded(0, 0, 1)])
+    store.put([encoded(0, 1)])
     nothing = {"count_3h": None, "spent_30h": None}
     unknown = look_up(account_payments, store, {"account": "b"}, START)
     assert (unknown.status, unknown.values, unknown.event) == ("unknown", nothing, None)
@@ -121,10 +117,10 @@ def test_unknown_and_stale_entities_have_nulls(account_payments: FeatureSet, ope
 
 def test_another_definition_starts_empty(account_payments: FeatureSet, opened: Open) -> None:
     """Its values may mean something else."""
-    opened(account_payments).put([encoded(0, 0, 1)])
+    opened(account_payments).put([encoded(0, 1)])
     other = replace(account_payments, digest="0" * 64)
     store = opened(other)
-    store.put([encoded(0, 0, 1, '["b"]')])
+    store.put([encoded(0, 1, "b")])
     statuses = [look_up(other, store, {"account": key}, START).status for key in "ab"]
     assert statuses == ["unknown", "found"]
 
@@ -170,15 +166,14 @@ def test_a_reader_needs_a_materialised_set(account_payments: FeatureSet, tmp_pat
             store.get('["a"]')
     path.unlink()
     path.mkdir()
-    for use in (lambda: store.get('["a"]'), lambda: store.put([])):
-        with pytest.raises(FeatureError, match=r"online\.sqlite cannot be read: "):
-            use()
+    with pytest.raises(FeatureError, match=r"online\.sqlite cannot be read: "):
+        store.get('["a"]')
 
 
 def test_an_address_names_the_store(account_payments: FeatureSet, tmp_path: Path) -> None:
     """The folder of a store, or a URL of Redis."""
     folder = open_store(account_payments, str(tmp_path))
-    folder.put([encoded(0, 0, 1)])
+    folder.put([encoded(0, 1)])
     assert [path.name for path in (tmp_path / "online/account_payments").iterdir()] == ["1.sqlite"]
     assert count(account_payments, open_store(account_payments, str(tmp_path)), 1) == 1
 
@@ -264,7 +259,7 @@ def test_a_store_is_signed_in_by_entra_id(
     monkeypatch.setattr(Identity, "lifetime", 3600)
     url = f"redis://127.0.0.1:{redis_port}?credential={__name__}:Identity&protocol=3"
     store = open_store(account_payments, url)
-    store.put([encoded(0, 0, 1)])
+    store.put([encoded(0, 1)])
     assert count(account_payments, store, 1) == 1
     (first,) = connections(server)
     assert Identity.issued == 1
@@ -289,7 +284,7 @@ def test_a_connection_that_the_server_closes_is_signed_in_again(
     monkeypatch.setattr(Identity, "lifetime", 3600)
     url = f"redis://127.0.0.1:{redis_port}?credential={__name__}:Identity"
     store = open_store(account_payments, url)
-    assert store.get('["a"]') is None
+    store.put([])
     (only,) = connections(server)
     change_password(server, 2)
     server.client_kill_filter(_id=only)
@@ -308,7 +303,8 @@ def test_azure_identity_signs_in(
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         store = open_store(account_payments, url)
-        assert store.get('["a"]') is None and store.get('["b"]') is None
+        store.put([])
+        assert store.get('["a"]') is None
     assert asked == ["https://redis.azure.com"] and len(connections(server)) == 1
 
 
@@ -361,6 +357,26 @@ def test_a_materialisation_is_put(account_payments: FeatureSet, tmp_path: Path) 
     assert count(account_payments, reader, 3) == 1
     refresh(account_payments, tmp_path, writer, START + 7 * HOUR)
     assert count(account_payments, reader, 7) == 2
+
+
+def test_a_corrected_source_corrects_the_online_values(
+    account_payments: FeatureSet, redis_port: int, tmp_path: Path
+) -> None:
+    """An entity, and the newest event of another, were wrong: as the join, in both stores."""
+    url, source = f"redis://127.0.0.1:{redis_port}", tmp_path / "source"
+    words = ["--set", account_payments.file, "--source", source, "--store", tmp_path]
+    labels = pl.DataFrame({"account": ["a", "x"], "time": [START + 31 * HOUR] * 2})
+    for rows in ([payment(20), payment(30), payment(30, account="x")], [payment(20)]):
+        write(source, "1.parquet", rows)
+        assert main([*map(str, words), "--online", url]) == 0
+        joined = training_set(labels, [account_payments], time="time", store=tmp_path).table
+        for store in (
+            open_store(account_payments, str(tmp_path)),
+            open_store(account_payments, url),
+        ):
+            for row in joined.iter_rows(named=True):
+                answer = look_up(account_payments, store, {"account": row["account"]}, row["time"])
+                assert answer.values == {name: row[name] for name in account_payments.features}
 
 
 HOURS = st.integers(0, 60)
