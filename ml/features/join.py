@@ -118,7 +118,7 @@ def point_in_time_of_files(
     are more.
     """
     needed = {*keys, *features, timeline.event, timeline.arrival or timeline.event}
-    rows = pl.scan_parquet([*files], hive_partitioning=False).select(*sorted(needed))
+    rows = pl.scan_parquet([*files], hive_partitioning=False, glob=False).select(*sorted(needed))
     with readable(files[0].parent, _WRITTEN):
         values = rows.select(pl.len()).collect().item() * len(needed)
     compressed = sum(path.stat().st_size for path in files)

@@ -25,20 +25,23 @@ _NO_UTF8 = re.compile(r"[\udc80-\udcff]")  # what `surrogateescape` makes of an 
 def files(source: Path) -> dict[str, Path]:
     """Return the Parquet or CSV files of a folder (or one file) by relative name, sorted.
 
-    Raises FeatureError when the source does not exist, has none, or has files of both kinds.
+    Names that begin with `_` or `.` are no data, as in Spark. Raises FeatureError when the source
+    does not exist or is empty, and for a file of another kind, or of another than the first.
     """
-    if source.is_file():
-        return {source.name: source}
     if not source.exists():
         message = f"the source {source} does not exist"
         raise FeatureError("missing-file", message, "a file or folder: --source PATH")
-    found = [path for path in source.rglob("*") if path.suffix in (".parquet", ".csv")]
-    if not found:
+    folder = source.parent if source.is_file() else source
+    below = [source] if source.is_file() else sorted(source.rglob("*"))
+    paths = [path for path in below if not (path.is_dir() or path.name.startswith(("_", ".")))]
+    if not paths:
         raise FeatureError("missing-file", f"{source} has no rows", "Parquet or CSV files")
-    if len({path.suffix for path in found}) > 1:
-        message = f"{source} has Parquet and CSV files"
-        raise FeatureError("mixed-files", message, "files of one kind")
-    return {path.relative_to(source).as_posix(): path for path in sorted(found)}
+    kind = paths[0].suffix if paths[0].suffix in (".parquet", ".csv") else ".parquet"
+    for path in paths:
+        if path.suffix != kind:
+            expected = f"a file that ends with {kind}, as all others; decompress a .gz"
+            raise FeatureError("mixed-files", f"{path} is of another kind", expected)
+    return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def digests(paths: dict[str, Path]) -> dict[str, str]:
@@ -72,9 +75,9 @@ def scan(
         is_csv = path.suffix == ".csv"
         with readable(path, "a complete file"):
             if is_csv:
-                frame, table = pl.scan_csv(path, infer_schema=False), _texts(path)
+                frame, table = pl.scan_csv(path, infer_schema=False, glob=False), _texts(path)
             else:
-                frame = pl.scan_parquet(path, hive_partitioning=False)
+                frame = pl.scan_parquet(path, hive_partitioning=False, glob=False)
                 table = (frame.head(0) if name in checked else frame).collect()
         try:
             table = csv_types.apply(table) if is_csv else table
@@ -105,7 +108,7 @@ def texts_named(feature_set: FeatureSet, source: Path) -> Iterator[None]:
         for path in files(source).values():
             if path.suffix != ".csv":
                 break
-            for texts in pl.read_csv(path, infer_schema=False).drop(feature_set.keys):
+            for texts in pl.read_csv(path, infer_schema=False, glob=False).drop(feature_set.keys):
                 is_text = texts.is_not_null() & texts.cast(pl.Float64, strict=False).is_null()
                 row, is_mostly_numbers = first_row(is_text), 2 * is_text.sum() < texts.count()
                 if row is not None and is_mostly_numbers and texts.name in error.message:
@@ -172,7 +175,7 @@ def _texts(path: Path) -> pl.DataFrame:
     fields, a header that is no UTF-8) or states without a line.
     """
     try:
-        texts = pl.read_csv(path, infer_schema=False)
+        texts = pl.read_csv(path, infer_schema=False, glob=False)
     except pl.exceptions.ComputeError:
         _check_records(path)
         raise

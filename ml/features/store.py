@@ -116,7 +116,7 @@ def ages(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> tuple[Age
 def _table(path: Path) -> pl.DataFrame:
     expected = "the file that a materialisation wrote; delete the folder to start again"
     with readable(path, expected):
-        return pl.read_parquet(path, hive_partitioning=False)
+        return pl.read_parquet(path, hive_partitioning=False, glob=False)
 
 
 def partition(day: str, digest: str) -> str:

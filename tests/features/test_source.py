@@ -15,7 +15,7 @@ from ml.features.materialize import materialize, plan
 from ml.features.store import stored
 from ml.features.timeline import FeatureError
 from ml.features.training_set import training_set
-from tests.features.test_materialize import START, TYPES, payment, write
+from tests.features.test_materialize import HOUR, START, TYPES, payment, write
 
 GOOD = pl.DataFrame([payment(1), payment(2)], schema=TYPES, orient="row")
 INFINITE = 1 / (1 - pl.int_range(pl.len()))  # 1, then infinity
@@ -88,10 +88,10 @@ def test_a_file_that_polars_panics_over_is_named(
     def panic(path: Path, **words: object) -> None:
         raise pl.exceptions.PanicException("unwrap of None")
 
-    write(tmp_path, "1.parquet", [payment(0)])
+    source = write(tmp_path / "source", "1.parquet", [payment(0)])
     monkeypatch.setattr(pl, "scan_parquet", panic)
     with pytest.raises(FeatureError, match=r"1\.parquet: unwrap of None"):
-        materialize(account_payments, tmp_path, tmp_path / "store")
+        materialize(account_payments, source, tmp_path / "store")
 
 
 HEADER = "account,event,written,amount\n"
@@ -132,10 +132,12 @@ def test_a_wrong_csv_names_file_line_and_column(
     text: str, code: str, message: str, account_payments: FeatureSet, tmp_path: Path
 ) -> None:
     """The first file is right, so the second is the one that is named."""
-    (tmp_path / "1.csv").write_text(HEADER + ROW)
-    (tmp_path / "2.csv").write_bytes(text.encode(errors="surrogateescape"))
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "1.csv").write_text(HEADER + ROW)
+    (source / "2.csv").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(FeatureError) as caught:
-        materialize(account_payments, tmp_path, tmp_path / "store")
+        materialize(account_payments, source, tmp_path / "store")
     assert caught.value.code == code
     assert f"2.csv{message}" in caught.value.message
 
@@ -221,10 +223,6 @@ def test_a_source_without_rows_is_an_error(account_payments: FeatureSet, tmp_pat
         source.files(tmp_path)
     with pytest.raises(FeatureError, match="nothing does not exist"):
         source.files(tmp_path / "nothing")
-    (tmp_path / "0.csv").mkdir()
-    with pytest.raises(FeatureError, match=r"0\.csv: .*Is a directory"):
-        source.digests(source.files(tmp_path))
-    (tmp_path / "0.csv").rmdir()
     (tmp_path / "1.csv").write_text(HEADER)
     with pytest.raises(FeatureError, match="at least one row"):
         materialize(account_payments, tmp_path / "1.csv", tmp_path / "store")
@@ -257,11 +255,38 @@ def test_an_empty_number_is_null(account_payments: FeatureSet, tmp_path: Path) -
         assert rows.rows() == [(2, 1.0)]
 
 
-def test_files_of_two_kinds_are_an_error(tmp_path: Path) -> None:
-    """A CSV file states no types that could be compared with those of a Parquet file."""
-    (write(tmp_path, "1.parquet", [payment(0)]) / "2.csv").write_text(HEADER)
-    with pytest.raises(FeatureError, match="has Parquet and CSV files"):
+@pytest.mark.parametrize("name", ["2.csv", "2.csv.gz", "2.CSV", "notes.txt"])
+def test_files_of_two_kinds_are_an_error(name: str, tmp_path: Path) -> None:
+    """None is left out unnoticed; a CSV file states no types to compare with a Parquet file's."""
+    (write(tmp_path, "1.parquet", [payment(0)]) / name).write_text(HEADER)
+    with pytest.raises(FeatureError, match=rf"{name} is of another kind") as failed:
         source.files(tmp_path)
+    assert failed.value.code == "mixed-files"
+    (tmp_path / "1.parquet").unlink()
+    if name != "2.csv":
+        for path in (tmp_path, tmp_path / name):
+            with pytest.raises(FeatureError, match=rf"{name} is of another kind"):
+                source.files(path)
+
+
+def test_spark_folders_and_markers_are_read(tmp_path: Path) -> None:
+    """Spark writes folders that end with .csv, with a marker and checksums beside the parts."""
+    part = write(tmp_path / "payments.csv", "part-0.csv", [payment(0)]) / "part-0.csv"
+    for marker in ("_SUCCESS", ".part-0.csv.crc"):
+        part.with_name(marker).write_text("")
+    assert source.files(tmp_path) == {"payments.csv/part-0.csv": part}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_names_with_wildcards_are_names(
+    kind: str, account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """Of source files and of the store."""
+    folder = write(tmp_path / "source", f"[1]*?.{kind}", [payment(0)])
+    materialize(account_payments, folder, tmp_path / "store[x]*")
+    labels = pl.DataFrame({"account": ["a"], "time": [START + HOUR]})
+    joined = training_set(labels, [account_payments], time="time", store=tmp_path / "store[x]*")
+    assert joined.table["count_3h"].to_list() == [1]
 
 
 def test_late_duplicate_and_unordered_rows_have_a_result(
