@@ -24,7 +24,7 @@ from pathlib import Path
 import polars as pl
 
 from ml.features import source
-from ml.features.availability import AVAILABLE, EVENT, ROW, moments, placed
+from ml.features.availability import AVAILABLE, EVENT, ROW, moments, placed, readable
 from ml.features.definition import FeatureSet, read
 from ml.features.online import SqliteStore, local_path, open_store, write_file
 from ml.features.store import State, folder, partition, refresh, state
@@ -164,8 +164,7 @@ def materialize(
         planned = plan(feature_set, source_path, store, start, end)
         partitions = dict(planned.state.partitions)
         for days in _chunks(planned, rows):
-            with source.texts_named(feature_set, source_path):
-                tables = _transformed(feature_set, planned, days)
+            tables = _transformed(feature_set, planned, source_path, days)
             for day in days:
                 table = tables.get(day)
                 partitions[day] = None if table is None else _write_partition(place, day, table)
@@ -193,7 +192,7 @@ def _chunks(planned: Plan, rows: int) -> Iterator[list[str]]:
 
 
 def _transformed(
-    feature_set: FeatureSet, planned: Plan, days: Sequence[str]
+    feature_set: FeatureSet, planned: Plan, source_path: Path, days: Sequence[str]
 ) -> dict[str, pl.DataFrame]:
     """Return the transformed rows of the dates, by date, in a fixed order."""
     keys = list(feature_set.keys)
@@ -213,7 +212,10 @@ def _transformed(
         rows = rows.join(later, on=keys, how="left", maintain_order="left")
         needed |= (pl.col(EVENT) >= end) & (pl.col(AVAILABLE) == pl.col(_FIRST))
     rows = rows.filter(needed).drop(_NEW, EVENT, AVAILABLE, _FIRST, strict=False)
-    table = feature_set.transform(rows.collect(engine="streaming"))
+    with readable(source_path, "files that stay there"):
+        table = rows.collect(engine="streaming")
+    with source.texts_named(feature_set, source_path):
+        table = feature_set.transform(table)
     table = (
         placed(table, feature_set.transformed, keys)
         .with_columns(_date(EVENT).cast(pl.String).alias("__date__"))
@@ -248,19 +250,20 @@ def _remove_unreferenced(place: Path, current: State) -> None:
 
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
+    """Lock a folder, and turn what the system denies meanwhile into a FeatureError."""
     try:
         place.mkdir(parents=True, exist_ok=True)
-        stream = (place / "lock").open("w")
-    except OSError as error:
-        expected = "a folder that can be written: --store DIR"
-        raise FeatureError("cannot-write", f"{place}: {error.strerror}", expected) from error
-    with stream:
-        try:
+        with (place / "lock").open("w") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            message = f"{place}: another materialisation is running"
-            raise FeatureError("store-locked", message, "one at a time; try again later") from None
-        yield
+            yield
+    except BlockingIOError:
+        message = f"{place}: another materialisation is running"
+        raise FeatureError("store-locked", message, "one at a time; try again later") from None
+    except OSError as error:
+        message = f"{error.filename or place}: {error.strerror or error}"
+        raise FeatureError(
+            "cannot-write", message, "a folder that can be written: --store DIR"
+        ) from error
 
 
 def main(arguments: list[str] | None = None) -> int:

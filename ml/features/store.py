@@ -40,8 +40,9 @@ def state(feature_set: FeatureSet, store: Path) -> State:
     path = folder(feature_set, store) / "offline" / "state.json"
     try:
         document = json.loads(path.read_text())
-        window = document["window"]
-        return State(**{**document, "window": window and (window[0], window[1])})
+        first, last = document["window"]
+        mappings = {name: dict(document[name]) for name in ("sources", "partitions")}
+        return State(document["digest"], (first, last), **mappings)
     except FileNotFoundError:
         return State()
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -175,6 +176,55 @@ def test_a_second_run_at_the_same_time_stops(account_payments: FeatureSet, tmp_p
             materialize(account_payments, source, tmp_path)
     assert state(account_payments, tmp_path) == State()
     materialize(account_payments, source, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lost", "code"), [("store", "cannot-write"), ("source", "unreadable-file")]
+)
+def test_a_folder_that_vanishes_is_an_error(
+    lost: str, code: str, account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """After the first of three partitions."""
+    write(tmp_path / "source", "1.parquet", [payment(24 * day) for day in range(3)])
+
+    def remove(day: str, rows: int) -> None:
+        shutil.rmtree(tmp_path / lost)
+
+    folders = (tmp_path / "source", tmp_path / "store")
+    with pytest.raises(FeatureError, match=f"{tmp_path / lost}.*: No such file") as failed:
+        materialize(account_payments, *folders, notify=remove, rows=1)
+    assert failed.value.code == code
+
+
+@pytest.mark.parametrize("file", ["online", "account_payments/1/offline/date=2026-03-01"])
+def test_a_file_in_place_of_a_folder_is_an_error(
+    file: str, account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """Of the online store, and of a partition."""
+    path = tmp_path / "store" / file
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    source = write(tmp_path / "source", "1.parquet", [payment(0)])
+    with pytest.raises(FeatureError, match=str(path)) as failed:
+        materialize(account_payments, source, tmp_path / "store")
+    assert failed.value.code == "cannot-write"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"window": null, "partitions": null}', '{"window": null, "digest": 1}', "\0"],
+)
+def test_a_state_that_no_run_wrote_is_an_error(
+    text: str, account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """It says how to start again."""
+    path = tmp_path / "account_payments/1/offline/state.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    for use in (state, stored):
+        with pytest.raises(FeatureError, match=r"state\.json: .*delete the folder") as failed:
+            use(account_payments, tmp_path)
+        assert failed.value.code == "unreadable-state"
 
 
 def test_a_killed_run_changes_nothing(
