@@ -55,6 +55,15 @@ def check_table(table: object) -> None:
         raise FeatureError("wrong-type", f"a table is a {kind}", expected)
 
 
+def check_key(table: pl.DataFrame, key: str) -> None:
+    """Raise FeatureError for a key without a column or, in a row, without a value."""
+    if key not in table.columns:
+        raise FeatureError("missing-column", f"there is no column `{key}`", "each key")
+    row = first_row(table.get_column(key).is_null())
+    if row is not None:
+        raise FeatureError("empty-key", f"`{key}` is empty", "a key in each row", row)
+
+
 def first_row(matches: pl.Series) -> int | None:
     """Return the position of the first true value."""
     return matches.arg_max() if matches.any() else None
@@ -89,11 +98,7 @@ def placed(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.Da
     if ROW in rows.columns:
         raise FeatureError("reserved-column", f"there is a column `{ROW}`", "another name")
     for key in keys:
-        if key not in rows.columns:
-            raise FeatureError("missing-column", f"there is no column `{key}`", "each key")
-        row = first_row(rows.get_column(key).is_null())
-        if row is not None:
-            raise FeatureError("empty-key", f"`{key}` is empty", "a key in each row", row)
+        check_key(rows, key)
     for name in (timeline.event, timeline.arrival or timeline.event):
         instants(rows, name)
     for numbers in rows.select(selectors.float()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -67,21 +68,25 @@ class FeatureSet:
         Raises FeatureError when the transformation fails, when a column is missing or has another
         type than the definition states, and for what `placed` rejects.
         """
-        from ml.features.availability import placed  # imports polars
+        import polars as pl
+
+        from ml.features.availability import check_table, placed
 
         spec = importlib.util.spec_from_file_location(f"transformation_{self.name}", self.code)
         assert spec is not None and spec.loader is not None  # a .py file
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # where dataclasses resolve annotations
         wanted = {**self.keys, self.timeline.event: "", ARRIVAL: "", **self.features}
         limit = reach.set(self.source_lookback)
         try:
             spec.loader.exec_module(module)
             table: pl.DataFrame = getattr(module, self.transformer)().transform(rows)
+            check_table(table)
             check_types(table, wanted)
             placed(table.select(*wanted), self.transformed, [*self.keys])
         except FeatureError as error:
             raise in_file(error, self.code) from error
-        except Exception as error:
+        except (Exception, SystemExit, pl.exceptions.PanicException) as error:
             message = f"{self.code}: {self.transformer}: {type(error).__name__}: {error}"
             raise FeatureError("transformation-failed", message, "a table") from error
         finally:

@@ -13,6 +13,7 @@ from ml.features.availability import (
     AVAILABLE,
     EVENT,
     ROW,
+    check_key,
     check_table,
     instants,
     placed,
@@ -63,8 +64,7 @@ def point_in_time(
         if name not in rows.columns:
             raise FeatureError("missing-column", f"there is no column `{name}`", "each feature")
     for key in keys:
-        if key not in labels.columns:
-            raise FeatureError("missing-column", f"the labels have no column `{key}`", "each key")
+        check_key(labels, key)
         ours, theirs = labels.schema[key], rows.schema[key]
         if ours != theirs:
             raise FeatureError("wrong-type", f"`{key}` of the labels is {ours}", str(theirs))

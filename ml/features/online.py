@@ -27,6 +27,11 @@ Encoded = tuple[str, int, str]
 REDIS_TIMEOUT_S = 0.25
 _COMPLETE = ""  # field of a hash of Redis that `put` has written; a key is never empty
 _ABANDONED_S = 3600  # after which a hash of a killed `put` is deleted
+KEYS: Mapping[str, type] = {  # Azure ML's name of a type → that of a key in a lookup
+    **dict.fromkeys(("integer", "long"), int),
+    **dict.fromkeys(("float", "double"), float),
+    **{"string": str, "boolean": bool, "binary": bytes, "datetime": datetime},
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -75,7 +80,7 @@ def open_store(feature_set: FeatureSet, address: str) -> OnlineStore:
 
 def key_of(values: Sequence[object]) -> str:
     """Return the key of an entity from the values of its key columns."""
-    return json.dumps(values, default=str, ensure_ascii=False)
+    return json.dumps(values, default=str)
 
 
 def look_up(
@@ -89,14 +94,17 @@ def look_up(
     An unknown entity, and one whose event is `temporal_join_lookback` or longer ago, has None for
     each feature, as in the join.
 
-    Raises FeatureError for a key that is missing, and a time without a zone.
+    Raises FeatureError for a key that is missing or of another type, and a time without a zone.
     """
     if at is not None and at.tzinfo is None:
         raise FeatureError("no-time-zone", "`at` has no time zone", "a zone, such as UTC")
-    missing = [name for name in feature_set.keys if name not in keys]
-    if missing:
-        expected = ", ".join(feature_set.keys)
-        raise FeatureError("missing-column", f"there is no key `{missing[0]}`", expected)
+    for name, kind in feature_set.keys.items():
+        if name not in keys:
+            expected = ", ".join(feature_set.keys)
+            raise FeatureError("missing-column", f"there is no key `{name}`", expected)
+        if type(keys[name]) is not KEYS[kind]:
+            message = f"key `{name}` is {type(keys[name]).__name__}"
+            raise FeatureError("wrong-type", message, KEYS[kind].__name__)
     nothing = dict.fromkeys(feature_set.features)
     row = online.get(key_of([keys[name] for name in feature_set.keys]))
     if row is None:

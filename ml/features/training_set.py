@@ -12,13 +12,12 @@ from typing import Any
 import polars as pl
 
 from ml.features import source
-from ml.features.availability import instants
-from ml.features.definition import FeatureSet
+from ml.features.availability import check_key, instants
+from ml.features.definition import FeatureSet, in_file
 from ml.features.join import point_in_time, point_in_time_of_files
 from ml.features.store import files
 from ml.features.timeline import FeatureError
 
-_USED = "__used__"
 _TIME = "__label_time__"
 
 
@@ -69,22 +68,22 @@ def training_set(
         if twice:
             message = f"{feature_set.file}: the table already has a column `{twice[0]}`"
             raise FeatureError("column-twice", message, "another name")
-        for key in feature_set.keys:
-            if key not in labels.columns:
-                message = f"{feature_set.file}: the labels have no column `{key}`"
-                raise FeatureError("missing-column", message, "each key")
+        try:
+            for key in feature_set.keys:
+                check_key(labels, key)
+        except FeatureError as error:
+            raise in_file(error, Path(f"labels of {feature_set.file}")) from error
         path = (sources or {}).get(feature_set.name, feature_set.local_source)
-        table = _join(table, feature_set, time, store, path, memory)
-        used = table.get_column(_USED).drop_nulls()
-        table = table.drop(_USED)
-        first, last = _range(used)
+        values = _values(labels, feature_set, time, store, path, memory)
+        table = table.hstack(values.select(*feature_set.features))
+        first, last = _range(values.get_column(feature_set.timeline.event))
         joined.append(
             JoinedSet(feature_set.name, feature_set.version, feature_set.digest, first, last)
         )
     return TrainingSet(table, digest(table), tuple(joined), *_range(moments))
 
 
-def _join(
+def _values(
     labels: pl.DataFrame,
     feature_set: FeatureSet,
     time: str,
@@ -92,27 +91,24 @@ def _join(
     path: Path | None,
     memory: int,
 ) -> pl.DataFrame:
-    """Add the features and the events of their values, `_USED`."""
-    event = feature_set.timeline.event
+    """Return the features of each label and the events that they are of."""
     words: dict[str, Any] = {
         "keys": [*feature_set.keys],
         "time": _TIME,
         "timeline": feature_set.transformed,
-        "features": [*feature_set.features, event],
+        "features": [*feature_set.features, feature_set.timeline.event],
         "lookback": feature_set.lookback,
     }
     asked = labels.select(*feature_set.keys, pl.col(time).alias(_TIME))
     if store is not None:
-        joined = point_in_time_of_files(asked, files(feature_set, store), memory=memory, **words)
-    elif path is not None:
-        rows = pl.concat(source.scan(feature_set, source.files(path)).values()).collect()
-        with source.texts_named(feature_set, path):
-            transformed = feature_set.transform(rows)
-        joined = point_in_time(asked, transformed, **words)
-    else:
+        return point_in_time_of_files(asked, files(feature_set, store), memory=memory, **words)
+    if path is None:
         message = f"{feature_set.file}: there is no source on this machine"
         raise FeatureError("missing-source", message, "a tag `local_source`")
-    return labels.hstack(joined.select(*feature_set.features, pl.col(event).alias(_USED)))
+    rows = pl.concat(source.scan(feature_set, source.files(path)).values()).collect()
+    with source.texts_named(feature_set, path):
+        transformed = feature_set.transform(rows)
+    return point_in_time(asked, transformed, **words)
 
 
 def _range(times: pl.Series) -> tuple[datetime | None, datetime | None]:

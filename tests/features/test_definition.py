@@ -82,6 +82,10 @@ def test_what_is_wrong_names_the_file(
         ('"spent_30h", "sum"', '"spent_30h", "count"', "`spent_30h` is Int64"),
         ('"spent_30h"', '"spent"', "no column `spent_30h`"),
         ('"amount"', '"price"', "no column `price`"),
+        ("return windows", "raise SystemExit(3)\n        return windows", "SystemExit: 3"),
+        ("return windows", "raise pl.exceptions.PanicException('x')\n        windows", "Panic"),
+        ("return windows", "return None\n        windows", "a table is a builtins NoneType"),
+        ("timeline=TIMELINE)", "timeline=TIMELINE).lazy()", "a table is a polars LazyFrame"),
     ],
 )
 def test_a_transformation_that_fails_is_an_error(
@@ -103,6 +107,19 @@ def test_a_transformation_that_fails_is_an_error(
             )
         )
     assert message in caught.value.message and str(code) in caught.value.message
+
+
+def test_a_transformation_may_define_dataclasses(tmp_path: Path) -> None:
+    """Whose annotations are texts."""
+    path = write_set(tmp_path)
+    code = tmp_path / "account_payments/transformation/payments.py"
+    imports = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    settings = "@dataclass\nclass Settings:\n    hours: int = 3\n\n\nclass Payments:"
+    text = CODE.partition("\n\n")[2].replace("class Payments:", settings)
+    code.write_text(imports + text)
+    time = [datetime(2026, 3, 1, tzinfo=UTC)]
+    rows = pl.DataFrame({"account": ["a"], "event": time, "written": time, "amount": [1.0]})
+    assert read(path).transform(rows)["count_3h"].to_list() == [1]
 
 
 def test_a_feature_that_is_not_finite_is_an_error(tmp_path: Path) -> None:

@@ -131,6 +131,14 @@ def test_a_table_that_has_no_answer(change: pl.Expr, code: str, says: str) -> No
     assert raised.value.code == code
 
 
+def test_a_label_without_a_key_is_an_error() -> None:
+    """As one without a time."""
+    labels = labelled([("a", START)]).with_columns(account=pl.lit(None, pl.String))
+    with pytest.raises(FeatureError, match="row 0: `account` is empty") as raised:
+        joined(labels, table([]))
+    assert raised.value.code == "empty-key"
+
+
 @pytest.mark.parametrize("of", [pl.DataFrame.to_pandas, pl.DataFrame.lazy])
 def test_a_table_of_another_library_is_an_error(of: Callable[[pl.DataFrame], Any]) -> None:
     """As labels and as rows."""

@@ -111,6 +111,11 @@ def test_unknown_and_stale_entities_have_nulls(account_payments: FeatureSet, ope
     assert stale.age == timedelta(days=2)
     with pytest.raises(FeatureError, match="no key `account`"):
         look_up(account_payments, store, {}, START)
+    for key in (7, None, b"a"):  # a string in the store: no entity would ever be found
+        with pytest.raises(FeatureError, match=r"key `account` is .*expected: str") as failed:
+            look_up(account_payments, store, {"account": key}, START)
+        assert failed.value.code == "wrong-type"
+    assert look_up(account_payments, store, {"account": "\ud800"}).status == "unknown"
     with pytest.raises(FeatureError, match="`at` has no time zone"):
         look_up(account_payments, store, {"account": "a"}, START.replace(tzinfo=None))
 

@@ -62,9 +62,23 @@ def test_labels_without_a_key_are_an_error(account_payments: FeatureSet, tmp_pat
     """From the store and from the source alike."""
     source = write(tmp_path / "source", "1.parquet", [payment(1)])
     materialize(account_payments, source, tmp_path)
+    empty = LABELS.with_columns(account=pl.when(pl.col("account") == "b").then("account"))
     for words in ({"store": tmp_path}, {"sources": {"account_payments": source}}):
-        with pytest.raises(FeatureError, match="the labels have no column `account`"):
+        with pytest.raises(FeatureError, match=r"labels of .*: there is no column `account`"):
             training_set(LABELS.drop("account"), [account_payments], time="time", **words)  # type: ignore[arg-type]
+        with pytest.raises(FeatureError, match=r"labels of .*: row 1: `account` is empty"):
+            training_set(empty, [account_payments], time="time", **words)  # type: ignore[arg-type]
+
+
+def test_labels_keep_columns_of_any_name(account_payments: FeatureSet, tmp_path: Path) -> None:
+    """The join's own columns do not collide with theirs."""
+    source = write(tmp_path / "source", "1.parquet", [payment(1)])
+    materialize(account_payments, source, tmp_path)
+    names = ["event", "arrival", "__used__", "__label__", "__time__", "__row__", "__event__"]
+    labels = LABELS.with_columns(pl.lit("x").alias(name) for name in names)
+    for words in ({"store": tmp_path}, {"sources": {"account_payments": source}}):
+        table = training_set(labels, [account_payments], time="time", **words).table  # type: ignore[arg-type]
+        assert table.drop(account_payments.features).equals(labels)
 
 
 def test_a_store_of_another_definition_is_an_error(

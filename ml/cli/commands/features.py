@@ -144,7 +144,7 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Print the latest values of an entity with their age."""
-    from ml.features.online import SqliteStore, local_path, look_up
+    from ml.features.online import KEYS, SqliteStore, local_path, look_up
 
     with _opened(name, store) as (feature_set, place):
         if len(key) != len(feature_set.keys):
@@ -153,10 +153,9 @@ def get(
         keys: dict[str, object] = {}
         for (column, kind), text in zip(feature_set.keys.items(), key, strict=True):
             try:
-                keys[column] = int(text) if kind in ("integer", "long") else text
-            except ValueError:
-                actual = f"key `{column}` is {text}"
-                raise Refused.of("wrong-keys", actual, "a whole number") from None
+                keys[column] = KEYS[kind](text)
+            except (TypeError, ValueError):
+                raise Refused.of("wrong-keys", f"key `{column}` is {text}", kind) from None
         answer = look_up(
             feature_set, SqliteStore(feature_set, local_path(feature_set, place)), keys
         )
