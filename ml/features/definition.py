@@ -62,11 +62,11 @@ class FeatureSet:
         """Return the timeline of the transformed rows."""
         return Timeline(self.timeline.event, ARRIVAL, self.timeline.delay)
 
-    def transform(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def transform(self, rows: pl.DataFrame, source: Path | None = None) -> pl.DataFrame:
         """Return the transformed rows: keys, event time, `arrival` and the features, checked.
 
-        Raises FeatureError when the transformation fails, when a column is missing or has another
-        type than the definition states, and for what `placed` rejects.
+        Raises FeatureError, which names `source`, when the transformation fails, when a column is
+        missing or has another type than the definition states, and for what `placed` rejects.
         """
         import polars as pl
 
@@ -84,11 +84,14 @@ class FeatureSet:
             check_table(table)
             check_types(table, wanted)
             placed(table.select(*wanted), self.transformed, [*self.keys])
-        except FeatureError as error:
-            raise in_file(error, self.code) from error
         except (Exception, SystemExit, pl.exceptions.PanicException) as error:
-            message = f"{self.code}: {self.transformer}: {type(error).__name__}: {error}"
-            raise FeatureError("transformation-failed", message, "a table") from error
+            if not isinstance(error, FeatureError):
+                message = f"{self.transformer}: {type(error).__name__}: {error}"
+                failed = FeatureError("transformation-failed", message, "a table")
+            else:
+                failed = error
+            failed = in_file(failed, self.code)
+            raise (in_file(failed, source) if source else failed) from error
         finally:
             reach.reset(limit)
         return table.select(*wanted)

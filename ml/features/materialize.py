@@ -99,8 +99,8 @@ def plan(
             elif day in affected:
                 reasons[day] = f"rows of {new[0]}" + (f" and {len(new) - 1} more" * (len(new) > 1))
     if reasons:
-        with source.texts_named(feature_set, source_path):
-            feature_set.transform(rows.head(_TRIED).drop(_NEW, EVENT, AVAILABLE).collect())
+        tried = rows.head(_TRIED).drop(_NEW, EVENT, AVAILABLE).collect()
+        feature_set.transform(tried, source_path)
     return Plan(dict(sorted(reasons.items())), last, sources, window, counts, rows)
 
 
@@ -214,10 +214,8 @@ def _transformed(
     rows = rows.filter(needed).drop(_NEW, EVENT, AVAILABLE, _FIRST, strict=False)
     with readable(source_path, "files that stay there"):
         table = rows.collect(engine="streaming")
-    with source.texts_named(feature_set, source_path):
-        table = feature_set.transform(table)
     table = (
-        placed(table, feature_set.transformed, keys)
+        placed(feature_set.transform(table, source_path), feature_set.transformed, keys)
         .with_columns(_date(EVENT).cast(pl.String).alias("__date__"))
         .sort(EVENT, AVAILABLE, *keys, maintain_order=True)
         .drop(EVENT, AVAILABLE, ROW)

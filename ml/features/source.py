@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Container, Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
+from polars import selectors
 
 from ml.features.availability import first_row, placed, readable
 from ml.features.definition import TYPES, FeatureSet, check_types, in_file
 from ml.features.timeline import FeatureError
 
-_Type = pl.DataType | type[pl.DataType]
 _TIME = pl.Datetime("us", "UTC")
-_FORMAT = "%+"  # ISO 8601 with an offset
-_NO_UTF8 = re.compile(r"[\udc80-\udcff]")  # what `surrogateescape` makes of an invalid byte
+_COMPLETE = "a complete Parquet or CSV file"
+_BLOCK = 2**31 - 1  # bytes of a CSV file whose values decide the types: the most of pyarrow
+_TEXTS = 0.1  # share of texts in a column of a CSV file below which they are wrong numbers
+# Column, record and problem in an error of pyarrow.
+_WRONG = re.compile(
+    r"(?:In CSV column #(\d+): )?Row #(\d+): "
+    r"(?:CSV conversion error to [^:]*: )?(?:invalid value |expected a zone offset in )?"
+    r"(.*?)(?:\. If these timestamps.*)?",
+    re.DOTALL,
+)
 
 
 def files(source: Path) -> dict[str, Path]:
@@ -48,7 +54,7 @@ def digests(paths: dict[str, Path]) -> dict[str, str]:
     """Return the sha256 of each file."""
     result = {}
     for name, path in paths.items():
-        with readable(path, "a Parquet or CSV file"), path.open("rb") as stream:
+        with readable(path, _COMPLETE), path.open("rb") as stream:
             result[name] = hashlib.file_digest(stream, "sha256").hexdigest()
     return result
 
@@ -61,169 +67,99 @@ def scan(
     Of the Parquet files in `checked`, which were read before, only the schema is read.
 
     A CSV file states no types. Its keys have the declared ones, and its times are in ISO 8601 with
-    an offset. Any other column is Int64, Float64 or String by its first values; a fraction in any
-    file makes integers Float64.
+    an offset. Any other column has the type that its values have; one that is nearly all numbers
+    has no texts, and a fraction in any file makes integers Float64.
 
-    Memory: the largest file. Raises FeatureError for a file that is empty, truncated or of another
-    schema, and for what `placed` rejects: with file and column, and with the line in a CSV file or
-    the row, from 0, in a Parquet file.
+    Memory: the largest Parquet file, or all CSV files. Raises FeatureError for a file that is
+    empty, truncated or of another schema, and for what `placed` rejects: with file and column, and
+    with the record in a CSV file (the header is 1) or the row, from 0, in a Parquet file.
     """
     frames: dict[str, pl.LazyFrame] = {}
-    first: dict[str, str] = {}
-    csv_types = _CsvTypes(feature_set)
+    types = pl.Schema()
     for name, path in paths.items():
         is_csv = path.suffix == ".csv"
-        with readable(path, "a complete file"):
-            if is_csv:
-                frame, table = pl.scan_csv(path, infer_schema=False, glob=False), _texts(path)
-            else:
-                frame = pl.scan_parquet(path, hive_partitioning=False, glob=False)
-                table = (frame.head(0) if name in checked else frame).collect()
         try:
-            table = csv_types.apply(table) if is_csv else table
+            with readable(path, _COMPLETE):
+                if is_csv:
+                    numbers = [column for column, kind in types.items() if kind.is_numeric()]
+                    table = _read_csv(feature_set, path, numbers)
+                    frame = table.lazy()
+                else:
+                    frame = pl.scan_parquet(path, hive_partitioning=False, glob=False)
+                    table = (frame.head(0) if name in checked else frame).collect()
             placed(table, feature_set.timeline, list(feature_set.keys))
-            kinds = table.schema.items()
-            first = first or {column: "" if is_csv else str(kind) for column, kind in kinds}
-            check_types(table, {**first, **feature_set.keys})
+            types = types or table.schema
+            if is_csv:
+                actual = {column: table.schema.get(column, types[column]) for column in types}
+                types |= {c: kind for c, kind in actual.items() if _is_wider(kind, types[c])}
+                table = table.cast({c: types[c] for c in actual if _is_wider(types[c], actual[c])})
+            check_types(table, {name: str(kind) for name, kind in types.items()})
+            check_types(table, feature_set.keys)
         except FeatureError as error:
-            line = _line(path, error.row) if is_csv and error.row is not None else None
-            raise in_file(error, path, line) from error
-        frames[name] = frame.select(*first)
+            record = error.row + 2 if is_csv and error.row is not None else None
+            raise in_file(error, path, record) from error
+        frames[name] = frame
     if is_csv:
-        return {name: frame.with_columns(csv_types.casts(first)) for name, frame in frames.items()}
-    return frames
+        return {name: frame.select(*types).cast(types) for name, frame in frames.items()}
+    return {name: frame.select(*types) for name, frame in frames.items()}
 
 
-@contextmanager
-def texts_named(feature_set: FeatureSet, source: Path) -> Iterator[None]:
-    """Name the source of rows that a transformation fails for, and the first text among numbers.
+def _is_wider(kind: pl.DataType, than: pl.DataType) -> bool:
+    """Whether a column of CSV files may have the one type if a file has the other."""
+    return kind != than and (than == pl.Null or (than == pl.Int64 and kind == pl.Float64))
 
-    A CSV column with one is a String. Raises the FeatureError of the transformation with the
-    source, or with file, line and column if its message names a column of which most cells are
-    numbers.
+
+def _read_csv(feature_set: FeatureSet, path: Path, numbers: Container[str]) -> pl.DataFrame:
+    """Return the typed rows of a CSV file; `numbers` are the columns that are so in other files.
+
+    Raises FeatureError with the row that is wrong, from 0.
     """
+    import pyarrow  # an environment with Parquet sources alone does not need it
+    from pyarrow import csv as arrow
+
+    timeline = feature_set.timeline
+    declared: dict[str, Any] = {
+        key: _TIME if kind == "datetime" else getattr(pl, TYPES[kind])
+        for key, kind in feature_set.keys.items()
+    }
+    declared |= dict.fromkeys((timeline.event, timeline.arrival or timeline.event), _TIME)
+    typed = pl.DataFrame(schema=declared).to_arrow(compat_level=pl.CompatLevel.oldest())
     try:
-        yield
-    except FeatureError as error:
-        for path in files(source).values():
-            if path.suffix != ".csv":
-                break
-            for texts in pl.read_csv(path, infer_schema=False, glob=False).drop(feature_set.keys):
-                is_text = texts.is_not_null() & texts.cast(pl.Float64, strict=False).is_null()
-                row, is_mostly_numbers = first_row(is_text), 2 * is_text.sum() < texts.count()
-                if row is not None and is_mostly_numbers and texts.name in error.message:
-                    cause = error.message.partition("\n")[0]
-                    message = f"`{texts.name}` is {texts[row][:40]!r}; {cause}"
-                    wrong = FeatureError("wrong-type", message, "a number, as in most rows", row)
-                    raise in_file(wrong, path, _line(path, row)) from error
-        raise in_file(error, source) from error
-
-
-class _CsvTypes:
-    """The types of the columns of CSV files, by what is declared and by the files so far."""
-
-    def __init__(self, feature_set: FeatureSet) -> None:
-        timeline = feature_set.timeline
-        self._declared: dict[str, _Type] = {
-            key: _TIME if kind == "datetime" else getattr(pl, TYPES[kind])
-            for key, kind in feature_set.keys.items()
-        }
-        self._declared |= dict.fromkeys((timeline.event, timeline.arrival or timeline.event), _TIME)
-        self._inferred: dict[str, _Type] = {}
-
-    def casts(self, columns: Iterable[str], *, strict: bool = True) -> Iterator[pl.Expr]:
-        """Yield the typed columns of a table of texts; without `strict`, wrong texts are null."""
-        for column in columns:
-            kind = self._declared.get(column) or self._inferred.get(column, pl.String)
-            yield (
-                pl.col(column).str.to_datetime(_FORMAT, time_zone="UTC", strict=strict)
-                if kind == _TIME
-                else pl.col(column).cast(kind, strict=strict)
-            )
-
-    def apply(self, texts: pl.DataFrame) -> pl.DataFrame:
-        """Return the table with its types; raise FeatureError for the first wrong cell."""
-        for series in texts:
-            kind, known = _inferred(series), self._inferred.get(series.name)
-            if known is None or (known, kind) == (pl.Int64, pl.Float64):
-                self._inferred |= {} if kind is None else {series.name: kind}
-        table = texts.select(self.casts(texts.columns, strict=False))
-        for series in table:
-            text = texts.get_column(series.name)
-            row = first_row(series.is_null() & text.is_not_null())
-            if row is not None:
-                time = "a time with an offset, such as 2026-03-01T12:00:00Z"
-                expected = time if series.dtype == _TIME else str(series.dtype)
-                message = f"`{series.name}` is {text[row][:40]!r}"
-                raise FeatureError("wrong-type", message, expected, row)
-        return table
-
-
-def _inferred(texts: pl.Series) -> _Type | None:
-    if texts.null_count() == len(texts):
-        return None
-    for kind in (pl.Int64, pl.Float64):
-        if texts.cast(kind, strict=False).null_count() == texts.null_count():
-            return kind
-    return pl.String
-
-
-def _texts(path: Path) -> pl.DataFrame:
-    """Return the cells of a CSV file.
-
-    Raises FeatureError with the line for what polars accepts (a column that is there twice, missing
-    fields, a header that is no UTF-8) or states without a line.
-    """
-    try:
-        texts = pl.read_csv(path, infer_schema=False, glob=False)
-    except pl.exceptions.ComputeError:
-        _check_records(path)
-        raise
-    _check_records(path, None if texts[:, -1].null_count() else 1)
-    return texts
-
-
-def _check_records(path: Path, most: int | None = None) -> None:
-    """Raise FeatureError for the first wrong record, of all or of so many, the header included."""
-    header: list[str] = []
-    for line, record in islice(_records(path), most):
-        header = header or record
-        if _NO_UTF8.search("".join(record)):
-            raise FeatureError("unreadable-file", f"{path}:{line}: invalid UTF-8", "UTF-8")
-        if twice := [name for name in header if header.count(name) > 1]:
-            message = f"{path}:{line}: the column `{twice[0]}` is there twice"
-            raise FeatureError("bad-header", message, "each column once")
-        if record and len(record) != len(header):
-            message = f"{path}:{line}: {len(record)} fields"
-            expected = f"{len(header)} fields: {', '.join(header)}"
-            raise FeatureError("wrong-field-count", message, expected)
-
-
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line and the fields of each record that polars counts, the header first."""
-    line, is_data, quotes = 1, False, 0
-
-    def counted(lines: Iterable[str]) -> Iterator[str]:
-        nonlocal quotes
-        for text in lines:
-            quotes += text.count('"')
-            yield text
-
-    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as stream:
-        reader = csv.reader(counted(stream), strict=True)
-        try:
-            for record in reader:
-                if quotes % 2:  # csv accepts a quote inside a field without quotes, polars does not
-                    raise csv.Error("odd number of quotes")
-                is_data |= bool(record)  # polars skips blank lines before the header only
-                if is_data:
-                    yield line, record
-                line = reader.line_num + 1
-        except csv.Error as error:
-            expected = 'closed quotes, and "" for a quote inside a field'
-            raise FeatureError("unreadable-file", f"{path}:{line}: {error}", expected) from error
-
-
-def _line(path: Path, row: int) -> int:
-    """Return the line of a row of a CSV file."""
-    return next(islice(_records(path), row + 1, None))[0]
+        table = arrow.read_csv(
+            path,
+            # With row numbers in errors, and types by all values.
+            arrow.ReadOptions(use_threads=False, block_size=min(path.stat().st_size + 1, _BLOCK)),
+            arrow.ParseOptions(newlines_in_values=True),
+            arrow.ConvertOptions(
+                column_types=typed.schema, null_values=[""], strings_can_be_null=True
+            ),
+        )
+        names = table.column_names
+    except UnicodeDecodeError as error:
+        raise FeatureError(
+            "unreadable-file", f"header: {error}", "UTF-8, not compressed"
+        ) from error
+    except pyarrow.ArrowInvalid as error:
+        if not (wrong := _WRONG.fullmatch(str(error).removeprefix("CSV parse error: "))):
+            raise FeatureError("unreadable-file", str(error), "UTF-8 with a header") from error
+        names = pl.scan_csv(path, infer_schema=False, glob=False).collect_schema().names()
+        column, record, problem = wrong.groups()
+        position, name = int(record) - 2, names[int(column or 0)]
+        if column is None:
+            expected = f"{len(names)} fields: {', '.join(names)}"
+            raise FeatureError("wrong-field-count", problem, expected, position) from error
+        time = "a time with an offset, such as 2026-03-01T12:00:00Z"
+        expected = time if declared[name] == _TIME else str(declared[name])
+        raise FeatureError("wrong-type", f"`{name}` is {problem}", expected, position) from error
+    if repeated := [name for name in names if names.count(name) > 1]:
+        message = f"the column `{repeated[0]}` is there twice"
+        raise FeatureError("column-twice", message, "each column once")
+    rows = pl.DataFrame(table)
+    for texts in rows.select(selectors.string()).drop(feature_set.keys, strict=False):
+        is_text = texts.is_not_null() & texts.cast(pl.Float64, strict=False).is_null()
+        share = 1 if texts.name in numbers else _TEXTS
+        row = first_row(is_text)
+        if row is not None and is_text.sum() <= share * texts.count():
+            message = f"`{texts.name}` is {texts[row][:40]!r}"
+            raise FeatureError("wrong-type", message, "a number, as in most rows", row)
+    return rows

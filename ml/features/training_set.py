@@ -106,9 +106,7 @@ def _values(
         message = f"{feature_set.file}: there is no source on this machine"
         raise FeatureError("missing-source", message, "a tag `local_source`")
     rows = pl.concat(source.scan(feature_set, source.files(path)).values()).collect()
-    with source.texts_named(feature_set, path):
-        transformed = feature_set.transform(rows)
-    return point_in_time(asked, transformed, **words)
+    return point_in_time(asked, feature_set.transform(rows, path), **words)
 
 
 def _range(times: pl.Series) -> tuple[datetime | None, datetime | None]:
