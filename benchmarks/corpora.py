@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from ml.projects.filings_nlp import filings
 from ml.projects.filings_nlp.corpus import TRAIN, VALIDATION, read
-from ml.projects.filings_nlp.prepare import SHARD, prepare
-from ml.projects.filings_nlp.tokenise import tokenise
+from ml.projects.filings_nlp.pretraining.prepare import SHARD, prepare
+from ml.projects.filings_nlp.pretraining.tokenise import tokenise
 from ml.projects.filings_nlp.tokens import SECTIONS, UNKNOWN, Vocabulary, sentences
 from ml.toolkit.torch.distributed import World
 from ml.toolkit.torch.loading import Batches, Shards, write_shards

@@ -17,10 +17,11 @@ from torch.nn.functional import one_hot
 
 from ml.measures.evaluation import read_evaluation
 from ml.measures.metrics import Answers
-from ml.projects.filings_nlp import evaluate, imbalance, metrics, pretrain, train
+from ml.projects.filings_nlp import evaluate, imbalance, metrics, train
 from ml.projects.filings_nlp.corpus import SCHEMA, TEST, VALIDATION, read
 from ml.projects.filings_nlp.endpoint import score
-from ml.projects.filings_nlp.sections import shapley
+from ml.projects.filings_nlp.evaluate import shapley
+from ml.projects.filings_nlp.pretraining import pretrain
 from ml.projects.filings_nlp.served import Classifier
 from ml.projects.filings_nlp.tokens import MOST_CHARACTERS, SECTIONS
 from ml.specs.plan.planning import plan

@@ -105,7 +105,7 @@ def test_zero3_without_deepspeed_is_a_wrong_call(
 ) -> None:
     """Before the data are read."""
     pytest.importorskip("accelerate")
-    from ml.projects.filings_nlp import zero3
+    from ml.projects.filings_nlp.pretraining import zero3
 
     monkeypatch.setattr(zero3, "is_deepspeed_available", lambda: False)
     with pytest.raises(SystemExit) as ended:
@@ -119,7 +119,7 @@ def test_stage_0_writes_a_base_that_can_be_adapted(
 ) -> None:
     """What it loses falls from epoch to epoch."""
     pytest.importorskip("accelerate")
-    from ml.projects.filings_nlp import zero3
+    from ml.projects.filings_nlp.pretraining import zero3
     from ml.projects.filings_nlp.transformer import Pretrained
     from ml.toolkit.training.model_folder import unseal
 

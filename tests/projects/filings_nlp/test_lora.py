@@ -24,9 +24,10 @@ pytest.importorskip("torch")
 import torch
 from safetensors.torch import load_file, save_file
 
-from ml.projects.filings_nlp import evaluate, export, pretrain, train
+from ml.projects.filings_nlp import evaluate, export, train
 from ml.projects.filings_nlp.corpus import TRAIN, VALIDATION, read
 from ml.projects.filings_nlp.model import HierarchicalAttention
+from ml.projects.filings_nlp.pretraining import pretrain
 from ml.projects.filings_nlp.served import GRAPH, OUTPUTS, Classifier
 from ml.projects.filings_nlp.tokens import PADDING, UNKNOWN, Vocabulary, stack
 from ml.projects.filings_nlp.transformer import ADAPTED, Pretrained, Transformer, write

@@ -1,6 +1,6 @@
 """Pretrain the encoder as pretrain.py does, with Accelerate and DeepSpeed ZeRO-3.
 
-    python -m ml.projects.filings_nlp.zero3 --data DIR --base OUT_DIR [--zero-stage 3 …]
+    python -m ml.projects.filings_nlp.pretraining.zero3 --data DIR --base OUT_DIR [--zero-stage 3 …]
 
 ZeRO-3 shards parameters, gradients and optimiser states over the processes (jobs/train-zero3.yml);
 it has not run on GPUs. Stage 0 averages gradients, on CPUs too. There are no checkpoints.
@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from ml.projects.filings_nlp.corpus import TRAIN
-from ml.projects.filings_nlp.prepare import prepare, refusing
-from ml.projects.filings_nlp.pretrain import SETTINGS, masked
+from ml.projects.filings_nlp.pretraining.prepare import prepare, refusing
+from ml.projects.filings_nlp.pretraining.pretrain import SETTINGS, masked
 from ml.projects.filings_nlp.tokens import Vocabulary
 from ml.projects.filings_nlp.transformer import MaskedWords, Transformer, write
 from ml.toolkit.torch.loading import Shards

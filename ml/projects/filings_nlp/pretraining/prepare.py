@@ -1,6 +1,7 @@
 """Prepare a corpus for pretraining: the different sentences of many files of filings, as shards.
 
-    python -m ml.projects.filings_nlp.prepare --data DIR --tokenised DIR --corpus OUT_DIR
+    python -m ml.projects.filings_nlp.pretraining.prepare --data DIR --corpus OUT_DIR
+        --tokenised DIR
 
 It is the last step of jobs/corpus.yml. The parallel step before it has tokenised each file, with
 numbers of its own for the words; this one learns the vocabulary, renumbers and writes.
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from ml.projects.filings_nlp.corpus import TRAIN, VALIDATION, WRONG_CALL
-from ml.projects.filings_nlp.tokenise import distinct, merge, tokenise
+from ml.projects.filings_nlp.pretraining.tokenise import distinct, merge, tokenise
 from ml.projects.filings_nlp.tokens import UNKNOWN, Vocabulary
 from ml.toolkit.data.tables import DataRefused, Flaw
 from ml.toolkit.torch.loading import write_shards

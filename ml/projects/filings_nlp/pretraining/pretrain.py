@@ -1,6 +1,6 @@
 """Pretrain the encoder of a model of filings on their texts alone, by guessing masked words.
 
-    python -m ml.projects.filings_nlp.pretrain --data DIR --base OUT_DIR [--checkpoints DIR …]
+    python -m ml.projects.filings_nlp.pretraining.pretrain --data DIR --base OUT_DIR …
 
 --corpus DIR, the output of jobs/corpus.yml, in place of --data streams a corpus that was prepared.
 train.py adapts the encoder to the events with --base. No label and no text of validation or test
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ml.projects.filings_nlp.corpus import TRAIN, VALIDATION
-from ml.projects.filings_nlp.prepare import SHARD, prepare, refusing
+from ml.projects.filings_nlp.pretraining.prepare import SHARD, prepare, refusing
 from ml.projects.filings_nlp.tokens import PADDING, UNKNOWN, Vocabulary
 from ml.projects.filings_nlp.train import cosine
 from ml.projects.filings_nlp.transformer import MaskedWords, Transformer, write

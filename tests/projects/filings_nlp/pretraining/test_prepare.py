@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from ml.projects.filings_nlp import filings, prepare, pretrain
+from ml.projects.filings_nlp import filings
 from ml.projects.filings_nlp.corpus import TRAIN, VALIDATION, read
-from ml.projects.filings_nlp.tokenise import Tokeniser, tokenise
+from ml.projects.filings_nlp.pretraining import prepare, pretrain
+from ml.projects.filings_nlp.pretraining.tokenise import Tokeniser, tokenise
 from ml.projects.filings_nlp.tokens import MOST_CHARACTERS, RESERVED, Vocabulary, sentences
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import PipelinePlan
@@ -33,7 +34,7 @@ from ml.toolkit.torch.loading import Shards
 from tests.conftest import ROOT
 from tests.projects.filings_nlp.small import COMPANIES, unique, write_filings
 
-ENTRY = ROOT / "ml/projects/filings_nlp/batch.py"
+ENTRY = ROOT / "ml/projects/filings_nlp/pretraining/batch.py"
 HARD = [
     "A b. C d! E? f.g 1,234.5 h. 12. i 3.\u00a0j 4,\n5 ., 6 k\n\nl",
     "don't rock'n'roll ''' o' 'p q'1'r s_t ²³ x² 一二 Größe ǅ İI ΣΑΣ 。a。 b！c？ d",
@@ -139,8 +140,9 @@ def test_a_mini_batch_that_is_tried_again_writes_the_same(
 def test_a_killed_process_leaves_no_half_file(whole: Path, tmp_path: Path) -> None:
     """Whenever it is killed: a result that is there can be read."""
     data = whole / "filings.csv.gz"
-    program = "import sys; from pathlib import Path; from ml.projects.filings_nlp.tokenise import "
-    program += "tokenise\nprint(flush=True)\nwhile True: tokenise(*map(Path, sys.argv[1:]))"
+    program = "import sys\nfrom pathlib import Path\nfrom ml.projects.filings_nlp.pretraining"
+    program += ".tokenise import tokenise\nprint(flush=True)\n"
+    program += "while True: tokenise(*map(Path, sys.argv[1:]))"
     words = [sys.executable, "-c", program, str(data), str(tmp_path)]
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout and process.stdout.readline()

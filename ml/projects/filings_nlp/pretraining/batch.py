@@ -14,7 +14,7 @@ def init() -> None:
     """Read where to write."""
     global folder
     # A parallel job runs the file by its path: the root of the code is not importable.
-    sys.path.insert(0, str(Path(__file__).parents[3]))
+    sys.path.insert(0, str(Path(__file__).parents[4]))
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokenised", type=Path, required=True)
     folder = parser.parse_known_args()[0].tokenised
@@ -23,7 +23,7 @@ def init() -> None:
 
 def run(mini_batch: Sequence[str]) -> list[str]:
     """Tokenise the files; a mini-batch that is tried again writes the same."""
-    from ml.projects.filings_nlp.tokenise import tokenise
+    from ml.projects.filings_nlp.pretraining.tokenise import tokenise
     from ml.toolkit.data.tables import DataRefused
 
     written = []

@@ -1,0 +1,1 @@
+"""Pretraining of filings_nlp."""
