@@ -77,6 +77,7 @@ class FeatureSet:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # where dataclasses resolve annotations
         wanted = {**self.keys, self.timeline.event: "", ARRIVAL: "", **self.features}
+        place = f"{source}: {self.code}" if source else str(self.code)
         limit = reach.set(self.source_lookback)
         try:
             spec.loader.exec_module(module)
@@ -84,14 +85,11 @@ class FeatureSet:
             check_table(table)
             check_types(table, wanted)
             placed(table.select(*wanted), self.transformed, [*self.keys])
+        except FeatureError as error:
+            raise in_file(error, place) from error
         except (Exception, SystemExit, pl.exceptions.PanicException) as error:
-            if not isinstance(error, FeatureError):
-                message = f"{self.transformer}: {type(error).__name__}: {error}"
-                failed = FeatureError("transformation-failed", message, "a table")
-            else:
-                failed = error
-            failed = in_file(failed, self.code)
-            raise (in_file(failed, source) if source else failed) from error
+            message = f"{place}: {self.transformer}: {type(error).__name__}: {error}"
+            raise FeatureError("transformation-failed", message, "a table") from error
         finally:
             reach.reset(limit)
         return table.select(*wanted)
@@ -109,7 +107,7 @@ def check_types(table: pl.DataFrame, wanted: Mapping[str, str]) -> None:
             raise FeatureError("wrong-type", f"`{column}` is {actual}", TYPES.get(kind, kind))
 
 
-def in_file(error: FeatureError, file: Path, line: int | None = None) -> FeatureError:
+def in_file(error: FeatureError, file: Path | str, line: int | None = None) -> FeatureError:
     """Return the error with the file in its message, and with the line instead of the row."""
     message = f"{file}: {error.message}" if line is None else f"{file}:{line}: {error.problem}"
     return FeatureError(error.code, message, error.expected)

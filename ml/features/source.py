@@ -147,7 +147,8 @@ def _read_csv(feature_set: FeatureSet, path: Path, numbers: Container[str]) -> p
         position, name = int(record) - 2, names[int(column or 0)]
         if column is None:
             expected = f"{len(names)} fields: {', '.join(names)}"
-            raise FeatureError("wrong-field-count", problem, expected, position) from error
+            message = f"a row with other fields than the header: {problem}"
+            raise FeatureError("wrong-field-count", message, expected, position) from error
         time = "a time with an offset, such as 2026-03-01T12:00:00Z"
         expected = time if declared[name] == _TIME else str(declared[name])
         raise FeatureError("wrong-type", f"`{name}` is {problem}", expected, position) from error

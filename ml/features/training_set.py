@@ -72,7 +72,7 @@ def training_set(
             for key in feature_set.keys:
                 check_key(labels, key)
         except FeatureError as error:
-            raise in_file(error, Path(f"labels of {feature_set.file}")) from error
+            raise in_file(error, f"labels of {feature_set.file}") from error
         path = (sources or {}).get(feature_set.name, feature_set.local_source)
         values = _values(labels, feature_set, time, store, path, memory)
         table = table.hstack(values.select(*feature_set.features))

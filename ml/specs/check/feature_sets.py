@@ -10,13 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-from ml.core import documents, repository
+from pydantic import AfterValidator, ConfigDict, Field
+
+from ml.core import documents, repository, settings
 from ml.core.documents import Key
 from ml.core.errors import Place, Problem, Refused, nearest
+from ml.core.settings import CLOSED
 from ml.features.definition import ARRIVAL, CLASS, NAME, TYPES, VERSION
 from ml.features.timeline import LONGEST, SHORTEST
 from ml.specs import kinds
@@ -26,23 +30,87 @@ from ml.specs.parts import Part
 
 SPEC = "FeatureSetSpec.yaml"
 _SOURCE = "the schema FeatureSetSpec.json of Azure ML's managed feature store"
-# Field → whether it is required.
-_FIELDS = {
-    "$schema": False,
-    "source": True,
-    "feature_transformation_code": True,
-    "features": True,
-    "index_columns": True,
-    "source_lookback": False,
-    "temporal_join_lookback": False,
-}
-_SOURCE_FIELDS = {"type": True, "path": True, "timestamp_column": True, "source_delay": False}
-_SOURCES = ("parquet", "csv")
-_CLOUD = re.compile(r"(?:abfss?|wasbs?)://[^/\s@]+@[^/\s]+/\S+|azureml://\S+")
-_LENGTH = ("days", "hours", "minutes")
-_LONGEST = 100_000  # of each, far below what a duration can hold
+_CLOUD = re.compile(
+    r"(?!.*/\.\.(?:/|$))(?:(?:abfss?|wasbs?)://[^/\s@]+@[^/\s]+/\S+|azureml://\S+)", re.DOTALL
+)
 _NAMES = {"name": NAME, "version": VERSION}
 _TAGS = ("arrival_column", "local_source")  # those that a set may have here
+
+
+def _form(form: re.Pattern[str], expected: str) -> AfterValidator:
+    """Return the validator of a text that a regular expression matches."""
+
+    def check(text: str) -> str:
+        if not form.fullmatch(text):
+            raise settings.invalid(expected)
+        return text
+
+    return AfterValidator(check)
+
+
+_Text = Annotated[str, _form(re.compile(r".*\S.*", re.DOTALL), "a text that is not empty")]
+_Whole = Annotated[int, Field(ge=0, le=100_000)]  # far below what a duration can hold
+
+
+@dataclass(frozen=True)
+class _Length:
+    __pydantic_config__ = CLOSED
+
+    days: _Whole = 0
+    hours: _Whole = 0
+    minutes: _Whole = 0
+
+
+@dataclass(frozen=True)
+class _Timestamp:
+    __pydantic_config__ = CLOSED
+
+    name: _Text
+    format: str | None = None
+
+
+@dataclass(frozen=True)
+class _Source:
+    __pydantic_config__ = CLOSED
+
+    type: Literal["parquet", "csv"]
+    path: Annotated[str, _form(_CLOUD, "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER")]
+    timestamp_column: _Timestamp
+    source_delay: _Length | None = None
+
+
+@dataclass(frozen=True)
+class _Code:
+    __pydantic_config__ = CLOSED
+
+    path: str
+    transformer_class: Annotated[str, _form(CLASS, "MODULE.CLASS")]
+
+
+@dataclass(frozen=True)
+class _Column:
+    __pydantic_config__ = ConfigDict(extra="ignore")
+
+    name: _Text
+    type: Literal[*TYPES]  # type: ignore[valid-type]
+
+
+_Columns = Annotated[tuple[_Column, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """FeatureSetSpec.yaml."""
+
+    __pydantic_config__ = CLOSED
+
+    source: _Source
+    feature_transformation_code: _Code
+    features: _Columns
+    index_columns: _Columns
+    source_lookback: _Length | None = None
+    temporal_join_lookback: _Length | None = None
+    schema_url: Annotated[str, Field(alias="$schema")] = ""
 
 
 def feature_set_problems(path: Path) -> list[Problem]:
@@ -65,25 +133,16 @@ def feature_set_problems(path: Path) -> list[Problem]:
         return [Problem("missing-file", f"{label} does not exist", "a FeatureSetSpec", hint, place)]
     try:
         spec = Part(documents.read(file), file)
+        read = settings.read(_Spec, spec.document)
     except Refused as refused:
-        return list(refused.problems)
-    if not isinstance(spec.get(), dict):
-        actual = f"{repository.shown(file)} has no fields"
-        return [Problem("invalid-feature-set", actual, "a mapping", place=spec.place())]
-    columns, wrong_columns = _local_source(feature_set, spec)
+        return [*_tags(feature_set), *refused.problems]
+    columns, wrong_columns = _local_source(feature_set, spec, read)
     return [
         *_tags(feature_set),
-        *_fields(spec, _FIELDS),
-        *_source(spec),
-        *_columns(spec),
-        *_entities(feature_set, spec),
+        *_repeated(spec, read),
+        *_entities(feature_set, spec, read),
         *wrong_columns,
-        *_transformation(feature_set, spec, columns),
-        *(
-            wrong
-            for name in ("source_lookback", "temporal_join_lookback")
-            for wrong in _length(spec, name)
-        ),
+        *_transformation(feature_set, spec, read, columns),
     ]
 
 
@@ -106,19 +165,6 @@ def _wrong(part: Part, keys: Sequence[Key], expected: str, actual: str = "") -> 
     name = ".".join(map(str, keys))
     actual = actual or f"`{name}` is {part.get(*keys)!r}"
     return Problem("invalid-feature-set", actual, expected, place=part.place(*keys), source=_SOURCE)
-
-
-def _fields(part: Part, schema: Mapping[str, bool], *keys: Key) -> Iterator[Problem]:
-    fields = part.mapping(*keys)
-    for name in fields:
-        if name not in schema:
-            actual = f"unknown field `{name}`"
-            yield _wrong(part, (*keys, name), f"one of {', '.join(schema)}", actual)
-    for name, is_required in schema.items():
-        if is_required and name not in fields:
-            yield _wrong(
-                part, keys, f"`{name}`", f"`{'.'.join(map(str, (*keys, name)))}` is missing"
-            )
 
 
 def _inside(part: Part, folder: Path, *keys: Key) -> Path | Problem:
@@ -159,53 +205,18 @@ def _tags(feature_set: Part) -> Iterator[Problem]:
             yield _wrong(feature_set, ("tags", "local_source"), expected)
 
 
-def _source(spec: Part) -> Iterator[Problem]:
-    yield from _fields(spec, _SOURCE_FIELDS, "source")
-    source = spec.mapping("source")
-    if "type" in source and source["type"] not in _SOURCES:
-        yield _wrong(spec, ("source", "type"), " or ".join(_SOURCES))
-    written = source.get("path")
-    is_cloud = (
-        isinstance(written, str) and _CLOUD.fullmatch(written) and "/../" not in f"{written}/"
-    )
-    if "path" in source and not is_cloud:
-        expected = "a cloud path such as abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER"
-        yield _wrong(spec, ("source", "path"), expected)
-    if "timestamp_column" in source and not _is_text(_timestamp(spec)):
-        yield _wrong(spec, ("source", "timestamp_column"), "`name`, the column of the event time")
-    elif "timestamp_column" in source:
-        yield from _fields(spec, {"name": True, "format": False}, "source", "timestamp_column")
-    if "source_delay" in source:
-        yield from _length(spec, "source", "source_delay")
-
-
-def _timestamp(spec: Part) -> Any:
-    return spec.get("source", "timestamp_column", "name")
-
-
-def _columns(spec: Part) -> Iterator[Problem]:
-    seen: set[str] = {ARRIVAL, *([_timestamp(spec)] if _is_text(_timestamp(spec)) else [])}
-    for field in ("index_columns", "features"):
-        columns = spec.get(field)
-        if field not in spec.mapping():
-            continue
-        if not isinstance(columns, list) or not columns:
-            yield _wrong(spec, (field,), "a list of columns, each with `name` and `type`")
-            continue
+def _repeated(part: Part, spec: _Spec) -> Iterator[Problem]:
+    seen = {ARRIVAL, spec.source.timestamp_column.name}
+    for field, columns in (("index_columns", spec.index_columns), ("features", spec.features)):
         for index, column in enumerate(columns):
-            name = column.get("name") if isinstance(column, dict) else None
-            if not _is_text(name):
-                yield _wrong(spec, (field, index), "a column with `name` and `type`")
-            elif name in seen:
-                actual = f"two columns are called `{name}`"
+            if column.name in seen:
+                actual = f"two columns are called `{column.name}`"
                 expected = f"another name than a key, the event time, `{ARRIVAL}` or a feature"
-                yield _wrong(spec, (field, index, "name"), expected, actual)
-            elif str(column.get("type")) not in TYPES:
-                yield _wrong(spec, (field, index, "type"), f"one of {', '.join(TYPES)}")
-            seen |= {name} if isinstance(name, str) else set()
+                yield _wrong(part, (field, index, "name"), expected, actual)
+            seen.add(column.name)
 
 
-def _entities(feature_set: Part, spec: Part) -> Iterator[Problem]:
+def _entities(feature_set: Part, part: Part, spec: _Spec) -> Iterator[Problem]:
     """The entities exist, and their columns are the specification's."""
     entities = feature_set.get("entities")
     expected: dict[str, str] = {}
@@ -218,18 +229,12 @@ def _entities(feature_set: Part, spec: Part) -> Iterator[Problem]:
             yield Problem("missing-entity", message, "azureml:NAME:VERSION", hint, place)
             return
         expected |= columns
-    columns = spec.get("index_columns")
-    actual = {
-        str(column.get("name")): str(column.get("type"))
-        for column in (columns if isinstance(columns, list) else [])
-        if isinstance(column, dict)
-    }
-    if columns and actual != expected:
+    actual = {column.name: str(column.type) for column in spec.index_columns}
+    if actual != expected:
         keys = ", ".join(f"{name} ({kind})" for name, kind in expected.items())
         stated = ", ".join(f"{name} ({kind})" for name, kind in actual.items())
-        yield _wrong(
-            spec, ("index_columns",), f"those of its entities: {keys}", f"the keys are {stated}"
-        )
+        message = f"the keys are {stated}"
+        yield _wrong(part, ("index_columns",), f"those of its entities: {keys}", message)
 
 
 def _entity(written: str, root: Path) -> dict[str, str] | None:
@@ -247,43 +252,35 @@ def _entity(written: str, root: Path) -> dict[str, str] | None:
     }
 
 
-def _transformation(feature_set: Part, spec: Part, columns: Mapping[str, str]) -> Iterator[Problem]:
+def _transformation(
+    feature_set: Part, part: Part, spec: _Spec, columns: Mapping[str, str]
+) -> Iterator[Problem]:
     """The class exists, and computes the features; `columns` are those of the local source."""
     code = "feature_transformation_code"
-    if code not in spec.mapping():
-        return
-    yield from _fields(spec, {"path": True, "transformer_class": True}, code)
-    folder = _inside(spec, spec.folder, code, "path")
+    folder = _inside(part, part.folder, code, "path")
     if isinstance(folder, Problem):
         yield folder
         return
-    written = spec.get(code, "transformer_class")
-    if not _is_text(written) or not CLASS.fullmatch(written):
-        yield _wrong(spec, (code, "transformer_class"), "MODULE.CLASS")
-        return
-    module, _, name = written.rpartition(".")
+    module, _, name = spec.feature_transformation_code.transformer_class.rpartition(".")
     file = folder / f"{module.replace('.', '/')}.py"
     label = repository.shown(file)
     try:
         source = Code(file)
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         actual = f"{label} cannot be read: {type(error).__name__}"
-        yield _wrong(spec, (code, "transformer_class"), "a Python module", actual)
+        yield _wrong(part, (code, "transformer_class"), "a Python module", actual)
         return
     if not source.transforms(name):
         actual = f"{label} has no class `{name}` with a method `transform`"
-        yield _wrong(spec, (code, "transformer_class"), "def transform(self, rows)", actual)
-    features = spec.get("features")
+        yield _wrong(part, (code, "transformer_class"), "def transform(self, rows)", actual)
     kinds_of_features = {
-        str(column.get("name")): (index, str(column.get("type")))
-        for index, column in enumerate(features if isinstance(features, list) else [])
-        if isinstance(column, dict)
+        column.name: (index, str(column.type)) for index, column in enumerate(spec.features)
     }
     for feature, (index, _) in kinds_of_features.items():
         if columns and feature not in columns and not source.may_compute(feature):
             actual = f"{label} does not compute `{feature}`"
-            yield _wrong(spec, ("features", index, "name"), "a column of `transform`", actual)
-    limit = _timedelta(spec.get("source_lookback"))
+            yield _wrong(part, ("features", index, "name"), "a column of `transform`", actual)
+    limit = _timedelta(spec.source_lookback)
     for line, window in source.calls("Window", ("name", "function", "length", "column"), {}):
         name, length = str(window.get("name")), window.get("length")
         if isinstance(length, timedelta) and (expected := _wrong_length(length, limit)):
@@ -293,39 +290,40 @@ def _transformation(feature_set: Part, spec: Part, columns: Mapping[str, str]) -
         computed = WINDOW_TYPES.get(str(window.get("function")))
         if computed and kind in TYPES and kind != computed:
             actual = f"`{name}` is `{kind}`; the window `{window['function']}` is {computed}"
-            yield _wrong(spec, ("features", index, "type"), f"`{computed}`", actual)
+            yield _wrong(part, ("features", index, "type"), f"`{computed}`", actual)
     yield from _timelines(feature_set, spec, source, label)
 
 
-def _wrong_length(length: timedelta, limit: timedelta | None) -> str:
+def _wrong_length(length: timedelta, limit: timedelta) -> str:
     """Return what is expected of a window's length, if it is wrong."""
     if not SHORTEST <= length <= LONGEST:
         return "1 hour to 90 days"
-    return f"at most `source_lookback`, {limit}" if limit is not None and length > limit else ""
+    return f"at most `source_lookback`, {limit}" if length > limit else ""
 
 
-def _timelines(feature_set: Part, spec: Part, source: Code, label: str) -> Iterator[Problem]:
+def _timelines(feature_set: Part, spec: _Spec, source: Code, label: str) -> Iterator[Problem]:
     """The code reads event, arrival and delay as the YAML states them.
 
     Windows by another arrival would contain rows that had not arrived yet.
     """
     stated: dict[str, Value] = {
-        "event": _timestamp(spec),
+        "event": spec.source.timestamp_column.name,
         "arrival": feature_set.get("tags", "arrival_column"),
-        "delay": _timedelta(spec.get("source", "source_delay")),
+        "delay": _timedelta(spec.source.source_delay),
     }
     defaults: dict[str, Value] = {"arrival": None, "delay": timedelta(0)}
     for line, timeline in source.calls("Timeline", (*stated,), defaults):
         for field, value in stated.items():
             actual = timeline.get(field, value)
-            is_stated = actual == value or (field, value) == ("delay", None)
-            if not is_stated and isinstance(actual, str | timedelta | None):
+            if actual != value and isinstance(actual, str | timedelta | None):
                 message = f"the {field} of `Timeline` is {actual}"
                 expected = f"{value}, as the feature set states"
                 yield Problem("invalid-feature-set", message, expected, place=Place(label, line))
 
 
-def _local_source(feature_set: Part, spec: Part) -> tuple[dict[str, str], list[Problem]]:
+def _local_source(
+    feature_set: Part, part: Part, spec: _Spec
+) -> tuple[dict[str, str], list[Problem]]:
     """The columns of all files of the local source, with their types, and what is wrong with them.
 
     A column of a CSV file has no type here ("").
@@ -335,14 +333,12 @@ def _local_source(feature_set: Part, spec: Part) -> tuple[dict[str, str], list[P
     if isinstance(path, Problem):
         return {}, []
     needed: list[tuple[Part, tuple[Key, ...], str]] = [
-        (spec, ("source", "timestamp_column", "name"), "datetime")
+        (part, ("source", "timestamp_column", "name"), "datetime")
     ]
     if "arrival_column" in feature_set.mapping("tags"):
         needed.append((feature_set, ("tags", "arrival_column"), "datetime"))
-    keys = spec.get("index_columns")
-    for index in range(len(keys) if isinstance(keys, list) else 0):
-        kind = spec.get("index_columns", index, "type")
-        needed.append((spec, ("index_columns", index, "name"), str(kind)))
+    for index, key in enumerate(spec.index_columns):
+        needed.append((part, ("index_columns", index, "name"), str(key.type)))
     problems: dict[Sequence[Key], Problem] = {}
     columns: dict[str, str] = {}
     path = path.resolve()
@@ -357,17 +353,17 @@ def _local_source(feature_set: Part, spec: Part) -> tuple[dict[str, str], list[P
             tag = ("tags", "local_source")
             problems.setdefault(tag, _wrong(feature_set, tag, "Parquet or CSV files", actual))
             continue
-        for part, where, kind in needed:
-            name = part.get(*where)
+        for owner, where, kind in needed:
+            name = owner.get(*where)
             if not _is_text(name) or where in problems:
                 continue
             if name not in columns:
                 actual = f"{label} has no column `{name}`"
-                problems[where] = _wrong(part, where, f"one of {', '.join(columns)}", actual)
+                problems[where] = _wrong(owner, where, f"one of {', '.join(columns)}", actual)
             elif columns[name] and not _is_kind(columns[name], kind):
                 expected = "a datetime with a time zone" if kind == "datetime" else kind
                 actual = f"`{name}` of {label} is {columns[name]}"
-                problems[where] = _wrong(part, where, expected, actual)
+                problems[where] = _wrong(owner, where, expected, actual)
     return columns, [*problems.values()]
 
 
@@ -393,22 +389,8 @@ def _is_kind(actual: str, kind: str) -> bool:
     return kind not in TYPES or actual == TYPES[kind]
 
 
-def _timedelta(length: object) -> timedelta | None:
-    """Return a length that may be absent, which is zero; None of a malformed one."""
-    with suppress(TypeError, OverflowError):
-        return timedelta(**(length or {}))  # type: ignore[arg-type]
-    return None
-
-
-def _length(spec: Part, *keys: Key) -> Iterator[Problem]:
-    length = spec.get(*keys)
-    if length is None:
-        return
-    if not isinstance(length, dict) or not all(
-        name in _LENGTH and type(number) is int and 0 <= number <= _LONGEST
-        for name, number in length.items()
-    ):
-        yield _wrong(spec, keys, f"whole numbers from 0 to {_LONGEST} of days, hours and minutes")
+def _timedelta(length: _Length | None) -> timedelta:
+    return timedelta(**vars(length or _Length()))
 
 
 def _is_text(value: object) -> bool:
