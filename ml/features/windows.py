@@ -128,12 +128,10 @@ def _check(feature: Window, rows: pl.DataFrame) -> None:
             raise FeatureError("missing-column", f"{name} has no column", "a column")
     elif feature.column not in rows.columns:
         raise FeatureError("missing-column", f"{name}: no column `{feature.column}`", "a column")
-    elif (
-        feature.function in ("sum", "mean")
-        and not rows.get_column(feature.column).dtype.is_numeric()
-    ):
-        kind = rows.get_column(feature.column).dtype
-        raise FeatureError("wrong-type", f"{name}: `{feature.column}` is {kind}", "numbers")
+    elif feature.function in ("sum", "mean"):
+        kind = rows.schema[feature.column]
+        if not kind.is_numeric() and kind != pl.Null:  # the type of a column without a value
+            raise FeatureError("wrong-type", f"{name}: `{feature.column}` is {kind}", "numbers")
 
 
 def _sum(values: pl.Expr) -> pl.Expr:

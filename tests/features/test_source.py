@@ -9,7 +9,7 @@ import pytest
 
 from ml.features import source
 from ml.features.definition import FeatureSet
-from ml.features.materialize import materialize, plan
+from ml.features.materialize import materialize
 from ml.features.store import stored
 from ml.features.timeline import FeatureError
 from ml.features.training_set import training_set
@@ -234,12 +234,15 @@ def test_a_source_without_rows_is_an_error(account_payments: FeatureSet, tmp_pat
 def test_an_empty_column_has_the_type_of_another_file(
     account_payments: FeatureSet, tmp_path: Path
 ) -> None:
-    """Alone it has none."""
-    (tmp_path / "1.csv").write_text(f"{HEADER}a,{AT},{AT},\n")
-    with pytest.raises(FeatureError, match="`amount` is Null"):
-        plan(account_payments, tmp_path, tmp_path / "store")
-    (tmp_path / "2.csv").write_text(f"{HEADER}b,{AT},{AT},2.5\n")
-    assert plan(account_payments, tmp_path, tmp_path / "store").partitions
+    """Alone, its sum is 0."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "1.csv").write_text(f"{HEADER}a,{AT},{AT},\n")
+    materialize(account_payments, folder, tmp_path / "store")
+    assert stored(account_payments, tmp_path / "store")["spent_30h"].to_list() == [0.0]
+    (folder / "2.csv").write_text(f"{HEADER}a,{AT},{AT},2.5\n")
+    materialize(account_payments, folder, tmp_path / "store")
+    assert stored(account_payments, tmp_path / "store")["spent_30h"].to_list() == [2.5]
 
 
 def test_an_empty_number_is_null(account_payments: FeatureSet, tmp_path: Path) -> None:
