@@ -257,6 +257,8 @@ def _locked(place: Path) -> Iterator[None]:
     except BlockingIOError:
         message = f"{place}: another materialisation is running"
         raise FeatureError("store-locked", message, "one at a time; try again later") from None
+    except BrokenPipeError:  # of the output that `notify` writes to
+        raise
     except OSError as error:
         message = f"{error.filename or place}: {error.strerror or error}"
         raise FeatureError(

@@ -196,6 +196,19 @@ def test_a_folder_that_vanishes_is_an_error(
     assert failed.value.code == code
 
 
+def test_a_broken_pipe_of_the_output_is_not_the_stores(
+    account_payments: FeatureSet, tmp_path: Path
+) -> None:
+    """As when a job's output is piped into `head`."""
+
+    def fail(day: str, rows: int) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        source = write(tmp_path / "source", "1.parquet", [payment(0)])
+        materialize(account_payments, source, tmp_path / "store", notify=fail)
+
+
 @pytest.mark.parametrize("file", ["online", "account_payments/1/offline/date=2026-03-01"])
 def test_a_file_in_place_of_a_folder_is_an_error(
     file: str, account_payments: FeatureSet, tmp_path: Path
