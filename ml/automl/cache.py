@@ -70,9 +70,11 @@ class Cache:
 
 @functools.cache
 def _code() -> bytes:
-    """The content of this room's modules, and of the one that computes what they encode."""
+    """The content of the modules that read, encode and fit a table."""
     # The job's own process, which trains nothing, has no need of NumPy.
     from ml.serving.scoring import columns
+    from ml.toolkit import automl
 
-    modules = [*sorted(Path(__file__).parent.rglob("*.py")), Path(columns.__file__)]
-    return b"\0".join(module.read_bytes() for module in modules)
+    folders = [Path(__file__).parent, *map(Path, automl.__path__)]
+    modules = [module for folder in folders for module in sorted(folder.rglob("*.py"))]
+    return b"\0".join(module.read_bytes() for module in (*modules, Path(columns.__file__)))

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl.tables import MOST_CATEGORIES, Choices, Column, Table, stop
+from ml.automl.tables import MOST_CATEGORIES, Choices, Column, Table
 from ml.automl.validation import Rows
 from ml.serving.scoring.columns import PARTS, Columns, Input, days, read_date, typical, words
+from ml.toolkit.automl.cells import stop
 
 if TYPE_CHECKING:
     import pandas as pd

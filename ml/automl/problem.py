@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl import encoding, metrics, reading, tables, validation
+from ml.automl import encoding, metrics, tables, validation
 from ml.automl.cache import Cache
 from ml.automl.ensembles import Answers
 from ml.automl.models.numbers import Numbers
-from ml.automl.tables import Choices, Table, stop
+from ml.automl.tables import Choices, Table
 from ml.automl.validation import Rows
 from ml.measures.measurement import Rows as Measured
 from ml.measures.measurement import metric_values
 from ml.measures.tasks import Task
+from ml.toolkit.automl import reading
+from ml.toolkit.automl.cells import stop
 
 Value = TypeVar("Value")
 NO_CACHE = Cache()

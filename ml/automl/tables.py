@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.serving.scoring.columns import MISSING, Kind, read_date
+from ml.serving.scoring.columns import Kind, read_date
+from ml.toolkit.automl.cells import as_texts, is_number, single, stop, written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,12 +82,6 @@ class Table:
         return len(self.labels)
 
 
-def stop(code: str, found: str, expected: str, hint: str = "") -> NoReturn:
-    """End the program with a problem of the table."""
-    text = f"error[{code}]: {found}\n  expected: {expected}"
-    raise SystemExit(f"{text}\n  hint: {hint}" if hint else text)
-
-
 @contextmanager
 def of_every_trial() -> Iterator[None]:
     """End the program with EX_DATAERR for a problem that every trial of the search has."""
@@ -95,12 +90,6 @@ def of_every_trial() -> Iterator[None]:
     except SystemExit as error:
         print(error, file=sys.stderr)
         raise SystemExit(os.EX_DATAERR) from error
-
-
-def single(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Numbers as models take them; what is too large is infinite."""
-    with np.errstate(over="ignore"):
-        return numbers.astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -286,13 +275,6 @@ def _column(
     return _text(name, as_texts(values), meaning, choices, classes)
 
 
-def is_number(values: pd.Series[Any]) -> bool:
-    """Whether these are numbers: true and false are none."""
-    from pandas.api import types
-
-    return types.is_numeric_dtype(values) and not types.is_bool_dtype(values)
-
-
 def _number(
     name: str, values: pd.Series[Any], meaning: str, choices: Choices
 ) -> tuple[Column, pd.Series[Any]]:
@@ -382,34 +364,6 @@ def _why_no_number(texts: pd.Series[Any]) -> str:
     if pd.to_numeric(written.str.replace(",", "."), errors="coerce").notna().all():
         return "numbers with a decimal comma: excluded"
     return ""
-
-
-def as_texts(values: pd.Series[Any], missing: frozenset[str] = MISSING) -> pd.Series[Any]:
-    """Categories without blanks around them, and none of those that say that one is `missing`; a
-    whole number without a point.
-    """
-    import pandas as pd
-    from pandas.api import types
-
-    if types.is_datetime64_any_dtype(values):
-        values = values.astype(str).where(values.notna())
-    coded = values.astype("category").cat.remove_unused_categories()
-    names = written(coded.cat.categories)
-    texts = sorted({*names} - missing)
-    number = {text: at for at, text in enumerate(texts)}
-    codes: Any = np.array([*(number.get(of, -1) for of in names), -1])[coded.cat.codes.to_numpy()]
-    return pd.Series(pd.Categorical.from_codes(codes, categories=pd.Index(texts)))
-
-
-def written(values: pd.Index[Any]) -> list[str]:
-    """Different values as texts without blanks around them; whole numbers without a point, true
-    and false as JSON has them.
-    """
-    # NumPy's numbers write themselves in as few digits as tell them apart.
-    cells: Any = values.to_numpy()
-    if cells.dtype.kind == "f" and np.isfinite(cells).all() and (cells % 1 == 0).all():
-        cells = map(int, cells)
-    return [str(of).lower() if isinstance(of, bool | np.bool_) else str(of).strip() for of in cells]
 
 
 def _order_of_dates(sample: Sequence[str]) -> str:

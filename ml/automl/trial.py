@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl import encoding, ensembles, folders, guardrails, rungs
+from ml.automl import encoding, ensembles, guardrails, rungs
 from ml.automl.cache import FOLDER as CACHE
 from ml.automl.cache import Cache
 from ml.automl.calibration import FEWEST, calibrate, rarest
@@ -28,10 +28,12 @@ from ml.automl.models import families, sampling, trees
 from ml.automl.models.families import Family
 from ml.automl.models.numbers import Fitted, Numbers
 from ml.automl.problem import Job, Problem, prepare
-from ml.automl.tables import of_every_trial, stop
+from ml.automl.tables import of_every_trial
 from ml.automl.validation import Rows
 from ml.serving.scoring.columns import FILE as COLUMNS
 from ml.serving.scoring.members import Members
+from ml.toolkit.automl import folders
+from ml.toolkit.automl.cells import stop
 from ml.toolkit.training.model_folder import FILE as SETTINGS
 from ml.toolkit.training.model_folder import seal
 from ml.toolkit.training.searched import FACT, content

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl.tables import Choices, Table, stop
+from ml.automl.tables import Choices, Table
 from ml.serving.scoring.columns import days, read_date
+from ml.toolkit.automl.cells import stop
 
 # Four bytes a row: a search has several of them.
 Rows = NDArray[Any]

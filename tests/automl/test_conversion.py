@@ -19,10 +19,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from ml.automl import conversion
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.manifest import verify
 from ml.serving.scoring.members import Members
+from ml.toolkit.automl import conversion
 from ml.toolkit.training.searched import content
 from policies.supply_chain.formats import formats
 from tests.automl.conftest import people, write

@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.automl import encoding, reading, tables
+from ml.automl import encoding, tables
 from ml.automl.tables import Choices
 from ml.serving.scoring.columns import Columns, Input, days, read_date, words
+from ml.toolkit.automl import reading
+from ml.toolkit.automl.cells import as_texts
 from tests.automl.conftest import people, write
 
 Fit = Callable[..., tuple[Path, dict[str, float]]]
@@ -131,7 +133,7 @@ def test_any_text_has_the_same_bits_in_a_table_and_in_a_request(
     columns = Columns(document, lambda row: row)
     served = columns.matrix(columns.read(["x"], [[cell] for cell in cells])).astype(np.float32)
     texts = pd.Series([values[0] for values in columns.read(["x"], [[cell] for cell in cells])])
-    frame = pd.DataFrame({"x": tables.as_texts(texts.astype(object))})
+    frame = pd.DataFrame({"x": as_texts(texts.astype(object))})
     column = tables.Column("x", "text", "", "category")
     table = tables.Table(frame, np.zeros(len(cells)), [column])
     assert encoding.matrix(table, document, np.arange(len(cells))).tobytes() == served.tobytes()

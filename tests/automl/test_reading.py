@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ml.automl import reading
+from ml.toolkit.automl import reading
 from tests.automl.conftest import folder_of, of_numbers
 
 

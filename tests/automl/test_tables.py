@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ml.automl import reading, tables, validation
+from ml.automl import tables, validation
 from ml.automl.tables import Choices
+from ml.toolkit.automl import reading
 from tests.automl.conftest import DELIMITED, folder_of, of_numbers
 
 HOW = [DELIMITED, "read_json_lines", "read_parquet"]

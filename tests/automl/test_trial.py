@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ml.automl import cache, encoding, reading, tables
+from ml.automl import cache, encoding, tables
 from ml.automl.models import families
 from ml.automl.models.families import FAMILIES
 from ml.serving.scoring import columns as columns_of_requests
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.manifest import verify
 from ml.serving.scoring.members import Members
+from ml.toolkit.automl import cells, reading
 from policies.supply_chain.formats import formats
 from tests.automl.conftest import folder_of, people, write
 
@@ -552,7 +553,7 @@ def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_code_of_a_cache_is_that_of_all_who_encode() -> None:
     """A request's columns are computed by a module of another room."""
     content = cache._code()
-    for module in (cache, encoding, columns_of_requests):
+    for module in (cache, encoding, columns_of_requests, reading, cells):
         assert Path(str(module.__file__)).read_bytes() in content
 
 

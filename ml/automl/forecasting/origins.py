@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ml.automl.forecasting.panel import Panel
 from ml.automl.forecasting.settings import Settings
-from ml.automl.tables import stop
 from ml.serving.scoring.forecasters import LEVEL, Values, filled
+from ml.toolkit.automl.cells import stop
 
 # Origins that are scored, and earlier ones that only calibrate intervals, by the number of series.
 MANY_SERIES, JUDGING, CALIBRATING, JUDGING_FEW, CALIBRATING_FEW = 10, 3, 2, 12, 3

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl import reading
 from ml.automl.forecasting.settings import Settings
-from ml.automl.tables import is_number, stop
 from ml.serving.scoring.forecasters import Values, filled
+from ml.toolkit.automl import reading
+from ml.toolkit.automl.cells import is_number, stop
 
 if TYPE_CHECKING:
     import pandas as pd

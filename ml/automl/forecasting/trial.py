@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ml.automl import ensembles, folders, metrics, rungs
+from ml.automl import ensembles, metrics, rungs
 from ml.automl.cache import FOLDER as CACHE
 from ml.automl.cache import Cache
 from ml.automl.ensembles import Answers
@@ -33,10 +33,12 @@ from ml.automl.forecasting.panel import Panel
 from ml.automl.forecasting.settings import Settings
 from ml.automl.forecasting.statistical import Fits
 from ml.automl.forecasting.weights import Weights, choose
-from ml.automl.tables import of_every_trial, stop
+from ml.automl.tables import of_every_trial
 from ml.automl.trial import SAMPLED
 from ml.serving.scoring import forecasters
 from ml.serving.scoring.forecasters import FILE, Forecaster, Values
+from ml.toolkit.automl import folders
+from ml.toolkit.automl.cells import stop
 from ml.toolkit.training.model_folder import FILE as SETTINGS
 from ml.toolkit.training.model_folder import seal
 from ml.toolkit.training.searched import FACT, FORECASTS

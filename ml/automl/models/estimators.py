@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from ml.automl.models.numbers import Fit, Fitted, Numbers, Settings
 from ml.measures.tasks import Task
+from ml.toolkit.automl.folders import OPSETS
 from ml.toolkit.training.boosting import threads
-
-OPSETS = {"": 18, "ai.onnx.ml": 3}
 
 
 def fit_of(

@@ -1,6 +1,6 @@
 """The best model of an AutoML job of Azure's, turned into a folder that loads without running code.
 
-    python -m ml.automl.conversion --model DIR --data DIR --target NAME --converted DIR
+    python -m ml.toolkit.automl.conversion --model DIR --data DIR --target NAME --converted DIR
 
 Azure's is an MLflow model with a pickle, which runs code where it is loaded: so it is a step of a
 pipeline on the node that made it, with the packages that made it. What comes out is what an AutoML
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ml.automl import folders, reading
-from ml.automl.models.estimators import OPSETS
-from ml.automl.tables import stop, written
 from ml.measures.tasks import Task
 from ml.serving.scoring.columns import Columns, Kind, Value, read_json
 from ml.serving.scoring.members import Members
+from ml.toolkit.automl import folders, reading
+from ml.toolkit.automl.cells import stop, written
+from ml.toolkit.automl.folders import OPSETS
 from ml.toolkit.training.model_folder import seal
 from ml.toolkit.training.searched import FACT, content
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ml.automl.tables import as_texts, is_number, single, stop
 from ml.serving.scoring.columns import MISSING
+from ml.toolkit.automl.cells import as_texts, is_number, single, stop
 from ml.toolkit.data import mltables
 
 if TYPE_CHECKING:

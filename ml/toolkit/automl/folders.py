@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl.tables import stop
 from ml.serving.scoring.members import FILE as MEMBERS
+from ml.toolkit.automl.cells import stop
 
 # MLflow's flavor of a member's file, and the class of the library that it makes of it.
 _FLAVORS = {
@@ -21,6 +21,8 @@ _FLAVORS = {
 }
 # The loader of any folder with members: it takes the columns of a request, as Azure's models do.
 _LOADER = "ml.serving.scoring.flavor"
+# The versions of ONNX in which estimators are saved.
+OPSETS = {"": 18, "ai.onnx.ml": 3}
 # Of the difference between what was fitted and what is saved, as ONNX Runtime computes in single
 # precision and scikit-learn partly in double.
 ROUNDING = 1e-4

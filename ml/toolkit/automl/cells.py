@@ -1,0 +1,60 @@
+"""The cells of a table as AutoML takes them: numbers in single precision, texts as categories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.serving.scoring.columns import MISSING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def stop(code: str, found: str, expected: str, hint: str = "") -> NoReturn:
+    """End the program with a problem of the table."""
+    text = f"error[{code}]: {found}\n  expected: {expected}"
+    raise SystemExit(f"{text}\n  hint: {hint}" if hint else text)
+
+
+def single(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Numbers as models take them; what is too large is infinite."""
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)
+
+
+def is_number(values: pd.Series[Any]) -> bool:
+    """Whether these are numbers: true and false are none."""
+    from pandas.api import types
+
+    return types.is_numeric_dtype(values) and not types.is_bool_dtype(values)
+
+
+def as_texts(values: pd.Series[Any], missing: frozenset[str] = MISSING) -> pd.Series[Any]:
+    """Categories without blanks around them, and none of those that say that one is `missing`; a
+    whole number without a point.
+    """
+    import pandas as pd
+    from pandas.api import types
+
+    if types.is_datetime64_any_dtype(values):
+        values = values.astype(str).where(values.notna())
+    coded = values.astype("category").cat.remove_unused_categories()
+    names = written(coded.cat.categories)
+    texts = sorted({*names} - missing)
+    number = {text: at for at, text in enumerate(texts)}
+    codes: Any = np.array([*(number.get(of, -1) for of in names), -1])[coded.cat.codes.to_numpy()]
+    return pd.Series(pd.Categorical.from_codes(codes, categories=pd.Index(texts)))
+
+
+def written(values: pd.Index[Any]) -> list[str]:
+    """Different values as texts without blanks around them; whole numbers without a point, true
+    and false as JSON has them.
+    """
+    # NumPy's numbers write themselves in as few digits as tell them apart.
+    cells: Any = values.to_numpy()
+    if cells.dtype.kind == "f" and np.isfinite(cells).all() and (cells % 1 == 0).all():
+        cells = map(int, cells)
+    return [str(of).lower() if isinstance(of, bool | np.bool_) else str(of).strip() for of in cells]
