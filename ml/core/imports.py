@@ -10,8 +10,8 @@ with `BIND`: it binds the framework's packages, and leaves the rest of the work 
 
 In a thin fork the framework is an unpacked wheel in `.venv/framework`, which is on no path either.
 `ml`, `infra` and `policies` are namespace packages, and the fork holds a part of each: BIND binds
-both parts. What both hold, as `ml.measures`, is the wheel's for the framework and the fork's on a
-node: an edit there changes no gate.
+both parts. What both hold, as `ml.measures` and `ml.toolkit`, is the wheel's for the framework and
+for AutoML's trials, and the fork's for all other jobs: an edit there changes no gate.
 
     .venv/bin/python -m ml.core.imports     what `make setup` does, in the work tree
 """

@@ -12,7 +12,7 @@ from ml.backends import snapshot
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import records
 from ml.backends.local.runs.lineage import code_of
-from ml.core import trees
+from ml.core import imports, trees
 from ml.core.repository import folder_of
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
@@ -152,6 +152,58 @@ def test_what_does_not_run_is_not_asked(home: Path, code: Path) -> None:
     assert not is_dirty(code)
     (code / "more" / "train.py").write_text("")
     assert is_dirty(code)
+
+
+def added(framework: Path) -> None:
+    (framework / "ml/more.py").write_text("")
+
+
+def deleted_module(framework: Path) -> None:
+    (framework / "ml/trial.py").unlink()
+
+
+def edited(framework: Path) -> None:
+    (framework / "ml/trial.py").write_text("# edited")
+
+
+def updated(framework: Path) -> None:
+    lock = framework.parents[1] / "requirements/framework.lock"
+    lock.write_text(lock.read_text().replace("0.1.0", "0.2.0"))
+    git("commit", "-qam", "lock", at=lock.parent)
+
+
+def uncommitted(framework: Path) -> None:
+    with (framework.parents[1] / "requirements/framework.lock").open("a") as lock:
+        lock.write("# edited")
+
+
+@pytest.mark.parametrize("change", [added, deleted_module, edited, updated, uncommitted])
+def test_a_wheel_is_committed_by_its_lock(
+    home: Path, code: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    """In a thin fork, as long as its files are as installed, and of the locked version."""
+    root, framework = code.parent, code.parent / ".venv/framework"
+    for name, text in (
+        (".gitignore", ".venv"),
+        ("requirements/framework.lock", "./wheels/framework-0.1.0-py3-none-any.whl"),
+        (".venv/framework/ml/trial.py", "# trial"),
+        (".venv/framework/.amlignore", "*\n!/ml/*.py"),
+        (".venv/framework/framework-0.1.0.dist-info/METADATA", "Name: framework\nVersion: 0.1.0"),
+        (
+            ".venv/framework/framework-0.1.0.dist-info/RECORD",
+            "ml/trial.py,sha256=IrUonkMZjcAFMeBRN12h80QNJUYNCDleVIXQtQkcKPo,7\n"
+            "framework-0.1.0.dist-info/RECORD,,\n",
+        ),
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    git("add", ".", at=root)
+    git("commit", "-qm", "thin", at=root)
+    monkeypatch.setattr(imports, "FRAMEWORK", framework)
+    monkeypatch.setattr(imports, "ROOT", root)
+    assert not is_dirty(framework)
+    change(framework)
+    assert is_dirty(framework)
 
 
 PIPELINE = """

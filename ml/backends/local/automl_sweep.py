@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ml.backends.local import automl_forecasting
 from ml.backends.local.automl_forecasting import FORECASTING
 from ml.core.errors import Place, Problem
-from ml.core.imports import ROOT
+from ml.core.imports import FRAMEWORK
 from ml.specs.plan.automl import snake
 from ml.specs.plan.plans import (
     AutoMLPlan,
@@ -310,7 +310,7 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
         plan.display_name,
         plan.experiment,
         f"python -m {module} {data} {words}",
-        ROOT,
+        FRAMEWORK,
         Environment("azureml:AutoML:1", place=place),
         plan.compute,
         environment_variables=Frozen({"AUTOML_JOB": json.dumps(job, sort_keys=True), **MEMORY}),

@@ -23,7 +23,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with this tree's packages of the framework."""
     folder = tmp_path_factory.mktemp("source")
     names = subprocess.run(
-        ["git", "ls-files", "-z", "infra", "ml", "policies", "requirements", "*.toml", "README.md"],
+        ["git", "ls-files", "-z", "infra", "ml", "policies", "requirements", "*.toml", "README.md",
+         ".amlignore"],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout.split("\0")  # fmt: skip
     for name in filter(None, names):
@@ -54,8 +55,8 @@ def test_the_same_commit_gives_the_same_bytes(source: Path, built: Path, tmp_pat
     assert len(digests) == 1
 
 
-def test_it_holds_every_module_that_a_thin_fork_has_not(built: Path) -> None:
-    """And their data; not what travels to the node, which the fork holds itself."""
+def test_it_holds_every_module_but_features_and_projects(built: Path) -> None:
+    """And their data, the locks, and which files travel to a node."""
     names = set(zipfile.ZipFile(built).namelist())
     held = {
         path.relative_to(ROOT).as_posix()
@@ -63,12 +64,13 @@ def test_it_holds_every_module_that_a_thin_fork_has_not(built: Path) -> None:
         for path in (ROOT / room).rglob("*")
         if path.suffix in {".py", ".json", ".j2", ".jinja", ".css", ".js"}
     }
-    of_the_fork = ("ml/projects/", "ml/toolkit/", "ml/serving/scoring/", "ml/features/")
+    of_the_fork = ("ml/projects/", "ml/features/")
     expected = {name for name in held if not name.startswith(of_the_fork)}
     assert expected - names == {"infra/settings.schema.json"}
     assert {name for name in names if name.startswith(of_the_fork)} == set()
     locks = {f"requirements/{name}.lock" for name in ("main", "dev", "infra", "update")}
-    assert {"infra/live/noise.yml", *locks} < names
+    data = "azureml_gitops_starter-0.1.0.data/data/.amlignore"
+    assert {"infra/live/noise.yml", data, *locks} < names
 
 
 def test_without_setuptools_it_says_so(

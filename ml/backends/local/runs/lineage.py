@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import sha256
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from ml.backends.local.process_environment import HERE, Interpreter
 from ml.backends.snapshot import Snapshot
-from ml.core import repository, trees
+from ml.core import imports, repository, trees
+from ml.core.files import content
 from ml.core.trees import Commit
 from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.plan.plans import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
@@ -126,12 +129,30 @@ def _is_committed(code: Path, snapshot: Snapshot | None, commit: Commit) -> bool
         return True
     if code.is_file():
         return commit.has(code, snapshot.folder / code.name)
+    if code == imports.FRAMEWORK != imports.ROOT:
+        return _is_locked(snapshot, commit)
     ignored = IgnoreFile(code)
     gone = (name for name in commit.below(code) if not os.path.lexists(code / name))
     return (
         all(commit.has(code / name, copy) for name, copy in trees.files(snapshot.folder))
         and (ignored.file is None or commit.has(ignored.file))
         and all(map(ignored.excludes, gone))
+    )
+
+
+def _is_locked(snapshot: Snapshot, commit: Commit) -> bool:
+    """Whether what was copied is the wheel whose version the commit of a thin fork locks."""
+    (wheel,) = distributions(path=[str(imports.FRAMEWORK)])
+    ignored, lock = IgnoreFile(imports.FRAMEWORK), imports.ROOT / repository.FRAMEWORK_LOCK
+    installed = {str(file): file.hash.value for file in wheel.files or () if file.hash}
+    copied = {
+        name: urlsafe_b64encode(sha256(content(copy)).digest()).decode().rstrip("=")
+        for name, copy in trees.files(snapshot.folder)
+    }
+    return (
+        commit.has(lock)
+        and f"-{wheel.version}-" in lock.read_text()
+        and copied == {name: installed[name] for name in installed if not ignored.excludes(name)}
     )
 
 
