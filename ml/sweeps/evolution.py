@@ -18,7 +18,7 @@ from ml.core.errors import Refused
 from ml.specs.plan.plans import SweepPlan
 from ml.specs.search import constraints
 from ml.specs.search.constraints import Unclear
-from ml.specs.search.distributions import FixedValue, Variable, walk
+from ml.specs.search.distributions import FixedValue, Variable, variables
 from ml.specs.search.hints import POPULATION
 from ml.sweeps.sources import Candidate, Source, choose, draw, seed_of, stream_of
 
@@ -41,11 +41,7 @@ class Evolution(Source):
     def __init__(self, plan: SweepPlan, seed: int) -> None:
         self._space, self._seed = plan.search_space, seed
         self._sign = -1.0 if plan.goal == "maximize" else 1.0
-        self._variables = {
-            path: variable
-            for _, variables, _ in walk(plan.search_space)
-            for path, variable in variables.items()
-        }
+        self._variables = variables(plan.search_space)
         names = constraints.names_in(plan.search_space)
         self._conditions = [
             (condition, constraints.parse(condition.expression, names))

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ml.specs.search.distributions import FixedValue, Space, Variable, walk
+from ml.specs.search.distributions import FixedValue, Space, Variable, variables
 from ml.sweeps.objective import Goal
 from ml.sweeps.sources import Candidate, Source, choose, draw, seed_of, stream_of
 
@@ -40,11 +40,7 @@ class Tpe(Source):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space, self._seed = space, seed
         self._sign = -1.0 if goal == "maximize" else 1.0
-        self._variables = {
-            path: variable
-            for _, variables, _ in walk(space)
-            for path, variable in variables.items()
-        }
+        self._variables = variables(space)
         self._fixed_sampler = optuna.samplers.RandomSampler()
         self._study = optuna.create_study(direction=goal, sampler=self._fixed_sampler)
         self._running: dict[int, Trial] = {}

@@ -8,7 +8,7 @@ range is e^min … e^max, and likewise for the others; randint(upper) is an inte
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -232,21 +232,16 @@ def _definition(dimension: Dimension) -> str:
     return f"{dimension.kind}({', '.join(str(argument) for argument in dimension.args)})"
 
 
-def walk(space: Space, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Variable], Space]]:
-    """Every level of a space: its prefix, its variables by path, and its dimensions.
-
-    The branches of a nested choice follow the level that contains it.
-    """
-    dimensions_by_path = {f"{prefix}{name}": dimension for name, dimension in space.items()}
-    yield (
-        prefix,
-        {path: variable(path, dimension) for path, dimension in dimensions_by_path.items()},
-        space,
-    )
-    for path, dimension in dimensions_by_path.items():
+def variables(space: Space, prefix: str = "") -> dict[str, Variable]:
+    """Every variable of a space by its path, those of the branches of nested choices too."""
+    by_path: dict[str, Variable] = {}
+    for name, dimension in space.items():
+        path = f"{prefix}{name}"
+        by_path[path] = variable(path, dimension)
         for index, branch in enumerate(dimension.args if dimension.kind == "choice" else ()):
             if isinstance(branch, Mapping):
-                yield from walk(dimensions(branch), f"{path}.{index}.")
+                by_path |= variables(dimensions(branch), f"{path}.{index}.")
+    return by_path
 
 
 def unknown_kind(dimension: Dimension) -> Refused:
