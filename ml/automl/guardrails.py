@@ -120,18 +120,16 @@ def _of_category(problem: Problem, name: str, rows: NDArray[Any]) -> Values:
     """The means of the target by category, each of the other parts of these rows, of the class that
     they follow best; zeros where they follow none. Codes would be ranked by the alphabet.
     """
-    codes = problem.table.frame[name].cat.codes.to_numpy()[rows].astype(np.int64) + 1
+    from sklearn.model_selection import PredefinedSplit
+    from sklearn.preprocessing import TargetEncoder
+
+    codes = problem.table.frame[name].cat.codes.to_numpy()[rows].reshape(-1, 1)
     part = np.random.default_rng(problem.job.seed).permutation(len(rows)) % PARTS
+    others: Any = PredefinedSplit(part)
+    encoder = TargetEncoder(target_type="continuous", smooth=0.0, cv=others)
     best, highest = np.zeros(len(rows)), 0.0
     for target in _targets(problem, rows):
-        means = np.zeros(len(rows))
-        for held in (part == number for number in range(PARTS)):
-            known, of_others = codes[~held], target[~held]
-            sizes = np.bincount(known, minlength=codes.max() + 1)
-            sums = np.bincount(known, of_others, len(sizes))
-            overall = np.full(len(sizes), of_others.mean())
-            by_category = np.divide(sums, sizes, out=overall, where=sizes > 0)
-            means[held] = by_category[codes[held]]
+        means = encoder.fit_transform(codes, target)[:, 0]
         # Of categories that say nothing the other parts say the opposite, if anything.
         if np.ptp(means) > 0 and np.ptp(target) > 0:
             follows = float(np.corrcoef(means, target)[0, 1])
