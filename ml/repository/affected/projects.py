@@ -546,7 +546,7 @@ def _imported(file: str, text: str) -> Iterator[str]:
         return  # its own checks report it
     for name in _QUOTED.findall(text):
         yield from _files_of(name)
-    for node in _statements(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _files_of(alias.name)
@@ -556,18 +556,6 @@ def _imported(file: str, text: str) -> Iterator[str]:
             yield from _files_of(source)
             for alias in node.names:
                 yield from _files_of(f"{source}.{alias.name}")
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """The statements of a module, at any depth. `ast.walk` looks into their expressions too, where
-    no import is, and takes as long as the parser.
-    """
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
-            waiting += getattr(node, block, ())
 
 
 def _files_of(module: str) -> Iterator[str]:
