@@ -205,10 +205,10 @@ def test_comments_of_others_are_left_alone(state: State) -> None:
 def test_the_newest_artifact_counts_or_none(state: State) -> None:
     for number in (1, 2):
         state.artifact(RUN, "candidate-words", packed({"train.json": {"attempt": number}}))
-    words = (("candidate-words",), re.compile(r"(train)\.json"))
-    assert posting.read_artifacts(client(state), RUN, *words)[0] == {"train": {"attempt": 2}}
+    words = ("candidate-words", re.compile(r"(train)\.json"))
+    assert posting.read_artifact(client(state), RUN, *words)[0] == {"train": {"attempt": 2}}
     max(state.artifacts[RUN], key=lambda one: int(one["id"]))["expired"] = True
-    assert posting.read_artifacts(client(state), RUN, *words) == ({}, [])
+    assert posting.read_artifact(client(state), RUN, *words) == ({}, [])
 
 
 @pytest.mark.attack(
@@ -239,8 +239,8 @@ def test_an_artifact_is_what_the_newest_attempt_left(
     second = {**job, "started_at": times[2], "completed_at": times[2], **newest}
     earlier = [first] if second["name"] != job["name"] or second["run_attempt"] == 2 else []
     state.jobs[RUN] = [second, *earlier]
-    words = (("candidate-words",), re.compile(r"(train)\.json"), "candidate (words)")
-    documents, unread = posting.read_artifacts(client(state), RUN, *words)
+    words = ("candidate-words", re.compile(r"(train)\.json"), "candidate (words)")
+    documents, unread = posting.read_artifact(client(state), RUN, *words)
     assert (unread, documents) == (told, {} if told else {"train": {"attempt": 2}})
 
 

@@ -13,12 +13,12 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ml.core.errors import Exit, Problem, Refused
 
@@ -28,6 +28,7 @@ MAIN = "main"
 AUTHOR = "github-actions[bot]"
 # Bytes of an answer, seconds until a connection is given up, pages of a list.
 MAX_BYTES, TIMEOUT, PAGES = 20_000_000, 30, 40
+Item = TypeVar("Item")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
@@ -278,6 +279,18 @@ def read_results(
     found = f"{path} has no results: `{command}` failed or was not run"
     hint = f"fix the error in its output, and rerun `{command}`"
     raise Refused(Problem("no-results", found, f"the results of `{command}`", hint))
+
+
+def for_all(items: Iterable[Item], work: Callable[[Item], object]) -> None:
+    """Do the work for every item, then raise Refused with the problems of those that failed."""
+    problems: list[Problem] = []
+    for item in items:
+        try:
+            work(item)
+        except Refused as refused:
+            problems += refused.problems
+    if problems:
+        raise Refused(*problems, exit_code=Exit.RUN_FAILED)
 
 
 def write_outputs(values: Mapping[str, object]) -> None:

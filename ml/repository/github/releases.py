@@ -22,8 +22,8 @@ from ml.core.errors import Exit, Problem, Refused, as_program
 from ml.reports.pull_requests import release
 from ml.repository.affected import stacks
 from ml.repository.affected.stacks import deployed
-from ml.repository.github.api import MAIN, GitHub, read_results, write_outputs
-from ml.repository.github.pull_requests.posting import read_artifacts
+from ml.repository.github.api import MAIN, GitHub, for_all, read_results, write_outputs
+from ml.repository.github.pull_requests.posting import read_artifact
 
 FILE = "release.yml"
 ENTRIES = "environments"
@@ -256,7 +256,7 @@ def _left(environment: str) -> Sequence[Mapping[str, Any]]:
     app, job = GitHub.of_workflow(), f"release ({environment})"
     own = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
     run, name = int(os.environ["GITHUB_RUN_ID"]), f"release-{environment}"
-    documents, unread = read_artifacts(own, run, (name,), _RESULTS, job, failed_too=True)
+    documents, unread = read_artifact(own, run, name, _RESULTS, job, failed_too=True)
     if unread:
         raise Refused(Problem("no-results", "; ".join(unread), hint="re-run the failed jobs"))
     text = json.dumps(documents.get("release", []))
@@ -265,22 +265,12 @@ def _left(environment: str) -> Sequence[Mapping[str, Any]]:
 
 def _revert(root: Path, environments: Sequence[str]) -> None:
     """Open the pull requests of what was rolled back; one that fails stops no other."""
-    problems: list[Problem] = []
-    for environment in environments:
-        try:
-            results = _left(environment)
-        except Refused as refused:
-            problems += refused.problems
-            continue
-        for result in results:
-            if result["outcome"] != "rolled-back":
-                continue
-            try:
-                print(revert(GitHub.of_workflow(), root, result))
-            except Refused as refused:
-                problems += refused.problems
-    if problems:
-        raise Refused(*problems, exit_code=Exit.RUN_FAILED)
+
+    def revert_all(environment: str) -> None:
+        results = [each for each in _left(environment) if each["outcome"] == "rolled-back"]
+        for_all(results, lambda result: print(revert(GitHub.of_workflow(), root, result)))
+
+    for_all(environments, revert_all)
 
 
 @as_program

@@ -43,8 +43,7 @@ from ml.repository.github.api import AUTHOR, MAIN, GitHub
 
 CHECK, TRAIN = ".github/workflows/check.yml", ".github/workflows/train.yml"
 # The artifacts of the checks, and of a training: what was asked for, and what came of it.
-CHECKED = ("check-results",)
-REQUESTED, TRAINED = ("train-request",), ("train-results",)
+CHECKED, REQUESTED, TRAINED = "check-results", "train-request", "train-results"
 # The documents in them.
 _OF_CHECKS, _REQUEST, _RESULTS = (
     re.compile(rf"({names})\.json") for names in ("smoke|infra", "request", "train")
@@ -142,7 +141,7 @@ def _body(github: GitHub, root: Path, number: int, checks: int, trained: int) ->
     run = github.get(f"actions/runs/{checks}") if checks else {}
     if run.get("head_sha") == commit:
         facts = _facts(github, run, change)
-        documents, faults = read_artifacts(github, checks, CHECKED, _OF_CHECKS)
+        documents, faults = read_artifact(github, checks, CHECKED, _OF_CHECKS)
         unread += faults
     training = None
     if trained and (request := _request(github, trained)) is not None and request[0] == number:
@@ -151,7 +150,7 @@ def _body(github: GitHub, root: Path, number: int, checks: int, trained: int) ->
         conclusion = next((job.get("conclusion") for job in jobs if job["name"] == "train"), "")
         url = str(run.get("html_url") or "")
         training = Training(trained, request[1], str(conclusion or ""), url)
-        results, faults = read_artifacts(github, trained, TRAINED, _RESULTS)
+        results, faults = read_artifact(github, trained, TRAINED, _RESULTS)
         documents, unread = {**documents, **results}, [*unread, *faults]
     url = facts.url or (training.url if training else "")
     return comment_of(facts, documents, unread, url.partition("/actions/")[0], training)
@@ -199,7 +198,7 @@ def _request(github: GitHub, run_id: int) -> tuple[int, str] | None:
     run = github.get(f"actions/runs/{run_id}")
     if not _is_of(run, TRAIN, "issue_comment"):
         return None
-    request = read_artifacts(github, run_id, REQUESTED, _REQUEST)[0].get("request")
+    request = read_artifact(github, run_id, REQUESTED, _REQUEST)[0].get("request")
     if not isinstance(request, dict):
         return None
     number, commit = request.get("pull"), request.get("commit")
@@ -259,41 +258,36 @@ def _facts(github: GitHub, run: Mapping[str, Any], change: Change) -> Run:
     )
 
 
-def read_artifacts(
+def read_artifact(
     github: GitHub,
     run_id: int,
-    names: Sequence[str],
+    name: str,
     allowed: re.Pattern[str],
     job: str = "",
     *,
     failed_too: bool = False,
 ) -> tuple[dict[str, object], list[str]]:
-    """The documents of a run by their names, and a sentence for each artifact that has a fault.
+    """The documents of a run's artifact by their names, and a sentence if it has a fault.
 
-    `allowed` matches the files that may be in them; its group is a document's name. What another
+    `allowed` matches the files that may be in it; its group is a document's name. What another
     job than `job`, or an earlier attempt of it, left is a fault: whoever may write can delete the
     newest artifact. So is what a job left that failed or goes on; with `failed_too` what the newest
     attempt that has ended left counts.
     """
-    documents: dict[str, object] = {}
-    unread: list[str] = []
-    artifacts = list(github.pages(f"actions/runs/{run_id}/artifacts", "artifacts"))
-    for name in names:
-        # The newest alone: an earlier attempt's is not what the run ended with.
-        named = [one for one in artifacts if one["name"] == name]
-        newest = max(named, key=lambda one: int(one["id"]), default=None)
-        if newest is None or newest["expired"]:
-            continue
-        if job and not _is_left_by(github, run_id, job, newest, failed_too):
-            unread.append(f"{name} is not what the newest attempt of the job {job} left")
-            continue
-        try:
-            content = github.download(f"actions/artifacts/{int(newest['id'])}/zip", MAX_ARTIFACT)
-            documents |= dict(_documents(content, allowed))
-        except (Refused, *UNREADABLE) as error:
-            reason = error.problems[0].found if isinstance(error, Refused) else str(error)
-            unread.append(f"the results of {name} cannot be read: {reason[:200]}")
-    return documents, unread
+    # The newest alone: an earlier attempt's is not what the run ended with.
+    every = github.pages(f"actions/runs/{run_id}/artifacts", "artifacts")
+    named = [one for one in every if one["name"] == name]
+    newest = max(named, key=lambda one: int(one["id"]), default=None)
+    if newest is None or newest["expired"]:
+        return {}, []
+    if job and not _is_left_by(github, run_id, job, newest, failed_too):
+        return {}, [f"{name} is not what the newest attempt of the job {job} left"]
+    try:
+        content = github.download(f"actions/artifacts/{int(newest['id'])}/zip", MAX_ARTIFACT)
+        return dict(_documents(content, allowed)), []
+    except (Refused, *UNREADABLE) as error:
+        reason = error.problems[0].found if isinstance(error, Refused) else str(error)
+        return {}, [f"the results of {name} cannot be read: {reason[:200]}"]
 
 
 def _is_left_by(

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import documents, files, repository
-from ml.core.errors import Exit, Problem, Refused, as_program
+from ml.core.errors import Problem, Refused, as_program
 from ml.reports.json_values import Value
 from ml.reports.pull_requests import promotion
 from ml.repository.affected.projects import affected, checked
 from ml.repository.affected.stacks import EVENTS, deployed, is_on_main
-from ml.repository.github.api import MAIN, GitHub, read_results, write_outputs
-from ml.repository.github.pull_requests.posting import TRAIN, TRAINED, read_artifacts
+from ml.repository.github.api import MAIN, GitHub, for_all, read_results, write_outputs
+from ml.repository.github.pull_requests.posting import TRAIN, TRAINED, read_artifact
 from ml.repository.github.releases import ENTRIES, FILE, with_entry
 
 # What a promotion and a way back change: they train nothing.
@@ -133,21 +133,14 @@ def _open(root: Path, names: Sequence[str]) -> None:
     """Keep the pull requests of what the jobs of this run promote, one for each project."""
     app = GitHub.of_workflow()
     own = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
-    problems: list[Problem] = []
-    for name in names:
-        try:
-            print(f"{name}: {_kept(app, own, root, name)}")
-        except Refused as refused:
-            problems += refused.problems
-    if problems:
-        raise Refused(*problems, exit_code=Exit.RUN_FAILED)
+    for_all(names, lambda name: print(f"{name}: {_kept(app, own, root, name)}"))
 
 
 def _kept(app: GitHub, own: GitHub, root: Path, name: str) -> str:
     """What became of a project's promotion, which a job of this run wrote down."""
     run = int(os.environ["GITHUB_RUN_ID"])
     job = f"evidence ({name})"
-    documents, unread = read_artifacts(own, run, (f"{ARTIFACT}{name}",), _DOCUMENT, job)
+    documents, unread = read_artifact(own, run, f"{ARTIFACT}{name}", _DOCUMENT, job)
     if unread:
         raise Refused(Problem("no-promotion", "; ".join(unread), hint="re-run the failed jobs"))
     document: Any = documents.get("promotion")
@@ -165,7 +158,7 @@ def _bring(project: str, to: Path) -> None:
     run = int(os.environ["GITHUB_RUN_ID"])
     name = f"{_CANDIDATE}{project}"
     job = f"candidate ({project})"
-    documents, unread = read_artifacts(GitHub.of_workflow(), run, (name,), _TRAINED, job)
+    documents, unread = read_artifact(GitHub.of_workflow(), run, name, _TRAINED, job)
     if unread or "train" not in documents:
         found = "; ".join(unread) or f"run {run} has no artifact {name}"
         hint = "start all jobs of the workflow again"
@@ -178,14 +171,14 @@ def _of(project: str) -> tuple[str, str, str, Sequence[str]]:
     of its results, and the events that start it.
     """
     if not project:
-        return TRAIN, TRAINED[0], "train", ("issue_comment",)
+        return TRAIN, TRAINED, "train", ("issue_comment",)
     return MERGE, f"{_CANDIDATE}{project}", f"candidate ({project})", EVENTS
 
 
 def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]:
     """The trainings that had not ended when the newest runs of the workflow did, newest first.
 
-    Only runs of main count, and what their training job left (`read_artifacts`). Of the run that
+    Only runs of main count, and what their training job left (`read_artifact`). Of the run that
     this one continues (`CONTINUES`), those that ended are too: what is followed trains once.
     """
     continued = os.environ.get("CONTINUES", "")
@@ -208,7 +201,7 @@ def _left(
     too.
     """
     _, name, job, _ = _of(project)
-    documents, _ = read_artifacts(github, run, (name,), _TRAINED, job, failed_too=True)
+    documents, _ = read_artifact(github, run, name, _TRAINED, job, failed_too=True)
     results: Any = documents.get("train") or ()
     yield from (each for each in results if (ended or each["error"]) and each.get("jobs"))
 
