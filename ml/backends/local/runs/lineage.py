@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import sha256
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -142,16 +142,18 @@ def _is_committed(code: Path, snapshot: Snapshot | None, commit: Commit) -> bool
 
 def _is_locked(snapshot: Snapshot, commit: Commit) -> bool:
     """Whether what was copied is the wheel whose version the commit of a thin fork locks."""
-    (wheel,) = distributions(path=[str(imports.FRAMEWORK)])
+    # Not by importlib.metadata: its backport, where something imported it, skips missing files.
+    (record,) = imports.FRAMEWORK.glob("*.dist-info/RECORD")
     ignored, lock = IgnoreFile(imports.FRAMEWORK), imports.ROOT / repository.FRAMEWORK_LOCK
-    installed = {str(file): file.hash.value for file in wheel.files or () if file.hash}
+    rows = csv.reader(record.read_text().splitlines())
+    installed = {name: value.removeprefix("sha256=") for name, value, _ in rows}
     copied = {
         name: urlsafe_b64encode(sha256(content(copy)).digest()).decode().rstrip("=")
         for name, copy in trees.files(snapshot.folder)
     }
     return (
         commit.has(lock)
-        and f"-{wheel.version}-" in lock.read_text()
+        and f"{record.parent.stem}-" in lock.read_text()
         and copied == {name: installed[name] for name in installed if not ignored.excludes(name)}
     )
 
