@@ -114,6 +114,7 @@ def inventory(settings: Settings) -> Inventory:
     if settings.private:
         parts = ["amlworkspace", "blob", "file", *LAKE_PARTS]
         parts += [] if settings.vault.id else ["vault"]
+        parts += ["azuremonitor"] * settings.makes_scope
         parts += [] if settings.images.registry else ["registry"]
         parts += ["amlworkspace"] * settings.has_features + ["redisEnterprise"] * settings.has_redis
         parts += ["file"] * share + assets + ([] if managed else [*PARALLEL_PARTS])

@@ -24,6 +24,7 @@ _NET = f"{_RG}/providers/Microsoft.Network"
 _ENDPOINT = f"{_NET}/privateEndpoints/{{privateEndpointName}}"
 _ZONE = f"{_NET}/privateDnsZones/{{privateZoneName}}"
 _INSIGHTS = f"{_RG}/providers/Microsoft.Insights"
+_SCOPE = f"{_INSIGHTS}/privateLinkScopes/{{scopeName}}"
 _LOGS = f"{_RG}/providers/Microsoft.OperationalInsights"
 _REGISTRY = f"{_RG}/providers/Microsoft.ContainerRegistry/registries/{{registryName}}"
 _IDENTITY = f"{_RG}/providers/Microsoft.ManagedIdentity/userAssignedIdentities/{{resourceName}}"
@@ -47,6 +48,10 @@ _BY_VERSION: Mapping[str, Mapping[str, str]] = {
         "managedidentity:FederatedIdentityCredential": f"{_IDENTITY}/{_CREDENTIAL}",
     },
     "2023-09-01": {"operationalinsights:Workspace": f"{_LOGS}/workspaces/{{workspaceName}}"},
+    "2023-06-01-preview": {
+        "monitor:PrivateLinkScope": _SCOPE,
+        "monitor:PrivateLinkScopedResource": f"{_SCOPE}/scopedResources/{{name}}",
+    },
     "2024-01-01": {
         "storage:BlobContainer": f"{_STORAGE}/blobServices/default/containers/{{containerName}}",
         "storage:BlobServiceProperties": f"{_STORAGE}/blobServices/{{blobServicesName}}",

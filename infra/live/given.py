@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from infra.live.addresses import version
+from infra.live.addresses import Addresses, version
 from infra.live.arm import Arm
 from infra.live.check import Check, granted
 from infra.preview.capture import Resource
@@ -44,12 +44,15 @@ def given(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterato
         ("log workspace", settings.monitoring.workspace, "operationalinsights:Workspace"),
         ("container registry", settings.images.registry, "containerregistry:Registry"),
         ("vault", settings.vault.id, "keyvault:Vault"),
+        ("private link scope", settings.monitoring.private_link_scope, "monitor:PrivateLinkScope"),
     ):
         if id:
             yield from _exists(what, id, kind, arm)
     if settings.vault.id and settings.storage.customer_managed_key:
         id, name = f"{settings.vault.id}/keys/{settings.vault.key}", settings.vault.key
         yield from _exists(f"key {name}", id, "keyvault:Key", arm)
+    if settings.monitoring.private_link_scope:
+        yield from _scope(settings, declared, arm)
     if network.virtual_network:
         yield from _network(settings, declared, arm)
     if network.runners_subnet:
@@ -84,6 +87,22 @@ def _exists(what: str, id: str, kind: str, arm: Arm) -> Iterator[Check]:
         yield Check(what, "error", message, "correct the id, or ask its owner for it")
     else:
         yield Check(what, "ok", f"{id.rpartition('/')[2]} exists")
+
+
+def _scope(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """It leads to the stack's logs, which nobody could query otherwise."""
+    scope = settings.monitoring.private_link_scope
+    listed = arm.all(f"{scope}/scopedResources", version("monitor:PrivateLinkScopedResource"))
+    linked = {
+        str((each.get("properties") or {}).get("linkedResourceId")).lower() for each in listed
+    }
+    addresses = Addresses(declared, settings.subscription)
+    for resource in declared:
+        if resource.kind in ("operationalinsights:Workspace", "applicationinsights:Component"):
+            id = addresses.place(resource).id
+            if id.lower() not in linked:
+                message, hint = f"does not lead to {id}", "ask its owner to add it"
+                yield Check(f"private link to {resource.name}", "warning", message, hint)
 
 
 def _network(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:

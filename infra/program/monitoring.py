@@ -13,6 +13,7 @@ from pulumi_azure_native import (
     operationalinsights,
 )
 
+from infra.program.network import Network
 from infra.program.site import Options, Site
 
 ALL_METRICS = ("AllMetrics",)
@@ -40,6 +41,8 @@ class Monitoring(pulumi.ComponentResource):
             # Azure ML's inference server only has a key for it (`app_insights_enabled`) and sends
             # nothing; logs of endpoints arrive through their diagnostic settings.
             disable_local_auth=True,
+            public_network_access_for_ingestion=site.public_access,
+            public_network_access_for_query=site.public_access,
             opts=opts,
         )
         self.alerts = monitor.ActionGroup(
@@ -64,6 +67,7 @@ class Monitoring(pulumi.ComponentResource):
     def _logs(self) -> pulumi.Output[str]:
         """The id of a Log Analytics workspace of our own."""
         site, settings = self._site, self._site.settings.monitoring
+        hidden = site.settings.makes_scope or settings.private_link_scope
         logs = operationalinsights.Workspace(
             "logs",
             workspace_name=site.names.local("log"),
@@ -76,9 +80,41 @@ class Monitoring(pulumi.ComponentResource):
             features=operationalinsights.WorkspaceFeaturesArgs(
                 disable_local_auth=True, enable_log_access_using_only_resource_permissions=True
             ),
+            # Diagnostic settings send logs on a channel of Azure's own (private-link-security).
+            public_network_access_for_ingestion=site.public_access,
+            public_network_access_for_query="Disabled" if hidden else "Enabled",
             opts=pulumi.ResourceOptions(parent=self),
         )
         return pulumi.Output.from_input(logs.id)
+
+    def connect(self, network: Network) -> None:
+        """Make a private link scope: the network reaches these logs, and no others by the names of
+        Azure Monitor, to which a job could send data.
+        """
+        site = self._site
+        scope = monitor.PrivateLinkScope(
+            "scope",
+            scope_name=site.names.local("ampls"),
+            resource_group_name=site.group,
+            location="global",
+            tags=site.tags,
+            access_mode_settings=monitor.AccessModeSettingsArgs(
+                ingestion_access_mode="PrivateOnly", query_access_mode="PrivateOnly"
+            ),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        linked = [
+            monitor.PrivateLinkScopedResource(
+                f"scope-{name}",
+                name=name,
+                scope_name=scope.name,
+                resource_group_name=site.group,
+                linked_resource_id=id,
+                opts=pulumi.ResourceOptions(parent=scope),
+            )
+            for name, id in (("logs", self.logs), ("insights", self.insights.id))
+        ]
+        network.private_endpoint("scope", scope.id, "azuremonitor", after=linked)
 
     def diagnose(
         self, name: str, resource: pulumi.Input[str], metrics: Sequence[str] = ALL_METRICS

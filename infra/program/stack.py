@@ -35,6 +35,8 @@ def provision(
     monitoring = Monitoring("monitoring", here)
     identity = Identity("identity", here)
     network = Network("network", here) if settings.private else None
+    if network and settings.makes_scope:
+        monitoring.connect(network)
     vault = Vault("vault", here, network)
     registry = Registry("registry", here, network)
     assets = Assets("assets", here, network) if settings.asset_registry.mode != "none" else None

@@ -156,6 +156,11 @@ DNS_ZONES: Mapping[str, Sequence[str]] = {
     "vault": ("privatelink.vaultcore.azure.net",),
     "registry": ("privatelink.azurecr.io",),
     "redisEnterprise": ("privatelink.redis.azure.net",),
+    "azuremonitor": (
+        *("privatelink.monitor.azure.com", "privatelink.oms.opinsights.azure.com"),
+        *("privatelink.ods.opinsights.azure.com", "privatelink.agentsvc.azure-automation.net"),
+        "privatelink.blob.core.windows.net",
+    ),
 }
 # Parts of an asset registry, and of the accounts of its models and its images.
 ASSET_PARTS = ("amlregistry", "blob", "registry")

@@ -405,17 +405,20 @@ def _given(settings: Settings) -> Findings:
             yield Fault("no-effect", message, f"no {field}", hint, (NETWORK, field))
     routed = settings.private and bool(network.peer) and not given
     own_runners = "`virtual_network` and `runners`"
-    for field, has_effect, reason in (
-        ("virtual_network", settings.private, "`exposure: private`"),
-        ("private_dns_zones", settings.private, "`exposure: private`"),
-        ("peer", settings.private, "`exposure: private`"),
-        ("runners", settings.private, "`exposure: private`"),
-        ("runners_subnet", given and bool(network.runners), own_runners),
-        ("hub_firewall", routed, "a network of ours with a `peer`"),
+    private = "`exposure: private`"
+    for part, field, has_effect, reason in (
+        (network, "virtual_network", settings.private, private),
+        (network, "private_dns_zones", settings.private, private),
+        (network, "peer", settings.private, private),
+        (network, "runners", settings.private, private),
+        (network, "runners_subnet", given and bool(network.runners), own_runners),
+        (network, "hub_firewall", routed, "a network of ours with a `peer`"),
+        (settings.monitoring, "private_link_scope", settings.private, private),
     ):
-        if getattr(network, field) and not has_effect:
+        if getattr(part, field) and not has_effect:
             message, hint = f"`{field}` is not used", f"delete it: it needs {reason}"
-            yield Fault("no-effect", message, reason, hint, (NETWORK, field))
+            key = NETWORK if part is network else "platform:monitoring"
+            yield Fault("no-effect", message, reason, hint, (key, field))
     yield from _hub(network)
     if vault.id and settings.workspace.customer_managed_key:
         message = "`workspace.customer_managed_key` with a given vault"

@@ -107,6 +107,7 @@ SUBNET_ID = _id("Microsoft.Network/virtualNetworks/*/subnets", "a subnet")
 LOGS_ID = _id("Microsoft.OperationalInsights/workspaces", "a Log Analytics workspace")
 REGISTRY_ID = _id("Microsoft.ContainerRegistry/registries", "a container registry")
 VAULT_ID = _id("Microsoft.KeyVault/vaults", "a key vault")
+SCOPE_ID = _id("Microsoft.Insights/privateLinkScopes", "an Azure Monitor Private Link Scope")
 ZONES = Form(rf"none|{_IN_GROUP}", "the id of a resource group, or none")
 # `checks` knows which sizes exist.
 VM_SIZE = Form(r"\w+", "a VM size such as Standard_E4ds_v4")
@@ -282,6 +283,12 @@ class Monitoring:
     """Daily cap on logs, in GB."""
     workspace: Annotated[str, LOGS_ID] = ""
     """A Log Analytics workspace to use in place of one of ours; its own settings hold there."""
+    private_link_scope: Annotated[str, SCOPE_ID] = ""
+    """The Azure Monitor Private Link Scope of the hub, to which its owner adds the logs of this
+    stack. By default a private environment with logs and DNS zones of its own makes a scope; with
+    central zones, where a second scope would override the names of the first, logs can be queried
+    from public networks.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -653,6 +660,13 @@ class Settings(StackFile):
     def private(self) -> bool:
         """Whether everything is reachable only through private endpoints."""
         return self.exposure == "private"
+
+    @property
+    def makes_scope(self) -> bool:
+        """Whether a private link scope of its own leads to its logs."""
+        monitoring, zones = self.monitoring, self.network.private_dns_zones
+        given = bool(monitoring.workspace or monitoring.private_link_scope or zones)
+        return self.private and not self.makes_registry and not given
 
     @property
     def needs_nat(self) -> bool:

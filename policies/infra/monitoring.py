@@ -78,6 +78,27 @@ def _retention(item: Item, limits: Limits) -> Iterator[str]:
         yield f"`workspaceCapping.dailyQuotaGb` is {cap}, from 1 to {limits.max_log_gb} here"
 
 
+@RULES.stack("logs-private", "Logs of a private stack are not reached from outside.", "own")
+def _private(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """Something without public access makes it private. Where a stack has no DNS zones, the scope
+    that leads to its logs is their owner's, so a query may come from outside.
+    """
+    kinds = {item.kind for item in items}
+    is_private = any(item.at("publicNetworkAccess") == "Disabled" for item in items)
+    ingestion, query = "publicNetworkAccessForIngestion", "publicNetworkAccessForQuery"
+    modes = ("accessModeSettings.ingestionAccessMode", "accessModeSettings.queryAccessMode")
+    required = {
+        Kind.APPLICATION_INSIGHTS: ((ingestion, query), "Disabled"),
+        Kind.LOGS: ((ingestion, *([query] if Kind.DNS_ZONE in kinds else [])), "Disabled"),
+        Kind.SCOPE: (modes, "PrivateOnly"),  # else the network reaches the logs of others
+    }
+    for item in items if is_private else ():
+        fields, value = required.get(item.kind, ((), ""))
+        for field in fields:
+            if item.at(field) != value:
+                yield item, f"`{field}` is {item.at(field)}, must be {value}"
+
+
 @RULES.resource(
     "insights-workspace",
     "Application Insights stores its data in Log Analytics.",

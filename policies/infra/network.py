@@ -27,6 +27,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     Kind.VAULT: ("vault",),
     Kind.CONTAINER_REGISTRY: ("registry",),
     Kind.REDIS: ("redisEnterprise",),
+    Kind.SCOPE: ("azuremonitor",),
 }
 # The registry that another stack makes, its models and its images: an identity has a role on it.
 SHARED_PARTS = ("amlregistry", "blob", "registry")

@@ -40,6 +40,8 @@ class Kind(StrEnum):
     ACTION_GROUP = "monitor:ActionGroup"
     DIAGNOSTICS = "monitor:DiagnosticSetting"
     ALERT = "monitor:MetricAlert"
+    SCOPE = "monitor:PrivateLinkScope"
+    SCOPED_RESOURCE = "monitor:PrivateLinkScopedResource"
     NAT_GATEWAY = "network:NatGateway"
     NETWORK_CARD = "network:NetworkInterface"
     SECURITY_GROUP = "network:NetworkSecurityGroup"

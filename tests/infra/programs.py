@@ -30,6 +30,7 @@ ACCOUNTS = {
     "registry": f"{_OF_AZURE}/Microsoft.ContainerRegistry/registries/crasshared",
 }
 HUB = "/subscriptions/22222222-2222-4222-8222-222222222222/resourceGroups/rg-hub"
+SCOPE = f"{HUB}/providers/Microsoft.Insights/privateLinkScopes/ampls"
 SPOKE = f"{HUB}/providers/Microsoft.Network/virtualNetworks/vnet-spoke"
 # Settings of a stack that is given everything that it may be.
 LANDING_ZONE: Mapping[str, Any] = {

@@ -36,9 +36,9 @@ def test_lines_add_up(settings: Settings) -> None:
     cluster = lines["cluster cpu-cluster"]
     assert cluster.month.typical == pytest.approx(0.288 * 10 * (2 + 20 / 60))
     assert cluster.month.worst == pytest.approx(0.288 * 730 * 4)
-    assert lines["private endpoints"].month.idle == pytest.approx(0.01 * 730 * (10 + 12))
+    assert lines["private endpoints"].month.idle == pytest.approx(0.01 * 730 * (11 + 12))
     assert lines["container registry"].month.idle == pytest.approx(50 * 730 / 24 / 30)
-    assert lines["DNS zones"].month.idle == pytest.approx(0.5 * 7)
+    assert lines["DNS zones"].month.idle == pytest.approx(0.5 * 11)
     assert lines["Defender"].month.idle == pytest.approx(10 * 2)
     assert lines["stored data"].month.worst == pytest.approx(0.0208 * 100)
     assert lines["logs"].month.worst == pytest.approx(2.3 * 5 * 730 / 24)
@@ -77,7 +77,7 @@ ROUND = (
         ("workstation bob", "typical", 219.00),  # a VM, which nothing stops
         ("firewall", "idle", 912.50),
         ("container registry", "idle", 48.67),  # 730 h are 30 days and 10 hours
-        ("private endpoints", "idle", 182.50),  # 12 of ours, 13 of the managed network
+        ("private endpoints", "idle", 189.80),  # 13 of ours, 13 of the managed network
         ("logs", "worst", 365.00),  # 5 GB on each of 30.4 days
         ("stored data", "typical", 10.00),  # 250 GB
         ("Redis", "idle", 146.00),  # two nodes

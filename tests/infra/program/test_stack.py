@@ -24,7 +24,17 @@ from infra.settings.loader import configuration, configured, environments, load,
 from infra.settings.workflows import BLOB_WRITER, ON_REGISTRY, RELEASES, role_name, writes_only
 from ml.core.errors import Refused
 from tests.conftest import ROOT
-from tests.infra.programs import ACCOUNTS, HUB, LANDING_ZONE, SHARED, SPOKE, capture, changed, own
+from tests.infra.programs import (
+    ACCOUNTS,
+    HUB,
+    LANDING_ZONE,
+    SCOPE,
+    SHARED,
+    SPOKE,
+    capture,
+    changed,
+    own,
+)
 from tests.infra.programs import registry as answered
 
 pytestmark = pytest.mark.slow
@@ -62,7 +72,7 @@ def test_private_and_starter_differ_by_one_flag() -> None:
     assert _kinds(own()["staging"], "network:PrivateEndpoint").keys() == {
         *("images-registry", "lake-blob", "lake-dfs", "vault-vault", "workspace-amlworkspace"),
         *("workspace-storage-blob", "workspace-storage-file"),
-        *("assets-amlregistry", "assets-blob", "assets-registry"),
+        *("assets-amlregistry", "assets-blob", "assets-registry", "scope-azuremonitor"),
     }
     assert not [one for one in own()["dev"].provided if one.kind.startswith("network:")]
     workspaces = [
@@ -368,6 +378,61 @@ def test_a_landing_zone_is_used_and_not_changed(tmp_path: Path) -> None:
     )
     assert lake["resourceGroupName"] == "rg-landing"
     assert found.outputs["registryServer"] == "crcentral.azurecr.io"
+
+
+def _logs_access(found: Capture) -> dict[str, tuple[str, str]]:
+    return {
+        one.name: (
+            one.inputs["publicNetworkAccessForIngestion"],
+            one.inputs["publicNetworkAccessForQuery"],
+        )
+        for kind in ("applicationinsights:Component", "operationalinsights:Workspace")
+        for one in _kinds(found, kind).values()
+    }
+
+
+def test_a_private_network_reaches_its_logs_and_no_others() -> None:
+    """By a private link scope of its own; a registry alone has no network that could."""
+    found = own()["prod"]
+    closed, opened = ("Disabled", "Disabled"), ("Enabled", "Enabled")
+    assert _logs_access(found) == {"insights": closed, "logs": closed}
+    assert _logs_access(own()["dev"]) == {"insights": opened, "logs": opened}
+    shared = {"insights": closed, "logs": ("Disabled", "Enabled")}
+    assert _logs_access(own()["shared"]) == shared
+    linked = _kinds(found, "monitor:PrivateLinkScopedResource")
+    endpoint = _kinds(found, "network:PrivateEndpoint")["scope-azuremonitor"]
+    assert {one.urn for one in linked.values()} < set(endpoint.dependencies)
+    assert {one.inputs["linkedResourceId"] for one in linked.values()} == {
+        *("${Workspace:logs.id}", "${Component:insights.id}"),
+    }
+    (scope,) = _kinds(found, "monitor:PrivateLinkScope").values()
+    assert set(scope.inputs["accessModeSettings"].values()) == {"PrivateOnly"}
+    names = _kinds(found, "network:PrivateDnsZoneGroup")["scope-azuremonitor-names"]
+    assert len(names.inputs["privateDnsZoneConfigs"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "query"),
+    [
+        ({"network": {"private_dns_zones": HUB}}, "Enabled"),
+        ({"monitoring": {"private_link_scope": SCOPE}}, "Disabled"),
+        (
+            {
+                "network": {"private_dns_zones": HUB},
+                "monitoring": {"private_link_scope": SCOPE},
+            },
+            "Disabled",
+        ),
+    ],
+)
+def test_a_scope_of_the_hub_is_not_made_again(
+    settings: dict[str, Any], query: str, tmp_path: Path
+) -> None:
+    """A second one would override its names; its owner adds the logs."""
+    found = changed(tmp_path, **settings)
+    _sound(found)
+    assert not [one for one in found.provided if "PrivateLinkScope" in one.kind]
+    assert _logs_access(found)["logs"] == ("Disabled", query)
 
 
 def test_a_workspace_of_another_name_is_adopted(tmp_path: Path) -> None:

@@ -23,11 +23,16 @@ IMAGES = f"{HUB}/providers/Microsoft.ContainerRegistry/registries/crcentral"
 VAULT = f"{HUB}/providers/Microsoft.KeyVault/vaults/kv-central"
 ZONE = f"{HUB}/providers/Microsoft.Network/privateDnsZones/privatelink.blob.core.windows.net"
 RUNNERS = f"{PEER}/subnets/runners"
+SCOPE = f"{HUB}/providers/Microsoft.Insights/privateLinkScopes/ampls"
+INSIGHTS = "/subscriptions/{}/resourceGroups/rg/providers/Microsoft.Insights/components/appi"
 PERMISSIONS = "providers/Microsoft.Authorization/permissions"
 DECLARED = [
     resource("network:PrivateEndpoint", "lake-blob"),
     resource(
         "network:PrivateDnsZoneGroup", "names", privateDnsZoneConfigs=[{"privateDnsZoneId": ZONE}]
+    ),
+    resource(
+        "applicationinsights:Component", "insights", resourceGroupName="rg", resourceName="appi"
     ),
 ]
 
@@ -50,10 +55,12 @@ def landing(settings: Settings, state: State) -> Settings:
         "properties": {"subnets": subnets, "virtualNetworkPeerings": [{"properties": peering}]},
     }
     group = f"/subscriptions/{settings.subscription}/resourceGroups/rg-landing"
-    for id in (group, LOGS, IMAGES, VAULT, f"{VAULT}/keys/of-storage", ZONE):
+    for id in (group, LOGS, IMAGES, VAULT, f"{VAULT}/keys/of-storage", ZONE, SCOPE):
         state.resources[id] = {"id": id}
     link = {"properties": {"virtualNetwork": {"id": PEER}}}
     state.lists[f"{ZONE}/virtualNetworkLinks"] = [link]
+    linked = {"linkedResourceId": INSIGHTS.format(settings.subscription).upper()}
+    state.lists[f"{SCOPE}/scopedResources"] = [{"properties": linked}]
     ready = replace(
         settings,
         exposure="private",
@@ -68,7 +75,7 @@ def landing(settings: Settings, state: State) -> Settings:
             runners="ml-private",
             runners_subnet=RUNNERS,
         ),
-        monitoring=Monitoring(workspace=LOGS),
+        monitoring=Monitoring(workspace=LOGS, private_link_scope=SCOPE),
         images=Images(registry=IMAGES),
         vault=Vault(id=VAULT, key="of-storage"),
         storage=replace(settings.storage, customer_managed_key=True),
@@ -125,6 +132,11 @@ OF_RUNNERS = "platform:network.runners_subnet"
         (_without(LOGS), "log workspace", "does not exist"),
         (_without(IMAGES), "container registry", "does not exist"),
         (_without(VAULT), "vault", "does not exist"),
+        (_without(SCOPE), "private link scope", "does not exist"),
+        (
+            lambda state: state.lists[f"{SCOPE}/scopedResources"].clear(),
+            *("private link to insights", "does not lead to /subscriptions/"),
+        ),
         (_without(f"{VAULT}/keys/of-storage"), "key of-storage", "does not exist"),
         (_without(ZONE), "zone privatelink.blob.core.windows.net", "does not exist"),
         (
