@@ -33,6 +33,7 @@ from infra.settings.workflows import (
     RELEASER,
     RELEASES,
     Purpose,
+    reads_except,
     role_id,
     subject,
     writes_only,
@@ -292,6 +293,14 @@ def roles_after_workspace(
     if groups.data_scientists:
         members = _data_scientist("data-scientists", groups.data_scientists, storage, scope)
         yield from (replace(grant, to_group=True) for grant in members)
+    if groups.reviewers:
+        # GitHub asks them for approval (`platform:reviewers`); the evidence, the report and the
+        # audit log are blobs.
+        who, account, read = groups.reviewers, storage.workspace.id, reads_except(COLLECTED)
+        yield Grant("reviewers-workspace", who, "Reader", scope, to_group=True)
+        yield Grant("reviewers-blobs", who, READ_BLOBS, account, read, to_group=True)
+        if assets:
+            yield Grant("reviewers-assets", who, "Reader", assets.id, to_group=True)
     for role in ("Reader", "Monitoring Reader") if groups.operators else ():
         name = f"operators-{role.rpartition(' ')[0].lower() or 'workspace'}"
         yield Grant(name, groups.operators, role, scope, to_group=True)

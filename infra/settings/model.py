@@ -466,6 +466,10 @@ class Groups:
 
     data_scientists: Annotated[str, GUID] = ""
     """Its members submit jobs, and read and write what jobs do, as users of an instance do."""
+    reviewers: Annotated[str, GUID] = ""
+    """Its members read the workspace, the shared registry, evidence and audit log, and nothing that
+    endpoints collect of callers; `platform:reviewers` names who approves.
+    """
     operators: Annotated[str, GUID] = ""
     """Its members read the workspace, its metrics and its logs."""
 

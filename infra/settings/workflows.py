@@ -43,6 +43,7 @@ def subject(settings: Settings, purpose: Purpose) -> str:
 
 _ML, _BLOBS = "Microsoft.MachineLearningServices", "Microsoft.Storage"
 _CONTAINERS = f"{_BLOBS}/storageAccounts/blobServices/containers"
+_PATH = f"@Resource[{_CONTAINERS}/blobs:path]"
 # Parts of a workspace, as azure-rest-api-specs names them; `how-to-assign-roles` lists those that a
 # job needs, also by their older names.
 _READ = (
@@ -174,16 +175,21 @@ def writes_only(*containers: str, path: str = "", apart: str = "") -> str:
     names = " OR ".join(
         f"@Resource[{_CONTAINERS}:name] StringLike '{container}'" for container in containers
     )
-    blob = f"@Resource[{_CONTAINERS}/blobs:path]"
-    below = f" AND ({blob} StringLike '{path}')" if path else ""
-    beside = f"({blob} StringNotLike '{apart}')"
-    # Lists show names (storage/blobs/storage-auth-abac-examples, "Read blobs … with a path").
+    below = f" AND ({_PATH} StringLike '{path}')" if path else ""
+    if not apart:
+        return f"(({writes}) OR (({names}){below}))"
+    beside = f"({_PATH} StringNotLike '{apart}')"
+    return f"(({writes}) OR (({names}){below} AND {beside})) AND {reads_except(apart)}"
+
+
+def reads_except(path: str) -> str:
+    """The condition of an assignment that reads no blobs at `path`. Lists show their names
+    (storage/blobs/storage-auth-abac-examples, "Read blobs … with a path").
+    """
     reads = (
         f"!(ActionMatches{{'{_CONTAINERS}/blobs/read'}} AND NOT SubOperationMatches{{'Blob.List'}})"
     )
-    if not apart:
-        return f"(({writes}) OR (({names}){below}))"
-    return f"(({writes}) OR (({names}){below} AND {beside})) AND (({reads}) OR {beside})"
+    return f"(({reads}) OR ({_PATH} StringNotLike '{path}'))"
 
 
 # Roles that assign roles: role-based-access-control/delegate-role-assignments-examples.

@@ -883,12 +883,12 @@ def test_the_user_of_a_compute_instance_has_its_roles(tmp_path: Path) -> None:
 
 
 def test_groups_of_people_have_roles(tmp_path: Path) -> None:
-    """Data scientists those of an instance's user, operators only read; each as a group."""
-    ids = [f"6f8d2c1e-0000-4000-8000-00000000000{number}" for number in (2, 3)]
+    """Data scientists those of an instance's user, the others only read; each as a group."""
+    ids = [f"6f8d2c1e-0000-4000-8000-00000000000{number}" for number in (2, 3, 5)]
     person = {"name": "ada", "person": "6f8d2c1e-0000-4000-8000-000000000004"}
     found = changed(
         tmp_path,
-        groups={"data_scientists": ids[0], "operators": ids[1]},
+        groups={"data_scientists": ids[0], "operators": ids[1], "reviewers": ids[2]},
         workstations=[person],
     )
     _sound(found)
@@ -899,6 +899,11 @@ def test_groups_of_people_have_roles(tmp_path: Path) -> None:
         granted.setdefault(f"{inputs['principalType']} {inputs['principalId']}", []).append(right)
     assert sorted(granted[f"Group {ids[0]}"]) == sorted(granted[f"User {person['person']}"])
     assert len(granted[f"Group {ids[1]}"]) == 2
+    held = {(role_name(role), scope): limit for role, scope, limit in granted[f"Group {ids[2]}"]}
+    blobs = ("Storage Blob Data Reader", "${StorageAccount:workspace-storage.id}")
+    assert "modelDataCollector/*" in held.pop(blobs), "what callers sent is not theirs to read"
+    registry = load("test", tmp_path / "infra").registry_id
+    assert held == {("Reader", "${Workspace:workspace.id}"): None, ("Reader", registry): None}
 
 
 def test_a_change_of_settings_keeps_an_endpoints_traffic(tmp_path: Path) -> None:
