@@ -19,7 +19,7 @@ from infra.program.compute import Workstations
 from infra.program.monitoring import Monitoring
 from infra.program.online_store import OnlineStore
 from infra.program.registries import Assets, Registry
-from infra.program.site import Options, Site
+from infra.program.site import Component, Options, Site
 from infra.program.storage import Storage, Vault
 from infra.program.workspace import FeatureStore, Workspace
 from infra.settings.model import FEATURES, Settings
@@ -41,11 +41,11 @@ from infra.settings.workflows import (
 from ml.core.azure import APPROVER, AUDIENCE, ISSUER
 
 
-class Identity(pulumi.ComponentResource):
+class Identity(Component):
     """Identities of the workspace, each cluster, the endpoints and the workflows."""
 
     def __init__(self, name: str, site: Site, opts: Options = None) -> None:
-        super().__init__("platform:identity:Identity", name, None, opts)
+        super().__init__("identity:Identity", name, opts, "identity")
         self._site, settings = site, site.settings
         self.workspace = self._identity("workspace")
         self.endpoints = self._identity("endpoints")
@@ -63,7 +63,7 @@ class Identity(pulumi.ComponentResource):
         """One credential an identity: Azure refuses two concurrent writes."""
         identity = self._identity(purpose)
         managedidentity.FederatedIdentityCredential(
-            f"github-{purpose}",
+            self.child(f"github-{purpose}"),
             resource_group_name=self._site.group,
             resource_name_=identity.name,
             federated_identity_credential_resource_name="github-environment",
@@ -76,7 +76,7 @@ class Identity(pulumi.ComponentResource):
 
     def _identity(self, name: str) -> managedidentity.UserAssignedIdentity:
         return managedidentity.UserAssignedIdentity(
-            name,
+            self.child(name),
             resource_name_=self._site.names.local("id", name),
             **self._site.place,
             opts=pulumi.ResourceOptions(parent=self),
@@ -117,13 +117,14 @@ async def wait_until_it_counts(args: pulumi.ResourceHookArgs) -> None:
     await asyncio.sleep(COUNTS_AFTER_S)
 
 
-class Grants(pulumi.ComponentResource):
+class Grants(Component):
     """Role assignments; resources that need them depend on `assignments`."""
 
     def __init__(
         self, name: str, site: Site, grants: Iterable[Grant], opts: Options = None
     ) -> None:
-        super().__init__("platform:identity:Grants", name, None, opts)
+        usual = ("rights", "workspace-rights", "encryption-rights")
+        super().__init__("identity:Grants", name, opts, *usual)
         hook = pulumi.ResourceHook(f"{name}-count", wait_until_it_counts)
         self._hooks = pulumi.ResourceHookBinding(after_create=[hook])
         self.assignments = [self._assignment(name, site, grant) for grant in grants]
@@ -140,7 +141,7 @@ class Grants(pulumi.ComponentResource):
         )
         key = f"{own}/{site.names.group}/{name}/{grant.name}/{grant.role}"
         return authorization.RoleAssignment(
-            grant.name,
+            self.child(grant.name),
             # Stable, and different for each role: Azure refuses to change an assignment's role.
             role_assignment_name=str(uuid.uuid5(uuid.NAMESPACE_URL, key)),
             principal_id=grant.assignee

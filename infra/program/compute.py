@@ -10,18 +10,18 @@ from pulumi_azure_native import compute, managedidentity, network
 from pulumi_azure_native import machinelearningservices as ml
 
 from infra.program.network import Network, Part
-from infra.program.site import Options, Site
+from infra.program.site import Component, Options, Site
 from infra.settings.azure import SIZES
 from infra.settings.model import BUILDER, Cluster, Workstation
 
 ADMINISTRATOR = "azureuser"
 
 
-class Workstations(pulumi.ComponentResource):
+class Workstations(Component):
     """VMs without a public address, with sign-in by Entra; `machines` by name."""
 
     def __init__(self, name: str, site: Site, network: Network, opts: Options = None) -> None:
-        super().__init__("platform:compute:Workstations", name, None, opts)
+        super().__init__("compute:Workstations", name, opts, "workstations")
         self.machines = {
             machine.name: self._machine(site, network, machine)
             for machine in site.settings.machines("data-science-vm")
@@ -30,7 +30,7 @@ class Workstations(pulumi.ComponentResource):
 
     def _machine(self, site: Site, own: Network, machine: Workstation) -> compute.VirtualMachine:
         card = network.NetworkInterface(
-            f"{machine.name}-card",
+            self.child(f"{machine.name}-card"),
             network_interface_name=site.names.local("nic", machine.name),
             **site.place,
             ip_configurations=[
@@ -43,7 +43,7 @@ class Workstations(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         resource = compute.VirtualMachine(
-            machine.name,
+            self.child(machine.name),
             vm_name=site.names.local("vm", machine.name),
             **site.place,
             identity=compute.VirtualMachineIdentityArgs(
@@ -73,7 +73,7 @@ class Workstations(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         compute.VirtualMachineExtension(
-            f"{machine.name}-sign-in",
+            self.child(f"{machine.name}-sign-in"),
             vm_extension_name="AADSSHLoginForLinux",
             vm_name=resource.name,
             **site.place,
@@ -131,11 +131,11 @@ class ComputeArgs:
     granted: Sequence[pulumi.Resource]
 
 
-class Compute(pulumi.ComponentResource):
+class Compute(Component):
     """Clusters, by name, and compute instances."""
 
     def __init__(self, name: str, args: ComputeArgs, opts: Options = None) -> None:
-        super().__init__("platform:compute:Compute", name, None, opts)
+        super().__init__("compute:Compute", name, opts, "compute")
         settings = args.site.settings
         depends_on = [*args.granted, *(args.network.dns_records if args.network else ())]
         # The first one brings the managed network about: pulumi-azure-native#3212.
@@ -157,7 +157,7 @@ class Compute(pulumi.ComponentResource):
 
     def _cluster(self, args: ComputeArgs, cluster: Cluster) -> ml.Compute:
         return ml.Compute(
-            cluster.name,
+            self.child(cluster.name),
             compute_name=cluster.name,
             **args.site.place,
             workspace_name=args.workspace,
@@ -188,7 +188,7 @@ class Compute(pulumi.ComponentResource):
     def _instance(self, args: ComputeArgs, instance: Workstation) -> None:
         person = ml.AssignedUserArgs(object_id=instance.person, tenant_id=args.site.settings.tenant)
         ml.Compute(
-            instance.name,
+            self.child(instance.name),
             compute_name=args.site.names.instance(instance.name),
             **args.site.place,
             workspace_name=args.workspace,

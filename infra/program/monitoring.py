@@ -14,7 +14,7 @@ from pulumi_azure_native import (
 )
 
 from infra.program.network import Network
-from infra.program.site import Options, Site
+from infra.program.site import Component, Options, Site
 
 ALL_METRICS = ("AllMetrics",)
 # Metric categories of a storage service, which has no `AllMetrics`.
@@ -22,16 +22,16 @@ STORAGE_METRICS = ("Capacity", "Transaction")
 _CRITERIA = "Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria"
 
 
-class Monitoring(pulumi.ComponentResource):
+class Monitoring(Component):
     """Log Analytics, Application Insights on it, and the action group of alerts."""
 
     def __init__(self, name: str, site: Site, opts: Options = None) -> None:
-        super().__init__("platform:monitoring:Monitoring", name, None, opts)
+        super().__init__("monitoring:Monitoring", name, opts, "monitoring")
         self._site, settings = site, site.settings.monitoring
         opts = pulumi.ResourceOptions(parent=self)
         self.logs: pulumi.Input[str] = settings.workspace or self._logs()
         self.insights = applicationinsights.Component(
-            "insights",
+            self.child("insights"),
             resource_name_=site.names.local("appi"),
             **site.place,
             kind="web",
@@ -46,7 +46,7 @@ class Monitoring(pulumi.ComponentResource):
             opts=opts,
         )
         self.alerts = monitor.ActionGroup(
-            "alerts",
+            self.child("alerts"),
             action_group_name=site.names.local("ag"),
             group_short_name=site.names.platform,
             resource_group_name=site.group,
@@ -69,7 +69,7 @@ class Monitoring(pulumi.ComponentResource):
         site, settings = self._site, self._site.settings.monitoring
         hidden = site.settings.makes_scope or settings.private_link_scope
         logs = operationalinsights.Workspace(
-            "logs",
+            self.child("logs"),
             workspace_name=site.names.local("log"),
             **site.place,
             sku=operationalinsights.WorkspaceSkuArgs(name="PerGB2018"),
@@ -93,7 +93,7 @@ class Monitoring(pulumi.ComponentResource):
         """
         site = self._site
         scope = monitor.PrivateLinkScope(
-            "scope",
+            self.child("scope"),
             scope_name=site.names.local("ampls"),
             resource_group_name=site.group,
             location="global",
@@ -105,7 +105,7 @@ class Monitoring(pulumi.ComponentResource):
         )
         linked = [
             monitor.PrivateLinkScopedResource(
-                f"scope-{name}",
+                self.child(f"scope-{name}"),
                 name=name,
                 scope_name=scope.name,
                 resource_group_name=site.group,
@@ -114,7 +114,7 @@ class Monitoring(pulumi.ComponentResource):
             )
             for name, id in (("logs", self.logs), ("insights", self.insights.id))
         ]
-        network.private_endpoint("scope", scope.id, "azuremonitor", after=linked)
+        network.private_endpoint(self.child("scope"), scope.id, "azuremonitor", after=linked)
 
     def diagnose(
         self, name: str, resource: pulumi.Input[str], metrics: Sequence[str] = ALL_METRICS
@@ -129,7 +129,7 @@ class Monitoring(pulumi.ComponentResource):
             for category in metrics
         ]
         monitor.DiagnosticSetting(
-            f"diagnostics-{name}",
+            self.child(f"diagnostics-{name}"),
             name="to-log-analytics",
             resource_uri=resource,
             workspace_id=self.logs,
@@ -154,7 +154,7 @@ class Monitoring(pulumi.ComponentResource):
             for key, value in ([dimension] if dimension else [])
         ]
         monitor.MetricAlert(
-            f"alert-{name}",
+            self.child(f"alert-{name}"),
             rule_name=self._site.names.local("alert", name),
             resource_group_name=self._site.group,
             location="global",
@@ -184,7 +184,7 @@ class Monitoring(pulumi.ComponentResource):
         )
 
 
-class Guardrails(pulumi.ComponentResource):
+class Guardrails(Component):
     """A monthly budget and locks.
 
     `locked` are the resources that hold data, by name; `alerts` is the action group.
@@ -209,10 +209,10 @@ class Guardrails(pulumi.ComponentResource):
             "tenantId": site.settings.tenant,
             "subscriptionId": site.settings.subscription,
         }
-        super().__init__("platform:guardrails:Guardrails", name, known, opts)
+        super().__init__("guardrails:Guardrails", name, opts, "guardrails", props=known)
         opts, settings = pulumi.ResourceOptions(parent=self), site.settings.guardrails
         consumption.Budget(
-            "budget",
+            self.child("budget"),
             # With the month: Azure refuses to change the start of an existing budget.
             budget_name=site.names.local("budget", settings.budget_from),
             scope=site.group_id,
@@ -232,7 +232,7 @@ class Guardrails(pulumi.ComponentResource):
         if settings.locks:
             for name, resource in locked.items():
                 authorization.ManagementLockByScope(
-                    f"lock-{name}",
+                    self.child(f"lock-{name}"),
                     lock_name="no-delete",
                     level="CanNotDelete",
                     scope=resource,

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import pulumi
 from pulumi_azure_native import network, privatedns
 
-from infra.program.site import Options, Site
+from infra.program.site import Component, Options, Site
 from infra.settings.azure import DNS_ZONES
 
 Part = Literal["endpoints", "compute", "workstations", "builds", "runners"]
@@ -101,7 +101,7 @@ def _rule(
 SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault")
 
 
-class Network(pulumi.ComponentResource):
+class Network(Component):
     """A virtual network whose subnets each have a security group closed to the internet, or the
     given one, which is not changed.
 
@@ -110,7 +110,7 @@ class Network(pulumi.ComponentResource):
     """
 
     def __init__(self, name: str, site: Site, opts: Options = None) -> None:
-        super().__init__("platform:network:Network", name, None, opts)
+        super().__init__("network:Network", name, opts, "network")
         self._site, self._settings = site, site.settings.network
         self.service_endpoints = self._settings.service_endpoints
         self.security_groups: dict[Part, network.NetworkSecurityGroup] = {}
@@ -136,7 +136,7 @@ class Network(pulumi.ComponentResource):
         route = self._route() if settings.hub_firewall else None
         # Subnets and peerings are inline: an update of the network without them would delete them.
         return network.VirtualNetwork(
-            "virtual-network",
+            self.child("virtual-network"),
             virtual_network_name=site.names.local("vnet"),
             **site.place,
             address_space=network.AddressSpaceArgs(address_prefixes=[str(space)]),
@@ -198,7 +198,7 @@ class Network(pulumi.ComponentResource):
         site = self._site
         full_name = f"{name}-{part}"
         endpoint = network.PrivateEndpoint(
-            full_name,
+            self.child(full_name),
             private_endpoint_name=site.names.local("pe", full_name),
             **site.place,
             subnet=network.SubnetArgs(id=self.subnet("endpoints")),
@@ -215,7 +215,7 @@ class Network(pulumi.ComponentResource):
         if self._settings.private_dns_zones == "none":
             return endpoint
         records = network.PrivateDnsZoneGroup(
-            f"{full_name}-names",
+            self.child(f"{full_name}-names"),
             private_dns_zone_group_name="default",
             private_endpoint_name=endpoint.name,
             resource_group_name=site.group,
@@ -237,7 +237,7 @@ class Network(pulumi.ComponentResource):
             return pulumi.Output.from_input(id)
         if zone not in self._zones:
             resource = self._zones[zone] = privatedns.PrivateZone(
-                zone,
+                self.child(zone),
                 private_zone_name=zone,
                 resource_group_name=self._site.group,
                 location="global",
@@ -245,7 +245,7 @@ class Network(pulumi.ComponentResource):
                 opts=pulumi.ResourceOptions(parent=self),
             )
             link = privatedns.VirtualNetworkLink(
-                f"{zone}-link",
+                self.child(f"{zone}-link"),
                 virtual_network_link_name=self._site.names.local("link"),
                 private_zone_name=resource.name,
                 resource_group_name=self._site.group,
@@ -260,7 +260,7 @@ class Network(pulumi.ComponentResource):
 
     def _security_group(self, part: Part) -> network.NetworkSecurityGroup:
         return network.NetworkSecurityGroup(
-            f"security-{part}",
+            self.child(f"security-{part}"),
             network_security_group_name=self._site.names.local("nsg", part),
             **self._site.place,
             security_rules=[
@@ -272,7 +272,7 @@ class Network(pulumi.ComponentResource):
     def _route(self) -> network.RouteTableArgs:
         """All traffic out of the network goes to the hub's firewall."""
         table = network.RouteTable(
-            "routes",
+            self.child("routes"),
             route_table_name=self._site.names.local("rt"),
             **self._site.place,
             disable_bgp_route_propagation=True,
@@ -292,7 +292,7 @@ class Network(pulumi.ComponentResource):
         """A NAT gateway: outbound only, by one address that others can allow."""
         site, opts = self._site, pulumi.ResourceOptions(parent=self)
         address = network.PublicIPAddress(
-            "nat-address",
+            self.child("nat-address"),
             public_ip_address_name=site.names.local("pip", "out"),
             **site.place,
             sku=network.PublicIPAddressSkuArgs(name="Standard"),
@@ -300,7 +300,7 @@ class Network(pulumi.ComponentResource):
             opts=opts,
         )
         return network.NatGateway(
-            "nat-gateway",
+            self.child("nat-gateway"),
             nat_gateway_name=site.names.local("ng"),
             **site.place,
             sku=network.NatGatewaySkuArgs(name="Standard"),

@@ -8,10 +8,10 @@ import pulumi
 from pulumi_azure_native import managedidentity, redisenterprise
 
 from infra.program.network import Network
-from infra.program.site import Options, Site
+from infra.program.site import Component, Options, Site
 
 
-class OnlineStore(pulumi.ComponentResource):
+class OnlineStore(Component):
     """A Redis that accepts TLS and Entra tokens only; a materialisation can write it again.
 
     `network` is None with public addresses, `users` are the identities that read and write.
@@ -25,10 +25,10 @@ class OnlineStore(pulumi.ComponentResource):
         users: Mapping[str, managedidentity.UserAssignedIdentity],
         opts: Options = None,
     ) -> None:
-        super().__init__("platform:features:OnlineStore", name, None, opts)
+        super().__init__("features:OnlineStore", name, opts, "online-store")
         settings = site.settings.feature_store
         self.cluster = redisenterprise.RedisEnterprise(
-            "redis",
+            self.child("redis"),
             cluster_name=site.names.worldwide("redis"),
             **site.place,
             sku=redisenterprise.SkuArgs(name=settings.redis),
@@ -38,7 +38,7 @@ class OnlineStore(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         self.database = redisenterprise.Database(
-            "redis-database",
+            self.child("redis-database"),
             # Azure accepts no other name.
             database_name="default",
             cluster_name=self.cluster.name,
@@ -56,7 +56,7 @@ class OnlineStore(pulumi.ComponentResource):
         written: list[pulumi.Resource] = [self.database]
         for user, identity in users.items():
             assignment = redisenterprise.AccessPolicyAssignment(
-                f"redis-{user}",
+                self.child(f"redis-{user}"),
                 # Letters and digits only.
                 access_policy_assignment_name=user.replace("-", ""),
                 access_policy_name="default",
@@ -70,5 +70,7 @@ class OnlineStore(pulumi.ComponentResource):
             )
             written.append(assignment)
         if network:
-            network.private_endpoint("redis", self.cluster.id, "redisEnterprise", after=written)
+            network.private_endpoint(
+                self.child("redis"), self.cluster.id, "redisEnterprise", after=written
+            )
         self.register_outputs({"id": self.cluster.id})

@@ -10,12 +10,12 @@ from pulumi_azure_native import machinelearningservices as ml
 from pulumi_azure_native.provider import Provider
 
 from infra.program.network import Network
-from infra.program.site import Options, Site
+from infra.program.site import Component, Options, Site
 from infra.settings.model import Settings
 from ml.core.errors import Problem, Refused
 
 
-class Registry(pulumi.ComponentResource):
+class Registry(Component):
     """A Premium container registry without an administrator's password, or the given one.
 
     `network` is None with public addresses. `own` is None, and nothing is declared, where a
@@ -28,7 +28,7 @@ class Registry(pulumi.ComponentResource):
     def __init__(
         self, name: str, site: Site, network: Network | None, opts: Options = None
     ) -> None:
-        super().__init__("platform:registry:Registry", name, None, opts)
+        super().__init__("registry:Registry", name, opts, "registry")
         settings = site.settings.images
         self.own: containerregistry.Registry | None = None
         self.id: pulumi.Input[str] = settings.registry
@@ -39,7 +39,7 @@ class Registry(pulumi.ComponentResource):
             self.register_outputs({"id": self.id})
             return
         self.own = containerregistry.Registry(
-            "images",
+            self.child("images"),
             registry_name=site.names.worldwide("cr"),
             **site.place,
             sku=containerregistry.SkuArgs(name="Premium"),
@@ -61,11 +61,11 @@ class Registry(pulumi.ComponentResource):
         )
         self.id, self.server = self.own.id, self.own.login_server
         if network:
-            network.private_endpoint("images", self.id, "registry")
+            network.private_endpoint(self.child("images"), self.id, "registry")
         self.register_outputs({"id": self.id})
 
 
-class Assets(pulumi.ComponentResource):
+class Assets(Component):
     """The registry that another stack creates, as an environment uses it; `id` is its resource id.
 
     `parts` are the ids that private endpoints lead to, by part. An endpoint of the registry reaches
@@ -78,12 +78,12 @@ class Assets(pulumi.ComponentResource):
     def __init__(
         self, name: str, site: Site, network: Network | None, opts: Options = None
     ) -> None:
-        super().__init__("platform:registry:Assets", name, None, opts)
+        super().__init__("registry:Assets", name, opts, "assets")
         self.id = site.settings.registry_id
         self.parts = {"amlregistry": self.id, **_accounts(site.settings)}
         for part, id in self.parts.items():
             if network:
-                network.private_endpoint("assets", id, part)
+                network.private_endpoint(self.child("assets"), id, part)
         self.register_outputs({"id": self.id})
 
 
@@ -126,13 +126,13 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
     raise Refused(Problem("no-registry", message, expected, "or set `mode: none`"))
 
 
-class SharedRegistry(pulumi.ComponentResource):
+class SharedRegistry(Component):
     """The Azure ML registry that environments share, with the accounts of its models and images."""
 
     def __init__(self, name: str, site: Site, opts: Options = None) -> None:
-        super().__init__("platform:registry:SharedRegistry", name, None, opts)
+        super().__init__("registry:SharedRegistry", name, opts, "assets")
         self.registry = ml.Registry(
-            "assets",
+            self.child("assets"),
             registry_name=site.settings.asset_registry.name,
             **site.place,
             identity=ml.ManagedServiceIdentityArgs(type="SystemAssigned"),

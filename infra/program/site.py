@@ -63,6 +63,22 @@ class Site:
         return "Disabled" if self.settings.private else "Enabled"
 
 
+class Component(pulumi.ComponentResource):
+    """A part of a stack. The names of its children begin with its own, so that a program can have
+    several instances; `usual` are the names of those that stacks have, whose children need none.
+    """
+
+    def __init__(
+        self, kind: str, name: str, opts: Options, *usual: str, props: pulumi.Inputs | None = None
+    ) -> None:
+        super().__init__(f"platform:{kind}", name, props, opts)
+        self._prefix = "" if name in usual else f"{name}-"
+
+    def child(self, name: str) -> str:
+        """The name of a child."""
+        return f"{self._prefix}{name}"
+
+
 def site(settings: Settings) -> Site:
     """The site of an environment; declares its resource group unless it is given one.
 

@@ -13,13 +13,13 @@ from pulumi_azure_native import keyvault, managedidentity, security, storage
 from pulumi_azure_native.network import PrivateEndpoint
 
 from infra.program.network import Network
-from infra.program.site import Options, Site
+from infra.program.site import Component, Options, Site
 from infra.settings import model
 from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS
 from infra.settings.workflows import RELEASES
 
 
-class Vault(pulumi.ComponentResource):
+class Vault(Component):
     """A key vault, and the customer-managed key of storage.
 
     `network` is None with public addresses.
@@ -28,7 +28,7 @@ class Vault(pulumi.ComponentResource):
     def __init__(
         self, name: str, site: Site, network: Network | None, opts: Options = None
     ) -> None:
-        super().__init__("platform:vault:Vault", name, None, opts)
+        super().__init__("vault:Vault", name, opts, "vault")
         self.own: keyvault.Vault | None = None
         self.key: keyvault.Key | None = None
         self.id: pulumi.Input[str] = site.settings.vault.id
@@ -42,7 +42,7 @@ class Vault(pulumi.ComponentResource):
         if network and network.service_endpoints:
             subnet = network.subnet("compute")
         self.own = keyvault.Vault(
-            "vault",
+            self.child("vault"),
             vault_name=f"{site.names.worldwide('kv')}{site.settings.vault.generation}"
             if site.settings.vault.generation > 1
             else site.names.worldwide("kv"),
@@ -74,7 +74,7 @@ class Vault(pulumi.ComponentResource):
             self.key_name = self.key.name
         if network:
             written = [self.key] if self.key else []
-            network.private_endpoint("vault", self.id, "vault", after=written)
+            network.private_endpoint(self.child("vault"), self.id, "vault", after=written)
         self.register_outputs({"id": self.id})
 
     def _key(self, site: Site) -> keyvault.Key:
@@ -83,7 +83,7 @@ class Vault(pulumi.ComponentResource):
             trigger=keyvault.TriggerArgs(time_after_create="P90D"),
         )
         return keyvault.Key(
-            "storage-key",
+            self.child("storage-key"),
             key_name="storage",
             vault_name=self.name,
             resource_group_name=site.group,
@@ -175,7 +175,7 @@ def _rule(
     )
 
 
-class Storage(pulumi.ComponentResource):
+class Storage(Component):
     """The workspace's account, which must not have a hierarchical namespace, and the lake.
 
     `network` is None with public addresses, `key` is None if Azure's key encrypts. `share` is the
@@ -190,7 +190,7 @@ class Storage(pulumi.ComponentResource):
         key: EncryptionKey | None,
         opts: Options = None,
     ) -> None:
-        super().__init__("platform:storage:Storage", name, None, opts)
+        super().__init__("storage:Storage", name, opts, "storage")
         self._site, self._network, self._key = site, network, key
         settings = site.settings.storage
         # Writes to each account that private endpoints must wait for.
@@ -207,7 +207,7 @@ class Storage(pulumi.ComponentResource):
             name: self._container(f"container-{name}", name, self.lake)
             for name in site.settings.containers
         }
-        rules = _lifecycle("lake", site, self.lake, settings)
+        rules = _lifecycle(self.child("lake"), site, self.lake, settings)
         self._written["lake"] += [*self.containers.values(), rules]
         # Apart from what jobs write (infra.settings.workflows.writes_only).
         releases = self._container("releases", RELEASES, self.workspace)
@@ -230,7 +230,9 @@ class Storage(pulumi.ComponentResource):
     def _endpoint(
         self, network: Network, name: str, account: storage.StorageAccount, part: str
     ) -> PrivateEndpoint:
-        return network.private_endpoint(name, account.id, part, after=self._written[name])
+        return network.private_endpoint(
+            self.child(name), account.id, part, after=self._written[name]
+        )
 
     def _account(
         self, name: str, account_name: str, *, lake: bool, nfs: bool = False
@@ -239,7 +241,7 @@ class Storage(pulumi.ComponentResource):
         settings = site.settings.storage
         subnets = [network.subnet("compute")] if network and network.service_endpoints else []
         account = storage.StorageAccount(
-            name,
+            self.child(name),
             account_name=account_name,
             **site.place,
             kind="FileStorage" if nfs else "StorageV2",
@@ -281,7 +283,7 @@ class Storage(pulumi.ComponentResource):
             ),
         )
         defender = security.DefenderForStorage(
-            f"{name}-defender",
+            self.child(f"{name}-defender"),
             setting_name="current",
             resource_id=account.id,
             properties=security.DefenderForStorageSettingPropertiesArgs(
@@ -296,7 +298,7 @@ class Storage(pulumi.ComponentResource):
         self, name: str, container: str, account: storage.StorageAccount
     ) -> storage.BlobContainer:
         return storage.BlobContainer(
-            name,
+            self.child(name),
             container_name=container,
             account_name=account.name,
             resource_group_name=self._site.group,
@@ -309,7 +311,7 @@ class Storage(pulumi.ComponentResource):
             enabled=True, days=self._site.settings.storage.soft_delete_days
         )
         blobs = storage.BlobServiceProperties(
-            f"{name}-blobs",
+            self.child(f"{name}-blobs"),
             blob_services_name="default",
             account_name=account.name,
             resource_group_name=self._site.group,
@@ -325,7 +327,7 @@ class Storage(pulumi.ComponentResource):
         own = self._site.names.worldwide("stnf")
         account = self._account("share-storage", own, lake=False, nfs=True)
         share = storage.FileShare(
-            "share",
+            self.child("share"),
             share_name="shared",
             account_name=account.name,
             resource_group_name=self._site.group,

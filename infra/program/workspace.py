@@ -13,7 +13,7 @@ from pulumi_azure_native import managedidentity
 from infra.program.monitoring import Monitoring
 from infra.program.network import Network
 from infra.program.registries import Assets, Registry
-from infra.program.site import Options, Site
+from infra.program.site import Component, Options, Site
 from infra.program.storage import Storage, Vault
 from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS
 from infra.settings.model import FEATURES
@@ -39,15 +39,15 @@ class WorkspaceArgs:
     redis: pulumi.Input[str] | None
 
 
-class Workspace(pulumi.ComponentResource):
+class Workspace(Component):
     """A workspace that uses its identity for all access."""
 
     def __init__(self, name: str, args: WorkspaceArgs, opts: Options = None) -> None:
-        super().__init__("platform:workspace:Workspace", name, None, opts)
+        super().__init__("workspace:Workspace", name, opts, "workspace")
         settings = args.site.settings
         self.workspace = _workspace(
             self,
-            "workspace",
+            self.child("workspace"),
             args,
             workspace_name=settings.workspace_name,
             kind="Default",
@@ -64,7 +64,7 @@ class Workspace(pulumi.ComponentResource):
 
     def _datastore(self, args: WorkspaceArgs, name: str, container: pulumi.Input[str]) -> None:
         ml.Datastore(
-            f"datastore-{name}",
+            self.child(f"datastore-{name}"),
             # A datastore's name has no hyphens.
             name=name.replace("-", "_"),
             resource_group_name=args.site.group,
@@ -78,7 +78,7 @@ class Workspace(pulumi.ComponentResource):
         )
 
 
-class FeatureStore(pulumi.ComponentResource):
+class FeatureStore(Component):
     """A workspace of the kind FeatureStore; its offline store is the container `features`.
 
     It has no compute: jobs of the workspace materialise, so nothing brings its managed network
@@ -86,12 +86,12 @@ class FeatureStore(pulumi.ComponentResource):
     """
 
     def __init__(self, name: str, args: WorkspaceArgs, opts: Options = None) -> None:
-        super().__init__("platform:workspace:FeatureStore", name, None, opts)
+        super().__init__("workspace:FeatureStore", name, opts, "features")
         # azure-ai-ml names the connection so (`OFFLINE_STORE_CONNECTION_NAME`).
         connection = "OfflineStoreConnectionName"
         self.workspace = _workspace(
             self,
-            "features",
+            self.child("features"),
             replace(args, assets=None, redis=None),
             workspace_name=args.site.names.local("mlfs"),
             kind="FeatureStore",
@@ -100,7 +100,7 @@ class FeatureStore(pulumi.ComponentResource):
             ),
         )
         ml.WorkspaceConnection(
-            "offline-store",
+            self.child("offline-store"),
             connection_name=connection,
             resource_group_name=args.site.group,
             workspace_name=self.workspace.name,
@@ -277,7 +277,7 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
 SET_BY_RELEASES = ["properties.traffic", "properties.mirrorTraffic", "tags"]
 
 
-class Endpoints(pulumi.ComponentResource):
+class Endpoints(Component):
     """Endpoints that only accept Entra tokens; releases set their traffic, not Pulumi.
 
     `granted` are the roles that the identity needs before a deployment pulls its image.
@@ -294,11 +294,11 @@ class Endpoints(pulumi.ComponentResource):
         monitoring: Monitoring,
         opts: Options = None,
     ) -> None:
-        super().__init__("platform:serving:Endpoints", name, None, opts)
+        super().__init__("serving:Endpoints", name, opts, "endpoints")
         self.endpoints: dict[str, ml.OnlineEndpoint] = {}
         for endpoint in site.settings.endpoints:
             self.endpoints[endpoint.name] = resource = ml.OnlineEndpoint(
-                endpoint.name,
+                self.child(endpoint.name),
                 endpoint_name=site.names.regional(endpoint.name),
                 **site.place,
                 workspace_name=workspace,

@@ -64,6 +64,41 @@ def test_the_launchers_shortcut_changes_nothing() -> None:
     assert own()["prod"] == capture("prod", bare=True)
 
 
+OTHERS = """
+import dataclasses
+from infra.program import stack
+
+def renamed(kind):
+    return lambda name, *given, **options: kind(f"other-{name}", *given, **options)
+
+for key, kind in list(vars(stack).items()):
+    if isinstance(kind, type) and issubclass(kind, pulumi.ComponentResource):
+        setattr(stack, key, renamed(kind))
+provision(dataclasses.replace(settings, environment="other", resource_group="rg-other"), None)
+"""
+
+
+@pytest.mark.parametrize("isolation", ["managed", "own"])
+def test_two_instances_of_a_component_do_not_collide(isolation: str, tmp_path: Path) -> None:
+    """With every option: each component of the stack, and another one of it."""
+    person = {"person": "6f8d2c1e-0000-4000-8000-000000000002"}
+    vm = {"name": "bob", **person, "kind": "data-science-vm", "ssh_key": "ssh-ed25519 AAAA bob"}
+    first = changed(
+        tmp_path,
+        network={"isolation": isolation, "runners": "ml-private"},
+        storage={"nfs_share_gib": 100, "customer_managed_key": True, "delete_after_days": 90},
+        feature_store={"mode": "create", "redis": "Balanced_B1"},
+        workstations=[{"name": "ada", **person}, vm],
+    )
+    with (tmp_path / "infra" / "__main__.py").open("a") as program:
+        program.write(OTHERS)
+    both = capture("test", root=tmp_path)
+    assert both.problems == ()
+    assert {one.name for one in first.resources} < {one.name for one in both.resources}
+    count = len([one for one in first.provided if one.kind != "resources:ResourceGroup"])
+    assert len(both.provided) - len(first.provided) == count
+
+
 def test_the_program_is_at_most_fifty_lines() -> None:
     assert len((ROOT / "infra" / "__main__.py").read_text().splitlines()) <= 50
 
@@ -242,7 +277,8 @@ def test_every_component_takes_options() -> None:
     assert len(found) > 13
     assert all("opts" in inspect.signature(kind).parameters for kind in found)
     code = "".join((ROOT / f"infra/program/{name}.py").read_text() for name in modules)
-    assert code.count("super().__init__(") == code.count(", opts)")
+    assert code.count("super().__init__(") == code.count(", name, opts, ") + 1  # and the base's
+    assert 'super().__init__(f"platform:{kind}", name, props, opts)' in code
 
 
 def test_each_cluster_has_an_identity_of_its_own() -> None:
