@@ -42,7 +42,7 @@ _RENAMED: Mapping[str, Mapping[str, str]] = {
         "encryptionIdentity": "identity",
         "encryptionUserAssignedIdentity": "userAssignedIdentity",
         "encryptionFederatedIdentityClientId": "federatedIdentityClientId",
-    },
+    }
 }
 
 

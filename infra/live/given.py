@@ -10,13 +10,12 @@ from infra.live.addresses import Addresses, version
 from infra.live.arm import Arm
 from infra.live.check import Check, granted
 from infra.preview.capture import Resource
+from infra.settings.checks import RESERVED
 from infra.settings.model import Settings
 
-# Azure reserves five addresses of each subnet: virtual-networks-faq.
-_RESERVED = 5
 # Usable addresses of a /28. GitHub asks for as many as jobs run at once, and 30 % more
 # (docs.github.com: configuring-private-networking-for-github-hosted-runners).
-_RUNNERS = 16 - _RESERVED
+_RUNNERS = 16 - RESERVED
 # Runners that GitHub hosts join a subnet that is delegated to it; own machines one that is not.
 _GITHUB = "GitHub.Network/networkSettings"
 JOIN = ("Microsoft.Network/virtualNetworks/subnets/join/action", "Network Contributor")
@@ -159,7 +158,7 @@ def _subnet(
     properties = subnet.get("properties") or {}
     prefixes = properties.get("addressPrefixes") or [properties.get("addressPrefix")]
     ranges = [ipaddress.ip_network(prefix) for prefix in prefixes if prefix]
-    free = sum(range_.num_addresses - _RESERVED for range_ in ranges)
+    free = sum(range_.num_addresses - RESERVED for range_ in ranges)
     free -= 0 if of_runners else len(properties.get("ipConfigurations") or ())
     faults = []
     if free < needed:

@@ -99,10 +99,8 @@ def _without_aliases(
 
 
 def _output(stack: pulumi.StackReference, name: str) -> pulumi.Output[str]:
-    """An output of another stack: text that begins with a reference, since nobody knows it here.
-
-    The SDK takes Pulumi's unknown value in a preview alone; this is an update, in which a program
-    declares what it deploys.
+    """An output of another stack: text that begins with a reference, since nobody knows it here and
+    the SDK takes Pulumi's unknown value in a dry run alone.
     """
     return stack.outputs.apply(lambda outputs: f"{outputs['']}/{name}")
 

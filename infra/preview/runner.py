@@ -71,16 +71,8 @@ class Runner:
         values = {**loader.configuration(stack, root / "infra"), **(config or {})}
         engine = Engine(PROJECT, stack, ask, azure_like)
         with served(engine) as address:
-            code, errors = self._run(
-                {
-                    "engine": address,
-                    "project": PROJECT,
-                    "stack": stack,
-                    "root": str(root),
-                    "config": values,
-                    "bare": bare,
-                }
-            )
+            request = {"engine": address, "project": PROJECT, "stack": stack, "root": str(root)}
+            code, errors = self._run({**request, "config": values, "bare": bare})
         if code:
             errors = errors.strip() or "\n".join(engine.errors[-1:])
             raise Refused(failure(stack, code, errors, root))

@@ -162,8 +162,7 @@ class Compute(Component):
             **args.site.place,
             workspace_name=args.workspace,
             identity=ml.ManagedServiceIdentityArgs(
-                type="UserAssigned",
-                user_assigned_identities=[args.identities[cluster.name].id],
+                type="UserAssigned", user_assigned_identities=[args.identities[cluster.name].id]
             ),
             properties=ml.AmlComputeArgs(
                 compute_type="AmlCompute",

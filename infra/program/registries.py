@@ -55,7 +55,7 @@ class Registry(Component):
             policies=containerregistry.PoliciesArgs(
                 retention_policy=containerregistry.RetentionPolicyArgs(
                     status="enabled", days=settings.keep_untagged_days
-                ),
+                )
             ),
             opts=pulumi.ResourceOptions(parent=self, protect=site.protect),
         )

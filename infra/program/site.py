@@ -86,9 +86,7 @@ def site(settings: Settings) -> Site:
     """
     kept = [f'tags["{name}"]' for name in settings.kept_tags]
 
-    def keep(
-        made: pulumi.ResourceTransformationArgs,
-    ) -> pulumi.ResourceTransformationResult | None:
+    def keep(made: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         if not made.props.get("tags") or "tags" in (made.opts.ignore_changes or ()):
             return None
         more = pulumi.ResourceOptions(ignore_changes=kept)

@@ -47,7 +47,7 @@ _PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192
 _DOCKER = ipaddress.IPv4Network("172.17.0.0/16")
 # Azure reserves five addresses of each subnet:
 # learn.microsoft.com/azure/virtual-network/virtual-networks-faq
-_RESERVED = 5
+RESERVED = 5
 
 
 Keys = tuple[Key, ...]
@@ -336,12 +336,12 @@ def _address_space(settings: Settings) -> Findings:
         return
     # A node needs an address, or a cluster stays smaller than declared (how-to-secure-training-
     # vnet, "Prerequisites"). The subnet of compute is a quarter of the range.
-    room = space.num_addresses // 4 - _RESERVED
+    room = space.num_addresses // 4 - RESERVED
     needed = sum(cluster.max_nodes for cluster in settings.clusters)
     needed += len(settings.machines("compute-instance"))
     if needed > room:
         message = f"`{space}` leaves {room} addresses to compute, which has up to {needed} nodes"
-        expected = f"{needed} addresses: a quarter of the range, less {_RESERVED}"
+        expected = f"{needed} addresses: a quarter of the range, less {RESERVED}"
         hint = "choose a wider range (a smaller number after the /), or fewer nodes"
         yield Fault("too-few-addresses", message, expected, hint, ADDRESS_SPACE)
 
@@ -406,7 +406,7 @@ def _given(settings: Settings) -> Findings:
     routed = settings.private and bool(network.peer) and not given
     own_runners = "`virtual_network` and `runners`"
     private = "`exposure: private`"
-    for part, field, has_effect, reason in (
+    for section, field, has_effect, reason in (
         (network, "virtual_network", settings.private, private),
         (network, "private_dns_zones", settings.private, private),
         (network, "peer", settings.private, private),
@@ -415,9 +415,9 @@ def _given(settings: Settings) -> Findings:
         (network, "hub_firewall", routed, "a network of ours with a `peer`"),
         (settings.monitoring, "private_link_scope", settings.private, private),
     ):
-        if getattr(part, field) and not has_effect:
+        if getattr(section, field) and not has_effect:
             message, hint = f"`{field}` is not used", f"delete it: it needs {reason}"
-            key = NETWORK if part is network else "platform:monitoring"
+            key = NETWORK if section is network else "platform:monitoring"
             yield Fault("no-effect", message, reason, hint, (key, field))
     yield from _hub(network)
     if vault.id and settings.workspace.customer_managed_key:

@@ -32,10 +32,7 @@ PULUMI_KEYS = frozenset(
 # The project file beside them, and the fields of it that say nothing of what is deployed.
 PROJECT_FILE = "Pulumi.yaml"
 ABOUT = frozenset({"author", "description", "license", "website"})
-PROJECT = {
-    "name": "platform",
-    "runtime": {"name": "python", "options": {"virtualenv": "../.venv"}},
-}
+PROJECT = {"name": "platform", "runtime": {"name": "python", "options": {"virtualenv": "../.venv"}}}
 # Values that must be encrypted: `pulumi config set --secret`.
 SECRETS = frozenset({"platform:lake_sas"})
 # What the provider reads of a stack file too; its other keys are none of ours.

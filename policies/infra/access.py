@@ -255,9 +255,7 @@ def _subject(item: Item, limits: Limits) -> Iterator[str]:
 
 
 @RULES.stack(
-    "federation-separate",
-    "What trains cannot release, and what releases cannot train.",
-    "own",
+    "federation-separate", "What trains cannot release, and what releases cannot train.", "own"
 )
 def _separate(items: Sequence[Item], limits: Limits) -> StackFindings:
     """One credential an identity, and of roles only those of its purpose."""

@@ -27,9 +27,6 @@ def _size(item: Item, limits: Limits) -> Iterator[str]:
         yield f"`sku.name` is {size}; allowed here: {', '.join(limits.redis_sizes) or 'none'}"
 
 
-RULES.resource(
-    "redis-public-access", "Redis does not answer on public addresses.", "own", Kind.REDIS
-).must("publicNetworkAccess", "Disabled", default="Enabled")
 RULES.resource("redis-tls", "TLS is 1.2 or newer.", "own", Kind.REDIS).must(
     "minimumTlsVersion", ("1.2", "1.3"), default="1.0"
 )

@@ -93,12 +93,6 @@ RULES.resource(
     Kind.CONTAINER_REGISTRY,
 ).must("anonymousPullEnabled", False, default=False)
 RULES.resource(
-    "registry-public-access",
-    "The registry does not answer on public addresses.",
-    "CKV_AZURE_139",
-    Kind.CONTAINER_REGISTRY,
-).must("publicNetworkAccess", "Disabled", default="Enabled")
-RULES.resource(
     "registry-zones",
     "The registry survives the loss of a zone.",
     "CKV_AZURE_233",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from policies.infra.limits import Limits
 from policies.infra.rule import Item, Kind, Rules, StackFindings, sources_of
@@ -87,7 +87,7 @@ def _private(items: Sequence[Item], limits: Limits) -> StackFindings:
     is_private = any(item.at("publicNetworkAccess") == "Disabled" for item in items)
     ingestion, query = "publicNetworkAccessForIngestion", "publicNetworkAccessForQuery"
     modes = ("accessModeSettings.ingestionAccessMode", "accessModeSettings.queryAccessMode")
-    required = {
+    required: Mapping[str, tuple[tuple[str, ...], str]] = {
         Kind.APPLICATION_INSIGHTS: ((ingestion, query), "Disabled"),
         Kind.LOGS: ((ingestion, *([query] if Kind.DNS_ZONE in kinds else [])), "Disabled"),
         Kind.SCOPE: (modes, "PrivateOnly"),  # else the network reaches the logs of others

@@ -1,8 +1,4 @@
-"""Rules of networks, private endpoints and virtual machines.
-
-The public access of a service is a rule of that service: `*-public-access` in `workspace`,
-`storage` and `images`.
-"""
+"""Rules of networks, public addresses, private endpoints and virtual machines."""
 
 from __future__ import annotations
 
@@ -321,6 +317,25 @@ def _routes(item: Item, limits: Limits) -> Iterator[str]:
             yield f"route `{route.at('name')}` leads to {address or hop}, not to a private address"
 
 
+for _name, _who, _sources, _kind, _path in (
+    (
+        "workspace",
+        "The workspace does",
+        "AZR-000406 CKV_AZURE_144 CKV2_AZURE_49",
+        Kind.WORKSPACE,
+        "",
+    ),
+    ("endpoint", "Endpoints do", "own", Kind.ENDPOINT, "properties."),
+    ("assets", "The shared registry does", "own", Kind.ML_REGISTRY, ""),
+    ("storage", "Storage does", "CKV_AZURE_59", Kind.ACCOUNT, ""),
+    ("vault", "The vault does", "CKV_AZURE_189", Kind.VAULT, "properties."),
+    ("registry", "The registry does", "CKV_AZURE_139", Kind.CONTAINER_REGISTRY, ""),
+    ("redis", "Redis does", "own", Kind.REDIS, ""),
+):
+    _title = f"{_who} not answer on public addresses."
+    RULES.resource(f"{_name}-public-access", _title, _sources, _kind).must(
+        f"{_path}publicNetworkAccess", "Disabled", default="Enabled"
+    )
 RULES.resource(
     "machine-encrypted", "Disks of virtual machines are encrypted at the host.", "own", Kind.MACHINE
 ).must("securityProfile.encryptionAtHost", True, default=False)

@@ -202,12 +202,6 @@ RULES.resource(
     "storage-default-deny", "The storage firewall denies by default.", "CKV_AZURE_35", Kind.ACCOUNT
 ).must("networkRuleSet.defaultAction", "Deny", default="Allow")
 RULES.resource(
-    "storage-public-access",
-    "Storage does not answer on public addresses.",
-    "CKV_AZURE_59",
-    Kind.ACCOUNT,
-).must("publicNetworkAccess", "Disabled", default="Enabled")
-RULES.resource(
     "storage-cross-tenant", "Data is not copied to another tenant.", "own", Kind.ACCOUNT
 ).must("allowCrossTenantReplication", False, default=False)
 RULES.resource(
@@ -234,12 +228,6 @@ RULES.resource(
 RULES.resource(
     "vault-firewall", "The vault's firewall denies by default.", "CKV_AZURE_109", Kind.VAULT
 ).must("properties.networkAcls.defaultAction", "Deny", default="Allow")
-RULES.resource(
-    "vault-public-access",
-    "The vault does not answer on public addresses.",
-    "CKV_AZURE_189",
-    Kind.VAULT,
-).must("properties.publicNetworkAccess", "Disabled", default="Enabled")
 RULES.resource("vault-roles", "Access to secrets is by role.", "own", Kind.VAULT).must(
     "properties.enableRbacAuthorization", True, default=False
 )

@@ -174,24 +174,13 @@ def _registry_blobs(item: Item, limits: Limits) -> Iterator[str]:
                 yield f"`{key}` must be false"
 
 
-@RULES.resource(
-    "datastore-no-key",
-    "Datastores contain no account key.",
-    "own",
-    Kind.DATASTORE,
-)
+@RULES.resource("datastore-no-key", "Datastores contain no account key.", "own", Kind.DATASTORE)
 def _credentials(item: Item, limits: Limits) -> Iterator[str]:
     kind = item.at("properties.credentials.credentialsType")
     if kind not in ("None", "Sas"):
         yield f"`credentialsType` is {kind}, must be None or a user-delegation Sas"
 
 
-RULES.resource(
-    "workspace-public-access",
-    "The workspace does not answer on public addresses.",
-    "AZR-000406 CKV_AZURE_144 CKV2_AZURE_49",
-    Kind.WORKSPACE,
-).must("publicNetworkAccess", "Disabled", default="Enabled")
 RULES.resource(
     "workspace-datastores",
     "The workspace's own datastores are read by identity.",
@@ -228,12 +217,3 @@ RULES.resource(
 RULES.resource(
     "endpoint-auth", "Endpoints accept Entra tokens only, not keys.", "own", Kind.ENDPOINT
 ).must("properties.authMode", "AADToken")
-RULES.resource(
-    "endpoint-public-access", "Endpoints do not answer on public addresses.", "own", Kind.ENDPOINT
-).must("properties.publicNetworkAccess", "Disabled", default="Enabled")
-RULES.resource(
-    "assets-public-access",
-    "The shared registry does not answer on public addresses.",
-    "own",
-    Kind.ML_REGISTRY,
-).must("publicNetworkAccess", "Disabled", default="Enabled")
