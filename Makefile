@@ -177,7 +177,7 @@ INSTALL_EXTRAS = extras="$$($(AFFECTED) --extras)"; [ -z "$$extras" ] || $(MAKE)
 lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of every spec
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --num-workers auto --config-file $(TYPES) $(TYPED:%=--package %)
+	@$(BIN)/mypy --config-file $(TYPES) $(TYPED:%=--package %)
 	@$(BIN)/ml check $(if $(GITHUB_ACTIONS),--format github)
 
 # Not over a hook of yours. Git runs hooks in the root of the work tree.
