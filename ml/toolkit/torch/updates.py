@@ -153,7 +153,8 @@ class Updates:
         parameters = [p for group in self._optimiser.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         # DDP and FSDP have divided by the number of processes.
-        torch._foreach_mul_(gradients, self._world.size / items)
+        for gradient in gradients:
+            gradient.mul_(self._world.size / items)
         norm = torch.nn.utils.get_total_norm(gradients)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
