@@ -6,10 +6,11 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
-from marshmallow import ValidationError
+from marshmallow import Schema, ValidationError, fields
 
 from ml.core.documents import Document, Key, read, strings
 from ml.core.errors import Problem, Refused, nearest
@@ -107,33 +108,35 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
 def _original(error: BaseException) -> tuple[BaseException, Any]:
     """The error as marshmallow raised it, and the outermost schema that was loading.
 
-    `load_from_dict` wraps it in an error with one long text; only the frames have the schema.
+    The SDK wraps it in errors with one long text; only the frames have the schema.
     """
     cause = error
-    while isinstance(cause.__cause__, ValidationError):
-        cause = cause.__cause__
-    schema = None
-    trace = cause.__traceback__
-    while trace is not None and schema is None:
-        if trace.tb_frame.f_code.co_name == "_do_load":
-            schema = trace.tb_frame.f_locals.get("self")
-        trace = trace.tb_next
-    return cause, schema
+    while isinstance(wrapped := cause.__cause__ or cause.__context__, ValidationError):
+        cause = wrapped
+    callers = (frame.f_locals.get("self") for frame, _ in walk_tb(cause.__traceback__))
+    return cause, next((caller for caller in callers if isinstance(caller, Schema)), None)
 
 
 def _keys_of(trace: TracebackType | None) -> tuple[Key, ...]:
-    """The keys that marshmallow was reading when another error than its own was raised."""
+    """The keys that marshmallow was reading when another error than its own was raised.
+
+    `Field.deserialize(value, attr)` has the key as `attr`, and None for an entry of a list or dict.
+    """
     keys: list[Key] = []
-    while trace is not None:
-        code, local = trace.tb_frame.f_code, trace.tb_frame.f_locals
-        if code.co_name == "_deserialize" and "marshmallow" in code.co_filename:
-            name = {"schema.py": "field_name", "fields.py": "key"}.get(
-                code.co_filename.rpartition("/")[2], ""
-            )
-            name = "idx" if "idx" in local else name
-            if isinstance(local.get(name), str | int):
-                keys.append(local[name])
-        trace = trace.tb_next
+    parent: Any = None
+    for frame, _ in walk_tb(trace):
+        local = frame.f_locals
+        if frame.f_code.co_name != "deserialize" or not isinstance(local.get("self"), fields.Field):
+            continue
+        value, key = local["value"], local["attr"]
+        if value is parent:  # a union passes its value to each alternative
+            continue
+        if key is None:
+            entries = parent.items() if isinstance(parent, dict) else enumerate(parent or ())
+            key = next((key for key, entry in entries if entry is value), None)
+        if isinstance(key, str | int):
+            keys.append(key)
+        parent = value
     return tuple(keys)
 
 

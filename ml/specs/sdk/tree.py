@@ -184,14 +184,13 @@ def field_named(schema: Any, key: object) -> Any:
 
 def alternatives(field: Any) -> list[Any]:
     """The fields of a union, one for each branch of its messages; [] for any other field."""
-    field = unwrapped(field)
-    return list(getattr(field, "_union_fields", []))
+    return list(getattr(unwrapped(field), "union_fields", []))
 
 
 def unwrapped(field: Any) -> Any:
     """The field inside an experimental one."""
-    while hasattr(field, "_experimental_field"):
-        field = field._experimental_field
+    while hasattr(field, "experimental_field"):
+        field = field.experimental_field
     return field
 
 
@@ -220,9 +219,11 @@ def schema_for(field: Any, value: Any) -> Any:
 
 def _options_for(field: Any, value: Any) -> list[Any]:
     """The mappings that a union of types accepts for the type of the value."""
-    by_type = getattr(unwrapped(field), "_type_sensitive_fields_dict", {})
     written = value.get("type") if isinstance(value, dict) else None
-    return _mappings(by_type.get(written, ()) if isinstance(written, str) else ())
+    if written not in getattr(unwrapped(field), "allowed_types", ()):
+        return []
+    options = _mappings(alternatives(field))
+    return [option for option in options if written in allowed(field_named(option.schema, "type"))]
 
 
 def _mappings(options: Iterable[Any]) -> list[Any]:
