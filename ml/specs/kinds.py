@@ -38,7 +38,6 @@ _NAMES = {
     "data": "data asset",
     "model_batch_deployment": "batch deployment",
     "pipeline_component_batch_deployment": "batch deployment",
-    "feature_set_backfill": "feature set backfill request",
 }
 
 JOBS = frozenset(
@@ -65,10 +64,11 @@ _SCHEMAS = {
         *("job", "component", "environment", "data", "model", "online_endpoint", "batch_endpoint"),
         *("online_deployment", "batch_deployment", "schedule", "compute", "workspace", "registry"),
         *("connection", "feature_set", "feature_store", "feature_store_entity", "index"),
-        *("feature_set_backfill", "model_package", "serverless_endpoint", "capability_host"),
+        *("model_package", "serverless_endpoint", "capability_host"),
         *("marketplace_subscription", "deployment_template"),
     )
 } | {
+    "featuresetbackfill": "feature_set_backfill_request",
     "monitor": "schedule",
     "azureblob": "datastore",
     "azurefile": "datastore",
