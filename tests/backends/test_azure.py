@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from azure.ai.ml import load_component
-from azure.ai.ml.operations import _job_operations
+from azure.ai.ml.operations._job_ops_helper import get_git_properties
 
 from ml.backends.azure import submission
 from ml.backends.azure.backend import AzureBackend
@@ -58,7 +58,7 @@ def test_the_name_of_a_job_is_the_same_wherever_its_data_lie(spec: Path, tmp_pat
 def test_the_commit_of_a_job_is_that_of_its_spec(
     spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked of the repository of the spec; azure-ai-ml asks no other, whose settings may run."""
+    """Asked of the repository of the spec; azure-ai-ml sees none, whose settings may run."""
 
     def git(folder: Path, *words: str) -> str:
         done = subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True)
@@ -80,8 +80,10 @@ def test_the_commit_of_a_job_is_that_of_its_spec(
     assert properties["mlflow.source.git.commit"] == git(tmp_path, "rev-parse", "HEAD")
     assert properties["mlflow.source.git.branch"] == tmp_path.name
     assert properties["azureml.git.dirty"] == "True"
-    assert Workspace("s", "g", "w").client
-    assert _job_operations.get_git_properties() == {} and not pwned.exists()
+    with submission.no_repository():
+        assert get_git_properties() == {} and not pwned.exists()
+    get_git_properties()
+    assert pwned.exists()  # the same without it
 
 
 @pytest.mark.slow
@@ -90,7 +92,7 @@ def test_a_commit_and_a_spec_run_once(
 ) -> None:
     """Again they are the same job, in another process too; `again` and a change are another.
 
-    Of a spec that is in no repository nothing on the way starts git, azure-ai-ml neither.
+    Of a spec that is in no repository only azure-ai-ml starts git, which sees none.
     """
     program, calls = tmp_path / "programs/git", tmp_path / "calls"
     program.parent.mkdir()
@@ -99,7 +101,7 @@ def test_a_commit_and_a_spec_run_once(
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     said: list[str] = []
     first = AzureBackend().run(planned(spec))
-    assert not calls.exists()
+    assert calls.read_text().splitlines() == ["rev-parse --is-inside-work-tree"]
     assert _submitted(workspace.requests()) == [first.name]
     same = AzureBackend(Options(say=said.append)).run(planned(spec))
     assert (same.name, same.status) == (first.name, "Completed")

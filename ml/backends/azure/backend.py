@@ -239,7 +239,7 @@ class AzureBackend:
     def _submit(self, wanted: Submission) -> Any:
         from azure.core.exceptions import AzureError
 
-        with as_refusals(), self.workspace.quiet():
+        with as_refusals(), self.workspace.quiet(), submission.no_repository():
             try:
                 return self.workspace.client.jobs.create_or_update(wanted.job)
             except AzureError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -70,7 +72,7 @@ def prepare(plan: Plan) -> Submission:
 def _source(folder: Path) -> dict[str, str]:
     """The commit that the spec is of, as properties; an address with a sign-in is left out.
 
-    azure-ai-ml would let git look for a repository in the working directory (`Workspace.client`).
+    azure-ai-ml would take that of the working directory: see `no_repository`.
     """
     status = git.ask(folder, "status", "--porcelain", "--untracked-files=normal")
     address = git.ask(folder, "remote", "get-url", "origin") or ""
@@ -81,6 +83,22 @@ def _source(folder: Path) -> dict[str, str]:
         DIRTY: str(status != ""),
     }
     return {name: value for name, value in source.items() if value}
+
+
+@contextmanager
+def no_repository() -> Iterator[None]:
+    """Hide repositories from git, which azure-ai-ml asks for the commit of the working directory.
+
+    The settings of a repository may run programs, and the job has its commit (`prepare`).
+    """
+    before = os.environ.get("GIT_DIR")
+    os.environ["GIT_DIR"] = os.devnull
+    try:
+        yield
+    finally:
+        del os.environ["GIT_DIR"]
+        if before is not None:
+            os.environ["GIT_DIR"] = before
 
 
 def freeze(job: Any) -> dict[Path, str]:

@@ -97,11 +97,10 @@ class Workspace:
 
         It shows progress, and `quiet` hides it: told to show none, azure-ai-ml 1.35 does not look
         at the result of an upload and waits for ever when a file has failed (`upload_directory`).
-        A submission has its commit without the client's git. See also `ml.specs.sdk.patches`.
+        See also `ml.specs.sdk.patches`.
         """
         from azure.ai.ml import MLClient
 
-        patches.skip_git()
         patches.skip_experimental_warnings()
         client = MLClient(
             self._credential,

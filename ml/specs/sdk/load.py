@@ -161,9 +161,7 @@ def request_of(entity: Any) -> dict[str, Any]:
     """The same for azure-ai-ml's entity of a job, which is changed, without its name."""
     rest = importlib.import_module("azure.ai.ml.entities._job.to_rest_functions")
     with quiet():
-        # A command is a node, which becomes a job when it is submitted.
-        job = entity._to_job() if hasattr(entity, "_to_job") else entity
-        body: dict[str, Any] = _plain(rest.to_rest_job_object(job))
+        body: dict[str, Any] = _plain(rest.to_rest_job_object(entity))
     return body
 
 

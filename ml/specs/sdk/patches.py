@@ -20,12 +20,6 @@ def skip_experimental_warnings() -> None:
     experimental._should_skip_warning = lambda: True
 
 
-def skip_git() -> None:
-    """Start no git in the folder of a job, whose settings may run programs."""
-    operations: Any = importlib.import_module("azure.ai.ml.operations._job_operations")
-    operations.get_git_properties = dict
-
-
 def skip_unreadable_jobs(jobs: Any) -> None:
     """Leave out of a list the jobs that the SDK cannot parse, as those of data labelling.
 
