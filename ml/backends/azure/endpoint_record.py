@@ -21,6 +21,7 @@ from ml.backends.azure.workspace import RELEASES, Workspace
 from ml.backends.deployments import BASELINE, SLOTS
 from ml.backends.endpoints import CHANGED
 from ml.core.errors import Exit, Problem, Refused
+from ml.specs.sdk import load
 
 # Tags of an endpoint: the names of two deployments, and the experiment that the canary belongs to.
 LIVE: Final = "live"
@@ -119,7 +120,7 @@ def tags_of(routes: Routes) -> dict[str, str]:
 
 def content_of(deployment: Any) -> dict[str, str]:
     """What a deployment is, by the names of its fields: `environment_variables.X`."""
-    fields = json.loads(json.dumps(deployment._to_dict(), default=str))
+    fields = json.loads(json.dumps(load.fields_of(deployment), default=str))
     return dict(_flat({key: of for key, of in fields.items() if key not in _VOLATILE}))
 
 

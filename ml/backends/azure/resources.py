@@ -52,12 +52,9 @@ class AzureResources:
     def requests(self, spec: Spec) -> tuple[str, ...]:
         declared = self._declaration(spec)
         with load.quiet():
-            content = json.loads(json.dumps(declared.entity._to_dict(), default=str))
-        return (
-            *declared.code,
-            f"PUT https://management.azure.com{self.workspace.id}/{declared.path}, from",
-            json.dumps(content, indent=2),
-        )
+            content = json.dumps(load.fields_of(declared.entity), indent=2, default=str)
+        url = f"https://management.azure.com{self.workspace.id}/{declared.path}"
+        return (*declared.code, f"PUT {url}, from", content)
 
     def apply(self, spec: Spec) -> Applied:
         declared, client = self._declaration(spec), self.workspace.client
@@ -129,7 +126,7 @@ class AzureResources:
         """The entity of a spec; its code is a snapshot, as a job's is."""
         with load.quiet():
             entity = load.from_document(spec.document, spec.file, {}).entity
-            content = json.dumps(entity._to_dict(), sort_keys=True, default=str)
+            content = json.dumps(load.fields_of(entity), sort_keys=True, default=str)
         digests: dict[Path, str] = {}
         with as_refusals(), faults.as_refusals():
             if spec.kind.family == "schedule":

@@ -165,6 +165,13 @@ def request_of(entity: Any) -> dict[str, Any]:
     return body
 
 
+def fields_of(entity: Any) -> dict[str, Any]:
+    """The fields of azure-ai-ml's entity: it dumps YAML, and returns those of an endpoint."""
+    text = StringIO()
+    fields: dict[str, Any] | None = entity.dump(text)
+    return yaml.load(text.getvalue(), Loader=LOADER) if fields is None else fields
+
+
 def time_zones() -> frozenset[str]:
     """The names of the time zones that azure-ai-ml knows, in small letters."""
     zones = importlib.import_module("azure.ai.ml.constants").TimeZone
