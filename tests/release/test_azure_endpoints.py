@@ -11,8 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.ai.ml._utils import _experimental
-from azure.ai.ml.entities import DeploymentCollection, ManagedOnlineDeployment
+from azure.ai.ml.entities import ManagedOnlineDeployment
 
 from infra.settings import loader
 from infra.settings.model import Settings
@@ -59,15 +58,6 @@ def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(ROOT / "infra/Pulumi.shared.yaml", tmp_path / "infra")
     monkeypatch.setattr(loader, "FOLDER", tmp_path / "infra")
     return tmp_path / "infra"
-
-
-def test_a_deployment_is_read_without_the_sources_of_what_is_being_called(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """azure-ai-ml reads them for each object of an experimental class: a second an endpoint."""
-    monkeypatch.setattr(_experimental, "_should_skip_warning", lambda: pytest.fail("it asks"))
-    assert nowhere()._workspace.client
-    assert DeploymentCollection(enabled="true").enabled == "true"
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

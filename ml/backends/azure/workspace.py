@@ -46,6 +46,8 @@ PUBLIC: Mapping[str, Any] = {
 }
 # Where every workspace keeps its files.
 DATASTORE = "workspaceblobstore"
+# The version of the API in which azure-ai-ml asks for its secrets, which may expire there.
+_SECRETS_API = "2024-10-01-preview"
 # What releases note lies in a container of its own in the same account, a folder for each
 # workspace: jobs may not write there (infra/program/storage.py).
 RELEASES = "releases"
@@ -99,17 +101,7 @@ class Workspace:
         at the result of an upload and waits for ever when a file has failed (`upload_directory`).
         See also `ml.specs.sdk.patches`.
         """
-        from azure.ai.ml import MLClient
-
-        patches.skip_experimental_warnings()
-        client = MLClient(
-            self._credential,
-            self.subscription,
-            self.group,
-            self.name,
-            enable_telemetry=False,
-            transport=_transport(),
-        )
+        client = self._client(self.subscription, self.group, self.name)
         patches.skip_unreadable_jobs(client.jobs)
         return client
 
@@ -123,8 +115,7 @@ class Workspace:
     @cached_property
     def features(self) -> Any:
         """azure-ai-ml's client of the feature store."""
-        names = (self.subscription, self.group, self.feature_store)
-        return self._client(*names)
+        return self._client(self.subscription, self.group, self.feature_store)
 
     @cached_property
     def offline_store(self) -> str:
@@ -146,13 +137,9 @@ class Workspace:
     def _client(self, *names: str, **registry: str) -> Any:
         from azure.ai.ml import MLClient
 
-        with as_refusals():
-            return MLClient(
-                *(self._credential, *names),
-                **registry,
-                enable_telemetry=False,
-                transport=_transport(),
-            )
+        settings = {**registry, "enable_telemetry": False, "transport": _transport()}
+        with as_refusals(), load.quiet():
+            return MLClient(self._credential, *names, **settings)
 
     @cached_property
     def blobs(self) -> Any:
@@ -161,7 +148,7 @@ class Workspace:
         azure-ai-ml signs it in as it does for uploads: as this client, or by a SAS where the
         datastore has credentials.
         """
-        return self._storage_account.get_container_client(self._datastore["container_name"])
+        return self._storage_account.get_container_client(self._datastore.container_name)
 
     def release_blob(self, name: str) -> Any:
         """azure-storage-blob's client of what releases of this workspace note under a name."""
@@ -169,21 +156,39 @@ class Workspace:
 
     @cached_property
     def _datastore(self) -> Any:
-        from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
-
         with as_refusals(), self.quiet():
-            return get_datastore_info(self.client.datastores, DATASTORE)
+            return self.client.datastores.get(DATASTORE)
 
     @cached_property
     def _storage_account(self) -> Any:
         from azure.storage.blob import BlobServiceClient
 
+        host = f"{self._datastore.account_name}.blob.{self._cloud['suffixes']['storage']}"
         # It would wait 15 seconds before it repeats a request.
         return BlobServiceClient(
-            self._datastore["account_url"],
-            credential=self._datastore["credential"],
-            initial_backoff=1,
+            f"https://{host}", credential=self._storage_credential, initial_backoff=1
         )
+
+    @property
+    def _storage_credential(self) -> Any:
+        """As azure-ai-ml's for uploads: a SAS of an hour, or the client's own where none is given.
+
+        MLClient's public `get(include_secrets=True)` returns the account key in its place.
+        learn.microsoft.com/rest/api/azureml/datastores/list-secrets
+        """
+        from azure.ai.ml.entities import NoneCredentialConfiguration
+        from azure.core.exceptions import HttpResponseError
+
+        if isinstance(self._datastore.credentials, NoneCredentialConfiguration):
+            return self._credential
+        path = f"{self.id}/datastores/{DATASTORE}/listSecrets?api-version={_SECRETS_API}"
+        expiry = {"expirableSecret": True, "expireAfterHours": 1}
+        with as_refusals():
+            try:
+                secrets = self._send(self._resource_manager, "POST", path, "secretsType", **expiry)
+            except HttpResponseError:
+                return self._credential
+        return secrets.get("sasToken") or secrets.get("key")
 
     @cached_property
     def _credential(self) -> Any:

@@ -27,7 +27,6 @@ from ml.specs.assets import assets
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import Kind
 from ml.specs.parts import Part
-from ml.specs.sdk import patches
 from ml.specs.sdk.errors import translate
 
 # Families whose class of azure.ai.ml.entities has another name, and the key that tells a schedule.
@@ -202,7 +201,7 @@ def quiet() -> Iterator[None]:
     if _quiet.get():
         yield
         return
-    patches.skip_experimental_warnings()  # azure.ai.ml sets its logger's level when it is imported
+    importlib.import_module("azure.ai.ml")  # sets its logger's level when it is imported
     logger = logging.getLogger("azure.ai.ml")
     level, token = logger.level, _quiet.set(True)
     logger.setLevel(logging.CRITICAL)

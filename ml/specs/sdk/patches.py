@@ -5,19 +5,8 @@ No other module replaces a function of another package for this client. No upstr
 
 from __future__ import annotations
 
-import importlib
 from contextlib import suppress
 from typing import Any
-
-
-def skip_experimental_warnings() -> None:
-    """Have the SDK make objects of experimental classes without a warning.
-
-    To decide on it the SDK reads the source of every function on the stack, which takes 0.1 s for
-    each object; a deployment with a data collector is three of them.
-    """
-    experimental: Any = importlib.import_module("azure.ai.ml._utils._experimental")
-    experimental._should_skip_warning = lambda: True
 
 
 def skip_unreadable_jobs(jobs: Any) -> None:
