@@ -196,7 +196,8 @@ class JobReader:
         label = label_of(tracked)
         run, node = self._part(pipeline, tracked), job.jobs.get(label)
         run = replace(run, name=f"{pipeline.name}.{label}")
-        types = {name: _type(output) for name, output in (node.outputs if node else {}).items()}
+        outputs = (node.outputs if node else {}).items()
+        types = {name: str(getattr(_written(o), "type", None) or o.type) for name, o in outputs}
         if run.status == "Completed":
             run = replace(run, outputs=Outputs(self.workspace, run.id, types, run.folder))
         if node is None or kind_of(node) not in SEARCHES:
@@ -267,7 +268,7 @@ def task_of(step: Any) -> Any:
 def promoted(step: Any) -> set[str]:
     """The outputs of the pipeline that a step's outputs are."""
     outputs = (step.outputs or {}).values() if step is not None else ()
-    written = [getattr(output, "_data", None) for output in outputs]
+    written = map(_written, outputs)
     return {promoted_to(getattr(each, "path", each)) for each in written}
 
 
@@ -311,10 +312,6 @@ def label_of(tracked: Mapping[str, Any]) -> str:
     return tags_of(tracked).get("mlflow.runName", "")
 
 
-def _type(output: Any) -> str:
-    return str(getattr(getattr(output, "_data", None), "type", None) or output.type)
-
-
 def _seconds(milliseconds: object) -> float | None:
     return float(str(milliseconds)) / 1000 if milliseconds else None
 
@@ -326,12 +323,20 @@ def _literals(job: Any) -> dict[str, Value]:
 
 
 def _inputs(job: Any) -> Iterator[tuple[str, Any]]:
-    """The inputs of a job; a command keeps them in objects whose `path` raises for a literal."""
+    """The inputs of a job: data or literals."""
     if kind_of(job) == "automl":
         yield from ((name, getattr(job, name)) for name in automl.DATA if getattr(job, name, None))
         return
     for name, data in (job.inputs or {}).items():
-        yield name, getattr(data, "_data", data)
+        yield name, _written(data)
+
+
+def _written(port: Any) -> Any:
+    """What an input or output holds; azure-ai-ml's nodes have no public way to a literal.
+
+    The `path` of an input raises ValidationException for one.
+    """
+    return getattr(port, "_data", port)
 
 
 def _value(text: object) -> Value:
