@@ -75,6 +75,21 @@ def arguments(task: Task, **changed: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize(("name", "slices"), [("missing", 3), ("", 2)])
+def test_rows_without_a_value_are_a_slice(tmp_path: Path, name: str, slices: int) -> None:
+    """Evidence of before, where they are in none, still follows from its predictions."""
+    splits, training, features, shares = world("binary")
+    test = splits["test"]
+    sides = [name if row % 4 == 0 else side for row, side in enumerate(test.slices["side"])]
+    splits = {**splits, "test": replace(test, slices={"side": sides})}
+    evaluate(tmp_path, splits, training, features, shares, **arguments("binary"))
+    evaluation = read_evaluation(tmp_path)
+    rows = read_predictions(tmp_path / "predictions.csv", evaluation)
+    assert disagreements(evaluation, rows) == ()
+    assert {*evaluation.slices["side"]} == {*sides} - {""} == {*rows.members()["test"]["side"]}
+    assert evaluation.fairness["side"]["auc"].slices == slices
+
+
 @pytest.mark.parametrize("task", LABELS)
 def test_the_four_files_bear_each_other_out(tmp_path: Path, task: Task) -> None:
     """The gates' own readers recompute every number; the baseline is a constant, and worse."""

@@ -15,7 +15,7 @@ lines on top of it.
     time: signed_on              # optional: later rows are validation, the latest are the test
     folds: 5                     # optional: each row of training is also tested, out of fold
     text: note                   # optional: the one feature, a text that the model reads by words
-    slices: [Contract]           # columns whose values, or thirds, the gate `fairness` compares
+    slices: [Contract]           # columns that `fairness` compares by values, or thirds, or missing
     delimiter: ","
     header: true
     rows: [500, 1000000]
@@ -98,6 +98,8 @@ TABLE_TASKS = {name: kind.target for name, kind in tasks.KINDS.items() if kind.t
 
 # A numeric column of more values is sliced into thirds.
 MOST_SLICES = 10
+# Rows without a value of the column.
+MISSING_SLICE = "missing"
 _FIELDS = frozenset(
     [
         *("task", "primary_metric", "target", "positive", "id", "group", "time", "folds", "slices"),
@@ -527,16 +529,16 @@ def _length(text: Value) -> int:
 
 
 def _slices(values: Sequence[Value]) -> list[str]:
-    """Where each row belongs: its value, or its third where there are many numbers."""
+    """The value of each row, its third where there are many numbers, or MISSING_SLICE."""
     numbers = [value for value in values if isinstance(value, int | float)]
     if len({*numbers}) <= MOST_SLICES:
-        return ["" if value is None else str(value) for value in values]
+        return [MISSING_SLICE if value is None else str(value) for value in values]
     low, high = np.quantile(numbers, [1 / 3, 2 / 3], method="nearest").tolist()
     names = (f"below {low:g}", f"{low:g} to {high:g}", f"above {high:g}")
     return [
-        ""
-        if not isinstance(value, int | float)
-        else names[0 if value < low else 1 if value <= high else 2]
+        names[0 if value < low else 1 if value <= high else 2]
+        if isinstance(value, int | float)
+        else MISSING_SLICE
         for value in values
     ]
 

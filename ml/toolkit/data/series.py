@@ -36,7 +36,7 @@ from ml.measures import tasks
 from ml.measures.forecasting import actuals
 from ml.measures.measurement import VALIDATION, Rows
 from ml.serving.scoring.series import relevant
-from ml.toolkit.data.datasets import TEST, TRAIN
+from ml.toolkit.data.datasets import MISSING_SLICE, TEST, TRAIN
 from ml.toolkit.data.tables import (
     Column,
     DataRefused,
@@ -293,7 +293,10 @@ def panel_of_any_length(path: Path, schema: TableSchema, head: Head) -> Panel:
     values = grid(head.target, np.nan)
     observed = np.flatnonzero((~np.isnan(values)).any(axis=1)).tolist()
     first = {name: number for number, name in reversed([*enumerate(names)])}
-    slices = {name: table.column(name) for name in head.slices}
+    slices = {
+        name: [MISSING_SLICE if columns[name].is_missing(cell) else cell for cell in table.column(name)]
+        for name in head.slices
+    }
     return Panel(
         head,
         ["/".join(series[number]) or "all" for number in observed],

@@ -113,12 +113,14 @@ def test_the_test_is_there_as_a_client_sends_it(tmp_path: Path) -> None:
 
 
 def test_labels_and_slices(tmp_path: Path) -> None:
-    """1 is the positive value; many numbers are cut into thirds, and a missing value is nowhere."""
-    dataset = read(tmp_path)
+    """1 is the positive value; many numbers are cut into thirds, and a missing value is a slice."""
+    dataset = read(tmp_path, slices=["place", "age", "size"])
     test = dataset.test
     expected = [int(int(name[1:]) % 4 == 0) for name in test.ids]
     assert test.labels.tolist() == expected
-    assert {*test.slices["place"]} == {"north", "south", ""}
+    assert {*test.slices["place"]} == {"north", "south", "missing"}
+    thirds = {"below 28.714", "28.714 to 57", "above 57"}
+    assert {*test.slices["size"]} == {*thirds, "missing"}
     assert {*test.slices["age"]} == {"below 20", "20 to 39", "above 39"}
     assert dataset.scored("test", [0.5] * len(test)).slices == test.slices
 

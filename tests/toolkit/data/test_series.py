@@ -46,6 +46,14 @@ def test_a_table_is_series_on_one_grid(tmp_path: Path) -> None:
     assert panel.slices == {"kind": ["ka", "kb"]}
 
 
+def test_a_series_without_a_group_is_in_a_slice_of_its_own(tmp_path: Path) -> None:
+    """Whatever stands for a missing value in the table."""
+    columns = [{**column, "optional": column["name"] == "kind"} for column in HEAD["columns"]]
+    for cell in ("", "N/A"):
+        panel = read(tmp_path, [of.replace(",ka,", f",{cell},") for of in ROWS], columns=columns)
+        assert panel.slices == {"kind": ["missing", "kb"]}
+
+
 def test_cutoffs(tmp_path: Path) -> None:
     """The test is last, then validation; no target of training is after validation's first cutoff,
     and a series without values before its cutoff or after it has no forecast.
