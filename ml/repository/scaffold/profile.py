@@ -73,12 +73,18 @@ SAMPLES = 100
 SEQUENCE = "sequence"
 # The choices that name a column.
 _COLUMNS = frozenset(("target", "id", "group", "time", "slice", "text"))
-_ID = ("id", "key", "uuid", "guid", "number", "index")
+_ID = ("id", "key", "uuid", "guid", "number", "index", "nr", "nummer")
+# The shares of distinct values and of correlation with time from which whole numbers are like ids.
+MOSTLY_DISTINCT, ASCENDING = 0.95, 0.95
+# At a threshold of 0.5 few scores of a rarer class are positive.
+RARE_POSITIVE = 0.2
 # 003 is a branch or an article, not three.
 _DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{4}\b", re.ASCII)
 _PADDED = re.compile(r"[+-]?0\d", re.ASCII)
 # 8398,03 and 8.398,03; 8,398 and 8,398.03.
 _COMMA = re.compile(r"[+-]?((\d+|\d{1,3}(\.\d{3})+),\d+|\d{1,3}(,\d{3})+(\.\d+)?)", re.ASCII)
+# 31.949 and 1.234.567, where 0.949 would be a decimal.
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", re.ASCII)
 _POSITIVE = frozenset({"1", "yes", "true", "y", "t"})
 
 
@@ -245,7 +251,21 @@ def profile(path: Path, choices: Choices) -> Profile:
     ]
     doubts = [*_copies(frame)]
     for column in result.columns:
-        doubts += _doubts(column, frame[column.name])
+        name = column.name
+        dots = thousands(name, frame[name], form["delimiter"])
+        doubts += [dots] if dots else _doubts(column, frame[name])
+    if positive and (share := float(labels.mean())) < RARE_POSITIVE:
+        doubts.append(
+            f"{_quoted(positive)} is the positive class of {100 * share:.1f} % of the rows: few "
+            "scores exceed the threshold of 0.5, so set `costs` or `threshold` in the schema"
+        )
+    times = [column.name for column in columns if column.type == "timestamp"]
+    doubts += _like_ids(frame, result.features, times)
+    if times and not choices.time and len(frame) >= FEWEST_ROWS:
+        doubts.append(
+            f"{_quoted(times[0])} has times: add --time {printable(times[0])} if the model will "
+            "predict later rows"
+        )
     checks = [] if text else _leaks(frame, result.features, labels)
     checks = [check for check in checks if leakage.warning(check)]
     if not choices.slice:
@@ -265,7 +285,7 @@ def column_of(name: str, cells: pd.Series[str]) -> Column:
         return Column(name, "text", optional=True)
     is_code = any(map(_PADDED.match, values))
     if all(map(is_whole_number, values)) and not is_code:
-        kind = "id" if unique and name.casefold().endswith(_ID) else "integer"
+        kind = "id" if unique and _is_id(name) else "integer"
     elif all(map(is_number, values)) and not is_code:
         kind = "float"
     elif all(map(_is_time, values)):
@@ -275,6 +295,58 @@ def column_of(name: str, cells: pd.Series[str]) -> Column:
     elif len(values) <= MOST_CATEGORIES and 2 * len(values) <= len(cells):
         kind = "category"
     return Column(name, kind, unique=kind == "id", optional=optional)
+
+
+def thousands(name: str, cells: pd.Series[str], delimiter: object) -> str:
+    """The note about dots that may separate thousands, or "".
+
+    Decimals would differ in their number of digits. Where semicolons do not hint at a decimal
+    comma, there also have to be numbers without a dot, all below 1000.
+    """
+    values = cells[~cells.isin(MISSING)].unique().tolist()
+    dotted = [value for value in values if "." in value]
+    others = [value for value in values if "." not in value]
+    if (
+        not dotted
+        or not all(map(_THOUSANDS.fullmatch, dotted))
+        or not all(map(is_whole_number, others))
+        or (delimiter != ";" and (not others or max(abs(int(of)) for of in others) >= 1000))
+    ):
+        return ""
+    return (
+        f"{_quoted(name)} has numbers whose dots look like thousands separators, and are read as "
+        f"decimal points ({_quoted(dotted[0])}): write {dotted[0].replace('.', '')} into the table "
+        "if they are"
+    )
+
+
+def _is_id(name: str) -> bool:
+    """Whether a column's name is that of an id."""
+    return name.casefold().endswith(_ID) or (_WORD.findall(name) or [""])[-1].casefold() == "no"
+
+
+def _like_ids(
+    frame: pd.DataFrame, features: Sequence[Column], times: Sequence[str]
+) -> Iterator[str]:
+    """The notes about whole numbers that nearly all differ, and that ascend or are named so."""
+    import pandas as pd
+
+    rows = pd.Series(range(len(frame)), dtype=float)
+    for column in features:
+        cells = frame[column.name]
+        present = cells[~cells.isin(MISSING)]
+        distinct = present.nunique() / len(present)
+        if column.type != "integer" or distinct < MOSTLY_DISTINCT:
+            continue
+        ranks = pd.to_numeric(present).rank()
+        orders = [rows]
+        orders += [frame[name].mask(frame[name].isin(MISSING)).rank() for name in times]
+        if _is_id(column.name) or any(abs(ranks.corr(of)) >= ASCENDING for of in orders):
+            option = "--id" if distinct == 1 else "--group, since rows repeat"
+            yield (
+                f"{_quoted(column.name)} looks like an id and is a feature: {100 * distinct:.3g} % "
+                f"of its values differ; name it with {option}, or give it the type `text`"
+            )
 
 
 def _copies(frame: pd.DataFrame) -> Iterator[str]:

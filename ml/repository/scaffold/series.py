@@ -18,7 +18,7 @@ from ml.measures.forecasting import seasonal_naive
 from ml.measures.measurement import metric_values
 from ml.measures.tasks import KINDS
 from ml.repository.scaffold.cells import read_cells
-from ml.repository.scaffold.profile import Choices, Profile, column_of
+from ml.repository.scaffold.profile import Choices, Profile, column_of, thousands
 from ml.serving.scoring.columns import MISSING
 from ml.toolkit.data.datasets import TEST
 from ml.toolkit.data.series import TASK, Head, Panel, panel_of_any_length
@@ -126,6 +126,7 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
         raise Refused(*map(_problem, refused.findings[:NAMED])) from None
     except ValueError as error:
         raise Refused(Problem("wrong-schema", str(error), "options of a forecast")) from None
+    dots = [thousands(name, cells[name], form["delimiter"]) for name in cells.columns]
     units, season = panel.units(TEST), panel.head.season
     naive = [seasonal_naive(panel.history(unit)[0], season, about.horizon) for unit in units]
     return Profile(
@@ -137,7 +138,7 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
         metric_values(TASK, panel.rows(TEST, np.array(naive)))[metric],
         0.0,
         [panel.request(unit) for unit in units[:: max(1, len(units) // SAMPLES)]],  # type: ignore[misc]
-        [*doubts, *_doubts(panel)],
+        [*filter(None, dots), *doubts, *_doubts(panel)],
     )
 
 

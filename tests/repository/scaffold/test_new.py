@@ -121,6 +121,85 @@ def test_numbers_that_all_differ_are_doubted(
     assert balance.startswith("`balance` is an id since ") and words in balance
 
 
+@pytest.mark.parametrize(
+    ("delimiter", "cells", "example"),
+    [
+        (";", ["237", "31.949", "556"], "31949"),
+        (";", ["237", "31.949", "1.234.567"], "31949"),
+        (";", ["12.500", "31.949"], "12500"),
+        ("\t", ["237", "-31.949"], "-31949"),
+        (",", ["237", "31.949"], "31949"),
+        (",", ["12.500", "31.949"], ""),
+        (",", ["2370", "31.949"], ""),
+        (",", ["237", "31.949", "2.5"], ""),
+        (";", ["237", "31.949", "2.50"], ""),
+        (";", ["0.512", "31.949"], ""),
+        (";", ["237", "1031.949"], ""),
+        (";", ["237", "556"], ""),
+        (";", ["a 1", "31.949"], ""),
+    ],
+)
+def test_dots_that_separate_thousands_are_doubted(
+    tmp_path: Path, delimiter: str, cells: list[str], example: str
+) -> None:
+    """Not decimals of a measurement, of which some have fewer digits or are below 1."""
+    path = tmp_path / "rows.csv"
+    rows = [[cells[at % len(cells)], f"{at % 7}", "ab"[at % 2]] for at in range(300)]
+    path.write_text("\n".join(map(delimiter.join, [["Summe", "size", "y"], *rows])))
+    doubts = [doubt for doubt in profile(path, Choices("y")).doubts if "thousands" in doubt]
+    assert [f"write {example} into the table" in doubt for doubt in doubts] == [True] * bool(
+        example
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "option"),
+    [
+        ("visit", lambda at: 7000 + 3 * at, "--id"),
+        ("visit", lambda at: 7000 - at + at % 50 // 49, "--group"),
+        ("Vorgangsnr", lambda at: 7000 + (at - at % 50 // 49) * 7919 % 10007, "--group"),
+        ("Order No", lambda at: 7000 + (at - at % 50 // 49) * 7919 % 10007, "--group"),
+        ("casino", lambda at: 7000 + (at - at % 50 // 49) * 7919 % 10007, ""),
+        ("visit", lambda at: at // 2, ""),
+    ],
+)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_numbers_that_look_like_ids_are_doubted(
+    tmp_path: Path, name: str, number: Callable[[int], int], option: str, shuffled: bool
+) -> None:
+    """They rise or fall with the rows or a time, or are named like an id, and nearly all differ."""
+    path, start = tmp_path / "rows.csv", datetime(2025, 1, 1, tzinfo=UTC)
+    rows = [
+        f"{number(at)},{start + timedelta(hours=at):%Y-%m-%d},{at % 7},{'ab'[at % 2]}"
+        for at in range(FEWEST_ROWS)
+    ]
+    order = np.random.default_rng(0).permutation(len(rows)) if shuffled else range(len(rows))
+    path.write_text("\n".join([f"{name},day,size,y", *(rows[at] for at in order)]))
+    *ids, time = profile(path, Choices("y")).doubts
+    assert [option in doubt and name in doubt for doubt in ids] == [True] * bool(option)
+    assert "--time day" in time
+    assert profile(path, Choices("y", time="day", group=name)).doubts == []
+
+
+def test_a_unique_number_named_like_an_id_is_one(tmp_path: Path) -> None:
+    """In German too."""
+    path = tmp_path / "rows.csv"
+    rows = [f"{at * 7919 % 10007},{at % 7},{'ab'[at % 2]}" for at in range(300)]
+    path.write_text("\n".join(["Vorgangsnr,size,y", *rows]))
+    found = profile(path, Choices("y"))
+    assert found.head["id"] == "Vorgangsnr" and found.doubts == []
+
+
+@pytest.mark.parametrize(("step", "note"), [(11, "9.1 % of the rows"), (4, "")])
+def test_a_rare_positive_class_needs_a_threshold(tmp_path: Path, step: int, note: str) -> None:
+    """No class of several, nor one that is a quarter."""
+    path = tmp_path / "rows.csv"
+    rows = [f"C{at},{at % 7},{'yes' if at % step == 0 else 'no'}" for at in range(330)]
+    path.write_text("\n".join(["key,size,y", *rows]))
+    doubts = profile(path, Choices("y")).doubts
+    assert [note in of and "`costs` or `threshold`" in of for of in doubts] == [True] * bool(note)
+
+
 @pytest.mark.parametrize(("copies", "note"), [(0, ""), (1, "1 row is a copy"), (100, "100 rows")])
 def test_copies_of_rows_are_doubted(tmp_path: Path, copies: int, note: str) -> None:
     """Not the rows of a table of few values, which are alike by chance."""

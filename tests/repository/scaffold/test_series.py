@@ -37,6 +37,18 @@ def table(folder: Path, series: int = 20, days: int = 1, steps: int = STEPS) -> 
     return path
 
 
+def test_thousands_of_a_series_are_doubted(repository: Path) -> None:
+    """As those of a table."""
+    path = table(repository)
+    rows = [of.split(",") for of in path.read_text().splitlines()]
+    for row in rows[1:]:
+        row[2] = f"{int(row[2]) + 1}.500" if int(row[2]) % 2 else row[2]
+    path.write_text("\n".join(map(";".join, rows)) + "\n")
+    about = SeriesChoices(3, ["shop"])
+    made = new(repository, "sales", path, Choices("sold", time="day"), series=about)
+    assert ["`sold`" in of for of in made.profile.doubts if "thousands" in of] == [True]
+
+
 def test_what_is_written_is_sound(repository: Path) -> None:
     """`ml check` and ruff find nothing, the table passes its schema, the gates stand on the floor,
     and 100 forecasts are in the test.
