@@ -73,14 +73,17 @@ def command(
         err=True,
     )
     aside = [f"{printable(column.name)} ({column.type})" for column in about.aside]
-    if aside and not forecasts:
+    schema = next(path for path in project.files if path.name.endswith(".schema.yml"))
+    if aside:
         typer.echo(f"not features: {', '.join(aside)}", err=True)
+    if aside and forecasts:
+        known = "list numbers that are known for the whole horizon as `known`"
+        typer.echo(f"  hint: {known} in {repository.shown(schema)}", err=True)
     for doubt in about.doubts:
         typer.echo(f"look at: {doubt}", err=True)
     for leak in about.leaks:
         typer.echo(leak, err=True)
     if about.leaks:
-        schema = next(path for path in project.files if path.name.endswith(".schema.yml"))
         where = f"give it the type `text` in {repository.shown(schema)}"
         typer.echo(f"  hint: to exclude a column that leaks, {where}", err=True)
     typer.echo("next:", err=True)

@@ -138,6 +138,8 @@ class Profile:
     @property
     def features(self) -> tuple[Column, ...]:
         """The columns that the model reads."""
+        if "horizon" in self.head:
+            return ()  # `known` is for a person to fill in
         if text := self.head.get("text"):
             return tuple(column for column in self.columns if column.name == text)
         used = {self.head.get(name) for name in ("target", "id", "group", "time")}
@@ -148,10 +150,13 @@ class Profile:
     @property
     def aside(self) -> tuple[Column, ...]:
         """The columns besides the target that the model does not read."""
+        used: list[object] = [self.head["target"]]
+        if "horizon" in self.head:
+            used += [self.head["time"], *self.head["series"]]  # type: ignore[misc]
         return tuple(
             column
             for column in self.columns
-            if column not in self.features and column.name != self.head["target"]
+            if column not in self.features and column.name not in used
         )
 
 

@@ -21,6 +21,7 @@ from ml.specs.check.check import survey
 from ml.toolkit.data.series import read_panel
 from policies.promotion import gate_settings
 from tests.conftest import ROOT
+from tests.release.test_commands import ml
 
 STEPS = 60
 
@@ -35,6 +36,17 @@ def table(folder: Path, series: int = 20, days: int = 1, steps: int = STEPS) -> 
     path = folder / "sales.csv"
     path.write_text("\n".join(["shop,day,sold,price", *rows]) + "\n")
     return path
+
+
+def test_columns_that_are_not_known_are_named(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the target, the time nor the series are among them."""
+    path = str(table(repository))
+    words = ("--target", "sold", "--time", "day", "--series", "shop", "--horizon", "3")
+    code, _, err = ml(capsys, "new", "sales", "--table", path, *words)
+    assert code == 0 and "not features: price (integer)\n" in err
+    assert "`known` in ml/projects/sales/data/sales.schema.yml" in err
 
 
 def test_thousands_of_a_series_are_doubted(repository: Path) -> None:
