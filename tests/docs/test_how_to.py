@@ -32,8 +32,27 @@ GUIDES = [
     )
     for page in PATHS
 ]
-# What a guide's reader has before.
-BEFORE = {"add-a-library": ".venv/bin/ml new churn --table churn.csv --target Churn"}
+# What a guide's reader has before, with edits that the guide keeps.
+BEFORE = {
+    "add-a-library": """
+.venv/bin/ml new churn --table churn.csv --target Churn
+sed -i 's/test.auc: 0.5}/test.auc: 0.55}/' ml/projects/churn/gates.yml
+echo 'reviews: [] # our own' >> ml/projects/churn/gates.yml
+sed -i 's/max_total_trials: 12/max_total_trials: 24/' ml/projects/churn/jobs/sweep.yml
+sed -i 's/    return row$/    return dict(row)/' ml/projects/churn/columns.py
+"""
+}
+AFTER = {
+    "add-a-library": """
+grep -q 'test.auc: 0.55}' ml/projects/churn/gates.yml
+grep -q '# our own' ml/projects/churn/gates.yml
+grep -q 'allowed:.*skops' ml/projects/churn/gates.yml
+grep -q 'max_total_trials: 24' ml/projects/churn/jobs/sweep.yml
+grep -q 'penalty' ml/projects/churn/jobs/sweep.yml
+grep -q 'dict(row)' ml/projects/churn/columns.py
+grep -q 'one-hot"' ml/projects/churn/columns.py
+"""
+}
 BLOCK = re.compile(r"^```(\{code-block\} )?(\w+)\n(?::caption: ([^\n]+)\n)?(.*?)^```", re.M | re.S)
 NEEDS = re.compile("needs (Azure|GitHub|Azure and GitHub)")
 
@@ -70,8 +89,10 @@ def test_a_guide_can_be_followed(guide: str, copy: Path) -> None:
     """Its diffs apply and its commands end with 0, in their order."""
     environment = {**os.environ, "PYTEST_ADDOPTS": "-n 0 -p no:cacheprovider"}
     tables.churn(copy / "churn.csv")
-    before = [("sh", "", BEFORE[guide])] if guide in BEFORE else []
-    for language, caption, text in [*before, *blocks(FOLDER / f"{guide}.md")]:
+    before, after = (
+        [("sh", "", commands[guide])] if guide in commands else [] for commands in (BEFORE, AFTER)
+    )
+    for language, caption, text in [*before, *blocks(FOLDER / f"{guide}.md"), *after]:
         if language == "diff":
             command, words = "git apply -C1", text
         elif language == "sh" and not NEEDS.fullmatch(caption):
