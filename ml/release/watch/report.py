@@ -267,8 +267,8 @@ def _collected(
         raise Refused.of(
             "collection-disabled",
             f"no requests to version {version.version} of `{name}` are collected",
-            "a `data_collector` in the project's endpoint/deployment.yml",
-            "enable `request` and `response` there, propose the version again and apply; "
-            "or --inputs FILE",
+            '`enabled: "true"` for `request` and `response` in `data_collector.collections` of the '
+            "project's endpoint/deployment.yml",
+            "set it there, propose the version again and apply; or --inputs FILE",
         )
     return seen

@@ -72,7 +72,8 @@ def test_a_model_is_watched(
     assert code == 2 and "no-reference" in err
     version = with_reference(version)
     code, _, err = ml(capsys, "watch", "tiny")
-    assert code == 2 and "collection-disabled" in err and "data_collector" in err
+    assert code == 2 and "collection-disabled" in err
+    assert "`data_collector.collections`" in err and '`enabled: "true"`' in err
     collect(version, QUESTIONS[:20])
     code, out, err = ml(capsys, "watch", "tiny")
     assert code == 0 and "too few rows to say anything: 20 of at least 50" in out
