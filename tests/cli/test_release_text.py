@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml.cli.render.release_text import facts_text, status_text
+from ml.measures.schema import Estimate
 from ml.release.audit import Attempt
 from ml.release.declaration import desired_state
 from ml.release.rollout.status import Status, status
@@ -80,5 +81,10 @@ def test_the_facts_of_a_proposal() -> None:
     assert facts_text(replace(good, contributions=(), leakage=())).endswith("contributions: none")
     beside = replace(good, linear={"gain_at_1": 0.85})
     assert facts_text(beside).splitlines()[1] == "linear model beside it: gain_at_1 0.85"
+    split = good.slice_split or ""
+    for auc, linear, is_told in ((0.89, 0.76, True), (0.89, 0.8, False), (0.84, 0.7, False)):
+        metrics = {split: {**good.metrics[split], "auc": Estimate(auc, auc, auc, 100)}}
+        better = replace(good, metrics=metrics, linear={"auc": linear})
+        assert ("check the largest contributions for leakage" in facts_text(better)) is is_told
     hostile = replace(good, leakage=(replace(good.leakage[1], of="a\n\x1b[2K"),))
     assert r"alone: a\n\x1b[2K, feature.auc" in facts_text(hostile)

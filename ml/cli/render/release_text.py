@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 TOP = 3
 # Characters of a digest, `sha256:` among them.
 SHORT = 19
+# An AUC so high, and so far above a linear model's, may come from columns that leak together.
+HIGH_AUC, ABOVE_LINEAR = 0.85, 0.1
 
 
 def next_text(project: str, environment: str, on: str | None) -> str:
@@ -98,6 +100,8 @@ def rival_text(proposal: Proposal, rival: Version) -> str:
 
 def facts_text(evaluation: Evaluation) -> str:
     """The primary metric, a linear model's, the strongest feature, the largest contributions."""
+    from ml.measures.schema import Estimate
+
     metric, split = evaluation.primary_metric or "", evaluation.slice_split or ""
     lines = [f"{metric} on {split}: {evaluation.metrics.get(split, {}).get(metric, 'missing')}"]
     if (linear := evaluation.linear.get(metric)) is not None:
@@ -109,6 +113,12 @@ def facts_text(evaluation: Evaluation) -> str:
     shares = sorted(evaluation.contributions, key=lambda share: -share.share)[:TOP]
     listed = ", ".join(f"{share.feature} {share.share:.2f}" for share in shares)
     lines.append(f"largest contributions: {listed or 'none'}")
+    auc = (evaluation.metrics.get(split, {}).get("auc") or Estimate()).value
+    if auc >= HIGH_AUC and auc - evaluation.linear.get("auc", auc) >= ABOVE_LINEAR:
+        lines.append(
+            "the model's auc is far above a linear model's: interactions explain it, so check the "
+            "largest contributions for leakage"
+        )
     return "\n".join(map(printable, lines))
 
 
