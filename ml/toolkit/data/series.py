@@ -294,7 +294,9 @@ def panel_of_any_length(path: Path, schema: TableSchema, head: Head) -> Panel:
     observed = np.flatnonzero((~np.isnan(values)).any(axis=1)).tolist()
     first = {name: number for number, name in reversed([*enumerate(names)])}
     slices = {
-        name: [MISSING_SLICE if columns[name].is_missing(cell) else cell for cell in table.column(name)]
+        name: [
+            MISSING_SLICE if columns[name].is_missing(cell) else cell for cell in table.column(name)
+        ]
         for name in head.slices
     }
     return Panel(
