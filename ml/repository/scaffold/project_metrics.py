@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ml.core import documents, repository
 from ml.core.documents import Document, Key
@@ -153,7 +153,8 @@ def name_problems(path: Path) -> Iterator[Problem]:
 
 
 def sweep_problems(path: Path) -> Iterator[Problem]:
-    """The primary metrics of sweeps in a job file that no trial of the project would log.
+    """The primary metrics of sweeps in a job file that no trial of the project would log, and
+    goals that would choose the worst trial.
 
     A name counts as logged when it is one of `Dataset.metrics`, or can come of a text in the
     project's code. Where no table has a schema, other code may log too: then only a name that is
@@ -165,12 +166,21 @@ def sweep_problems(path: Path) -> Iterator[Problem]:
         return
     document, schemas = documents.read(path), _schemas(folder)
     metrics = metrics_of(task, _own(folder))
+    goals = {str(key.value): goal for key, goal in _own_entries(folder / METRICS)}
     ends = tuple(f"_{metric}" for metric in metrics)
     for keys in _objectives(document.data):
         name = str(document.get(*keys))
         part = next((part for part in PARTS if name.startswith(f"{part}_")), "")
         rest = name.removeprefix(f"{part}_")
-        if (part and rest in metrics) or (name.endswith(ends) and not schemas):
+        if part and rest in metrics:
+            goal, at = goals.get(rest, metrics[rest].goal), (*keys[:-1], "goal")
+            stated = str(document.get(*at)).lower()
+            if goal and stated != goal and stated in get_args(Goal):
+                actual = f"`goal` is `{stated}`, but {rest} is {goal[:-3]}ised"
+                hint = "the sweep would take the worst trial"
+                yield Problem("wrong-goal", actual, f"goal: {goal}", hint, document.place(*at))
+            continue
+        if name.endswith(ends) and not schemas:
             continue
         close = nearest(rest, metrics)
         if (close or schemas) and not any(re.fullmatch(text, name) for text in _logged(folder)):
@@ -224,14 +234,14 @@ def metric_problems(path: Path) -> Iterator[Problem]:
 def _own(folder: Path) -> Mapping[str, OwnMetric]:
     """The names and goals of the project's own metrics; their ranges are not read."""
     return {
-        str(key.value): OwnMetric(goal, (0.0, 1.0))
+        str(key.value): OwnMetric(goal or "maximize", (0.0, 1.0))
         for key, goal in _own_entries(folder / METRICS)
         if not own_fault(str(key.value), EVERY_METRIC)
     }
 
 
-def _own_entries(path: Path) -> Iterator[tuple[ast.Constant, Goal]]:
-    """The names of the table `METRICS`, and the goals of its metrics."""
+def _own_entries(path: Path) -> Iterator[tuple[ast.Constant, Goal | None]]:
+    """The names of the table `METRICS`, and the goals of its metrics; None for one not written."""
     for node in _parse(path).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         table = getattr(node, "value", None)
@@ -242,7 +252,7 @@ def _own_entries(path: Path) -> Iterator[tuple[ast.Constant, Goal]]:
         for key, value in zip(table.keys, table.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 texts = [node.value for node in ast.walk(value) if isinstance(node, ast.Constant)]
-                yield key, "minimize" if "minimize" in texts else "maximize"
+                yield key, next((goal for goal in get_args(Goal) if goal in texts), None)
 
 
 def _calls(path: Path) -> Iterator[tuple[ast.Constant | None, str | None]]:

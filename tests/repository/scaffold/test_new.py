@@ -723,6 +723,9 @@ def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("gates.yml", "{test.auc: 0.2", "{train.auc: 0.2", 10, "expected: validation or test"),
         ("jobs/sweep.yml", "n_auc", "n_acu", 32, "did you mean `validation_auc`?"),
         ("jobs/sweep.yml", "validation_auc", "auc", 32, "did you mean `validation_auc`?"),
+        ("jobs/sweep.yml", "maximize", "minimize", 31, "but auc is maximised"),
+        ("jobs/sweep.yml", "maximize", "Minimize", 31, "expected: goal: maximize"),
+        ("jobs/sweep.yml", "validation_auc", "test_log_loss", 31, "but log_loss is minimised"),
         ("jobs/sweep.yml", "validation_auc", "loss", 32, "expected: a metric of a binary model"),
     ],
 )
@@ -736,7 +739,7 @@ def test_a_wrong_primary_metric_is_refused_with_its_line(
     assert old in text
     path.write_text(text.replace(old, new))
     (problem,) = survey([made.folder], release_files()).errors
-    assert problem.code in ("wrong-schema", "wrong-primary-metric", "not-evaluated")
+    assert problem.code in ("wrong-schema", "wrong-primary-metric", "wrong-goal", "not-evaluated")
     assert problem.place and problem.place.line == line and message in str(problem)
     assert str(problem.place.path).endswith(file)
 
@@ -810,6 +813,9 @@ METRICS: dict[str, OwnMetric] = {"cost": OwnMetric("minimize", (0, 90), lambda a
         ("gates.yml", "test.cost", "test.costs", "did you mean `cost`?"),
         ("data/churn.schema.yml", "metric: cost", "metric: costs", "did you mean `cost`?"),
         ("jobs/sweep.yml", "validation_cost", "validation_cots", "did you mean"),
+        ("jobs/sweep.yml", "minimize", "maximize", "but cost is minimised"),
+        ("metrics.py", '"minimize"', '"maximize"', "but cost is maximised"),
+        ("metrics.py", '"minimize"', "GOAL", ""),
         ("metrics.py", '"cost"', '"auc"', "error[wrong-metric]"),
         ("metrics.py", '"cost"', '"test.cost"', "error[wrong-metric]"),
     ],
