@@ -52,6 +52,18 @@ ALLOWED: dict[str, list[str]] = {
         COMMAND + "inputs: {x: {path: azureml:prices@latest}}\n",
         COMMAND + "inputs: {x: {type: custom_model, path: azureml:prices:7}}\n",
     ],
+    "endpoint-name": [DEPLOYMENT, DEPLOYMENT.replace("managedO", "kubernetesO")],
+    "instance-type": [
+        *(
+            DEPLOYMENT.replace("Standard_DS3_v2", size)
+            for size in ("STANDARD_DS3_V2", "Standard_HB120-16rs_v3", "Standard_M128", "small")
+        ),
+        *(
+            DEPLOYMENT.replace("Standard_DS3_v2", f"Standard_{size}")
+            for size in ("F4s_v2", "NC4as_T4_v3", "ND96isr_MI300X_v5", "DC4as_cc_v5", "A1_v2")
+        ),
+        COMMAND + "resources: {instance_type: Standard_E4s_v3}\n",
+    ],
     "cluster-trials": [
         SWEEP
         + SPACE

@@ -673,17 +673,24 @@ CLUSTERS = {
     "cluster-infiniband": _GPUS + "resources: {instance_count: 2}\ndistribution:\n"
     "  type: tensorflow  # warning: cluster-infiniband\n  worker_count: 2\n",
     "cluster-spot": COMMAND + "compute: azureml:spots  # warning: cluster-spot\n",
-    "misspelt-cluster": COMMAND + "compute: azureml:gpu5  # warning: misspelt-cluster\n",
+    "misspelt-cluster": COMMAND + "compute: azureml:gpu5  # error: misspelt-cluster\n",
+    "cluster-with-a-number": COMMAND + "compute: azureml:gpus2  # warning: misspelt-cluster\n",
     "misspelt-default-cluster": PIPELINE.replace("compute: azureml:c\n", "")
-    + "settings: {default_compute: azureml:spotz}  # warning: misspelt-cluster\n",
+    + "settings: {default_compute: azureml:spotz}  # error: misspelt-cluster\n",
 }
 
 # The repository defines versions 2 and 10 of the environment `numbers`, and data `prices` 1.
 NAMES = {
     "version-of-environment": "command: echo\n"
     "environment: azureml:numbers:3  # warning: unknown-asset\n",
+    "later-version-of-environment": "command: echo\n"
+    "environment: azureml:numbers:11  # error: unknown-asset\n",
+    "environment-with-a-number": "command: echo\n"
+    "environment: azureml:numbers2:1  # warning: unknown-asset\n",
+    "misspelt-data": COMMAND
+    + "inputs:\n  x:\n    path: azureml:price:1  # warning: unknown-asset\n",
     "misspelt-environment-name": "command: echo\n"
-    "environment: azureml:number  # warning: unknown-asset\n",
+    "environment: azureml:number  # error: unknown-asset\n",
     "no-version-of-data": COMMAND
     + "inputs:\n  x:\n    path: azureml:prices  # warning: unknown-asset\n",
     "label-of-environment": "command: echo\n"
@@ -842,6 +849,15 @@ SERVICE = {
     "name-of-batch-pipeline": BATCH.replace("one", "a  # error: bad-name").replace(
         BATCH[BATCH.index("model:") :], "type: pipeline\ncomponent: azureml:c:1\n"
     ),
+    **{
+        f"instance-type-{size}": DEPLOYMENT.replace(
+            "Standard_DS3_v2", f"{size}  # error: instance-type"
+        )
+        for size in ("Standard_DS3v2", "StandardDS3_v2", "standard_D4dsv4", "Standard-DS3-v2")
+    },
+    "instance-type-of-job": COMMAND
+    + "resources:\n  instance_type: Standard_E4sV3  # error: instance-type\n",
+    "endpoint-beside-deployment": DEPLOYMENT.replace("faq", "faqs  # error: endpoint-name"),
     "endpoint-name-of-deployment": DEPLOYMENT.replace("faq", "f  # error: bad-name"),
     **{
         f"traffic-{number}": ENDPOINT + f"{written}  # error: bad-traffic\n"

@@ -87,6 +87,8 @@ def problems(repo: Path) -> Check:
         (repo / f"ml/assets/numbers-{version}.yml").write_text(spec)
     prices = "name: prices\ntype: uri_folder\npath: ../../data\n"
     (repo / "ml/assets/prices.yml").write_text(prices)
+    kind = "https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json"
+    (repo / "endpoint.yml").write_text(f"$schema: {kind}\nname: faq\n")
 
     def of(text: str | bytes, name: str = "spec.yml", **overrides: str) -> list[Problem]:
         path = repo / name

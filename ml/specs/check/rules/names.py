@@ -1,15 +1,17 @@
 """Clusters and assets that a spec names with a typo, or without a version that is defined.
 
-They are warnings: others may be declared elsewhere.
+A typo is an error. What may exist elsewhere is a warning: a name that differs in its digits alone,
+an earlier version, and data, which runs register too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ml.core import repository
 from ml.core.documents import Key, strings
-from ml.core.errors import nearest
+from ml.core.errors import Severity, nearest
 from ml.specs.assets import assets
 from ml.specs.check.references import FAMILIES, fields
 from ml.specs.check.rules.rule import Finding, Subject, rule
@@ -35,7 +37,8 @@ def misspelt_cluster(subject: Subject) -> Iterator[Finding]:
         if name not in declared and (near := nearest(name, declared)):
             expected = f"a cluster of infra/Pulumi.ENV.yaml: {', '.join(sorted(declared))}"
             hint = f"did you mean `azureml:{near[0]}`?"
-            yield Finding(keys, f"no stack file declares `{name}`", expected, hint)
+            actual = f"no stack file declares `{name}`"
+            yield Finding(keys, actual, expected, hint, _severity(name, near[0]))
 
 
 @rule(
@@ -63,10 +66,19 @@ def unknown_asset(subject: Subject) -> Iterator[Finding]:
                 actual = f"no {kind} spec of this repository defines `{text}`"
                 expected = f"version {', '.join(sorted(defined, key=assets.newness))}"
                 hint = f"azureml:{reference.name}:{newest}, or register this version first"
-                yield Finding(keys, actual, expected, hint)
+                is_later = assets.newness(reference.version) > assets.newness(newest)
+                severity: Severity = "error" if is_later and kind != "data" else "warning"
+                yield Finding(keys, actual, expected, hint, severity)
         elif near := nearest(reference.name, {name for family, name in versions if family == kind}):
             actual = f"no {kind} spec of this repository is named `{reference.name}`"
-            yield Finding(keys, actual, f"a name of {kind}", f"did you mean `{near[0]}`?")
+            hint, severity = f"did you mean `{near[0]}`?", _severity(reference.name, near[0])
+            severity = "warning" if kind == "data" else severity
+            yield Finding(keys, actual, f"a name of {kind}", hint, severity)
+
+
+def _severity(name: str, near: str) -> Severity:
+    """That of a name which nothing declares, but one near it: `gpu2` beside `gpu1` may exist."""
+    return "warning" if re.sub(r"\d", "", name) == re.sub(r"\d", "", near) else "error"
 
 
 def _kind(spec: Spec, keys: tuple[Key, ...]) -> str | None:

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from ml.core import repository
 from ml.core.documents import Key, walk
 from ml.core.errors import Severity
+from ml.core.names import is_name
 from ml.specs.assets import assets, packages
 from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.check.clusters import compute
@@ -21,7 +22,7 @@ from ml.specs.check.nodes import Node
 from ml.specs.check.references import environments, fields
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import without_placeholders
-from ml.specs.kinds import MODEL_TYPES
+from ml.specs.kinds import MODEL_TYPES, kind_of
 from ml.specs.parts import Part
 from ml.specs.sdk.errors import in_words
 from ml.specs.sdk.load import Spec
@@ -47,6 +48,8 @@ _RUNS = re.compile(
     r"|(?P<own>(?:[\w.-]+/)+[\w.-]+\.(?:py|sh)))(?: .*)?",
     re.DOTALL,
 )
+# Azure's names of VM sizes: letters, a number of cores, features, accelerator, version.
+_SIZE = re.compile(r"standard_[a-z]+\d+(-\d+)?[a-z]*(_[a-z][a-z0-9]*)*", re.IGNORECASE)
 # What COPY and ADD take from another stage, an address or a pattern.
 _COPIES_ELSE = re.compile(r"--from|[$*?\[\]<]|://")
 # They bring no file that a later command runs.
@@ -355,6 +358,34 @@ def scale_settings(subject: Subject) -> Iterator[Finding]:
     if low is not None and high is not None and low > high:
         keys = ("scale_settings", "min_instances")
         yield Finding(keys, f"`min_instances` is {low}", f"at most `max_instances`, {high}")
+
+
+@rule("instance-type", scope="spec", source="virtual-machines/vm-naming-conventions")
+def instance_type(subject: Subject) -> Iterator[Finding]:
+    """The name of a VM size has its underscores; a Kubernetes cluster names others itself."""
+    for keys, size in fields(subject.spec.document.data):
+        is_size = keys[-1] == "instance_type" and re.match("(?i)standard", str(size))
+        if is_size and not _SIZE.fullmatch(str(size)):
+            fixed = re.sub(r"(?i)^standard[_-]?(.*?)[_-]?v(\d+)$", r"Standard_\1_v\2", str(size))
+            hint = f"did you mean `{fixed}`?" if _SIZE.fullmatch(fixed) else ""
+            yield Finding(keys, f"`{size}` is no VM size", "such as Standard_DS3_v2", hint)
+
+
+@rule("endpoint-name", scope="online_deployment", source=f"{_ONLINE}: name")
+def endpoint_name(subject: Subject) -> Iterator[Finding]:
+    """A deployment names the endpoint that is declared beside it."""
+    spec, name = subject.spec, str(subject.spec.get("endpoint_name"))
+    beside = [assets.included(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")]
+    parts = [part for part in beside if part and isinstance(part.get(), dict)]
+    declared = {
+        str(part.get("name")): part.place("name")
+        for part in parts
+        if (kind := kind_of(part.get())) and kind.family == "online_endpoint"
+    }
+    if len(declared) == 1 and name not in declared and is_name("endpoint", name):
+        (known,) = declared
+        actual, hint = f"`endpoint_name` is `{name}`", f"{declared[known]} declares it"
+        yield Finding(("endpoint_name",), actual, f"endpoint_name: {known}", hint)
 
 
 @rule("model-folder", scope="model", source="mlflow.org Model: MLmodel; Triton: model repository")
