@@ -338,7 +338,7 @@ def check_waiver(waiver: GateWaiver, gates: Iterable[str]) -> GateWaiver:
     if gate not in gates:
         raise invalid("`gate`: one of " + ", ".join(name for name in gates if name not in NEVER))
     if gate in NEVER:
-        raise invalid(f"no waiver of `{gate}`: {NEVER[gate]}")
+        raise invalid(f"no waiver of `{gate}`: {NEVER[gate]}", "delete it", f"waives `{gate}`")
     if gate in ITEMS and not waiver.item:
         raise invalid(f"`item`: {ITEMS[gate]}; a waiver is for one thing")
     if gate not in {*ITEMS, *SLICES} and waiver.item:

@@ -83,9 +83,12 @@ def mapping(fields: Mapping[str, Any], *, required: bool = True) -> Any:
     return form
 
 
-def invalid(expected: str, hint: str = "") -> PydanticCustomError:
-    """The error that a validator raises: what it expects, and what to type next."""
-    return PydanticCustomError("invalid", "{expected}", {"expected": expected, "hint": hint})
+def invalid(expected: str, hint: str = "", actual: str = "") -> PydanticCustomError:
+    """The error that a validator raises: what it expects, what to type next, and what the value
+    does where it is a mapping.
+    """
+    context = {"expected": expected, "hint": hint, "actual": actual}
+    return PydanticCustomError("invalid", "{expected}", context)
 
 
 def _number(value: object) -> object:
@@ -141,7 +144,7 @@ def _problem(
         return Problem("missing-field", f"no `{name}`", description or "it", hint, place)
     value = document.get(*keys)
     hint = str(context.get("hint") or _correction(value, kind, document, keys, context))
-    finding = f"`{name}` is {_shown(value)}"
+    finding = f"`{name}` {context.get('actual') or f'is {_shown(value)}'}"
     return Problem("wrong-value", finding, expected, hint or description, place)
 
 

@@ -325,6 +325,14 @@ ENTRIES = {
             "a mapping with owner, expires, reason, gate, item, version",
         ),
     ),
+    "a waiver of a gate that has none": (
+        "  {}\nwaivers:\n  - {gate: recomputed, owner: a, expires: 2026-01-01, reason: b}",
+        (
+            5,
+            "`waivers[0]` waives `recomputed`",
+            "no waiver of `recomputed`: every other gate relies on metrics that can be recomputed",
+        ),
+    ),
     "a gate that is a number": ("  latency: 3", (3, "`gates.latency` is 3", "a mapping")),
 }
 

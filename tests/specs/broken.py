@@ -79,6 +79,8 @@ LOADING = {
     "wrong-type-of-inputs": COMMAND + "inputs: [faq]  # error: wrong-type\n",
     "wrong-type-of-tag": COMMAND + "tags:\n  version: 1  # error: wrong-type\n",
     "wrong-type-of-timeout": COMMAND + "limits: {timeout: soon}  # error: wrong-type\n",
+    "unit-of-timeout": COMMAND + "limits: {timeout: 30min}  # error: wrong-type\n",
+    "hours-of-timeout": COMMAND + "limits: {timeout: 2 h}  # error: wrong-type\n",
     "wrong-type-of-compute": COMMAND + "compute: 3  # error: wrong-type\n",
     "bad-type-of-input": COMMAND
     + "inputs:\n  faq:\n    type: uri_foldr  # error: bad-value\n    path: data\n",
@@ -515,6 +517,8 @@ ATTACKS = {
     "connection-string": COMMAND
     + "environment_variables:\n  STORE: DefaultEndpointsProtocol=https;"
     "AccountName=a;AccountKey=Zm9vYmFyYmF6Zm9vYmFyYmF6Zm9vYmFy==  # error: plaintext-secret\n",
+    "password-of-digits": COMMAND + "environment_variables:\n"
+    "  DB_PASSWORD: 12345678  # error: plaintext-secret\n",
     "password-in-url": COMMAND + "environment_variables:\n"
     "  STORE: postgres://me:swordfish@db.example.org/x  # error: plaintext-secret\n"
     "  CACHE: rediss://:swordfish@cache.example.org:10000  # error: plaintext-secret\n",

@@ -52,7 +52,10 @@ def test_message_says_enough(name: str, problems: Check) -> None:
     [
         ("boolean-choice", "`values[1]` is true", 'write text in quotes: "true"'),
         ("wrong-type-of-tag", "`version` is the integer 1", 'write text in quotes: "1"'),
-        ("wrong-type-of-timeout", "`timeout` is the text 'soon'", "for example `timeout: 3`"),
+        ("wrong-type-of-timeout", "`timeout` is the text 'soon'", "write seconds: `timeout: 1800`"),
+        ("unit-of-timeout", "`timeout` is the text '30min'", "write seconds: `timeout: 1800`"),
+        ("hours-of-timeout", "`timeout` is the text '2 h'", "write seconds: `timeout: 7200`"),
+        ("wrong-type", "`instance_count` is the text 'two'", "for example `instance_count: 2`"),
         ("wrong-type-of-inputs", "`inputs` is a list", "for example `inputs: {field: value}`"),
         ("value-as-input-of-job", "`type` is the text 'number'", "inline: `rate: VALUE`"),
     ],

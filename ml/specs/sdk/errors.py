@@ -232,9 +232,19 @@ def _type_hint(name: str, value: Any, field: Any) -> str:
         text = str(value).lower() if isinstance(value, bool) else value
         return f'write text in quotes: "{text}"'
     example = next((_EXAMPLES[word] for word in words if word in _EXAMPLES), "")
+    if "an integer" in words and isinstance(value, str):
+        span = _SPAN.match(value)
+        if name.endswith("timeout"):
+            seconds = int(span[1]) * _SECONDS[span[2].lower()] if span else 1800
+            return f"write seconds: `{name}: {seconds}`"
+        number = value.strip().lower()
+        example = str(_NUMBERS.index(number)) if number in _NUMBERS else example
     return f"for example `{name}: {example}`" if example and "[" not in name else ""
 
 
+_SPAN = re.compile(r"\s*(\d+)\s*([smhd])", re.IGNORECASE)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _EXAMPLES = {
     "an integer": "3",
     "a number": "0.5",

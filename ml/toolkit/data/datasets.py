@@ -155,12 +155,11 @@ class Target:
                 actual = f"`{column}`, which is optional"
                 raise SchemaRefused(name, actual, "a column with a value in every row")
         slices = raw.get("slices")
-        if (
-            not isinstance(slices, list)
-            or not slices
-            or any(name not in [*types] for name in slices)
-        ):
+        if not isinstance(slices, list) or not slices:
             raise SchemaRefused("slices", repr(slices), "a list of one or more columns")
+        for number, name in enumerate(slices):
+            if name not in [*types]:
+                raise SchemaRefused(number, repr(name), "one of ", types, ("slices",))
         positive = raw.get("positive")
         if isinstance(positive, bool):  # YAML reads yes, no, on, off, true and false as booleans
             raise SchemaRefused("positive", repr(positive), "a text in quotes")

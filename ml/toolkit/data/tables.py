@@ -72,14 +72,15 @@ class SchemaRefused(ValueError):
 
     def __init__(
         self,
-        field: str,
+        field: str | int,
         found: str,
         expected: str,
         known: Iterable[str] = (),
         above: tuple[str | int, ...] = (),
     ) -> None:
-        self.field, self.found, self.known = field, found, tuple(known)
         self.keys = (*above, field)
+        self.field = f"{above[-1]}[{field}]" if isinstance(field, int) else field
+        self.found, self.known = found, tuple(known)
         self.expected = f"{expected}{', '.join(self.known)}"
         name = ".".join(map(str, self.keys))
         super().__init__(f"`{name}` is {found}, expected {self.expected}")

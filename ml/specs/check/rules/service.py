@@ -17,6 +17,7 @@ from ml.core.errors import Severity
 from ml.core.names import is_name
 from ml.specs.assets import assets, packages
 from ml.specs.assets.ignore_file import IgnoreFile
+from ml.specs.check import secret_patterns
 from ml.specs.check.clusters import compute
 from ml.specs.check.nodes import Node
 from ml.specs.check.references import environments, fields
@@ -72,7 +73,9 @@ def variable_not_text(subject: Subject) -> Iterator[Finding]:
         if keys[-1] != "environment_variables" or not isinstance(variables, dict):
             continue
         for name, value in variables.items():
-            if not isinstance(value, str) and subject.place(*keys, name) not in refused:
+            is_secret = secret_patterns.secret_in(str(name), value, True)  # `plaintext-secret`
+            is_reported = is_secret or subject.place(*keys, name) in refused
+            if not isinstance(value, str) and not is_reported:
                 actual, hint = f"`{name}` is {in_words(name, value)}", 'for example "1" or "true"'
                 yield Finding((*keys, name), actual, "text in quotes", hint)
 
