@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,9 +15,10 @@ from ml.core.errors import Place, Problem, nearest
 from ml.measures.evaluation import wrong_primary
 from ml.measures.metrics import Goal, OwnMetric, own_fault
 from ml.measures.tasks import EVERY_METRIC, KINDS, Task, metrics_of
+from ml.specs.assets import assets
 from ml.toolkit.data import series
 from ml.toolkit.data.datasets import Target
-from ml.toolkit.data.tables import SchemaRefused, TableSchema
+from ml.toolkit.data.tables import MOST_SHOWN, SchemaRefused, TableSchema, read_table
 
 # The calls of ml.toolkit that are told the task and the primary metric.
 _CALLS = frozenset({"evaluate", "Evaluation"})
@@ -39,6 +41,8 @@ SPLITS = (
 METRICS = "metrics.py"
 # Of a dataset, the one that trials are compared on first.
 PARTS = ("validation", "test", "train")
+# Of a table that is compared with its schema.
+MOST_BYTES = 20_000_000
 
 
 def schema_problems(path: Path) -> Sequence[Problem]:
@@ -50,12 +54,44 @@ def schema_problems(path: Path) -> Sequence[Problem]:
     tables: Mapping[tuple[Key, ...], Any] = {(): document.data}
     if isinstance(several, dict):
         tables = {("tables", name): raw for name, raw in several.items()}
-    return [
+    problems = [
         problem
         for above, raw in tables.items()
         if isinstance(raw, dict) and ("task" in raw or {"rows", "columns"} <= {*raw})
         for problem in _table_problems(document, above, raw, _own(path.parent.parent))
     ]
+    if not problems and document.get("file") and document.get("columns"):
+        problems = [*_data_problems(path, document)]
+    return problems
+
+
+def _data_problems(path: Path, document: Document) -> Iterator[Problem]:
+    """How a table in the repository differs from its schema, the first row of each kind alone."""
+    asset = path.with_name(f"{path.name.removesuffix('.schema.yml')}.yml")
+    stated = documents.read(asset).get("path") if asset.is_file() else None
+    folder = assets.local(str(stated), path.parent) if stated else None
+    table = folder / str(document.get("file")) if folder else path
+    boundary = repository.boundary(path)
+    is_inside = boundary is not None and table.resolve().is_relative_to(boundary)
+    if not is_inside or table == path or not table.is_file() or table.stat().st_size > MOST_BYTES:
+        return
+    schema = TableSchema.parse(document.data)
+    in_file = tuple(column for column in schema.columns if not column.feature_set)
+    rows, flaws = read_table(table, replace(schema, columns=in_file), others=True)
+    named = {flaw.code + flaw.found.partition(" ")[0]: flaw for flaw in reversed(flaws)}
+    for flaw in reversed(named.values()):
+        place = Place(repository.shown(table), flaw.line)
+        hint = flaw.hint or f"correct the row, or the type in {repository.shown(path)}"
+        yield Problem(flaw.code, flaw.found, flaw.expected, hint, place)
+    target, positive = (str(document.get(key)) for key in ("target", "positive"))
+    if flaws or document.get("positive") is None:
+        return
+    column = next(column for column in in_file if column.name == target)
+    values = sorted({str(column.parse(value)) for value in rows.column(target)})
+    if positive not in values:
+        expected = f"a value of `{target}`: {', '.join(values[:MOST_SHOWN])}"
+        actual = f"`positive` is {positive!r}"
+        yield Problem("wrong-schema", actual, expected, place=document.place("positive"))
 
 
 def _table_problems(
@@ -175,6 +211,13 @@ def sweep_problems(path: Path) -> Iterator[Problem]:
         if part and rest in metrics:
             goal, at = goals.get(rest, metrics[rest].goal), (*keys[:-1], "goal")
             stated = str(document.get(*at)).lower()
+            primaries = {str(schema.get("primary_metric")) for schema in schemas}
+            if primaries and rest not in primaries:
+                actual = f"`primary_metric` is `{name}`"
+                expected = " or ".join(f"{part}_{primary}" for primary in sorted(primaries))
+                hint = "versions are compared by the schema's `primary_metric`"
+                place = document.place(*keys)
+                yield Problem("other-primary-metric", actual, expected, hint, place, "warning")
             if goal and stated != goal and stated in get_args(Goal):
                 actual = f"`goal` is `{stated}`, but {rest} is {goal[:-3]}ised"
                 hint = "the sweep would take the worst trial"

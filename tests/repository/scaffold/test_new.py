@@ -696,7 +696,9 @@ def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("data/churn.schema.yml", "metric: auc", "metric: [auc]", 6, "is ['auc']\n  expected: one"),
         ("data/churn.schema.yml", "get: Churn", "get: [Churn]", 7, "`target` is ['Churn']\n  exp"),
         ("data/churn.schema.yml", "'Yes'", "yes", 8, 'hint: write `positive: "yes"`'),
-        ("data/churn.schema.yml", "slices: [", "slices: [[a], ", 11, "expected: a list of one or"),
+        ("data/churn.schema.yml", "slices: [", "slices: [[a], ", 11, "`slices[0]` is ['a']"),
+        ("data/churn.schema.yml", "[Contract]", "[Contract, tenrue]", 11, "did you mean `tenure`?"),
+        ("data/churn.schema.yml", "slices: [Contract]", "slices: []", 11, "expected: a list of"),
         ("data/churn.schema.yml", "slices:", "slice:", 11, "did you mean `slices`?"),
         ("data/churn.schema.yml", "type: integer", "type: intger", 17, "did you mean `integer`?"),
         ("data/churn.schema.yml", "type: integer", "type: int", 17, "did you mean `integer`?"),
@@ -742,6 +744,67 @@ def test_a_wrong_primary_metric_is_refused_with_its_line(
     assert problem.code in ("wrong-schema", "wrong-primary-metric", "wrong-goal", "not-evaluated")
     assert problem.place and problem.place.line == line and message in str(problem)
     assert str(problem.place.path).endswith(file)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "place", "message"),
+    [
+        ("churn.schema.yml", "name: tenure", "name: tenrue", "table.csv:1", "missing: tenrue"),
+        ("churn.schema.yml", "'Yes'", "'ja'", "churn.schema.yml:8", "a value of `Churn`: No, Yes"),
+        (
+            "churn.schema.yml",
+            "Contract, type: category",
+            "Contract, type: float",
+            "table.csv:2",
+            "",
+        ),
+        ("churn/table.csv", "Contract", "Contarct", "table.csv:1", "missing: Contract"),
+        ("churn.yml", "path: churn", "path: azureml://datastores/a/paths/b", "", ""),
+        ("churn.yml", "path: churn", "path: ELSEWHERE", "", ""),
+    ],
+)
+def test_a_table_that_differs_from_its_schema_is_known(
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    file: str,
+    old: str,
+    new: str,
+    place: str,
+    message: str,
+) -> None:
+    """To `ml check`, where the table lies in the repository: a column, a type, the positive."""
+    made = project(repository, "churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    path = made.folder / "data" / file
+    text = path.read_text()
+    assert old in text
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    path.write_text(text.replace(old, new.replace("ELSEWHERE", str(elsewhere)), 1))
+    (elsewhere / "table.csv").write_text("none\n")
+    schema = made.folder / "data/churn.schema.yml"
+    problems = project_metrics.schema_problems(schema)
+    assert [str(problem.place).endswith(place) for problem in problems] == [True] * bool(place)
+    assert message in "".join(map(str, problems))
+
+
+def test_a_large_table_is_not_compared(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training does."""
+    made = project(repository, "churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    schema = made.folder / "data/churn.schema.yml"
+    schema.write_text(schema.read_text().replace("'Yes'", "'ja'"))
+    assert project_metrics.schema_problems(schema)
+    monkeypatch.setattr(project_metrics, "MOST_BYTES", 100)
+    assert not project_metrics.schema_problems(schema)
+
+
+@pytest.mark.parametrize(("metric", "count"), [("auc", 0), ("accuracy", 1)])
+def test_a_sweep_by_another_metric_than_versions_is_a_warning(
+    metric: str, count: int, repository: Path
+) -> None:
+    made = project(repository, "churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    sweep = made.folder / "jobs/sweep.yml"
+    sweep.write_text(sweep.read_text().replace("validation_auc", f"validation_{metric}"))
+    problems = [(problem.code, problem.severity) for problem in sweep_problems(sweep)]
+    assert problems == [("other-primary-metric", "warning")] * count
 
 
 @pytest.mark.parametrize("above", [(), ("tables", "a.tsv")])
