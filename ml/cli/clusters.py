@@ -5,11 +5,13 @@ specs; the jobs that a workflow submitted to them.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from infra.settings import loader
-from infra.settings.model import Training
+from infra.settings.model import Settings, Training
+from ml.core import documents
 from ml.core.errors import Problem, Refused
 from ml.specs.check.clusters import Bounds, Cluster
 
@@ -50,12 +52,35 @@ def submitted(results: Path, project: str) -> list[dict[str, Any]]:
         raise Refused(Problem("not-trained", f"{results}: {error}", expected, hint)) from None
 
 
-def declared() -> list[Cluster]:
-    """Those of every environment; none where a stack file is wrong, which `infra settings` says."""
+def undeclared_endpoints(root: Path) -> Iterator[Problem]:
+    """A warning for each project whose endpoint no stack file declares: no release finds it."""
+    environments = _environments()
+    declared = {endpoint.name for settings in environments for endpoint in settings.endpoints}
+    for file in sorted(root.glob("ml/projects/*/endpoint/deployment.yml")):
+        try:
+            document = documents.read(file)
+        except Refused:
+            continue  # another check says it
+        name = document.get("endpoint_name")
+        if environments and isinstance(name, str) and name not in declared:
+            actual = f"no stack file declares the endpoint `{name}`"
+            first = environments[0].environment
+            expected = f"`- name: {name}` under `platform:endpoints` of infra/Pulumi.{first}.yaml"
+            hint = f"add it before the first release to {first}; runs on this machine need none"
+            place = document.place("endpoint_name")
+            yield Problem("undeclared-endpoint", actual, expected, hint, place, "warning")
+
+
+def _environments() -> tuple[Settings, ...]:
+    """Every environment; none where a stack file is wrong, which `infra settings` says."""
     try:
-        environments = [loader.load(stack) for stack in loader.environments()]
+        return tuple(loader.load(stack) for stack in loader.environments())
     except Refused:
-        return []
+        return ()
+
+
+def declared() -> list[Cluster]:
+    """The clusters of every environment."""
     return [
         Cluster(
             settings.environment,
@@ -67,6 +92,6 @@ def declared() -> list[Cluster]:
             cluster.spot,
             cluster.hardware.memory_gib,
         )
-        for settings in environments
+        for settings in _environments()
         for cluster in settings.clusters
     ]

@@ -51,3 +51,18 @@ def test_a_wrong_stack_file_is_no_problem_of_specs(
     """`infra settings` reports it."""
     monkeypatch.setattr(loader, "stacks", lambda *folder: ("nowhere",))
     assert clusters.declared() == []
+
+
+def test_a_projects_endpoint_that_no_stack_file_declares_is_a_warning(tmp_path: Path) -> None:
+    """With the line to add; a broken file is another check's."""
+    declared = loader.load(loader.environments()[0]).endpoints[0].name
+    for project, text in {
+        "a": f"name: blue\nendpoint_name: {declared}\n",
+        "b": "name: blue\nendpoint_name: claims\n",
+        "c": "name: [",
+    }.items():
+        (tmp_path / f"ml/projects/{project}/endpoint").mkdir(parents=True)
+        (tmp_path / f"ml/projects/{project}/endpoint/deployment.yml").write_text(text)
+    (problem,) = clusters.undeclared_endpoints(tmp_path)
+    assert (problem.severity, problem.place and problem.place.line) == ("warning", 2)
+    assert "b/endpoint/deployment.yml:2" in str(problem) and "- name: claims" in problem.expected

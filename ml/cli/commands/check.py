@@ -36,9 +36,10 @@ def check(
     Releases read a project's gates.yml, select.yml, watch.yml and release.yml, the metrics in its
     gates, sweeps and evaluate.py, the schema of its table, the serving code, and the policies in
     policies/promotion. Without paths it also checks the names of files at the repository's root
-    and those that git reads, and that stack files, the gate `order` and workflows declare the same
-    environments, and compares the versions in conda files with the lock. Exit 2 when there is an
-    error, 0 when there is none or only warnings.
+    and those that git reads, that stack files, the gate `order` and workflows declare the same
+    environments, and that stack files declare the endpoints of projects, and compares the versions
+    in conda files with the lock. Exit 2 when there is an error, 0 when there is none or only
+    warnings.
     """
     from infra.settings import environments
     from ml.cli import clusters
@@ -55,6 +56,7 @@ def check(
     report = survey(paths or [root], release_files(), clusters.declared())
     if not paths:
         own = [*layout.tracked_problems(root), *environments.problems(root), *pins.problems(root)]
+        own += clusters.undeclared_endpoints(root)
         report = replace(report, problems=(*own, *report.problems))
     if form == "json":
         write_json(report.as_json())
