@@ -574,6 +574,9 @@ def _merge_base(root: Path, base: str) -> str:
             return _EMPTY
         actual, expected = f"no revision `{base}` in git", "a branch, a tag or a commit"
         hint = "git fetch origin, then --base origin/main"
+        if git.ask(root, "remote", "get-url", "origin") is None:
+            hint = "no remote `origin`: git remote add origin URL, or compare with the commit "
+            hint += "before: make smoke BASE=HEAD^, or --base HEAD^"
         raise Refused(Problem("unknown-revision", actual, expected, hint))
     try:
         return git.run(root, "merge-base", "HEAD", resolved).strip()

@@ -522,6 +522,15 @@ def test_an_unknown_revision(base: str, repository: Path) -> None:
         affected(repository, base)
 
 
+def test_the_hint_of_a_base_that_no_remote_has(repository: Path) -> None:
+    """Nothing can be fetched from an `origin` that was renamed."""
+    with pytest.raises(Refused, match="or --base HEAD\\^"):
+        affected(repository, "origin/main")
+    git(repository, "remote", "add", "origin", str(repository))
+    with pytest.raises(Refused, match="git fetch origin, then --base origin/main"):
+        affected(repository, "origin/main")
+
+
 @pytest.mark.parametrize(
     "name",
     [
