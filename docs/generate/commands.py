@@ -57,11 +57,12 @@ def _parameter(parameter: Any) -> list[str]:
 
 
 def _values(parameter: Any) -> str:
-    """The choices or the type of the value; `…` where there may be several."""
+    """The choices or the type of the value; `…` where an argument may have several."""
     form: Any = parameter.type_descriptor.annotation
     many = ""
     if get_origin(form) in (list, tuple):
-        form, many = get_args(form)[0], " …"
+        form = get_args(form)[0]
+        many = ", repeatable" if parameter.param_type_name == "option" else " …"
     if get_origin(form) is Literal:
         return f"{' or '.join(map(str, get_args(form)))}{many}"
     bounds = "–".join(str(each) for each in (parameter.min, parameter.max) if each is not None)

@@ -27,7 +27,10 @@ def command(
     ] = None,
     series: Annotated[
         list[str] | None,
-        typer.Option(help="With --horizon: a column that identifies the series, at least 20."),
+        typer.Option(
+            help="With --horizon: a column that identifies the series, at least 20. Of several, "
+            "repeat the option, or separate them by commas."
+        ),
     ] = None,
     kind: Annotated[
         str, typer.Option(help="sequence: a PyTorch model of a text by its words, served as ONNX.")
@@ -58,7 +61,8 @@ def command(
     from ml.repository.scaffold.series import SeriesChoices
 
     choices = Choices(target, task, metric, positive, id, group, time, slice, kind, text)
-    forecasts = SeriesChoices(horizon or 0, series or []) if horizon or series else None
+    columns = [name for each in series or () for name in each.split(",")]
+    forecasts = SeriesChoices(horizon or 0, columns) if horizon or series else None
     project = new(repository.root(), name, table, choices, datastore, model, forecasts)
     for path in project.files:
         print(repository.shown(path))
