@@ -209,19 +209,9 @@ def sweep_problems(path: Path) -> Iterator[Problem]:
         part = next((part for part in PARTS if name.startswith(f"{part}_")), "")
         rest = name.removeprefix(f"{part}_")
         if part and rest in metrics:
-            goal, at = goals.get(rest, metrics[rest].goal), (*keys[:-1], "goal")
-            stated = str(document.get(*at)).lower()
-            primaries = {str(schema.get("primary_metric")) for schema in schemas}
-            if primaries and rest not in primaries:
-                actual = f"`primary_metric` is `{name}`"
-                expected = " or ".join(f"{part}_{primary}" for primary in sorted(primaries))
-                hint = "versions are compared by the schema's `primary_metric`"
-                place = document.place(*keys)
-                yield Problem("other-primary-metric", actual, expected, hint, place, "warning")
-            if goal and stated != goal and stated in get_args(Goal):
-                actual = f"`goal` is `{stated}`, but {rest} is {goal[:-3]}ised"
-                hint = "the sweep would take the worst trial"
-                yield Problem("wrong-goal", actual, f"goal: {goal}", hint, document.place(*at))
+            goal = goals.get(rest, metrics[rest].goal)
+            yield from _goal_problems(document, keys, rest, goal)
+            yield from _other_metric(document, keys, part, rest, schemas)
             continue
         if name.endswith(ends) and not schemas:
             continue
@@ -231,6 +221,35 @@ def sweep_problems(path: Path) -> Iterator[Problem]:
             meant = f"{PARTS[0]}_{name}" if close and not part else name
             actual = f"`primary_metric` is `{name}`, which no trial logs"
             yield _unknown(actual, meant, task, names, document.place(*keys))
+
+
+def _goal_problems(
+    document: Document, keys: tuple[Key, ...], metric: str, goal: Goal | None
+) -> Iterator[Problem]:
+    """The goal of a sweep that is not its metric's; None for a metric of unknown goal."""
+    at = (*keys[:-1], "goal")
+    stated = str(document.get(*at)).lower()
+    if goal and stated != goal and stated in get_args(Goal):
+        actual = f"`goal` is `{stated}`, but {metric} is {goal[:-3]}ised"
+        hint = "the sweep would take the worst trial"
+        yield Problem("wrong-goal", actual, f"goal: {goal}", hint, document.place(*at))
+
+
+def _other_metric(
+    document: Document,
+    keys: tuple[Key, ...],
+    part: str,
+    metric: str,
+    schemas: Sequence[Document],
+) -> Iterator[Problem]:
+    """A warning for a sweep by another metric than the one that versions are compared by."""
+    names = sorted({str(schema.get("primary_metric")) for schema in schemas})
+    if names and metric not in names:
+        actual = f"`primary_metric` is `{part}_{metric}`, versions are compared by another"
+        expected = " or ".join(f"{part}_{name}" for name in names)
+        hint = "name one metric here and in the schema"
+        place = document.place(*keys)
+        yield Problem("other-primary-metric", actual, expected, hint, place, "warning")
 
 
 def _unknown(actual: str, name: str, task: str, names: Collection[str], place: Place) -> Problem:
