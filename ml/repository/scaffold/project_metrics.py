@@ -15,7 +15,6 @@ from ml.core.errors import Place, Problem, nearest
 from ml.measures.evaluation import wrong_primary
 from ml.measures.metrics import Goal, OwnMetric, own_fault
 from ml.measures.tasks import EVERY_METRIC, KINDS, Task, metrics_of
-from ml.specs.assets import assets
 from ml.toolkit.data import series
 from ml.toolkit.data.datasets import Target
 from ml.toolkit.data.tables import MOST_SHOWN, SchemaRefused, TableSchema, read_table
@@ -69,8 +68,8 @@ def _data_problems(path: Path, document: Document) -> Iterator[Problem]:
     """How a table in the repository differs from its schema, the first row of each kind alone."""
     asset = path.with_name(f"{path.name.removesuffix('.schema.yml')}.yml")
     stated = documents.read(asset).get("path") if asset.is_file() else None
-    folder = assets.local(str(stated), path.parent) if stated else None
-    table = folder / str(document.get("file")) if folder else path
+    # Of data in the cloud there is no such file.
+    table = path.parent / str(stated) / str(document.get("file")) if stated else path
     boundary = repository.boundary(path)
     is_inside = boundary is not None and table.resolve().is_relative_to(boundary)
     if not is_inside or table == path or not table.is_file() or table.stat().st_size > MOST_BYTES:
