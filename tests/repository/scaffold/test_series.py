@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ml.cli.app import main
 from ml.cli.commands.check import release_files
 from ml.core.errors import Refused
 from ml.repository.scaffold.new import new
@@ -252,3 +253,15 @@ def test_a_wrong_schema_has_its_line(
     (problem,) = schema_problems(schema)
     assert (problem.code, problem.found) == ("wrong-schema", found)
     assert problem.place is not None and problem.place.line == line
+
+
+def test_columns_of_series_may_be_separated_by_commas(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or the option is repeated."""
+    words = ["new", "sales", "--table", str(table(repository)), "--target", "sold"]
+    words += ["--time", "day", "--horizon", "3"]
+    for series in (["--series", "shop,region"], ["--series", "shop", "--series", "region"]):
+        with pytest.raises(SystemExit):
+            main([*words, *series])
+        assert "has no column `region`" in capsys.readouterr().err
