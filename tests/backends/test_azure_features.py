@@ -154,5 +154,5 @@ def test_a_feature_set_that_is_wrong_is_not_registered(
     file = FEATURES / "card_payments/FeatureSetSpec.yaml"
     file.write_text(file.read_text().replace("type: parquet", "type: excel"))
     code, _, err = assets(capsys, "plan")
-    assert code == 2 and "error[invalid-feature-set]" in err
+    assert code == 2 and "error[wrong-value]" in err
     assert "FeatureSetSpec.yaml:3" in err

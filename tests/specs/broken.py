@@ -677,10 +677,11 @@ CLUSTERS = {
     "cluster-infiniband": _GPUS + "resources: {instance_count: 2}\ndistribution:\n"
     "  type: tensorflow  # warning: cluster-infiniband\n  worker_count: 2\n",
     "cluster-spot": COMMAND + "compute: azureml:spots  # warning: cluster-spot\n",
-    "misspelt-cluster": COMMAND + "compute: azureml:gpu5  # error: misspelt-cluster\n",
+    "misspelt-cluster": COMMAND + "compute: azureml:gpuss  # error: misspelt-cluster\n",
+    "cluster-of-another-letter": COMMAND + "compute: azureml:gpur  # warning: misspelt-cluster\n",
     "cluster-with-a-number": COMMAND + "compute: azureml:gpus2  # warning: misspelt-cluster\n",
     "misspelt-default-cluster": PIPELINE.replace("compute: azureml:c\n", "")
-    + "settings: {default_compute: azureml:spotz}  # error: misspelt-cluster\n",
+    + "settings: {default_compute: azureml:sopts}  # error: misspelt-cluster\n",
 }
 
 # The repository defines versions 2 and 10 of the environment `numbers`, and data `prices` 1.
@@ -688,7 +689,9 @@ NAMES = {
     "version-of-environment": "command: echo\n"
     "environment: azureml:numbers:3  # warning: unknown-asset\n",
     "later-version-of-environment": "command: echo\n"
-    "environment: azureml:numbers:11  # error: unknown-asset\n",
+    "environment: azureml:numbers:11  # warning: unknown-asset\n",
+    "swapped-letters-of-environment": "command: echo\n"
+    "environment: azureml:nubmers:2  # error: unknown-asset\n",
     "environment-with-a-number": "command: echo\n"
     "environment: azureml:numbers2:1  # warning: unknown-asset\n",
     "misspelt-data": COMMAND

@@ -6,7 +6,6 @@ an earlier version, and data, which runs register too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ml.core import repository
@@ -66,19 +65,27 @@ def unknown_asset(subject: Subject) -> Iterator[Finding]:
                 actual = f"no {kind} spec of this repository defines `{text}`"
                 expected = f"version {', '.join(sorted(defined, key=assets.newness))}"
                 hint = f"azureml:{reference.name}:{newest}, or register this version first"
-                is_later = assets.newness(reference.version) > assets.newness(newest)
-                severity: Severity = "error" if is_later and kind != "data" else "warning"
-                yield Finding(keys, actual, expected, hint, severity)
+                yield Finding(keys, actual, expected, hint)
         elif near := nearest(reference.name, {name for family, name in versions if family == kind}):
             actual = f"no {kind} spec of this repository is named `{reference.name}`"
-            hint, severity = f"did you mean `{near[0]}`?", _severity(reference.name, near[0])
-            severity = "warning" if kind == "data" else severity
+            hint = f"did you mean `{near[0]}`?"
+            severity = "warning" if kind == "data" else _severity(reference.name, near[0])
             yield Finding(keys, actual, f"a name of {kind}", hint, severity)
 
 
 def _severity(name: str, near: str) -> Severity:
-    """That of a name which nothing declares, but one near it: `gpu2` beside `gpu1` may exist."""
-    return "warning" if re.sub(r"\d", "", name) == re.sub(r"\d", "", near) else "error"
+    """An error for a slip of the keyboard; another letter or digit, as in `ml-gpu` beside `ml-cpu`,
+    may be the name of what others made.
+    """
+    short, long = sorted((name, near), key=len)
+    one_less = {
+        long[:place] + long[place + 1 :] for place, letter in enumerate(long) if letter.isalpha()
+    }
+    swapped = {
+        near[:place] + near[place : place + 2][::-1] + near[place + 2 :]
+        for place in range(len(near) - 1)
+    }
+    return "error" if name in swapped or short in one_less else "warning"
 
 
 def _kind(spec: Spec, keys: tuple[Key, ...]) -> str | None:
