@@ -52,7 +52,7 @@ ALLOWED: dict[str, list[str]] = {
         COMMAND + "inputs: {x: {path: azureml:prices@latest}}\n",
         COMMAND + "inputs: {x: {type: custom_model, path: azureml:prices:7}}\n",
     ],
-    "other-endpoint": [DEPLOYMENT, DEPLOYMENT.replace("managedO", "kubernetesO")],
+    "endpoint-mismatch": [DEPLOYMENT, DEPLOYMENT.replace("managedO", "kubernetesO")],
     "instance-type": [
         *(
             DEPLOYMENT.replace("Standard_DS3_v2", size)

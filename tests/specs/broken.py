@@ -864,7 +864,7 @@ SERVICE = {
     },
     "instance-type-of-job": COMMAND
     + "resources:\n  instance_type: Standard_E4sV3  # error: instance-type\n",
-    "endpoint-beside-deployment": DEPLOYMENT.replace("faq", "faqs  # error: other-endpoint"),
+    "endpoint-beside-deployment": DEPLOYMENT.replace("faq", "faqs  # error: endpoint-mismatch"),
     "endpoint-name-of-deployment": DEPLOYMENT.replace("faq", "f  # error: bad-name"),
     **{
         f"traffic-{number}": ENDPOINT + f"{written}  # error: bad-traffic\n"

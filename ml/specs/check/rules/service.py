@@ -374,7 +374,7 @@ def instance_type(subject: Subject) -> Iterator[Finding]:
             yield Finding(keys, f"`{size}` is no VM size", "such as Standard_DS3_v2", hint)
 
 
-@rule("other-endpoint", scope="online_deployment", source=f"{_ONLINE}: name")
+@rule("endpoint-mismatch", scope="online_deployment", source=f"{_ONLINE}: name")
 def endpoint_name(subject: Subject) -> Iterator[Finding]:
     """A deployment names the endpoint that is declared beside it."""
     spec, name = subject.spec, str(subject.spec.get("endpoint_name"))
