@@ -79,7 +79,7 @@ def test_an_unknown_name_in_a_template() -> None:
 
 def test_a_wheel_contains_the_templates(tmp_path: Path) -> None:
     """They are data of the package, which an editable installation does not show."""
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", ".amlignore"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "ml/reports", tmp_path / "ml/reports")
     build = "from setuptools.build_meta import build_wheel; build_wheel('dist')"
