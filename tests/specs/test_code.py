@@ -47,7 +47,7 @@ JOB = "code: .\ncommand: python -m ml.projects.churn.train\nenvironment: azureml
 DEPLOYMENT = """\
 $schema: https://azuremlschemas.azureedge.net/latest/managedOnlineDeployment.schema.json
 name: blue
-endpoint_name: churn
+endpoint_name: faq
 model: azureml:m:1
 instance_type: Standard_DS3_v2
 instance_count: 1
