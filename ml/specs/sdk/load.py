@@ -29,9 +29,12 @@ from ml.specs.kinds import Kind
 from ml.specs.parts import Part
 from ml.specs.sdk.errors import translate
 
-# Families whose class of azure.ai.ml.entities has another name, and the key that tells a schedule.
+# Families whose class of azure.ai.ml.entities has another name, and keys that decide the class.
 _CLASSES = {"connection": "WorkspaceConnection", "schedule": "JobSchedule"}
-_SCHEDULES = {"create_monitor": "MonitorSchedule", "import_data": "ImportDataSchedule"}
+_CLASSES_BY_KEY = {
+    "schedule": {"create_monitor": "MonitorSchedule", "import_data": "ImportDataSchedule"},
+    "data": {"source": "DataImport"},
+}
 # These two are typed dictionaries, not schemas.
 _TYPED_DICTIONARIES = frozenset({"serverless_endpoint", "marketplace_subscription"})
 # azure-ai-ml 1.35 loads a pipeline component about three times for each pipeline around it; a
@@ -138,8 +141,8 @@ def _entity_class(kind: Kind, data: Mapping[str, Any]) -> Any:
     with PyYAML in Python: `ml check` of 100 specs would take 1.9 × what the SDK takes, not 1.4 ×.
     """
     name = _CLASSES.get(kind.family, kind.family.title().replace("_", ""))
-    if kind.family == "schedule":
-        name = next((_SCHEDULES[key] for key in _SCHEDULES if key in data), name)
+    by_key = _CLASSES_BY_KEY.get(kind.family, {})
+    name = next((by_key[key] for key in by_key if key in data), name)
     return getattr(importlib.import_module("azure.ai.ml.entities"), name)
 
 
