@@ -23,11 +23,13 @@ from pulumi.runtime.proto import (
 
 from infra.preview import sdk_types
 from infra.preview.capture import REFERENCE, SECRET, STACK, Resource
+from infra.preview.launch import OUTPUTS
 from infra.settings.azure import REGIONS
 
-# Pulumi's protocol: the mark of a wrapped value, and that of a secret.
+# Pulumi's protocol: the mark of a wrapped value, that of a secret and that of a resource.
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 SECRET_SIGNATURE = "1b47061264138c4ac30d75fd1eb44270"
+RESOURCE_SIGNATURE = "5cf8f73096256a8f31e491e813e4eb8e"
 # kind → outputs that Azure creates, nested like the real ones. Every output that the program reads
 # must be listed: an optional input that derives from a missing output would be dropped.
 AZURE_OUTPUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -121,8 +123,9 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         urn, answer = self._urn(request), struct_pb2.Struct()
         self._note(urn, request.name, request.id)
         if request.type == "pulumi:pulumi:StackReference":
-            texts = {"": self._answered(f"${{StackReference:{request.name}.id}}")}
-            answer.update({"name": request.id, "outputs": texts, "secretOutputNames": []})
+            text = self._answered(f"${{StackReference:{request.name}.id}}")
+            other = {SIGNATURE: RESOURCE_SIGNATURE, "urn": urn, "name": text, "type": OUTPUTS}
+            answer.update({"name": request.id, "outputs": other, "secretOutputNames": []})
         else:
             found = sdk_types.answer(request.type, f"{request.type.split(':')[-1]}:{request.name}")
             answer.update(self._answered({**found, "name": request.id.rpartition("/")[2]}))

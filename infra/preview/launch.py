@@ -20,7 +20,9 @@ import json
 import os
 import runpy
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pulumi
 import pulumi.runtime
@@ -32,6 +34,8 @@ SDK = (
     *("keyvault", "machinelearningservices", "managedidentity", "monitor", "network"),
     *("operationalinsights", "privatedns", "redisenterprise", "resources", "security", "storage"),
 )
+# The type of the outputs of another stack, as the engine answers it.
+OUTPUTS = "preview:outputs:Outputs"
 # What reading its settings imports.
 READERS = ("pydantic.fields", "pydantic.type_adapter", "yaml")
 
@@ -64,8 +68,8 @@ def run(
     """Run infra/__main__.py of the tree at `root`, with its `infra` and `ml`."""
     secrets = pulumi.runtime.get_config_secret_keys_env()
     os.environ["PULUMI_CONFIG"] = json.dumps({**pulumi.runtime.get_config_env(), **config})
-    for method in ("get_output", "require_output"):
-        setattr(pulumi.StackReference, method, _output)
+    package, module, _ = OUTPUTS.split(":")
+    pulumi.runtime.register_resource_module(package, module, OutputsOfStacks())
     sys.path[0] = root
     pulumi.runtime.set_all_config(pulumi.runtime.get_config_env(), secrets)
     program = str(Path(root) / "infra")
@@ -98,11 +102,34 @@ def _without_aliases(
     return pulumi.ResourceTransformationResult(made.props, options)
 
 
-def _output(stack: pulumi.StackReference, name: str) -> pulumi.Output[str]:
-    """An output of another stack: text that begins with a reference, since nobody knows it here and
-    the SDK takes Pulumi's unknown value in a dry run alone.
+class OutputsOfStacks(pulumi.runtime.ResourceModule):
+    """Makes what the engine answers with for the outputs of another stack."""
+
+    def version(self) -> None:
+        """None: any."""
+
+    def construct(self, name: str, typ: str, urn: str) -> Any:
+        """The outputs of the stack whose reference is `name`."""
+        return Outputs(name)
+
+
+class Outputs(Mapping[str, str]):
+    """Any output of another stack: text that begins with a reference, since nobody knows it here.
+
+    Pulumi's unknown value would do in a dry run alone, and leave out what the program makes of it.
     """
-    return stack.outputs.apply(lambda outputs: f"{outputs['']}/{name}")
+
+    def __init__(self, reference: str) -> None:
+        self._reference = reference
+
+    def __getitem__(self, name: str) -> str:
+        return f"{self._reference}/{name}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
 
 
 if __name__ == "__main__":

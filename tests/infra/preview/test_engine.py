@@ -178,6 +178,10 @@ ASKED = "account_name='st', resource_group_name='rg'"
             "pulumi.StackReference('us/hub/prod').get_output('x')",
             "${StackReference:us/hub/prod.id}/x",
         ),
+        (
+            "pulumi.StackReference('hub').require_output('x').apply(lambda text: f'of {text}')",
+            "of ${StackReference:hub.id}/x",
+        ),
     ],
 )
 def test_what_exists_already_is_answered(value: str, text: str, tmp_path: Path) -> None:
