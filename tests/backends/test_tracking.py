@@ -8,10 +8,12 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from mlflow.entities import Metric
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from ml.backends.local.tracking import reader
@@ -49,6 +51,19 @@ def test_two_first_runs_at_the_same_moment_make_one_store(own_home: Path) -> Non
     assert not (own_home / "mlflow.unfinished").exists()
     with sqlite3.connect(own_home / "mlflow.db") as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_an_outdated_store_is_refused_before_anything_is_created(home: Path) -> None:
+    """Also one that an earlier MLflow has checked; its tables are looked at once per release."""
+    Tracking().close()
+    with closing(sqlite3.connect(home / "mlflow.db")) as connection, connection:
+        (checked,) = connection.execute("PRAGMA user_version").fetchone()
+        connection.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
+        connection.execute("PRAGMA user_version = 3014000")
+    assert checked >= 3015000
+    with pytest.raises(MlflowException, match="out-of-date"):
+        Tracking()
+    assert reader.checked() == 3014000
 
 
 @pytest.mark.slow

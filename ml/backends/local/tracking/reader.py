@@ -2,8 +2,9 @@
 
 `import mlflow` takes two seconds and a query through its store milliseconds; a listing, a watcher
 of a sweep and `ml release status` have neither. The connection is read-only, and every statement
-on MLflow's tables (those of version 3.15, which is pinned) is in this module. A test compares what
-it returns with MlflowClient. All functions raise sqlite3.Error when the file cannot be read.
+on MLflow's tables is in this module. Tests compare what it returns with MlflowClient, since another
+version of MLflow may change the tables. All functions raise sqlite3.Error when the file cannot be
+read.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from ml.backends.model_registry import Version, marks
 from ml.backends.runs import Curve
 from ml.core.home import database
 
-# The revision of MLflow 3.15's schema (table alembic_version), for which the tests ran.
-SCHEMA = "6f8d9c3b2a1e"
 # MLflow stores infinities as the largest finite double, and NaN as 0 with a flag.
 _LARGEST = 1.7976931348623157e308
 # Variables of one statement: SQLite allows 999 at least.
@@ -30,9 +29,9 @@ _DELETED = "Deleted_Internal"
 DIGEST, PROJECT, EVIDENCE = "digest", "project", "evidence"
 
 
-def schema() -> str:
-    """The revision of the file's schema."""
-    return str(_rows("SELECT version_num FROM alembic_version")[0][0])
+def checked() -> int:
+    """The release of MLflow that last opened the file, as `Tracking` numbers it; 0 if none did."""
+    return int(_rows("PRAGMA user_version")[0][0])
 
 
 def latest(run_id: str) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,8 +73,9 @@ class Tracking:
                 faults.probe(home.database(), PATIENCE_S)
             else:
                 _create()
-        if reader.schema() != reader.SCHEMA:
+        if reader.checked() != _release():
             _ = self._store  # refuses an outdated database before anything is created
+            _mark_as_checked(home.database())
         self._experiments: dict[str, str] = {}
 
     def close(self) -> None:
@@ -198,6 +201,21 @@ def _create() -> None:
 def _make_tables(database: Path) -> None:
     """By MLflow's migrations, which take more than a second."""
     _open(database).engine.dispose()
+    _mark_as_checked(database)
+
+
+def _mark_as_checked(database: Path) -> None:
+    """Note in the file that the installed MLflow opened it; it need not be imported to look again.
+
+    SQLite keeps `user_version` for applications (https://sqlite.org/pragma.html#pragma_user_version).
+    """
+    with closing(sqlite3.connect(database, PATIENCE_S)) as connection:
+        connection.execute(f"PRAGMA user_version = {_release()}")
+
+
+def _release() -> int:
+    """The installed MLflow as a number: 3.15.0 is 3015000."""
+    return int("".join(f"{int(part):03}" for part in re.findall(r"\d+", version("mlflow"))[:3]))
 
 
 def _open(database: Path) -> SqlAlchemyStore:
