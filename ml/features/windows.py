@@ -145,6 +145,7 @@ def _time_since(values: pl.Expr) -> pl.Expr:
     return (latest - before).dt.total_nanoseconds() / 1e9
 
 
+# Their types are also in `WINDOW_TYPES` of ml/specs/check/transformations.py.
 FUNCTIONS: dict[str, Callable[[pl.Expr], pl.Expr]] = {
     "count": lambda values: pl.len().cast(pl.Int64),
     "sum": _sum,

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml.features import windows as module
+from ml.features.definition import TYPES
 from ml.features.join import point_in_time
 from ml.features.timeline import FeatureError, Timeline, reach
 from ml.features.windows import FUNCTIONS, Window, windows
+from ml.specs.check.transformations import WINDOW_TYPES
 
 START = datetime(2026, 3, 28, 23, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -76,6 +78,14 @@ def test_rows_that_arrive_later_change_no_earlier_value(rows: list[Row], later: 
     after = [(row[0], row[1], row[2] + 10 * HOUR, row[3]) for row in later]
     until = START + 10 * HOUR
     assert [row for row in computed(rows + after) if row[2] < until] == computed(rows)  # type: ignore[operator]
+
+
+def test_spec_checks_know_the_type_of_each_window() -> None:
+    """`last` alone has that of its column; code with windows is checked without running it."""
+    kinds = {TYPES[kind]: kind for kind in ("long", "double")}
+    made = windows(table([("a", START, START, 1.0)]), ALL, keys=["account"], timeline=ARRIVING)
+    types = {name: kinds[str(made.schema[name])] for name in FUNCTIONS if name != "last"}
+    assert types == WINDOW_TYPES
 
 
 def test_a_label_gets_the_window_without_what_was_late() -> None:
