@@ -135,6 +135,15 @@ def test_a_row_without_a_card_or_a_time_is_refused(
     assert json.loads(getattr(refused, "data", ""))["error"]["message"].startswith(told)
 
 
+def test_a_key_that_is_given_twice_is_refused(served: Path) -> None:
+    """Also where the history is looked up: the lookup would take the last."""
+    score.init()
+    body = request(["c0001", "2025-06-01T12:00:00Z"])
+    refused = score.run(body.replace('"data": ', '"data": [], "data": '))
+    assert getattr(refused, "status_code", 200) == 400
+    assert b"data: given twice" in getattr(refused, "data", b"")
+
+
 def test_without_a_store_nothing_is_looked_up(
     served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

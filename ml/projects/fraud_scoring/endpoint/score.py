@@ -16,7 +16,7 @@ from ml.features.timeline import FeatureError
 from ml.projects.fraud_scoring.columns import derive
 from ml.projects.fraud_scoring.costs import threshold
 from ml.projects.fraud_scoring.model import load, predict
-from ml.serving.scoring.messages import BadRequest, refusal, unavailable
+from ml.serving.scoring.messages import BadRequest, read_json, refusal, unavailable
 from ml.serving.scoring.model import FEATURE_STORE
 from ml.serving.scoring.table import Table
 
@@ -69,9 +69,13 @@ def run(body: str) -> object:
 
 
 def _keyed(body: str) -> dict[str, Any] | None:
-    """Return the table of a request that names cards; None of any other, which `table` checks."""
+    """Return the table of a request that names cards; None of any other, which `table` checks.
+
+    Raises BadRequest for a key that an object has twice.
+    """
     try:
-        asked = orjson.loads(body)["input_data"]
+        request: Any = read_json(body)
+        asked = request["input_data"]
         return asked if "card" in asked["columns"] else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         return None
