@@ -535,7 +535,8 @@ def _slices(
             by_size[column.name] = int(counts.iloc[1])
         if _is_protected(column.name) and (is_compared or is_cut):
             protected.append(column.name)
-    numbers = [column.name for column in usable if column.type != "category"]
+    names = [column.name for column in usable if column.type != "category"]
+    numbers = sorted(names, key=_is_id)  # ids are the last
     if protected:
         return protected
     if by_size:

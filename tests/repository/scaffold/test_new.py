@@ -190,6 +190,14 @@ def test_a_unique_number_named_like_an_id_is_one(tmp_path: Path) -> None:
     assert found.head["id"] == "Vorgangsnr" and found.doubts == []
 
 
+def test_no_id_divides_the_rows_where_another_number_does(tmp_path: Path) -> None:
+    """An account's number repeats, so it is no id of a row, and tells nothing of groups."""
+    path = tmp_path / "rows.csv"
+    rows = [f"{at // 2},{at * 7919 % 10007},{'ab'[at % 2]}" for at in range(600)]
+    path.write_text("\n".join(["account_number,size,y", *rows]))
+    assert profile(path, Choices("y")).head["slices"] == ["size"]
+
+
 @pytest.mark.parametrize(("step", "note"), [(11, "9.1 % of the rows"), (4, "")])
 def test_a_rare_positive_class_needs_a_threshold(tmp_path: Path, step: int, note: str) -> None:
     """No class of several, nor one that is a quarter."""
