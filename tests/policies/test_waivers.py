@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,15 +41,7 @@ from tests.policies.cases import (
     sliced,
 )
 from tests.policies.test_fail_closed import BAD, DOCUMENT, PATHS, _evidence, _is_bad, _spoiled
-
-FOLDER = Path(__file__).with_name("waivers")
-
-
-def cases(name: str) -> list[Any]:
-    """The cases of a data file, by their names."""
-    return [
-        pytest.param(case, id=case["case"]) for case in yaml.safe_load((FOLDER / name).read_text())
-    ]
+from tests.policies.waiver_cases import ALLOWED, INVALID, REFUSED, waiver
 
 
 def _measured(value: float) -> Evidence:
@@ -67,7 +58,7 @@ _LEAKS = (
 )
 _DIRTY = replace(good(), lineage=replace(good().lineage, dirty=True))
 
-# What the data files name: the evidence, the champion's, the request.
+# What the cases name: the evidence, the champion's, the request.
 EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
     "too slow": (replace(good(), latency=_SLOW), None, REQUEST),
     "stale": (replace(good(), created=NOW - timedelta(days=31)), None, REQUEST),
@@ -164,70 +155,77 @@ def project(waivers: str) -> str:
 FIRST = len(PROJECT.splitlines()) + 2
 
 
-def decided(case: Any, tmp_path: Path, waivers: str) -> Decision:
-    """The decision about the case's evidence under these waivers."""
-    evidence, against, request = EVIDENCE[case["evidence"]]
+def decided(name: str, tmp_path: Path, waivers: str) -> Decision:
+    """The decision about the evidence of that name under these waivers."""
+    evidence, against, request = EVIDENCE[name]
     return decide(load_gates(tmp_path, project(waivers)), evidence, against, request)
 
 
-@pytest.mark.parametrize("case", cases("allowed.yml"))
-def test_a_waiver_that_holds_sets_its_gate_aside(case: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ALLOWED)
+def test_a_waiver_that_holds_sets_its_gate_aside(case: str, tmp_path: Path) -> None:
     """Refused without it; with it "waived", with the owner, the reason and the place."""
-    assert decided(case, tmp_path, "[]").outcome == "rejected"
-    decision = decided(case, tmp_path, case["waivers"])
+    evidence, gate, waivers = ALLOWED[case]
+    assert decided(evidence, tmp_path, "[]").outcome == "rejected"
+    decision = decided(evidence, tmp_path, waivers)
     assert decision.outcome == "pending", decision.blocking
-    found = result(decision, case["gate"])
+    found = result(decision, gate)
     assert found.verdict == "waived" and found in decision.waived
     told = json.loads(json.dumps(decision.to_json()))["results"]
-    (used,) = [one["waivers"] for one in told if one["gate"] == case["gate"]]
+    (used,) = [one["waivers"] for one in told if one["gate"] == gate]
     assert used
     for kept in used:
         for key in ("owner", "reason", "place", "item"):
             assert kept[key] in found.why
-    assert f"gates.yml:{FIRST}" in used[0]["place"] or "second" in case["case"]
+    assert f"gates.yml:{FIRST}" in used[0]["place"] or "second" in case
 
 
-@pytest.mark.parametrize("case", cases("refused.yml"))
+@pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.attack("A waiver that does not hold is used")
-def test_a_waiver_that_does_not_hold_changes_nothing(case: Any, tmp_path: Path) -> None:
+def test_a_waiver_that_does_not_hold_changes_nothing(case: str, tmp_path: Path) -> None:
     """The gate fails as it did, and the reason names the waiver's file and line."""
-    before = result(decided(case, tmp_path, "[]"), case["gate"])
-    decision = decided(case, tmp_path, case["waivers"])
-    found = result(decision, case["gate"])
+    evidence, gate, contains, waivers = REFUSED[case]
+    before = result(decided(evidence, tmp_path, "[]"), gate)
+    decision = decided(evidence, tmp_path, waivers)
+    found = result(decision, gate)
     assert decision.outcome == "rejected" and found in decision.blocking
     assert (found.verdict, found.found, found.waivers) == ("fail", before.found, ())
-    assert case["contains"] in found.why
+    assert contains in found.why
     # A thing that no waiver names is told by its own name alone.
-    assert case["contains"] in before.why or f"gates.yml:{FIRST}" in found.why
+    assert contains in before.why or f"gates.yml:{FIRST}" in found.why
 
 
-@pytest.mark.parametrize("case", cases("none.yml"))
-def test_an_invalid_waiver_is_refused(case: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", INVALID)
+def test_an_invalid_waiver_is_refused(case: str, tmp_path: Path) -> None:
     """With its line, when the file is read, and not only when the waiver is needed."""
+    contains, waivers = INVALID[case]
     with pytest.raises(Refused) as raised:
-        load_gates(tmp_path, project(case["waivers"]))
+        load_gates(tmp_path, project(waivers))
     problem = raised.value.problems[0]
-    assert problem.place and problem.place.line == FIRST + case.get("line", 1) - 1
-    assert case["contains"] in str(problem)
+    assert problem.place and problem.place.line == FIRST + waivers.count("\n") - 1
+    assert contains in str(problem)
+
+
+def test_waivers_are_a_list(tmp_path: Path) -> None:
+    """The problem is at the line of their field."""
+    with pytest.raises(Refused, match="a list: a dash") as raised:
+        load_gates(tmp_path, project("latency: {reason: r, owner: ana, expires: 2025-06-30}"))
+    assert raised.value.problems[0].place and raised.value.problems[0].place.line == FIRST - 1
 
 
 def test_a_passing_gate_needs_no_waiver(tmp_path: Path) -> None:
     """A gate that passes is not waived."""
-    waivers = "- {gate: latency, reason: r, owner: ana, expires: 2025-06-30}"
-    decision = decide(load_gates(tmp_path, project(waivers)), good(), None, REQUEST)
+    decision = decide(load_gates(tmp_path, project(waiver("latency"))), good(), None, REQUEST)
     assert result(decision, "latency").verdict == "pass" and not decision.waived
 
 
 def test_a_used_waiver_is_reported(tmp_path: Path) -> None:
     """In the sentence that a person reads, and in the audit log with owner, reason and place."""
-    case = {"evidence": "too slow"}
-    waivers = "- {gate: latency, reason: r, owner: ana, expires: 2025-06-30}"
-    decision = decided(case, tmp_path, waivers)
+    decision = decided("too slow", tmp_path, waiver("latency"))
     assert "waived, not passed: latency" in conclusion(decision)
     audit.append(LOG, "decision", {"decision": decision.to_json()})
     kept: Any = audit.verify(LOG)[0]["decision"]
-    ((waiver,),) = [one["waivers"] for one in kept["results"] if one["waivers"]]
-    assert (waiver["owner"], waiver["reason"], waiver["expires"]) == ("ana", "r", "2025-06-30")
+    ((used,),) = [one["waivers"] for one in kept["results"] if one["waivers"]]
+    assert (used["owner"], used["reason"], used["expires"]) == ("ana", "r", "2025-06-30")
 
 
 def test_the_floor_waives_nothing(tmp_path: Path) -> None:
@@ -240,7 +238,7 @@ def test_the_floor_waives_nothing(tmp_path: Path) -> None:
 
 def test_every_gate_may_be_waived_or_has_a_reason_why_not(tmp_path: Path) -> None:
     """The gates that cannot be waived exist; each other gate has a case that is waived."""
-    waived = {case.values[0]["gate"] for case in cases("allowed.yml")}
+    waived = {gate for _, gate, _ in ALLOWED.values()}
     assert waived == SETTINGS.keys() - NEVER.keys() and NEVER.keys() < SETTINGS.keys()
 
 
