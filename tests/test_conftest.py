@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,11 @@ def test_a_hook_of_git_may_start_the_tests(tmp_path: Path) -> None:
     )
     branches = subprocess.check_output(["git", "branch", "--all"], cwd=tmp_path)
     assert (done.returncode, branches) == (0, b""), done.stdout + done.stderr
+
+
+def test_every_snapshot_is_of_a_test() -> None:
+    """Syrupy reports unused snapshots of the folders in which a test uses one, and of no others."""
+    for path in (ROOT / "tests").rglob("*.ambr"):
+        module = (path.parent.parent / f"{path.stem}.py").read_text()
+        names = re.findall(r"^# name: (\w+)", path.read_text(), re.M)
+        assert names and all(f"def {name}(" in module for name in names), path

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 VOID = {"meta", "br", "img", "wbr"}
 # Stands for a place where a word may be broken.
@@ -30,6 +32,7 @@ class Page(HTMLParser):
         self.problems: list[str] = []
         self._open: list[str] = []
         self._texts: list[str] = []
+        self._titles: list[str] = []
         self.feed(html)
         self.close()
         self.problems += [f"<{name}> is not closed" for name in self._open]
@@ -51,11 +54,19 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not self._open or self._open[-1] not in {"style", "script"}:
             self._texts.append(data)
+            if self._open and self._open[-1] in {"h2", "h3"}:
+                self._titles.append(" ".join(data.split()))
 
     @property
     def text(self) -> str:
         """All that a person could read."""
         return " ".join(" ".join(self._texts).split()).replace(f" {_JOINED} ", "")
+
+    def sections(self, home: Path) -> list[str]:
+        """The text of each section, without the paths and the time of this page."""
+        titles = "|".join(re.escape(title) for title in self._titles)
+        text = re.sub(r" Written \S+ \S+ UTC by.*", "", self.text.replace(f"{home}/", ""))
+        return re.split(rf" (?=(?:{titles})\b)", text)
 
     def count(self, tag: str, class_: str) -> int:
         """How many elements of that name have the class."""

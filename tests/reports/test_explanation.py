@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from typer.testing import CliRunner, Result
 
 from ml.backends.local.runs import records
@@ -168,31 +169,14 @@ def test_the_preferences_of_tpe(home: Path) -> None:
     assert [explanation.preferences(one) for one in earlier] == [()] * 5
 
 
-def test_all_trials_in_a_table(tpe_sweep: Run, explain_command: Explain) -> None:
-    """A line per trial: value, origin, and the most telling detail."""
-    done = explain_command(tpe_sweep.name)
-    assert done.exit_code == 0
-    lines = done.stdout.splitlines()
-    assert lines[0] == "brave_lake_01: maximize score, random, seed 7"
-    assert "hint 1" in lines[2]
-    assert "the best in May" in lines[2]
-    assert "threshold 0.5000, missed by 0.1000" in lines[3]
-    assert "lr 0.05: the good trials had 0.1000, like 0% of the others" in lines[4]
-    assert "best" in lines[4]
-    assert "importance of the parameters: unknown, fANOVA needs 10 completed trials" in done.stdout
-
-
-@pytest.mark.parametrize("words", [["brave_lake_01", "--trial", "2"], ["brave_lake_01_2"]])
-def test_one_trial_in_detail(tpe_sweep: Run, explain_command: Explain, words: list[str]) -> None:
-    """By its number or its name: its values, and those of the good trials."""
-    done = explain_command(*words)
-    assert done.exit_code == 0
-    assert "brave_lake_01_2: score 0.8750, completed" in done.stdout
-    assert "lr=0.05, model={name: tree, depth: 3}" in done.stdout
-    assert "by TPE: likely among the 1 good trial (0.7500 or better)" in done.stdout
-    rows = [line.split() for line in done.stdout.splitlines()[-3:]]
-    assert rows[0] == ["lr", "0.05", "0.1000", "0%"]
-    assert rows[2] == ["model.depth", "3", "3", "100%"]
+def test_the_explanation_as_text(
+    tpe_sweep: Run, explain_command: Explain, snapshot: SnapshotAssertion
+) -> None:
+    """A line per trial; one by its number or its name, with the values of the good trials."""
+    assert explain_command(tpe_sweep.name).stdout == snapshot(name="all trials")
+    done = explain_command(tpe_sweep.name, "--trial", "2")
+    assert done.exit_code == 0 and done.stdout == snapshot(name="one trial")
+    assert explain_command("brave_lake_01_2").stdout == done.stdout
 
 
 def test_the_explanation_as_json(tpe_sweep: Run, explain_command: Explain) -> None:

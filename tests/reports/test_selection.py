@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from ml.backends.local.runs.store import LocalRuns
 from ml.cli.app import main
@@ -140,35 +141,17 @@ def test_runs_of_several_projects_are_refused(home: Path) -> None:
         chosen("brave_lake_01", "calm_lake_02")
 
 
-def test_the_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    home: Path, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
     """The table on stdout, the words and the next command on stderr."""
     run_records.sweep(three(), spec=SPEC)
     with pytest.raises(SystemExit) as ended:
         main(["select", "brave_lake_01", "--limit", "2"])
     assert ended.value.code == 0
     output = capsys.readouterr()
-    lines = [line.split() for line in output.out.splitlines()]
-    assert lines[0] == [
-        *(
-            "behind",
-            "score",
-            "latency",
-            "ms",
-            "cost",
-            "s",
-            "spread",
-            "rank",
-            "by",
-            "metric",
-            "Pareto",
-        )
-    ]
-    assert [line[:3] for line in lines[1:]] == [["trial", "1", "0.00"], ["trial", "0", "2.60"]]
-    assert "behind = the best score − the trial's; 1 is worth 1 point of score" in output.err
-    assert "trial 0 is first by score, trial 1 by the score: 1 point less score" in output.err
-    assert "10 times faster (+2.70)" in output.err
-    assert "2 of 3; all: --limit 0" in output.err
-    assert "next: ml release propose tiny --run brave_lake_01_1" in output.err
+    assert output.out == snapshot(name="stdout")
+    assert output.err == snapshot(name="stderr")
 
 
 def test_the_command_with_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

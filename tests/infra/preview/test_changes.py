@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
+from syrupy.assertion import SnapshotAssertion
 
 from infra.cost.estimate import estimate
 from infra.cost.prices import read
@@ -108,24 +109,20 @@ def test_an_empty_list_differs_from_an_absent_one() -> None:
     assert change.properties == (Property("rules", ABSENT, []),)
 
 
-def test_the_three_formats_agree() -> None:
+def test_the_three_formats_agree(snapshot: SnapshotAssertion) -> None:
     findings = (
         Breach("vault-firewall", True, "urn", "a: open"),
         Breach("set-aside", False, "urn", "b"),
     )
     changed = Change("changed", "keyvault:Vault", "a", "urn", (Property("x|y", 1, 2),))
     report = _report(_capture(_resource("a"), findings=findings), base="main", changes=(changed,))
-    text, markdown = rendered([report], "text"), rendered([report], "md")
-    assert "~ a  keyvault:Vault" in text and "x|y: 1 → 2" in text
-    assert "rejected by vault-firewall: a: open" in text and "1 rejected by policy" in text
-    assert "advice in `dev`, list it under that name in policies/infra/limits.yml" in text
-    assert "advice in `dev`, list it under that name in policies/infra/limits.yml" in markdown
-    assert "| changed | `a` keyvault:Vault | `x|y` | `1` | `2` |" in markdown.replace("\\|", "|")
+    unpriced = replace(report, cost=replace(report.cost, lines=()))
+    assert rendered([unpriced], "text") == snapshot(name="text")
+    assert rendered([unpriced], "md") == snapshot(name="Markdown")
     (data,) = json.loads(rendered([report], "json"))
     assert data["refused"][0]["policy"] == "vault-firewall" and data["base"] == "main"
     assert data["changes"][0]["properties"] == [{"path": "x|y", "before": 1, "after": 2}]
     assert data["cost"]["month"]["worst"] > 0
-    assert "pulumi up" not in text + markdown
 
 
 @pytest.mark.parametrize(
