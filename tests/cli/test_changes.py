@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ml.cli.app import main
 from ml.release.promotion import candidate
 from tests.policies import cases
+from tests.release.test_commands import ml
 from tests.reports.pull_requests.test_comparison import compared
 
 JOB = """$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
@@ -38,13 +38,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         subprocess.run([*git, *words], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
     return job
-
-
-def ml(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ending:
-        main([*words])
-    printed = capfd.readouterr()
-    return int(ending.value.code or 0), printed.out, printed.err
 
 
 def test_what_the_change_touches_runs_small(

@@ -8,7 +8,7 @@ import pytest
 
 from infra.settings import loader
 from ml.cli import clusters
-from ml.cli.app import main
+from tests.release.test_commands import ml
 
 JOB = "command: echo\nenvironment: azureml:e:1\ncompute: azureml:gpu-spot\n"
 
@@ -38,10 +38,8 @@ def test_ml_check_knows_them(
 ) -> None:
     """The error names the cluster, its size and the stack file."""
     (tmp_path / "job.yml").write_text(JOB + more)
-    with pytest.raises(SystemExit) as ended:
-        main(["check", str(tmp_path / "job.yml")])
-    said = capsys.readouterr().out
-    assert ended.value.code == exit_code
+    code, said, _ = ml(capsys, "check", str(tmp_path / "job.yml"))
+    assert code == exit_code
     assert ("cluster-gpus" in said and "infra/Pulumi." in said) == bool(exit_code)
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from infra.settings import loader
 from infra.settings.model import Cluster
-from ml.cli.app import main
 from ml.cli.render import costs
 from ml.specs.plan import planning
 from ml.specs.sdk import load
+from tests.release.test_commands import ml
 
 TRAIN = """\
 type: command
@@ -127,14 +127,9 @@ def test_a_cluster_that_no_environment_has_is_not_priced(jobs: Path) -> None:
 
 def test_a_dry_run_says_it(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In words on stderr and in its JSON."""
-    from ml.cli.app import main
-
-    with pytest.raises(SystemExit):
-        main(["run", str(jobs / "train.yml"), "--dry-run", "--json"])
-    captured = capsys.readouterr()
-    (cost,) = json.loads(captured.out)["azure_costs"]
-    assert cost["node_hours"] == 0.5
-    assert "on Azure: cpu-cluster" in captured.err
+    _, out, err = ml(capsys, "run", str(jobs / "train.yml"), "--dry-run", "--json")
+    (cost,) = json.loads(out)["azure_costs"]
+    assert cost["node_hours"] == 0.5 and "on Azure: cpu-cluster" in err
 
 
 def test_an_instance_is_priced_where_the_list_has_it() -> None:
@@ -207,7 +202,5 @@ def test_the_dry_run_of_an_online_deployment_is_its_price(
         (): f"2 instances of Standard_NC24ads_A100_v4: {2 * hourly.per_hour:.2f} USD an hour",
         ("--set", "instance_type=Standard_X1"): "no price known for Standard_X1",
     }.items():
-        with pytest.raises(SystemExit) as ended:
-            main(["run", str(file), "--dry-run", *more])
-        assert ended.value.code == 0
-        assert expected in capsys.readouterr().err
+        code, _, err = ml(capsys, "run", str(file), "--dry-run", *more)
+        assert code == 0 and expected in err

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ml.cli.app import main
 from ml.cli.commands.serving import answer_texts
 from ml.release.rollout.invoke import Reply
+from tests.release.test_commands import ml
 
 ENTRY = {"rank": 1, "score": 0.5, "question": "how?", "answer": "so"}
 
@@ -47,10 +47,8 @@ def test_a_name_that_is_a_path_is_refused(
 ) -> None:
     """Nothing is read, written or run outside of the endpoints' folder."""
     monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "a" / "home"))
-    with pytest.raises(SystemExit) as ending:
-        main([command[0], name, *command[1:]])
-    message = capsys.readouterr().err
-    assert ending.value.code == 2 and "not a valid endpoint name" in message
+    code, _, message = ml(capsys, command[0], name, *command[1:])
+    assert code == 2 and "not a valid endpoint name" in message
     assert "\x1b" not in message
     assert {path.name for path in tmp_path.rglob("*")} <= {"a", "home", "mlflow.db", ".store.lock"}
 
@@ -72,10 +70,8 @@ def test_a_file_is_sent_as_its_content_in_base64(
     monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("ml.release.rollout.invoke.of_text", of_text)
     monkeypatch.setattr("ml.release.rollout.invoke.ask", ask)
-    with pytest.raises(SystemExit) as ending:
-        main(["invoke", "shelf-gaps", "--file", str(image)])
-    assert not ending.value.code and json.loads(capsys.readouterr().out) == {"gaps": 2}
+    code, out, _ = ml(capsys, "invoke", "shelf-gaps", "--file", str(image))
+    assert code == 0 and json.loads(out) == {"gaps": 2}
     assert sent == [("shelf-gaps", base64.b64encode(image.read_bytes()).decode())]
-    with pytest.raises(SystemExit) as ending:
-        main(["invoke", "shelf-gaps", "--file", str(tmp_path / "none.jpg")])
-    assert ending.value.code == 2 and "error[no-file]" in capsys.readouterr().err
+    code, _, err = ml(capsys, "invoke", "shelf-gaps", "--file", str(tmp_path / "none.jpg"))
+    assert code == 2 and "error[no-file]" in err

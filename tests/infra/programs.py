@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from infra import cli
 from infra.preview import runner as programs
 from infra.preview.capture import Capture
 from infra.preview.engine import Ask
@@ -111,3 +113,11 @@ def changed(tmp_path: Path, **changed: Any) -> Capture:
         document["config"][f"platform:{key}"] = value
     (tmp_path / "infra" / "Pulumi.test.yaml").write_text(yaml.safe_dump(document))
     return capture("test", root=tmp_path)
+
+
+def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `infra …`."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(words))
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ml.backends.runs import Run
-from ml.cli.app import main
 from ml.core import home
 from ml.release.comparison import Comparison, Side
 from ml.reports.pages import comparison_page, report
 from policies.promotion.evidence import Evidence, Lineage
 from tests.conftest import ROOT
 from tests.local import BACKEND
+from tests.release.test_commands import ml
 from tests.reports import run_records
 from tests.reports.html_page import Page
 
@@ -165,9 +165,7 @@ def test_the_charts_are_logged(
         row = (str(artifacts), run.id)
         connection.execute("UPDATE runs SET artifact_uri = ? WHERE run_uuid = ?", row)
     for _ in range(2):
-        with pytest.raises(SystemExit) as ended:
-            main(["report", run.name])
-        assert ended.value.code == 0
+        assert ml(capsys, "report", run.name)[0] == 0
     names = {"Loss__b_.svg", "Many.png", "Rate.svg"}
     assert {path.name for path in (artifacts / "charts").iterdir()} == names
 

@@ -7,26 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from ml.cli.app import main
+from tests.release.test_commands import ml
 from tests.reports import run_records
 from tests.reports.run_records import TrialRecord
-
-
-def ml(*words: str) -> int:
-    """The exit code of `ml …`."""
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
 
 
 def test_the_page_is_written_to_the_home(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its path on stdout, the summary on stderr; a second report replaces the first."""
     run_records.sweep([TrialRecord([0.5], {"x": 1}), TrialRecord([0.6], {"x": 2})])
     for _ in range(2):
-        assert ml("report", "brave_lake_01") == 0
-        output = capsys.readouterr()
-        assert output.out.strip() == str(home / "reports" / "brave_lake_01.html")
-        assert "trial 1 won with score 0.6000" in output.err
+        code, out, err = ml(capsys, "report", "brave_lake_01")
+        assert (code, out.strip()) == (0, str(home / "reports" / "brave_lake_01.html"))
+        assert "trial 1 won with score 0.6000" in err
     assert [path.name for path in (home / "reports").iterdir()] == ["brave_lake_01.html"]
 
 
@@ -40,11 +32,11 @@ def test_by_id_latest_trial_and_file(
         ("id-brave_lake_01", "brave_lake_01"),
         ("brave_lake_01_0", "brave_lake_01_0"),
     ):
-        out = tmp_path / "deep" / f"{name}.html"
-        assert ml("report", wanted, "--out", str(out), "--json") == 0
-        output = json.loads(capsys.readouterr().out)
-        assert (output["run"], output["status"], output["path"]) == (name, "Completed", str(out))
-        assert output["bytes"] == out.stat().st_size
+        file = tmp_path / "deep" / f"{name}.html"
+        code, out, _ = ml(capsys, "report", wanted, "--out", str(file), "--json")
+        output = json.loads(out)
+        assert (code, output["run"], output["status"]) == (0, name, "Completed")
+        assert (output["path"], output["bytes"]) == (str(file), file.stat().st_size)
         assert output["verdict"]
 
 
@@ -58,14 +50,14 @@ def test_it_opens_in_a_browser(
     monkeypatch.setattr("webbrowser._tryorder", None)
     monkeypatch.setenv("BROWSER", f"{browser} %s")
     run_records.command()
-    assert ml("report", "latest", "--open") == 0
+    assert ml(capsys, "report", "latest", "--open")[0] == 0
     assert opened.read_text().strip() == (home / "reports" / "calm_river_01.html").as_uri()
 
 
 def test_errors(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No such run; a folder in place of a file."""
-    assert ml("report", "nobody") == 2
-    assert "no-such-run" in capsys.readouterr().err
+    code, _, err = ml(capsys, "report", "nobody")
+    assert code == 2 and "no-such-run" in err
     run_records.command()
-    assert ml("report", "latest", "--out", str(tmp_path)) == 2
-    assert "is a directory" in capsys.readouterr().err
+    code, _, err = ml(capsys, "report", "latest", "--out", str(tmp_path))
+    assert code == 2 and "is a directory" in err

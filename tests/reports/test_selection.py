@@ -10,11 +10,11 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ml.backends.local.runs.store import LocalRuns
-from ml.cli.app import main
 from ml.core.errors import Refused
 from ml.release.selection.selection import Selected, choose
 from ml.reports.pages import report
 from tests.local import BACKEND
+from tests.release.test_commands import ml
 from tests.reports import run_records
 from tests.reports.html_page import Page
 from tests.reports.run_records import TrialRecord
@@ -146,21 +146,16 @@ def test_the_command(
 ) -> None:
     """The table on stdout, the words and the next command on stderr."""
     run_records.sweep(three(), spec=SPEC)
-    with pytest.raises(SystemExit) as ended:
-        main(["select", "brave_lake_01", "--limit", "2"])
-    assert ended.value.code == 0
-    output = capsys.readouterr()
-    assert output.out == snapshot(name="stdout")
-    assert output.err == snapshot(name="stderr")
+    code, out, err = ml(capsys, "select", "brave_lake_01", "--limit", "2")
+    assert code == 0 and out == snapshot(name="stdout")
+    assert err == snapshot(name="stderr")
 
 
 def test_the_command_with_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An infinity is text, and a missing term is named."""
     trials = [*three(), TrialRecord([0.7], {"x": 3}, metrics={"predict_p50_ms": math.inf})]
     run_records.sweep(trials, spec=SPEC)
-    with pytest.raises(SystemExit):
-        main(["select", "--json"])
-    output = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    output = json.loads(ml(capsys, "select", "--json")[1], parse_constant=pytest.fail)
     assert output["first_by_score"] == "brave_lake_01_1"
     assert output["first_by_metric"] == "brave_lake_01_0"
     assert output["weights"].endswith("tiny/select.yml")

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ml.cli.app import main
 from tests.conftest import ROOT
+from tests.release.test_commands import ml
 
 
 def started(*words: str) -> subprocess.Popen[str]:
@@ -55,10 +55,8 @@ def test_a_port_in_use(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(SystemExit) as ended:
-            main(["ui", "--port", str(port)])
-    assert ended.value.code == 2
-    output = capsys.readouterr().err
+        code, _, output = ml(capsys, "ui", "--port", str(port))
+    assert code == 2
     assert f"port {port} is held by " in output
     assert f"process {os.getpid()}" in output
     assert "omit --port" in output
@@ -66,8 +64,6 @@ def test_a_port_in_use(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_runs_yet(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, and no store is created."""
-    with pytest.raises(SystemExit) as ended:
-        main(["ui"])
-    assert ended.value.code == 2
-    assert "ml run SPEC" in capsys.readouterr().err
+    code, _, err = ml(capsys, "ui")
+    assert code == 2 and "ml run SPEC" in err
     assert not (own_home / "mlflow.db").exists()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from infra import cli
 from infra.cost import prices
+from tests.infra.programs import ran
 
 
 @pytest.fixture
@@ -22,18 +22,12 @@ def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def ran(*argv: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(list(argv))
-    return int(ended.value.code or 0)
-
-
 def test_every_environment_has_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     """And the same as JSON."""
-    assert ran("cost") == 0
-    text = capsys.readouterr().out
-    assert ran("cost", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    code, text, _ = ran(capsys, "cost")
+    json_code, out, _ = ran(capsys, "cost", "--json")
+    found = json.loads(out)
+    assert code == json_code == 0
     assert [one["environment"] for one in found] == ["dev", "prod", "shared", "staging"]
     for one in found:
         assert f"{one['month']['worst']:,.0f}" in text
@@ -62,8 +56,8 @@ def test_a_refresh_writes_azures_prices(
         }
 
     monkeypatch.setattr(prices, "fetch", answer)
-    assert ran("cost", "dev", "--refresh") == 0
-    assert "lists no Standard_NC4as_T4_v3" in capsys.readouterr().err
+    code, _, err = ran(capsys, "cost", "dev", "--refresh")
+    assert code == 0 and "lists no Standard_NC4as_T4_v3" in err
     fresh = prices.read(listed).find("vm/Standard_E4ds_v4", "westeurope")
     assert fresh is not None
     assert (fresh.amount, fresh.as_of, fresh.note) == (0.35, "2026-01-01", "")
@@ -79,8 +73,8 @@ def test_a_refresh_without_an_answer_leaves_the_list_alone(
 
     monkeypatch.setattr(prices, "fetch", nothing)
     before = listed.read_bytes()
-    assert ran("cost", "--refresh") == 1
-    assert "error[no-prices]: the network is unreachable" in capsys.readouterr().err
+    code, _, err = ran(capsys, "cost", "--refresh")
+    assert code == 1 and "error[no-prices]: the network is unreachable" in err
     assert listed.read_bytes() == before
 
 
@@ -89,6 +83,6 @@ def test_a_broken_price_list_is_a_readable_error(
 ) -> None:
     """Exit 2."""
     listed.write_text("{}")
-    assert ran("cost") == 2
-    message = capsys.readouterr().err
+    code, _, message = ran(capsys, "cost")
+    assert code == 2
     assert "error[missing-field]: " in message and "prices.json:1: no `currency`" in message

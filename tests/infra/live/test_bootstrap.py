@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from infra import cli
 from infra.live import bootstrap
 from infra.live.bootstrap import plan as steps
 from infra.live.bootstrap import state
@@ -38,6 +37,7 @@ from infra.settings.workflows import (
 from ml.core.azure import ROLES
 from ml.core.errors import Refused
 from tests.conftest import ROOT
+from tests.infra.programs import ran
 from tests.stand_ins.az_and_gh import Cloud
 
 ENVIRONMENTS = [load("dev"), load("prod")]
@@ -365,9 +365,7 @@ def test_environments_of_two_platforms_are_refused() -> None:
 def test_what_others_refer_to_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     """The order is that of `make stacks`, whatever a person types."""
     for stacks in ([], ["prod", "shared", "dev", "staging"]):
-        with pytest.raises(SystemExit):
-            cli.main(["bootstrap", *stacks, "--offline"])
-        lines = capsys.readouterr().out.splitlines()
+        lines = ran(capsys, "bootstrap", *stacks, "--offline")[1].splitlines()
         created = [line.split(" stack init ")[1].split()[0] for line in lines if " init " in line]
         assert created == list(order.ordered(ROOT)) == ["shared", "dev", "staging", "prod"]
 
@@ -493,18 +491,15 @@ def test_environments_in_one_subscription_cause_a_warning(
 ) -> None:
     """The deployer of dev could change prod."""
     for stacks, told in ((["dev", "prod"], True), (["dev"], False)):
-        with pytest.raises(SystemExit):
-            cli.main(["bootstrap", *stacks, "--offline"])
-        assert ("dev, prod share a subscription" in capsys.readouterr().err) is told
+        error = ran(capsys, "bootstrap", *stacks, "--offline")[2]
+        assert ("dev, prod share a subscription" in error) is told
     apart = [ENVIRONMENTS[0], replace(ENVIRONMENTS[1], subscription="another")]
     assert list(bootstrap.shared_subscriptions(apart)) == []
 
 
 def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     """Offline every command is shown; values that only Azure knows are in angle brackets."""
-    with pytest.raises(SystemExit):
-        cli.main(["bootstrap", "dev", "--offline"])
-    lines = capsys.readouterr().out.splitlines()
+    lines = ran(capsys, "bootstrap", "dev", "--offline")[1].splitlines()
     assert len(lines) == len(steps(ENVIRONMENTS[:1]))
     role = shell(next(one.make for one in steps(ENVIRONMENTS[:1]) if one.name == "dev-contributor"))
     assert role in lines
@@ -517,14 +512,9 @@ def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> N
     """It shows the steps, and runs them with --run."""
     provisioned(cloud)
     cloud.programs()
-    with pytest.raises(SystemExit):
-        cli.main(["bootstrap", "dev"])
-    captured = capsys.readouterr()
-    assert "missing" in captured.out
-    assert "--run makes them" in captured.err
-    with pytest.raises(SystemExit):
-        cli.main(["bootstrap", "dev", "--run", "--json"])
-    found = json.loads(capsys.readouterr().out)
+    _, out, err = ran(capsys, "bootstrap", "dev")
+    assert "missing" in out and "--run makes them" in err
+    found = json.loads(ran(capsys, "bootstrap", "dev", "--run", "--json")[1])
     assert {one["outcome"] for one in found} == {"exists", "created"}
     assert bootstrap.ISSUER in json.dumps(found)
 
@@ -535,18 +525,16 @@ def test_the_identities_of_the_program_wait_for_pulumi(
 ) -> None:
     """The program creates them; all other steps run before, and their variables after."""
     cloud.programs()
-    with pytest.raises(SystemExit):
-        cli.main(["bootstrap", "dev", "--run"])
-    captured = capsys.readouterr()
-    missing = [line for line in captured.out.splitlines() if line.startswith("missing")]
+    _, out, err = ran(capsys, "bootstrap", "dev", "--run")
+    missing = [line for line in out.splitlines() if line.startswith("missing")]
     missing = [line for line in missing if line.split()[1].startswith("dev-")]
     waiting = [f"dev-{purpose}-identity" for purpose in OF_THE_PROGRAM]
     assert missing.pop() == "missing  dev-stack-key-on-main"
     assert missing[:3] == [f"missing  {step}" for step in waiting]
     variables = tuple(f"missing  dev-{purpose}-A" for purpose in OF_THE_PROGRAM)
     assert all(line.startswith(variables) for line in missing[3:])
-    assert captured.out.count("gh workflow run infra.yml") == len(OF_THE_PROGRAM)
-    assert "run infra.yml" in captured.err
+    assert out.count("gh workflow run infra.yml") == len(OF_THE_PROGRAM)
+    assert "run infra.yml" in err
     cloud.read()
     provisioned(cloud)
     cloud.programs()
@@ -831,18 +819,14 @@ def test_a_role_definition_that_grants_more_is_written_again(
 def test_placeholders_are_refused(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     """Each with its line, before anything is asked; --offline only prints."""
     cloud.programs()
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["bootstrap", "prod"])
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
+    code, _, error = ran(capsys, "bootstrap", "prod")
+    assert code == 2
     assert "Pulumi.prod.yaml:4: `azure-native:location`" not in error
     for key in ("azure-native:subscriptionId", "platform:repository", "platform:reviewers"):
         assert f"`{key}` is the template's placeholder" in error
     cloud.read()
     assert cloud.taken() == []
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["bootstrap", "prod", "--offline"])
-    assert not ended.value.code
+    assert ran(capsys, "bootstrap", "prod", "--offline")[0] == 0
 
 
 @pytest.mark.attack("the deployer makes itself, or a workflow, an owner")

@@ -22,20 +22,13 @@ from infra.live.doctor import GLOBAL
 from infra.settings.loader import load
 from tests.infra.live.declared import REGISTRY, STORAGE, SUBSCRIPTION, resources
 from tests.infra.live.doctor.ready import USAGES, usage
+from tests.infra.programs import ran
 from tests.stand_ins import arm_server, azurite_server, token_server
 from tests.stand_ins.arm_server import State
 from tests.stand_ins.azurite_server import Azurite, Person
 
 HERE = f"/subscriptions/{SUBSCRIPTION}/providers"
 STORE = "https://storage.azure.com"
-
-
-def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(list(words))
-    said = capsys.readouterr()
-    return int(ended.value.code or 0), said.out, said.err
 
 
 @pytest.fixture

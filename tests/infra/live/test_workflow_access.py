@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from infra import cli
 from infra.live.workflow_access import Access, markdown, table
 from infra.settings.loader import load
 from infra.settings.workflows import OF_THE_PROGRAM, PURPOSES, REVIEWED, role_name
 from tests.conftest import ROOT
-from tests.infra.programs import HUB, LANDING_ZONE, SPOKE, own
+from tests.infra.programs import HUB, LANDING_ZONE, SPOKE, own, ran
 
 TRAIN = """
 on: workflow_dispatch
@@ -200,8 +199,7 @@ def test_as_a_table_and_as_json(
     lines = markdown([rows["prod-release"]]).splitlines()
     assert lines[2].startswith("| prod-release | release.yml: apply | AzureML Blob Writer, writing")
     assert lines[2].endswith("| your-organisation/ml-platform |")
-    with pytest.raises(SystemExit):
-        cli.main(["access", "dev", "--format", "json"])
-    environments = [row["environment"] for row in json.loads(capsys.readouterr().out)]
+    _, out, _ = ran(capsys, "access", "dev", "--format", "json")
+    environments = [row["environment"] for row in json.loads(out)]
     assert environments[: len(PURPOSES)] == [f"dev-{purpose}" for purpose in PURPOSES]
     assert "dev: Compute cpu-cluster" in environments

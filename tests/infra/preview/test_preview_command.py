@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from infra import cli
 from infra.cost.estimate import estimate
 from infra.cost.prices import read
 from infra.preview import report as previews
 from infra.preview.capture import Breach, Capture, Resource
 from infra.preview.report import Report, rendered
 from infra.settings.loader import FOLDER, imported, load
+from tests.infra.programs import ran
 
 STACK = Resource("urn:stack", "pulumi:pulumi:Stack", "platform-dev", "", {}, custom=False)
 VAULT = Resource("urn:vault", "azure-native:keyvault:Vault", "vault", STACK.urn, {})
@@ -25,16 +25,15 @@ ADVICE = Breach("set-aside", False, VAULT.urn, "vault-firewall: vault: open; adv
 
 def _preview(
     monkeypatch: pytest.MonkeyPatch,
-    *argv: str,
+    capsys: pytest.CaptureFixture[str],
+    *words: str,
     findings: tuple[Breach, ...] = (),
     problems: tuple[str, ...] = (),
-) -> int:
+) -> tuple[int, str, str]:
     capture = Capture("dev", (STACK, VAULT), {}, findings)
     report = Report(capture, estimate(load("dev"), read()), problems)
     monkeypatch.setattr(previews, "reports", lambda stacks, *, against: [report])
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["preview", *argv])
-    return int(ended.value.code or 0)
+    return ran(capsys, "preview", *words)
 
 
 @pytest.mark.attack("A stack file has settings from elsewhere, which no preview knows")
@@ -71,27 +70,28 @@ def test_the_exit_code_is_the_verdict(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """0 accepted, 2 not deployable, 3 refused by a policy; findings are printed in any case."""
-    assert _preview(monkeypatch, findings=findings, problems=problems) == code
-    printed = capsys.readouterr().out
+    exit_code, printed, _ = _preview(monkeypatch, capsys, findings=findings, problems=problems)
+    assert exit_code == code
     assert all(one.message in printed for one in findings) and all(p in printed for p in problems)
 
 
 def test_the_json_format_prints_only_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _preview(monkeypatch, "--format", "json", findings=(NO,)) == 3
-    (data,) = json.loads(capsys.readouterr().out)
-    assert data["stack"] == "dev" and data["refused"][0]["policy"] == "vault-firewall"
+    code, out, _ = _preview(monkeypatch, capsys, "--format", "json", findings=(NO,))
+    (data,) = json.loads(out)
+    assert code == 3 and data["stack"] == "dev" and data["refused"][0]["policy"] == "vault-firewall"
 
 
 def test_a_file_that_cannot_be_written_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _preview(monkeypatch, "--save", str(tmp_path / "report.json")) == 0
+    assert _preview(monkeypatch, capsys, "--save", str(tmp_path / "report.json"))[0] == 0
     (data,) = json.loads((tmp_path / "report.json").read_text())
     assert data["stack"] == "dev"
-    assert _preview(monkeypatch, "--save", str(tmp_path / "nowhere" / "report.json")) == 2
-    assert "error[cannot-write]: --save " in capsys.readouterr().err
+    nowhere = str(tmp_path / "nowhere" / "report.json")
+    code, _, err = _preview(monkeypatch, capsys, "--save", nowhere)
+    assert code == 2 and "error[cannot-write]: --save " in err
 
 
 def test_missing_packages_have_a_hint(
@@ -100,7 +100,5 @@ def test_missing_packages_have_a_hint(
     for name in [name for name in sys.modules if name.startswith("infra.preview")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["preview"])
-    assert ended.value.code == 2
-    assert "make infra" in capsys.readouterr().err
+    code, _, err = ran(capsys, "preview")
+    assert code == 2 and "make infra" in err

@@ -14,12 +14,12 @@ import jsonschema
 import pytest
 import yaml
 
-from infra import cli
 from infra.settings.azure import PRESETS, RETIREMENTS, SIZES, retired, retirement
 from infra.settings.loader import FOLDER, environments, load, schema, select, stacks
 from infra.settings.model import Cluster, Settings
 from ml.core.errors import Problem, Refused
 from tests.conftest import ROOT
+from tests.infra.programs import ran
 from tests.infra.settings.wrong import CASES
 
 NETWORK = "platform:network: {{ address_space: {} }}\n  platform:storage:"
@@ -374,15 +374,12 @@ def test_a_gpu_is_spot_by_default_if_azure_ml_offers_it() -> None:
 def test_the_command_prints_problems_without_a_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["settings", "nowhere"])
-    assert ended.value.code == 2
-    assert "error[unknown-stack]" in capsys.readouterr().err
+    code, _, err = ran(capsys, "settings", "nowhere")
+    assert code == 2 and "error[unknown-stack]" in err
 
 
 def test_the_command_prints_settings_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["settings", "prod", "--json"])
-    assert ended.value.code == 0
-    printed = json.loads(capsys.readouterr().out)
+    code, out, _ = ran(capsys, "settings", "prod", "--json")
+    printed = json.loads(out)
+    assert code == 0
     assert set(printed["prod"]) == {one.name for one in dataclasses.fields(Settings)}

@@ -19,7 +19,6 @@ from ml.reports.pull_requests.comparison import (
     MAX_LENGTH,
     PLOT_ROWS,
     forest_rows,
-    marker,
 )
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, Lineage
@@ -63,7 +62,7 @@ def elements(text: str) -> set[str]:
 def test_a_comment_beside_a_champion(
     share: float, difference: str, tmp_path: Path, snapshot: SnapshotAssertion
 ):
-    """The verdict, the picture, the numbers; gates that pass are folded, those that fail are not."""
+    """The verdict, the picture, the numbers; gates that pass are folded, failed ones are not."""
     comparison = compared(cases.good(share), cases.good(0.8, "6", cases.OTHER), tmp_path)
     text = comment(comparison, repository="https://github.com/o/r")
     shown, _, folded = text.partition("<summary>Gates: ")
