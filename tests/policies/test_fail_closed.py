@@ -86,6 +86,9 @@ TEXTS = {("lineage", name) for name in DOCUMENT["lineage"]} | {
 }
 
 
+SPOILS = st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(BAD)), min_size=1, max_size=4)
+
+
 def _is_bad(path: tuple[str, ...], value: Any) -> bool:
     if any(type(value) is type(sound) and value == sound for sound in SOUND.get(path, ())):
         return False
@@ -123,9 +126,7 @@ def test_the_document_passes_as_it_is(tightened: Gates) -> None:
 
 
 @settings(max_examples=400, deadline=None)
-@given(
-    spoils=st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(BAD)), min_size=1, max_size=4)
-)
+@given(spoils=SPOILS)
 @pytest.mark.attack("Evidence is missing, NaN, infinite, out of bounds or of a wrong type")
 def test_spoiled_evidence_never_passes(
     tightened: Gates, spoils: list[tuple[tuple[str, ...], Any]]

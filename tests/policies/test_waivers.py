@@ -40,7 +40,7 @@ from tests.policies.cases import (
     result,
     sliced,
 )
-from tests.policies.test_fail_closed import BAD, DOCUMENT, PATHS, _evidence, _is_bad, _spoiled
+from tests.policies.test_fail_closed import DOCUMENT, SPOILS, _evidence, _is_bad, _spoiled
 from tests.policies.waiver_cases import ALLOWED, INVALID, REFUSED, waiver
 
 
@@ -256,9 +256,7 @@ def waiving(tmp_path_factory: pytest.TempPathFactory) -> Gates:
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    spoils=st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(BAD)), min_size=1, max_size=4)
-)
+@given(spoils=SPOILS)
 @pytest.mark.attack("A waiver stands in for missing evidence")
 def test_no_waiver_replaces_missing_evidence(
     waiving: Gates, spoils: list[tuple[tuple[str, ...], Any]]

@@ -223,6 +223,14 @@ def _repository(folder: Path) -> Path:
     return folder
 
 
+def _copy(folder: Path, *without: str) -> Path:
+    """What the program of a stack imports and reads."""
+    for room in ("infra", "policies", "ml/core"):
+        ignored = shutil.ignore_patterns("__pycache__", *without)
+        shutil.copytree(ROOT / room, folder / room, ignore=ignored)
+    return folder
+
+
 def test_a_revision_is_checked_out(tmp_path: Path) -> None:
     here = _repository(tree(tmp_path, "BEFORE = 1"))
     tree(tmp_path, "AFTER = 1")
@@ -289,9 +297,7 @@ def test_a_comparison_needs_git_and_a_repository(
 @pytest.mark.slow
 def test_a_failing_revision_is_named(tmp_path: Path) -> None:
     """The revision's own settings refuse its stack file."""
-    leave = shutil.ignore_patterns("__pycache__")
-    for room in ("infra", "policies", "ml/core"):
-        shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
+    _copy(tmp_path)
     file = tmp_path / "infra" / "Pulumi.dev.yaml"
     text = file.read_text()
     file.write_text(text + "  platform:nonsense: 3\n")
@@ -307,11 +313,8 @@ def test_a_failing_revision_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_removed_stack_file_is_reported(tmp_path: Path) -> None:
     """A renamed stack is one removed and one added."""
-    leave = shutil.ignore_patterns("__pycache__", "Pulumi.prod.yaml", "Pulumi.staging.yaml")
     # The shared registry stays, which dev uses.
-    for room in ("infra", "policies", "ml/core"):
-        shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
-    here = _repository(tmp_path)
+    here = _repository(_copy(tmp_path, "Pulumi.prod.yaml", "Pulumi.staging.yaml"))
     (here / "infra" / "Pulumi.dev.yaml").rename(here / "infra" / "Pulumi.next.yaml")
     gone, new, shared = reports([], against="HEAD", root=here)
     assert (shared.capture.stack, shared.changes) == ("shared", ())
@@ -332,10 +335,7 @@ def test_a_removed_stack_file_is_reported(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_changed_value_is_one_changed_property(tmp_path: Path) -> None:
     """From a clean clone: one value of Pulumi.prod.yaml, compared with the commit before."""
-    leave = shutil.ignore_patterns("__pycache__")
-    for room in ("infra", "policies", "ml/core"):
-        shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
-    here = _repository(tmp_path)
+    here = _repository(_copy(tmp_path))
     file = here / "infra" / "Pulumi.prod.yaml"
     text = file.read_text()
     assert text.count("max_nodes: 2") == 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from infra.live.arm import Arm
-from infra.preview.capture import Resource
 from infra.settings.model import Settings
 from tests.infra.live.declared import resource
 from tests.infra.live.doctor.ready import HERE, said, wrong
@@ -56,45 +57,30 @@ def test_a_provider_in_registration_is_a_warning(
     assert wrong(said(settings, arm)) == {"provider Microsoft.KeyVault": verdict}
 
 
+def isolated(mode: str) -> dict[str, Any]:
+    return {"managedNetwork": {"isolationMode": mode}}
+
+
 @pytest.mark.parametrize(
-    ("declared", "names"),
+    ("kind", "inputs", "names"),
     [
-        (
-            resource(
-                "machinelearningservices:OnlineEndpoint",
-                "faq",
-                endpointName="faq",
-                workspaceName="w",
-                resourceGroupName="g",
-            ),
-            {"Microsoft.Cdn", "Microsoft.PolicyInsights"},
-        ),
-        (
-            resource(
-                "machinelearningservices:Workspace",
-                "other",
-                workspaceName="w",
-                resourceGroupName="g",
-                managedNetwork={"isolationMode": "AllowInternetOutbound"},
-            ),
-            {"Microsoft.Network"},
-        ),
-        (
-            resource(
-                "machinelearningservices:Workspace",
-                "other",
-                workspaceName="w",
-                resourceGroupName="g",
-                managedNetwork={"isolationMode": "Disabled"},
-            ),
-            set(),
-        ),
+        ("OnlineEndpoint", {"endpointName": "faq"}, {"Microsoft.Cdn", "Microsoft.PolicyInsights"}),
+        ("Workspace", isolated("AllowInternetOutbound"), {"Microsoft.Network"}),
+        ("Workspace", isolated("Disabled"), set()),
     ],
 )
 def test_a_provider_that_another_needs(
-    settings: Settings, arm: Arm, state: State, declared: Resource, names: set[str]
+    *,
+    settings: Settings,
+    arm: Arm,
+    state: State,
+    kind: str,
+    inputs: dict[str, Any],
+    names: set[str],
 ) -> None:
     """Azure's own error does not name it."""
+    where = {"workspaceName": "w", "resourceGroupName": "g"}
+    declared = resource(f"machinelearningservices:{kind}", "other", **where, **inputs)
 
     def missing() -> dict[str, str]:
         found = wrong(said(settings, arm, declared))
