@@ -30,7 +30,7 @@ from ml.automl.forecasting.families import FAMILIES
 from ml.automl.forecasting.settings import Settings
 from ml.backends.local.automl_sweep import _branch
 from ml.core.errors import Place
-from ml.serving.scoring.forecasters import Forecaster
+from ml.serving.scoring.forecasters import Ensemble
 from ml.specs.plan.plans import Dimension
 from ml.sweeps.sources import choose, draw, stream_of
 
@@ -103,7 +103,7 @@ def ours(rows: pd.DataFrame, horizon: int, seconds: float) -> tuple[Values, str]
     """(series, horizon, 3) of the vote of a search, and what is in it."""
     settings, until = Settings.of(_job(horizon)), time.monotonic() + seconds
     of = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), settings)
-    problem = trial.Problem(settings, METRIC, 0, of, origins.origins(of, settings), [])
+    problem = trial.ForecastProblem(settings, METRIC, 0, of, origins.origins(of, settings), [])
     fits = list[tuple[str, statistical.Fits]]()
     for name, sampled in _trials():
         if (left := until - time.monotonic()) <= 0:
@@ -120,7 +120,7 @@ def ours(rows: pd.DataFrame, horizon: int, seconds: float) -> tuple[Values, str]
             members = trial._saved(fits[at][1], place)
             table = trial.forecast_table(problem, fits[at][1].forecasts)
             trial.write(problem, place, members, fits[at][1].forecasts, table)
-            total += weight * Forecaster(place).forecast(range(len(of.ids)))[1][..., 0]
+            total += weight * Ensemble(place).forecast(range(len(of.ids)))[1][..., 0]
     widths = origins.widths(of, problem.origins, paths, len(of.grid) - 1)
     spread = widths * origins.scale(of.target, of.season)[:, None]
     said = ", ".join(f"{fits[at][0]} {weight:.2f}" for at, weight in vote.items())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ml.backends.traffic import BUCKETS, FIRST_S, PER_OCTAVE
 from ml.release.canary.traffic import ENOUGH_PER_S, INTERVAL_S, LatencyIntervals
-from ml.release.canary.verdict import Memory, Side, decide
+from ml.release.canary.verdict import Memory, Stats, decide
 from ml.release.declaration.release_file import Strategy, Tolerances
 
 STRATEGY = Strategy(prediction="answer", tolerances=Tolerances(latency_ms=0.0))
@@ -100,7 +100,7 @@ class _Server:
     def begin(self) -> None:
         """A step begins."""
         bins = (0,) * len(self._kind.bins)
-        self.side = Side(0, 0, 0, np.zeros(BUCKETS, dtype=np.int64), 0, 0, bins)  # type: ignore[arg-type]
+        self.side = Stats(0, 0, 0, np.zeros(BUCKETS, dtype=np.int64), 0, 0, bins)  # type: ignore[arg-type]
 
     def answer(self, requests: int, share: float, since: float, until: float) -> None:
         """So many more requests, of that share of all, in that span of time."""
@@ -122,7 +122,7 @@ class _Server:
         places = np.clip(np.log2(seconds / FIRST_S) * PER_OCTAVE + 1, 0, BUCKETS - 1).astype(int)
         latency: NDArray[np.int64] = side.latency + np.bincount(places, minlength=BUCKETS)
         bins = np.asarray(side.predictions) + draw.multinomial(answers, kind.bins)
-        self.side = Side(
+        self.side = Stats(
             side.requests + requests,
             side.errors + errors,
             side.refused + refused,
@@ -190,9 +190,9 @@ def _tallies(servers: list[_Server]) -> Mapping[str, Mapping[str, object]]:
     }
 
 
-def pooled(one: Side, other: Side) -> Side:
+def pooled(one: Stats, other: Stats) -> Stats:
     """The figures of both together."""
-    return Side(
+    return Stats(
         one.requests + other.requests,
         one.errors + other.errors,
         one.refused + other.refused,

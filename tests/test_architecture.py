@@ -350,6 +350,34 @@ def test_no_folder_holds_too_many_modules() -> None:
     assert offenders == {}
 
 
+def _public_classes(trees: Mapping[str, ast.Module]) -> Mapping[tuple[str, str], list[str]]:
+    """The modules that declare each public class, by its package's first two names and its own."""
+    classes: dict[tuple[str, str], list[str]] = {}
+    for module, tree in trees.items():
+        package = ".".join(module.split(".")[:2])
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes.setdefault((package, node.name), []).append(module)
+    return classes
+
+
+def test_no_package_declares_a_public_class_twice() -> None:
+    """A name says which class is meant. Projects are examples that know nothing of each other."""
+    classes = _public_classes({module: _tree(path) for module, path in MODULES.items()})
+    twice = {key: places for key, places in classes.items() if len(places) > 1}
+    assert {key for key in twice if key[0] != "ml.projects"} == set(), twice
+
+
+def test_the_rule_of_class_names_allows_and_refuses() -> None:
+    """Once in each of two packages, and private ones; not in two modules of one package."""
+    row, private = ast.parse("class Row: pass"), ast.parse("class _Row: pass")
+    trees = {"ml.a.b.x": row, "ml.a.y": row, "ml.a.z": private, "ml.b.x": row}
+    assert _public_classes(trees) == {
+        ("ml.a", "Row"): ["ml.a.b.x", "ml.a.y"],
+        ("ml.b", "Row"): ["ml.b.x"],
+    }
+
+
 def test_no_module_calls_log_model() -> None:
     """Azure ML's tracking server answers 404 to it: models are saved into a declared output."""
     calls = [

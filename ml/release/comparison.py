@@ -53,7 +53,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricComparison:
     """One metric in one place, which is a split or `dimension=slice`.
 
     `difference` is candidate minus champion over the units measured for both, None when they cannot
@@ -98,8 +98,8 @@ class Comparison:
     candidate: Side
     champion: Side | None
     primary: str
-    metrics: tuple[Row, ...]
-    slices: tuple[Row, ...]
+    metrics: tuple[MetricComparison, ...]
+    slices: tuple[MetricComparison, ...]
     amounts: tuple[Amount, ...]
     missing: tuple[str, ...]
     unpaired: str
@@ -113,7 +113,7 @@ class Comparison:
         """The comparison for a program and for the comment of a pull request."""
         evidence, decision = self.candidate.evidence, self.decision
 
-        def row(of: Row) -> dict[str, Any]:
+        def row(of: MetricComparison) -> dict[str, Any]:
             return {
                 "place": of.place,
                 "metric": of.metric,
@@ -419,7 +419,7 @@ def _on_other_data(ours: Evidence, theirs: Evidence) -> bool:
 
 def _metrics(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
-) -> Iterator[Row]:
+) -> Iterator[MetricComparison]:
     """The primary metric first, then the others, each over all splits."""
     own = candidate.evidence.evaluation
     against = champion.evidence.evaluation.metrics if champion else {}
@@ -432,12 +432,14 @@ def _metrics(
             difference = None
             if champion and theirs and paired:
                 difference = _paired(candidate, champion, split, metric, confidence)
-            yield Row(split, metric, metrics[metric], theirs, difference, metric_sign(own, metric))
+            yield MetricComparison(
+                split, metric, metrics[metric], theirs, difference, metric_sign(own, metric)
+            )
 
 
 def _slices(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
-) -> Iterator[Row]:
+) -> Iterator[MetricComparison]:
     """The primary metric of every slice, with Bonferroni's correction as of `non-inferiority`."""
     own = candidate.evidence.evaluation
     confidence = 1 - (1 - confidence) / max(sum(map(len, own.slices.values())), 1)
@@ -454,7 +456,9 @@ def _slices(
             if champion and theirs and units and paired:
                 difference = _paired(candidate, champion, split, metric, confidence, units)
             place = f"{dimension}={name}"
-            yield Row(place, metric, metrics[metric], theirs, difference, metric_sign(own, metric))
+            yield MetricComparison(
+                place, metric, metrics[metric], theirs, difference, metric_sign(own, metric)
+            )
 
 
 def _paired(

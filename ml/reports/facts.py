@@ -16,7 +16,7 @@ from ml.core.errors import Refused
 from ml.measures import fairness
 from ml.measures.schema import Evaluation
 from ml.release import audit
-from ml.release.comparison import Comparison, Row, Side, compare
+from ml.release.comparison import Comparison, MetricComparison, Side, compare
 from ml.release.declaration import desired_state, projects
 from ml.release.evidence import evidence
 from ml.release.promotion.gate_check import load_gates
@@ -67,7 +67,7 @@ class Release:
         """The model beside `against`."""
         return compare(_side(self.version, self.evidence), self.against)
 
-    def row(self, split: str) -> Row | None:
+    def row(self, split: str) -> MetricComparison | None:
         """The primary metric on the split; `comparison.unpaired` says why it has no difference."""
         rows = (row for row in self.comparison.metrics if row.metric == self.comparison.primary)
         return next((row for row in rows if row.place == split), None)

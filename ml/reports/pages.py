@@ -36,7 +36,7 @@ from ml.reports.markup import readable, square, tag
 if TYPE_CHECKING:
     from ml.release.ab.experiment import Experiment
     from ml.release.ab.records import Records
-    from ml.release.ab.verdict import Verdict
+    from ml.release.ab.verdict import ABVerdict
     from ml.release.comparison import Comparison, Side
     from ml.release.watch.drift import Shift
     from ml.release.watch.report import Report as WatchReport
@@ -179,7 +179,7 @@ def comparison_page(comparison: Comparison, backend: Backend, page: Path | None 
     )
 
 
-def experiment_page(experiment: Experiment, records: Records, verdict: Verdict) -> str:
+def experiment_page(experiment: Experiment, records: Records, verdict: ABVerdict) -> str:
     """The page of an A/B experiment: the verdict, the interval over time, versions, terms."""
     from ml.reports.charts.intervals import confidence_sequence
 

@@ -16,7 +16,7 @@ from ml.measures.contributions import ExplainedRows
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.schema import Estimate, Evaluation, Metrics
 from ml.measures.tasks import KINDS
-from ml.release.comparison import Row
+from ml.release.comparison import MetricComparison
 from ml.release.evidence.recomputation import read_predictions
 from ml.release.selection import explanation
 from ml.release.selection.selection import Selected
@@ -191,7 +191,7 @@ class MetricRow:
     ours: Estimate
     baseline: Estimate | None
     champion: Estimate | None
-    difference: Row | None
+    difference: MetricComparison | None
     chart: Markup
     is_primary: bool
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ml.measures.schema import Contribution
-from ml.release.comparison import Comparison, Row, Side, compare, other_features
+from ml.release.comparison import Comparison, MetricComparison, Side, compare, other_features
 from policies.promotion.evidence import Cost, DataVersion, Evidence, Latency, Spent
 from tests.policies import cases
 
@@ -23,7 +23,7 @@ def side(share: float, version: str = "7", **changes: object) -> Side:
     return Side(f"tiny {version}", evidence.digest or "", evidence)
 
 
-def row(made: Comparison, place: str) -> Row:
+def row(made: Comparison, place: str) -> MetricComparison:
     return next(one for one in (*made.metrics, *made.slices) if one.place == place)
 
 

@@ -36,7 +36,7 @@ from ml.automl.forecasting.weights import Weights, choose
 from ml.automl.tables import of_every_trial
 from ml.automl.trial import SAMPLED
 from ml.serving.scoring import forecasters
-from ml.serving.scoring.forecasters import FILE, Forecaster, Values
+from ml.serving.scoring.forecasters import FILE, Ensemble, Values
 from ml.toolkit.automl import folders
 from ml.toolkit.automl.cells import stop
 from ml.toolkit.training.model_folder import FILE as SETTINGS
@@ -56,7 +56,7 @@ YEARS_OF_HOLIDAYS = 3
 
 
 @dataclass(frozen=True)
-class Problem:
+class ForecastProblem:
     """The data and settings that all trials of a search share."""
 
     settings: Settings
@@ -173,7 +173,7 @@ def seconds_of(job: Mapping[str, Any]) -> float:
     return min(MOST_SECONDS, MOST_OF_TIME * of_search, MOST_OF_TRIAL * of_trial)
 
 
-def prepare(job: Mapping[str, Any], training: Path) -> Problem:
+def prepare(job: Mapping[str, Any], training: Path) -> ForecastProblem:
     """Read the series of a search and choose its origins. Ends the program where it has none."""
     settings = Settings.of(job)
     panel = panels.read(training, settings)
@@ -187,7 +187,7 @@ def prepare(job: Mapping[str, Any], training: Path) -> Problem:
             expected = f"series whose values reach the last time, {last}"
             hint = "correct wrong times, or lower n_cross_validations or cv_step_size"
             stop("few-times", found, expected, hint)
-    return Problem(
+    return ForecastProblem(
         settings, str(job["metric"]), int(job["seed"]), panel, origins, _holidays(settings, panel)
     )
 
@@ -204,7 +204,7 @@ def _holidays(settings: Settings, panel: Panel) -> list[str]:
     )
 
 
-def fit(problem: Problem, family: str, sampled: Mapping[str, Any], seconds: float) -> Fits:
+def fit(problem: ForecastProblem, family: str, sampled: Mapping[str, Any], seconds: float) -> Fits:
     """The forecasts of a family at each origin, and the member that serves."""
     cutoffs, horizon = problem.origins.cutoffs, problem.settings.horizon
     if family in ALWAYS:
@@ -222,7 +222,7 @@ def _saved(fits: Fits, folder: Path) -> list[dict[str, Any]]:
 
 
 def _vote(
-    problem: Problem, numbers: Sequence[int], folder: Path, predictions: Path
+    problem: ForecastProblem, numbers: Sequence[int], folder: Path, predictions: Path
 ) -> tuple[list[dict[str, Any]], Values, Sequence[str]]:
     """Combine trials: the model by the weights of all origins, the forecasts at an origin, by
     which it is judged, by those of earlier ones.
@@ -251,7 +251,7 @@ def _vote(
 
 
 def combine(
-    problem: Problem, families: Sequence[str], paths: Sequence[Values]
+    problem: ForecastProblem, families: Sequence[str], paths: Sequence[Values]
 ) -> tuple[Weights, Values]:
     """The weights of trials by their forecasts (origins, series, horizon), and the forecasts of the
     vote at each origin, with weights that know no error at it or after it.
@@ -270,7 +270,7 @@ def combine(
     return weights, np.array(votes)
 
 
-def forecast_table(problem: Problem, forecasts: Values) -> pd.DataFrame:
+def forecast_table(problem: ForecastProblem, forecasts: Values) -> pd.DataFrame:
     """The table of `forecasts.json`: a row for each series, scored origin and step."""
     import pandas as pd
 
@@ -294,7 +294,7 @@ def forecast_table(problem: Problem, forecasts: Values) -> pd.DataFrame:
 
 
 def _interval(
-    problem: Problem, forecasts: Values, values: Values, cutoff: int
+    problem: ForecastProblem, forecasts: Values, values: Values, cutoff: int
 ) -> tuple[Values, Values]:
     panel = problem.panel.until(cutoff)
     widths = rolling.widths(problem.panel, problem.origins, forecasts, cutoff)
@@ -324,7 +324,7 @@ def measured(table: pd.DataFrame) -> tuple[dict[str, float], list[float]]:
 
 
 def write(
-    problem: Problem,
+    problem: ForecastProblem,
     folder: Path,
     members: Sequence[Mapping[str, Any]],
     forecasts: Values,
@@ -363,7 +363,7 @@ def write(
     table.to_json(
         folder / FORECASTS, orient="split", index=False, date_format="iso", double_precision=15
     )
-    _, values = Forecaster(folder).forecast(range(len(panel.ids)))
+    _, values = Ensemble(folder).forecast(range(len(panel.ids)))
     if not np.isfinite(values).all():
         name = panel.names_of_series[int(np.argmin(np.isfinite(values).all(axis=(1, 2))))]
         stop(
@@ -378,7 +378,7 @@ def _numbers(values: Values, length: int) -> list[float | None]:
 
 
 def _facts(
-    problem: Problem, folds: Sequence[Mapping[str, float]], notes: Sequence[str]
+    problem: ForecastProblem, folds: Sequence[Mapping[str, float]], notes: Sequence[str]
 ) -> dict[str, Any]:
     """The facts about the search that the model folder keeps."""
     panel, origins = problem.panel, problem.origins

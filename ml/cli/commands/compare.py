@@ -16,7 +16,7 @@ from ml.reports.formatting import amount, number, signed
 
 if TYPE_CHECKING:
     from ml.measures.schema import Estimate
-    from ml.release.comparison import Amount, Comparison, Row
+    from ml.release.comparison import Amount, Comparison, MetricComparison
 
 
 def compare(
@@ -84,7 +84,7 @@ def print_comparison(comparison: Comparison) -> None:
         typer.echo(f"missing from the evidence: {', '.join(comparison.missing)}", err=True)
 
 
-def _row(row: Row) -> list[str]:
+def _row(row: MetricComparison) -> list[str]:
     text = "not compared by row"
     if (by := row.difference) is not None:
         text = f"{signed(by.mean)} ({signed(by.low)} to {signed(by.high)}) {row.verdict}"

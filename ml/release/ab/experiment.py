@@ -28,7 +28,7 @@ TICKET = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
-class Side:
+class Variant:
     """A registered version."""
 
     version: str
@@ -53,8 +53,8 @@ class Experiment:
     model: str
     endpoint: str
     environment: str
-    a: Side
-    b: Side
+    a: Variant
+    b: Variant
     share: int
     salt: str
     outcome: Outcome
@@ -158,8 +158,8 @@ def declare(
         model=a.model,
         endpoint=backend.endpoints.name_of(a.model, environment),
         environment=environment,
-        a=Side(a.version, a.digest),
-        b=Side(b.version, b.digest),
+        a=Variant(a.version, a.digest),
+        b=Variant(b.version, b.digest),
         share=share,
         salt=secrets.token_hex(16),
         outcome=outcome,

@@ -30,7 +30,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ABVerdict:
     """`kind` compares B with A; `stop` is whether no more outcomes are needed.
 
     `difference` is B's mean minus A's; it, `low` and `high` are None before the first look. `more`
@@ -53,7 +53,7 @@ class Verdict:
     history: tuple[tuple[int, float, float, float], ...]
 
 
-def verdict(experiment: Experiment, records: Records, points: int = 200) -> Verdict:
+def verdict(experiment: Experiment, records: Records, points: int = 200) -> ABVerdict:
     """The verdict on the outcomes so far; it may be asked for at any time."""
     is_b, values = records.is_b, records.values
     counts = {
@@ -79,7 +79,7 @@ def verdict(experiment: Experiment, records: Records, points: int = 200) -> Verd
     kind = _kind(experiment, low, high, mismatch)
     stop = kind not in ("undecided", "untrustworthy")
     more = 0 if stop else more
-    return Verdict(
+    return ABVerdict(
         kind=kind,
         stop=stop,
         sentence=_sentence(experiment, kind, difference, low, high, more, mismatch),

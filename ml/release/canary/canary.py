@@ -22,10 +22,10 @@ from ml.core.errors import Exit, Refused
 from ml.release.canary.traffic import (
     NOTICE_S,
     WARM_REQUESTS,
-    Comparison,
     Replay,
     ResidentMemory,
     Traffic,
+    TrafficComparison,
 )
 from ml.release.canary.verdict import KINDS, Signal, Verdict, decide, object_to
 from ml.release.declaration.release_file import Strategy
@@ -149,7 +149,7 @@ class _Watch:
         self.replay = Replay(router, samples)
         self.names = (blue.slot.name, baseline.slot.name, self.green.slot.name)
         self.samples, self.callers = (
-            Comparison(kind, strategy.prediction, *self.names, new_fields) for kind in KINDS
+            TrafficComparison(kind, strategy.prediction, *self.names, new_fields) for kind in KINDS
         )
         self.last = 0
         self.memory = ResidentMemory(endpoints, self.green, baseline)

@@ -24,7 +24,7 @@ import numpy as np
 from ml.backends.deployments import Server
 from ml.backends.endpoints import Endpoints, Router
 from ml.core.errors import Refused
-from ml.release.canary.verdict import KINDS, Latencies, Memory, Side
+from ml.release.canary.verdict import KINDS, Latencies, Memory, Stats
 
 # The first answers define the known shapes and the bins; they are not counted.
 REFERENCE = 60
@@ -165,7 +165,7 @@ class Answers:
 
     def side(
         self, since: Mapping[str, Any], now: Mapping[str, Any], deployments: Sequence[str]
-    ) -> Side:
+    ) -> Stats:
         """The figures of the deployments together, between two states of the router's tallies."""
 
         def counted(what: str) -> int:
@@ -175,7 +175,7 @@ class Answers:
             np.subtract(now[name]["latency"], since[name]["latency"]) for name in deployments
         ]
         bins = [self._bins[name] for name in deployments]
-        return Side(
+        return Stats(
             requests=counted("requests"),
             errors=counted("errors"),
             refused=counted("refused"),
@@ -201,7 +201,7 @@ class Answers:
         return zlib.crc32(str(value).encode("utf-8", "surrogatepass")) % _CATEGORIES
 
 
-class Comparison:
+class TrafficComparison:
     """Green beside the old version during a step, by the requests of one kind."""
 
     def __init__(
@@ -218,7 +218,7 @@ class Comparison:
         self._old = (blue, baseline)
         self._answers = Answers(pointer, self._old, green, new_fields)
         self._since: Mapping[str, Any] = {}
-        self._last: Side | None = None
+        self._last: Stats | None = None
 
     def add(self, answer: Mapping[str, Any]) -> None:
         """Take one answer that the router recorded."""
@@ -236,7 +236,7 @@ class Comparison:
         self._intervals = LatencyIntervals(self._green, self._baseline, begun)
         self._answers.begin()
 
-    def look(self, tallies: Mapping[str, Any]) -> tuple[Side, Side, Side, Sequence[Latencies]]:
+    def look(self, tallies: Mapping[str, Any]) -> tuple[Stats, Stats, Stats, Sequence[Latencies]]:
         """Green's figures, the old version's, the baseline's alone, and latencies by interval."""
         now = self._of(tallies)
         green, old, baseline = (

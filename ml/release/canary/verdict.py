@@ -64,7 +64,7 @@ Latencies = tuple[Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Side:
+class Stats:
     """The figures of one or more servers since the step began.
 
     `latency` counts by the router's buckets. `answers` is the number of answers whose shape was
@@ -123,9 +123,9 @@ class Verdict:
 def decide(
     strategy: Strategy,
     stage: int,
-    green: Side,
-    old: Side,
-    baseline: Side,
+    green: Stats,
+    old: Stats,
+    baseline: Stats,
     memory: Memory | None,
     alive: bool,
     intervals: Sequence[Latencies] = (),
@@ -160,9 +160,9 @@ def object_to(
     verdict: Verdict,
     strategy: Strategy,
     stage: int,
-    green: Side,
-    old: Side,
-    baseline: Side,
+    green: Stats,
+    old: Stats,
+    baseline: Stats,
     patient: bool,
     intervals: Sequence[Latencies] = (),
 ) -> Verdict:
@@ -209,9 +209,9 @@ def latency_evidence(
 
 def _alarm(
     strategy: Strategy,
-    green: Side,
-    old: Side,
-    baseline: Side | None,
+    green: Stats,
+    old: Stats,
+    baseline: Stats | None,
     memory: Memory | None,
     intervals: Sequence[Latencies],
 ) -> tuple[Verdict | None, tuple[Signal, ...]]:
@@ -234,8 +234,8 @@ def _alarm(
 
 
 def _is_lasting(
-    green: Side,
-    baseline: Side,
+    green: Stats,
+    baseline: Stats,
     intervals: Sequence[Latencies],
     strategy: Strategy,
 ) -> bool:
@@ -270,7 +270,7 @@ def drift_evidence(green: Sequence[int], old: Sequence[int], tolerated: float) -
 
 
 def _signals(
-    strategy: Strategy, green: Side, old: Side, baseline: Side | None, memory: Memory | None
+    strategy: Strategy, green: Stats, old: Stats, baseline: Stats | None, memory: Memory | None
 ) -> tuple[Signal, ...]:
     limits, at = strategy.tolerances, limit(strategy)
     signals = []
@@ -310,7 +310,7 @@ def _memory(memory: Memory, allowed_mib: float) -> Signal:
     return Signal("memory", value if value > allowed_mib / 2 else -math.inf, allowed_mib, text)
 
 
-def _few(side: Side) -> bool:
+def _few(side: Stats) -> bool:
     return sum(side.predictions) < 20
 
 

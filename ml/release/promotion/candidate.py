@@ -24,7 +24,7 @@ BEST_MODEL = "best_model"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ComparedRun:
     """A run with a model, and the model beside the champion."""
 
     run: Run
@@ -33,7 +33,7 @@ class Candidate:
 
 def try_out(
     backend: Backend, project: str, environment: str, say: Callable[[str], None]
-) -> Candidate:
+) -> ComparedRun:
     """Train a project, evaluate its model there too, and compare it with the champion.
 
     `say` gets progress. Raises Refused with exit code 1 when a job fails, and as planning and
@@ -44,7 +44,7 @@ def try_out(
     run = train(backend, target, say)
     say(f"{run.name} is trained; evaluating its model")
     evaluated = evaluate(backend, target, evaluation_plan(target, run.outputs[MODEL]), say)
-    return Candidate(run, versus_champion(backend, target, run, evaluated, environment))
+    return ComparedRun(run, versus_champion(backend, target, run, evaluated, environment))
 
 
 def train(backend: Backend, project: Project, say: Callable[[str], None]) -> Run:

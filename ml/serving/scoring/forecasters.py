@@ -37,7 +37,7 @@ Parameters = Mapping[str, Any]
 _CALENDAR = ("month", "day", "dayofweek", "dayofyear", "hour", "minute")
 
 
-class Forecaster:
+class Ensemble:
     """The model of a folder with `forecaster.json`. Raises what JSON and the libraries raise for
     files that are none of theirs.
     """

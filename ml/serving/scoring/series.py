@@ -110,12 +110,12 @@ def _observed(values: Floats) -> Floats:
 
 class Forecaster:
     """The model of train.py, or of an AutoML job (`searched`), in a folder. Raises what `Trees` or
-    `forecasters.Forecaster` raises, and TypeError for another spec.
+    `forecasters.Ensemble` raises, and TypeError for another spec.
     """
 
     def __init__(self, folder: Path) -> None:
         document = json.loads((folder / SPEC).read_text(encoding="utf-8"))
-        self.searched = forecasters.Forecaster(folder) if "members" in document else None
+        self.searched = forecasters.Ensemble(folder) if "members" in document else None
         if self.searched:
             columns = document["known"]
             self.spec = Spec(document["season"], self.searched.horizon, columns, [], [], None)

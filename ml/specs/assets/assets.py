@@ -27,7 +27,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\\)")
 
 
 @dataclass(frozen=True)
-class Reference:
+class AssetReference:
     """`azureml:name:version` or `azureml:name@label`, taken apart; neither means the newest."""
 
     name: str
@@ -62,12 +62,12 @@ class AssetSpec(Part):
         return str(self.mapping("tags").get(name) or "")
 
 
-def parse(text: str) -> Reference | None:
+def parse(text: str) -> AssetReference | None:
     """The parts of a short reference; None for a path, a URL or a full resource id."""
     match = _SHORT.match(text)
     if match is None:
         return None
-    return Reference(match["name"], match["version"] or "", match["label"] or "")
+    return AssetReference(match["name"], match["version"] or "", match["label"] or "")
 
 
 def copied(name: str, version: str) -> Path:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ml.automl.forecasting import origins, panel
 from ml.automl.forecasting.settings import Settings
-from ml.automl.forecasting.trial import Problem
+from ml.automl.forecasting.trial import ForecastProblem
 
 
 def job(**fields: Any) -> dict[str, Any]:
@@ -49,12 +49,12 @@ def of_frame(frame: pd.DataFrame, **fields: Any) -> panel.Panel:
     return panel.of_frame(frame, Settings.of(job(**fields)))
 
 
-def problem(frame: pd.DataFrame, holidays: Any = (), **fields: Any) -> Problem:
+def problem(frame: pd.DataFrame, holidays: Any = (), **fields: Any) -> ForecastProblem:
     """What the trials of a search of these rows share."""
     settings = Settings.of(job(**fields))
     of = panel.of_frame(frame, settings)
     metric = "normalized_mean_absolute_error"
-    return Problem(settings, metric, 0, of, origins.origins(of, settings), list(holidays))
+    return ForecastProblem(settings, metric, 0, of, origins.origins(of, settings), list(holidays))
 
 
 def table(folder: Path, frame: pd.DataFrame) -> Path:

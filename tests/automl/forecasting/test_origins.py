@@ -14,7 +14,7 @@ from tests.automl.forecasting.conftest import SMALL_TREES, problem, sales
 NEW_YEAR = ["2024-01-01", "2024-02-14"]
 
 
-def _forecasts(of: trial.Problem, family: str, relative: bool) -> np.ndarray:
+def _forecasts(of: trial.ForecastProblem, family: str, relative: bool) -> np.ndarray:
     if family in ("naive", "seasonal_naive"):
         fits = naive(of.panel, family, of.origins.cutoffs, 3)
     else:

@@ -15,7 +15,7 @@ import pytest
 from ml.automl.forecasting import statistical, trial
 from ml.automl.forecasting.families import FAMILIES
 from ml.serving.scoring import forecasters
-from ml.serving.scoring.forecasters import Forecaster
+from ml.serving.scoring.forecasters import Ensemble
 from tests.automl.conftest import Logged
 from tests.automl.forecasting.conftest import SMALL_TREES, job, problem, sales, table
 
@@ -71,9 +71,9 @@ def test_a_vote_of_trials_is_saved_and_forecasts(
     total = np.zeros((2, 3))
     for member in document["members"]:
         number = int(member.get("file", "member-0").partition("-")[2].partition(".")[0])
-        alone = Forecaster(trials[number][0]).forecast([0, 1], known=known)[1][..., 0]
+        alone = Ensemble(trials[number][0]).forecast([0, 1], known=known)[1][..., 0]
         total += member["weight"] * alone
-    times, values = Forecaster(folder).forecast([0, 1], known=known)
+    times, values = Ensemble(folder).forecast([0, 1], known=known)
     assert np.allclose(values[..., 0], total, atol=1e-9) and len(document["holidays"]) > 10
     assert times[0].astype("datetime64[D]").astype(str).tolist() == [
         *("2024-03-01", "2024-03-02", "2024-03-03")
@@ -103,10 +103,10 @@ def test_a_short_series_gets_a_naive_forecast(
     assert {"check": "series", "found": "1 series have too few values to score"} in facts[
         "guardrails"
     ]
-    assert Forecaster(folder).forecast([2])[1][0, :, 0].tolist() == [6.0, 6.0, 6.0]
+    assert Ensemble(folder).forecast([2])[1][0, :, 0].tolist() == [6.0, 6.0, 6.0]
     dropped = {"short_series_handling_config": "drop"}
     folder, _ = run(monkeypatch, tmp_path, 1, {"family": "naive"}, **dropped)
-    assert Forecaster(folder).series == [("a",), ("b",)]
+    assert Ensemble(folder).series == [("a",), ("b",)]
 
 
 def test_one_late_row_ends_the_search(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_newer_values_move_the_forecast(monkeypatch: pytest.MonkeyPatch, tmp_pat
     """A request may bring what was observed after the training."""
     table(tmp_path / "table", sales())
     folder, _ = run(monkeypatch, tmp_path, 0, {"family": "naive"})
-    times, values = Forecaster(folder).forecast([0], [np.array([70.0, 80.0])])
+    times, values = Ensemble(folder).forecast([0], [np.array([70.0, 80.0])])
     assert values[0, :, 0].tolist() == [80.0, 80.0, 80.0]
     assert str(times[0, 0])[:10] == "2024-03-03"
 
@@ -155,7 +155,7 @@ def test_statistical_models_forecast_odd_series(family: str, odd: str, tmp_path:
     fits = trial.fit(of, family, {}, 60)
     members = trial._saved(fits, tmp_path)
     trial.write(of, tmp_path, members, fits.forecasts, trial.forecast_table(of, fits.forecasts))
-    path = Forecaster(tmp_path).forecast([1])[1][0, :, 0]
+    path = Ensemble(tmp_path).forecast([1])[1][0, :, 0]
     assert np.isfinite(path).all()
     if odd in ("constant", "zero", "two"):
         assert np.allclose(path, values[-1], atol=1e-6)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ml.backends.local.serving import processes
 from ml.backends.local.serving.router import process
-from ml.backends.local.serving.router.process import Router
+from ml.backends.local.serving.router.process import RouterProcess
 from ml.core import files
 
 
@@ -140,7 +140,7 @@ POST = b"POST /score HTTP/1.1\r\nhost: h\r\n"
 class Routed:
     """A router and the file that it follows."""
 
-    router: Router
+    router: RouterProcess
     file: Path
 
     def put(self, refresh: bool = True, **changes: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from ml.backends.local.serving.router import front
-from ml.backends.local.serving.router.front import Full, Load, Room, Server
+from ml.backends.local.serving.router.front import BoundedServer, Full, Load, Room
 
 GET = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: h\r\n"
@@ -18,7 +18,9 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Streams]]
 
 
-def served(scenario: Callable[[Server, Connect], Awaitable[None]], answer: bytes = b"ok") -> None:
+def served(
+    scenario: Callable[[BoundedServer, Connect], Awaitable[None]], answer: bytes = b"ok"
+) -> None:
     """Run the scenario against a server that gives this answer to every request."""
 
     async def handler(_: web.BaseRequest, __: bytes, load: Load) -> web.Response:
@@ -26,7 +28,7 @@ def served(scenario: Callable[[Server, Connect], Awaitable[None]], answer: bytes
         return web.Response(body=answer)
 
     async def run() -> None:
-        server = Server(handler)
+        server = BoundedServer(handler)
         runner = web.ServerRunner(server)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.1).start()
@@ -78,7 +80,7 @@ def test_the_connection_that_is_idle_longest_makes_room(monkeypatch: pytest.Monk
     """A new caller is answered; the others keep their connections."""
     monkeypatch.setattr(front, "MAX_CONNECTIONS", 3)
 
-    async def scenario(server: Server, connect: Connect) -> None:
+    async def scenario(server: BoundedServer, connect: Connect) -> None:
         first, second, third = [await connect() for _ in range(3)]
         while server.open < 3:
             await asyncio.sleep(0)
@@ -95,7 +97,7 @@ def test_an_answer_that_is_not_read_ends_the_connection(monkeypatch: pytest.Monk
     """And its memory is free again; a caller who reads gets all of it."""
     answer = b"x" * 20 * 2**20
 
-    async def scenario(server: Server, connect: Connect) -> None:
+    async def scenario(server: BoundedServer, connect: Connect) -> None:
         reader, writer = await connect()
         writer.write(GET)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -117,7 +119,7 @@ def test_an_answer_that_is_not_read_ends_the_connection(monkeypatch: pytest.Monk
 def test_a_connection_is_not_read_while_its_request_is_answered() -> None:
     """Of 40 megabytes of requests, the server takes only what sockets buffer."""
 
-    async def scenario(_: Server, connect: Connect) -> None:
+    async def scenario(_: BoundedServer, connect: Connect) -> None:
         _, writer = await connect()
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         body = b"x" * 2**20
@@ -133,7 +135,7 @@ def test_a_connection_is_not_read_while_its_request_is_answered() -> None:
 def test_all_headers_together_are_bounded() -> None:
     """431, also before the last header has come."""
 
-    async def scenario(_: Server, connect: Connect) -> None:
+    async def scenario(_: BoundedServer, connect: Connect) -> None:
         headers = b"".join(b"x%d: %b\r\n" % (number, b"y" * 1000) for number in range(66))
         assert await status(await connect(), POST + headers + b"\r\n") == 431
         assert await status(await connect(), POST + headers) == 431

@@ -23,7 +23,7 @@ import pytest
 
 from ml.backends.local.serving import processes
 from ml.backends.local.serving.router.front import MAX_HELD
-from ml.backends.local.serving.router.process import Router
+from ml.backends.local.serving.router.process import RouterProcess
 from ml.backends.local.serving.router.proxy import MAX_IN_FLIGHT
 from ml.backends.local.serving.router.records import Keys
 from ml.backends.local.serving.router.routes import SAMPLE_HEADER
@@ -251,7 +251,7 @@ def test_the_memory_of_the_router_is_bounded(both: Routed) -> None:
     assert found == 200
 
 
-def pipelined(router: Router, body: bytes, times: int) -> None:
+def pipelined(router: RouterProcess, body: bytes, times: int) -> None:
     """Send the request again and again for a second, and read no answer."""
     address = processes.HOST, router.port
     with socket.create_connection(address, timeout=1) as stream, suppress(TimeoutError):

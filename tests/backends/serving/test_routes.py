@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from ml.backends.local.serving.router import routes as routing
 from ml.backends.local.serving.router.proxy import Proxy
-from ml.backends.local.serving.router.routes import Routes, RoutesError
+from ml.backends.local.serving.router.routes import RoutesError, RouteTable
 from ml.backends.traffic import (
     BUCKETS,
     FIRST_S,
@@ -30,9 +30,9 @@ from ml.backends.traffic import (
 PORTS = {"green": 2, "blue": 1}
 
 
-def split(green: int, mirror: int = 0) -> Routes:
+def split(green: int, mirror: int = 0) -> RouteTable:
     """Green has that share."""
-    return Routes("blue", PORTS, {"green": green, "blue": 100 - green}, {"green": mirror})
+    return RouteTable("blue", PORTS, {"green": green, "blue": 100 - green}, {"green": mirror})
 
 
 @pytest.mark.parametrize("share", [0, 10, 50, 100])
@@ -77,7 +77,7 @@ def test_a_request_is_not_copied_to_the_deployment_that_answers_it() -> None:
 def test_two_mirrors_share_the_copies() -> None:
     """Each gets its percentage, to within four standard errors, and no request is copied twice."""
     mirror = {"green": 30, "baseline": 30}
-    routes = Routes("blue", {**PORTS, "baseline": 3}, {"blue": 100}, mirror)
+    routes = RouteTable("blue", {**PORTS, "baseline": 3}, {"blue": 100}, mirror)
     draw = random.Random(0)
     copies = Counter(routes.pick_mirror("blue", draw) for _ in range(10_000))
     assert all(abs(copies[name] - 3000) <= 184 for name in mirror)
@@ -86,7 +86,7 @@ def test_two_mirrors_share_the_copies() -> None:
 def test_keys_stay_with_green_beside_a_baseline() -> None:
     """With 10 % and 50 % and an equal share for the baseline, as an endpoint writes it."""
     steps = [{"green": 10, "baseline": 10, "blue": 80}, {"green": 50, "baseline": 50, "blue": 0}]
-    made = [Routes("blue", {**PORTS, "baseline": 3}, traffic, {}) for traffic in steps]
+    made = [RouteTable("blue", {**PORTS, "baseline": 3}, traffic, {}) for traffic in steps]
     draw = random.Random(0)
     for number in range(1000):
         less, more = (routes.pick(f"customer-{number}", draw) for routes in made)
@@ -109,7 +109,7 @@ def test_invalid_routes_are_refused(
     """The error names the defect."""
     with pytest.raises(RoutesError, match=why):
         ports = {**PORTS, "red": 3} if "red" in mirror else PORTS
-        Routes("blue", ports, traffic, mirror)
+        RouteTable("blue", ports, traffic, mirror)
 
 
 def test_a_file_of_routes_is_read_or_refused(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_file_of_routes_is_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "live.json"
     sound = {"live": "blue", "ports": PORTS, "traffic": {"green": 5, "blue": 95}, "mirror": {}}
     path.write_text(json.dumps({"routes": {**sound, "timeout_ms": 100, "lease_s": 2.5}}))
-    assert routing.read(path) == Routes("blue", PORTS, sound["traffic"], {}, 100, 2.5)  # type: ignore[arg-type]
+    assert routing.read(path) == RouteTable("blue", PORTS, sound["traffic"], {}, 100, 2.5)  # type: ignore[arg-type]
     for text in ("", "{}", "[]", '{"routes": {}}', json.dumps({"routes": sound})):
         path.write_text(text)
         with pytest.raises(RoutesError, match=r"live\.json"):
@@ -166,7 +166,7 @@ def test_another_salt_gives_other_tickets() -> None:
 
 def test_the_ticket_determines_the_deployment() -> None:
     """With a salt, too."""
-    routes = Routes("blue", PORTS, {"green": 30, "blue": 70}, {}, salt="s", experiment="e")
+    routes = RouteTable("blue", PORTS, {"green": 30, "blue": 70}, {}, salt="s", experiment="e")
     for number in range(500):
         green = position(ticket(f"k{number}", "s")) < 30
         assert (routes.pick(f"k{number}", random.Random(0)) == "green") is green

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
-from ml.backends.local.serving.router.routes import Routes
+from ml.backends.local.serving.router.routes import RouteTable
 from ml.core.errors import Refused
 from ml.release.ab import experiment
 from ml.release.ab.experiment import Experiment
@@ -105,7 +105,9 @@ def test_an_unknown_experiment_is_told_with_the_known_ones(begun: Begun) -> None
 def test_who_is_assigned_b_is_routed_to_b(begun: Begun) -> None:
     """The router's own choice for every key, at a share that is no half."""
     made = begun(share=30)
-    routes = Routes("a", {"b": 2, "a": 1}, {"b": 30, "a": 70}, {}, experiment="e", salt=made.salt)
+    routes = RouteTable(
+        "a", {"b": 2, "a": 1}, {"b": 30, "a": 70}, {}, experiment="e", salt=made.salt
+    )
     keys = [f"customer-{number}" for number in range(2000)]
     arms = [made.arm(made.ticket(key)) for key in keys]
     assert arms == [routes.pick(key, None).upper() for key in keys]  # type: ignore[arg-type]

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ml.backends.local.serving.router.process import Router
+from ml.backends.local.serving.router.process import RouterProcess
 from ml.core.errors import Problem, Refused
 from ml.release.canary import traffic
 from ml.release.canary.traffic import Replay, Traffic
 
 Tallies = dict[str, dict[str, dict[str, int]]]
-NOBODY = Router(Path(), 0, 0, 0, "", "")
+NOBODY = RouterProcess(Path(), 0, 0, 0, "", "")
 
 
 def tallies(callers: int, samples: int, copies: int = 0) -> Tallies:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ml.backends.traffic import BUCKETS, bucket
-from ml.release.canary.verdict import Memory, Side, Verdict, decide, latency_evidence, object_to
+from ml.release.canary.verdict import Memory, Stats, Verdict, decide, latency_evidence, object_to
 from ml.release.declaration.release_file import Strategy, Tolerances
 
 STRATEGY = Strategy(
@@ -25,16 +25,16 @@ def times(count: int, seconds: float) -> list[int]:
     return found
 
 
-BLUE = Side(900, 0, 0, times(900, 0.01), 900, 0, (450, 450))
-GREEN = Side(100, 0, 0, times(100, 0.01), 100, 0, (50, 50))
+BLUE = Stats(900, 0, 0, times(900, 0.01), 900, 0, (450, 450))
+GREEN = Stats(100, 0, 0, times(100, 0.01), 100, 0, (50, 50))
 STEADY = Memory(200 * MIB, 201 * MIB, 200 * MIB, 200 * MIB)
 
 
 def judged(
-    green: Side,
-    old: Side = BLUE,
+    green: Stats,
+    old: Stats = BLUE,
     *,
-    baseline: Side = GREEN,
+    baseline: Stats = GREEN,
     memory: Memory = STEADY,
     stage: int = 0,
     alive: bool = True,
@@ -62,7 +62,7 @@ def test_enough_requests_without_a_difference_go_on() -> None:
         (replace(GREEN, predictions=(100, 0)), "predictions"),
     ],
 )
-def test_each_signal_alone_rolls_back(green: Side, name: str) -> None:
+def test_each_signal_alone_rolls_back(green: Stats, name: str) -> None:
     """And the verdict names it."""
     verdict = judged(green)
     assert verdict.action == "roll-back" and verdict.why.startswith(name)
@@ -77,7 +77,7 @@ def test_each_signal_alone_rolls_back(green: Side, name: str) -> None:
         replace(GREEN, refused=1),
     ],
 )
-def test_a_difference_that_is_tolerated_goes_on(green: Side) -> None:
+def test_a_difference_that_is_tolerated_goes_on(green: Stats) -> None:
     """A little slower, a few other predictions, one request refused: green is not refused."""
     assert judged(green).action in ("go-on", "hold")
 
@@ -115,7 +115,7 @@ def test_growing_memory_rolls_back() -> None:
         (GREEN, replace(STEADY, green_now=0.0)),
     ],
 )
-def test_figures_that_are_none_roll_back(green: Side, memory: Memory) -> None:
+def test_figures_that_are_none_roll_back(green: Stats, memory: Memory) -> None:
     """NaN compares false with every limit: that must not read as fine."""
     verdict = judged(green, memory=memory)
     assert verdict.action == "roll-back" and "cannot be trusted" in verdict.why
@@ -157,7 +157,7 @@ def test_slowness_has_to_last(intervals: list[tuple[list[int], list[int]]], acti
     """Fifty late requests of one moment are one witness: a neighbour had green's core."""
     both = [np.sum([one[side] for one in intervals], axis=0).tolist() for side in (0, 1)]
     count = 50 * len(intervals)
-    green, baseline = (Side(count, 0, 0, side, count, 0, (count // 2,) * 2) for side in both)
+    green, baseline = (Stats(count, 0, 0, side, count, 0, (count // 2,) * 2) for side in both)
     found = decide(STRATEGY, 0, green, BLUE, baseline, STEADY, True, intervals)
     assert found.action == action, found
     # Without the times of the requests each is a witness; other signals need no intervals.
@@ -205,10 +205,10 @@ def test_a_baseline_that_was_hardly_asked_holds() -> None:
         assert verdict.action == "hold" and f"{count} of 100" in verdict.why
 
 
-NOBODY = Side(0, 0, 0, times(0, 0.01), 0, 0, (0, 0))
+NOBODY = Stats(0, 0, 0, times(0, 0.01), 0, 0, (0, 0))
 
 
-def with_callers(green: Side, old: Side, patient: bool = True) -> Verdict:
+def with_callers(green: Stats, old: Stats, patient: bool = True) -> Verdict:
     """The verdict where the samples let green pass."""
     verdict = judged(GREEN)
     assert verdict.action == "go-on"

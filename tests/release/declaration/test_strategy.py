@@ -10,7 +10,7 @@ import pytest
 from ml.backends.traffic import Tally
 from ml.release.canary import traffic, verdict
 from ml.release.canary.traffic import REFERENCE, Answers, edges, prediction, shape
-from ml.release.canary.verdict import Side
+from ml.release.canary.verdict import Stats
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import Strategy, Tolerances
 
@@ -97,7 +97,7 @@ def test_the_first_answers_of_the_old_version_say_what_is_known() -> None:
     before = {name: asdict(Tally()) for name in ("blue", "baseline", "green")}
     after = {name: asdict(Tally(requests=5, errors=1)) for name in before}
 
-    def sides() -> tuple[Side, Side]:
+    def sides() -> tuple[Stats, Stats]:
         green, old = ("green",), ("blue", "baseline")
         return made.side(before, after, green), made.side(before, after, old)
 

@@ -154,7 +154,7 @@ NAMED = 4
 
 
 @dataclass(frozen=True)
-class Difference:
+class Mismatch:
     """A dependency that this interpreter does not have as it is required.
 
     `here` is the version that it has, "" when it has none, None when nobody can compare: an
@@ -172,7 +172,7 @@ class Difference:
 
 
 @cache
-def differences(environment: Environment) -> tuple[Difference, ...]:
+def differences(environment: Environment) -> tuple[Mismatch, ...]:
     """In the order of the conda file; none of an environment without one."""
     return tuple(_differences(environment))
 
@@ -212,7 +212,7 @@ def as_json(environment: Environment) -> dict[str, Any]:
     }
 
 
-def _differences(environment: Environment) -> Iterator[Difference]:
+def _differences(environment: Environment) -> Iterator[Mismatch]:
     for package in parse(environment.dependencies or ()):
         if package.is_python:
             here: str | None = platform.python_version()
@@ -221,7 +221,7 @@ def _differences(environment: Environment) -> Iterator[Difference]:
         else:
             here = _installed(package.name)
         if not here or not package.accepts(here):
-            yield Difference(package.dependency, here)
+            yield Mismatch(package.dependency, here)
 
 
 def _installed(name: str) -> str:

@@ -56,7 +56,7 @@ class Pool:
 
     def __init__(self, reaper: Reaper) -> None:
         self.reaper = reaper
-        self._servers: dict[ServerSettings, Server] = {}
+        self._servers: dict[ServerSettings, ForkServer] = {}
         self._modules: dict[object, tuple[str, ...]] = {}
         self.running: set[Forked] = set()
 
@@ -88,14 +88,14 @@ class Pool:
         for server in self._servers.values():
             server.close()
 
-    def _server(self, invocation: Invocation, job: Job, snapshot: Snapshot | None) -> Server:
+    def _server(self, invocation: Invocation, job: Job, snapshot: Snapshot | None) -> ForkServer:
         """The forkserver for the trial, started if there is none; Unfit when there can be none."""
         settings = self._settings(invocation, job, snapshot)
         if settings not in self._servers:
             if len(self._servers) >= MOST:
                 raise Unfit(f"{MOST} forkservers run for others")
             try:
-                self._servers[settings] = Server(settings, self.reaper)
+                self._servers[settings] = ForkServer(settings, self.reaper)
             except OSError as error:
                 raise Unfit(f"no forkserver could be started ({error.strerror})") from None
         if self._servers[settings].has_ended:
@@ -140,7 +140,7 @@ class Pool:
         return ServerSettings(program, invocation.flags, modules, frozenset(shared.items()))
 
 
-class Server:
+class ForkServer:
     """A process that runs `forkserver`, and ends with the executor."""
 
     def __init__(self, settings: ServerSettings, reaper: Reaper) -> None:
@@ -198,7 +198,7 @@ class Forked(RunProcess):
     `connection` is readable when the process is there, and when it has ended.
     """
 
-    def __init__(self, job: Job, invocation: Invocation, server: Server, pool: Pool) -> None:
+    def __init__(self, job: Job, invocation: Invocation, server: ForkServer, pool: Pool) -> None:
         super().__init__(job.run_id, pool.reaper)
         self._job, self._invocation, self._server, self._pool = job, invocation, server, pool
         self._shell: RunProcess | None = None

@@ -22,7 +22,7 @@ from ml.backends import deployments
 from ml.backends.deployments import Answer, Canary, Launch, Live, Server
 from ml.backends.local.serving import processes, server
 from ml.backends.local.serving.router import process
-from ml.backends.local.serving.router.process import Router
+from ml.backends.local.serving.router.process import RouterProcess
 from ml.backends.local.serving.router.records import EXPOSED, FOLDER, numbered
 from ml.backends.traffic import TIMEOUT_MS
 from ml.core import faults, files, home
@@ -107,7 +107,7 @@ def locked(endpoint: str) -> AbstractContextManager[None]:
     return files.locked(folder(endpoint) / "lock")
 
 
-def router(endpoint: str) -> Router | None:
+def router(endpoint: str) -> RouterProcess | None:
     return process.find(folder(endpoint) / ROUTER)
 
 
@@ -130,7 +130,7 @@ def url(endpoint: str) -> str | None:
     return running.url if running and current and server.is_up(current.server) else None
 
 
-def start_router(endpoint: str, port: int | None = None) -> Router:
+def start_router(endpoint: str, port: int | None = None) -> RouterProcess:
     """The endpoint's running router, on that port if one is given; the caller holds the endpoint.
 
     Without a port it keeps its last one. Raises Refused (port-in-use, router-failed); a router that
@@ -159,7 +159,7 @@ def drain(endpoint: str) -> None:
     """Wait until no request is in flight to a deployment that the routes no longer name.
 
     Returns after the request timeout at the latest, at once without a router; raises as
-    `Router.state`.
+    `RouterProcess.state`.
     """
     running = router(endpoint)
     if running is None:
@@ -226,7 +226,7 @@ def begin(launch: Launch, slot: str = "") -> Callable[[], Server]:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class LocalCandidate:
     """Implements `ml.backends.endpoints.Candidate`."""
 
     server: Server
@@ -242,13 +242,13 @@ class Candidate:
 
 
 @contextmanager
-def candidate(launch: Launch) -> Iterator[Candidate]:
+def candidate(launch: Launch) -> Iterator[LocalCandidate]:
     """A server in a slot of its own, while the endpoint is held; raises as `server.start`."""
     slot = folder(launch.endpoint) / "candidate"
     with locked(launch.endpoint):
         started = server.start(slot, launch)
         try:
-            yield Candidate(started)
+            yield LocalCandidate(started)
         finally:
             processes.stop(slot)
 

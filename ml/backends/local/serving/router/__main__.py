@@ -35,7 +35,7 @@ import ml  # noqa: F401
 del sys.path[-len(sys.argv[4:]) :]
 
 from ml.backends.local.serving.processes import HOST  # noqa: E402
-from ml.backends.local.serving.router.front import MAX_CONNECTIONS, Load, Server, error  # noqa: E402
+from ml.backends.local.serving.router.front import MAX_CONNECTIONS, BoundedServer, Load, error  # noqa: E402
 from ml.backends.local.serving.router.proxy import Proxy  # noqa: E402
 
 # The routes file is checked this often, in case its writer could not announce a change.
@@ -117,8 +117,8 @@ async def serve(folder: Path, listener: socket.socket, file: Path) -> None:
     token, sample = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     proxy = Proxy(file, sample)
     proxy.refresh()
-    control = web.ServerRunner(Server(Control(proxy, token).handle), shutdown_timeout=1.0)
-    front = web.ServerRunner(Server(proxy.handle), shutdown_timeout=PATIENCE_S)
+    control = web.ServerRunner(BoundedServer(Control(proxy, token).handle), shutdown_timeout=1.0)
+    front = web.ServerRunner(BoundedServer(proxy.handle), shutdown_timeout=PATIENCE_S)
     await control.setup()
     await front.setup()
     await web.TCPSite(control, HOST, 0).start()

@@ -88,7 +88,7 @@ def refuse(status: int, message: str) -> web.Response:
     return response
 
 
-class Server(web.Server):
+class BoundedServer(web.Server):
     """aiohttp's server with bounds, and with errors as JSON."""
 
     def __init__(self, handler: Handler) -> None:
@@ -149,7 +149,7 @@ class Server(web.Server):
 class _Connection(web.RequestHandler):
     """One caller's connection."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: BoundedServer) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),

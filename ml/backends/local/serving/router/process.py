@@ -25,7 +25,7 @@ POLL_S = 0.02
 
 
 @dataclass(frozen=True)
-class Router:
+class RouterProcess:
     """A running router: its folder, its process, the port for requests and the control port.
 
     `token` opens the control port, `sample` marks a release's own requests.
@@ -112,11 +112,11 @@ class Router:
             connection.close()
 
 
-def find(folder: Path) -> Router | None:
+def find(folder: Path) -> RouterProcess | None:
     """The router of the folder, if it runs and listens."""
     try:
         document = json.loads((folder / "router.json").read_text(encoding="utf-8"))
-        router = Router(folder, **document)
+        router = RouterProcess(folder, **document)
         process = psutil.Process(router.pid)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError, psutil.Error):
         return None
@@ -134,7 +134,7 @@ def last_port(folder: Path) -> int | None:
     return port if 0 < port <= processes.MAX_PORT else None
 
 
-def start(folder: Path, routes: Path, port: int) -> Router:
+def start(folder: Path, routes: Path, port: int) -> RouterProcess:
     """Start a router over the routes file, detached, and return it once it answers.
 
     Port 0 means any that is free. A router that runs in the folder is stopped first. Raises

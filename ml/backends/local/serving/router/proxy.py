@@ -32,7 +32,7 @@ from ml.backends.local.serving.router.records import (
     Collector,
     Keys,
 )
-from ml.backends.local.serving.router.routes import SAMPLE_HEADER, Routes, RoutesError
+from ml.backends.local.serving.router.routes import SAMPLE_HEADER, RoutesError, RouteTable
 from ml.backends.traffic import (
     DEPLOYMENT_HEADER,
     KEY_HEADER,
@@ -101,7 +101,7 @@ class Proxy:
 
     def __init__(self, file: Path, sample: str) -> None:
         self.loop = asyncio.get_running_loop()
-        self.routes: Routes | None = None
+        self.routes: RouteTable | None = None
         self.problem = ""
         self.generation = 0
         self.deployments: dict[str, Deployment] = {}
@@ -217,7 +217,7 @@ class Proxy:
         return answer
 
     def _kind(
-        self, request: web.BaseRequest, named: str | None, key: str | None, routes: Routes
+        self, request: web.BaseRequest, named: str | None, key: str | None, routes: RouteTable
     ) -> Kind:
         """What a request is counted as, if it scores.
 
@@ -232,7 +232,7 @@ class Proxy:
         sample = request.headers.get(SAMPLE_HEADER, "").encode("utf-8", "surrogateescape")
         return "samples" if sample and hmac.compare_digest(sample, self._sample) else "callers"
 
-    def _mirror(self, chosen: Deployment, routes: Routes) -> Deployment | None:
+    def _mirror(self, chosen: Deployment, routes: RouteTable) -> Deployment | None:
         """The deployment that gets a copy of a request, drawn at random."""
         name = routes.pick_mirror(chosen.name, self._random) if self.leased else None
         if name is None or self.deployments[name].mirrored >= MAX_MIRRORED_IN_FLIGHT:
@@ -270,7 +270,7 @@ class Proxy:
         self._copies.add(copy)
         copy.add_done_callback(self._copies.discard)
 
-    def _follow(self, routes: Routes | None) -> None:
+    def _follow(self, routes: RouteTable | None) -> None:
         before, earlier = self.routes, self.deployments
         self.deployments = {}
         for name, port in (routes.ports if routes else {}).items():
@@ -288,7 +288,7 @@ class Proxy:
         self.routes = routes
         self.generation += 1
 
-    def _collects(self, routes: Routes, chosen: str, key: str | None) -> bool:
+    def _collects(self, routes: RouteTable, chosen: str, key: str | None) -> bool:
         """Whether this request is recorded. None is during a canary: much of its traffic are the
         project's samples.
         """

@@ -23,7 +23,7 @@ class RoutesError(Exception):
 
 
 @dataclass(frozen=True)
-class Routes:
+class RouteTable:
     """Ports by deployment, and each deployment's share of the requests.
 
     `traffic` is in percent and adds up to 100; its first deployments keep their sticky keys while
@@ -84,11 +84,11 @@ class Routes:
         return name if name != served_by else None
 
 
-def read(path: Path) -> Routes:
+def read(path: Path) -> RouteTable:
     """The routes in a file; raises RoutesError when it is missing or not valid."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))["routes"]
-        return Routes(
+        return RouteTable(
             live=str(document["live"]),
             ports={str(name): int(port) for name, port in document["ports"].items()},
             traffic={str(name): int(share) for name, share in document["traffic"].items()},
