@@ -148,10 +148,12 @@ class GitHubAttestations:
             times = [_time(each["timestamp"]) for each in verified["verifiedTimestamps"]]
             stated = verified["statement"]
             identity = Identity(
-                str(claims["issuer"]),
-                *(repository, workflow, ref),
-                str(claims["runnerEnvironment"]),
-                str(claims["buildTrigger"]),
+                issuer=str(claims["issuer"]),
+                repository=repository,
+                workflow=workflow,
+                ref=ref,
+                runner=str(claims["runnerEnvironment"]),
+                trigger=str(claims["buildTrigger"]),
             )
             uri = f"https://github.com/{repository}/{workflow}@{ref}"
             for name, expected in (

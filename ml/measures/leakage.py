@@ -152,7 +152,7 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
     def best(columns: NDArray[np.int64]) -> tuple[float, NDArray[np.int64]]:
         tried = min(len(columns), MOST_TRIED)
         trees = ExtraTreesRegressor(
-            *(TREES,),
+            n_estimators=TREES,
             min_samples_leaf=3,
             max_features=tried,
             bootstrap=True,

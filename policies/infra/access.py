@@ -158,7 +158,9 @@ def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
     own = sources_of(items, Kind.WORKSPACE, "identity")
     clusters = sources_of(items, Kind.COMPUTE, "identity")
     releases = sources_of(
-        *(items, Kind.CREDENTIAL, "resourceName"),
+        items,
+        Kind.CREDENTIAL,
+        "resourceName",
         lambda of: str(of.at("subject", "")).endswith("-release"),
     )
     for item in items:

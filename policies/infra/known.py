@@ -188,7 +188,8 @@ def _accounts(items: Sequence[Item], limits: Limits) -> StackFindings:
     "known-repositories",
     "The repository whose workflows sign in is listed in limits.yml.",
     "own",
-    *(Kind.CREDENTIAL, _GUARDRAILS),
+    Kind.CREDENTIAL,
+    _GUARDRAILS,
 )
 def _repository(item: Item, limits: Limits) -> Iterator[str]:
     """With or without the ids of `owner@id/name@id`."""

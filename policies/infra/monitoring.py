@@ -42,7 +42,9 @@ def _alerts(items: Sequence[Item], limits: Limits) -> StackFindings:
         and any(_has_receiver(key, value) for key, value in item.props.items())
     }
     alerted = sources_of(
-        *(items, Kind.ALERT, "scopes"),
+        items,
+        Kind.ALERT,
+        "scopes",
         lambda of: of.at("enabled") is True and groups & of.sources("actions"),
     )
     for item in items:

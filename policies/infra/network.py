@@ -273,7 +273,9 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A name resolves to the endpoint when its zone exists and is linked to the network."""
     zones = {item.urn for item in items if item.kind == Kind.DNS_ZONE}
     linked = sources_of(
-        *(items, Kind.DNS_LINK, "privateZoneName"),
+        items,
+        Kind.DNS_LINK,
+        "privateZoneName",
         lambda of: of.sources("virtualNetwork") or limits.knows(str(of.at("virtualNetwork.id"))),
     )
     for item in items:

@@ -408,12 +408,10 @@ class Workspace:
             datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             for at in (since, time.time() + 60)
         )
-        values = {"metricnames": name, "timespan": span, "interval": "PT1M"}
         path = f"{self.id}/{resource}/providers/microsoft.insights/metrics"
-        answer = self._send(
-            *(self._resource_manager, "GET", path, "value"),
-            **{"api-version": "2018-01-01", "aggregation": "Average", **values},
-        )
+        values = {"metricnames": name, "timespan": span, "interval": "PT1M"}
+        query = {"api-version": "2018-01-01", "aggregation": "Average", **values}
+        answer = self._send(self._resource_manager, "GET", path, "value", **query)
         return [
             (datetime.fromisoformat(point["timeStamp"]).timestamp(), point["average"])
             for metric in answer["value"] or ()

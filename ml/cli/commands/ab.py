@@ -65,7 +65,10 @@ def start(
     if first is None:
         raise Refused(Problem("no-champion", f"`{model}` has none in {env}", "--a VERSION"))
     ab_test = experiment.declare(
-        *(backend, name, first, registry.find(model, b)),
+        backend,
+        name,
+        first,
+        registry.find(model, b),
         environment=env,
         outcome=outcome,
         effect=effect,

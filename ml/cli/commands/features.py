@@ -123,12 +123,13 @@ def materialize(
     from ml.features import materialize as engine
 
     first, last = _date("--start", start), _date("--end", end)
+
+    def show_day(day: str, count: int) -> None:
+        show_step(f"{day}: {count:,} rows")
+
     with _opened(name, store, checks=True) as (feature_set, place):
         rows = _source(feature_set, source)
-        planned = engine.materialize(
-            *(feature_set, rows, place, first, last),
-            notify=lambda day, count: show_step(f"{day}: {count:,} rows"),
-        )
+        planned = engine.materialize(feature_set, rows, place, first, last, notify=show_day)
     if as_json:
         write_json({"partitions": planned.partitions, "entities": planned.entities})
         return

@@ -55,10 +55,12 @@ def run(
     show = not quiet and not as_json
     say = _say if not quiet else lambda line: None
     options = Options(
-        *(sys.stderr if show else None, isolated, say),
-        tuple(seconds("--evict-after", text) for text in evict_after or ()),
-        seconds("--evict-notice", evict_notice),
-        again,
+        echo=sys.stderr if show else None,
+        isolated=isolated,
+        say=say,
+        evict_after=tuple(seconds("--evict-after", text) for text in evict_after or ()),
+        evict_notice=seconds("--evict-notice", evict_notice),
+        again=again,
     )
     if options.evict_notice and not options.evict_after:
         actual, hint = "--evict-notice without --evict-after", "--evict-after 20s"

@@ -275,7 +275,9 @@ def watch(
     backend = open_backend(place_of(env, on))
     report = compare(
         backend,
-        *(model, env, version),
+        model,
+        env,
+        version,
         inputs=inputs,
         labels=labels,
         since=moment("--since", since) if since else None,

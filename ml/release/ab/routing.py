@@ -79,8 +79,10 @@ def begin(
             green = endpoints.begin(launch)()
             smoke_test(endpoints, green, launch, samples)
             beside = Canary(
+                server=green,
+                launch=launch,
                 # Where callers name the deployment, nobody else is sent there.
-                *(green, launch, experiment.share if endpoints.exposed else 0),
+                weight=experiment.share if endpoints.exposed else 0,
                 experiment=experiment.name,
                 salt=experiment.salt,
             )

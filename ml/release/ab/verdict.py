@@ -66,10 +66,8 @@ def verdict(experiment: Experiment, records: Records, points: int = 200) -> ABVe
     difference = low = high = None
     more: int | None = max(planned - len(values), 0)
     if len(values):
-        looks = sequence(
-            *(is_b, values, experiment.share / 100, experiment.alpha, planned),
-            experiment.outcome == "binary",
-        )
+        share, binary = experiment.share / 100, experiment.outcome == "binary"
+        looks = sequence(is_b, values, share, experiment.alpha, planned, binary)
         history = _thinned(looks.difference, looks.low, looks.high, points)
         if math.isfinite(looks.low[-1]):
             difference = float(looks.difference[-1])

@@ -106,8 +106,15 @@ def lead(
     if trial.baseline is None:
         raise ValueError("a canary is compared with a baseline")
     watch = _Watch(
-        *(endpoints, name, state.server, trial, trial.baseline, router),
-        *(strategy, samples, new_fields),
+        endpoints,
+        name,
+        blue=state.server,
+        trial=trial,
+        baseline=trial.baseline,
+        router=router,
+        strategy=strategy,
+        samples=samples,
+        new_fields=new_fields,
     )
     passed = False
     try:

@@ -71,7 +71,9 @@ def apply_all(
         except Refused as refused:
             results.append(
                 report(
-                    *("", "", ""),
+                    model="",
+                    version="",
+                    decision="",
                     outcome="failed",
                     exit_code=int(refused.exit_code),
                     serving=None,

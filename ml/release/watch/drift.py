@@ -98,8 +98,12 @@ def compare_losses(
     # Equal losses have a deviation of 0; half a row's worth is the least that is assumed.
     least = 0.5 / len(now)
     p = ttest_ind_from_stats(
-        *(float(now.mean()), max(float(now.std(ddof=1)), least), len(now)),
-        *(reference["mean"], max(reference["deviation"], 1e-12), int(reference["rows"])),
+        mean1=float(now.mean()),
+        std1=max(float(now.std(ddof=1)), least),
+        nobs1=len(now),
+        mean2=reference["mean"],
+        std2=max(reference["deviation"], 1e-12),
+        nobs2=int(reference["rows"]),
         equal_var=False,
         alternative="greater",
     ).pvalue
@@ -133,10 +137,9 @@ def _numeric(
     test = ks_2samp(sample, values, alternative=side, method="asymp")
     moved = float(wasserstein_distance(sample, values))
     medians = f"median {np.median(sample):.4g} → {np.median(values):.4g}"
-    return Shift(
-        *(name, "KS distance", float(test.statistic), limits.distance, float(test.pvalue)),
-        *(f"{medians}; moved by {moved:.3g} on average", limits.alpha),
-    )
+    size, p = float(test.statistic), float(test.pvalue)
+    sentence = f"{medians}; moved by {moved:.3g} on average"
+    return Shift(name, "KS distance", size, limits.distance, p, sentence, limits.alpha)
 
 
 def _categorical(
@@ -225,9 +228,8 @@ def _missing(
     p = fisher_exact(table, alternative="less").pvalue
     share = missing / rows if rows else math.nan
     text = f"{then:,} of {of:,} rows had no value that can be read, {missing:,} of {rows:,} now"
-    return Shift(
-        *(name, "missing", share - then / of, limits.missing, float(p)), text, limits.alpha
-    )
+    more = share - then / of
+    return Shift(name, "missing", more, limits.missing, float(p), text, limits.alpha)
 
 
 def _unknown_words(texts: Sequence[str], vocabulary: frozenset[str]) -> str:

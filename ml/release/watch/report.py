@@ -97,7 +97,10 @@ def watch(
             seen = Seen(())
             of_features.notes.append(problem.found)
     report = look(
-        *(reference, seen, limits, of_features),
+        reference,
+        seen,
+        limits,
+        of_features,
         model=model,
         version=registered.version,
         environment=environment,

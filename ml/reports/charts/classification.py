@@ -30,6 +30,7 @@ CONFUSED, SUMS = 12, 2
 _DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
 _ROC = "ROC", "false positive rate", "true positive rate"
 _PRECISION = "Precision and recall", "recall", "precision"
+_CALIBRATION = "Calibration", "mean predicted probability", "fraction of positives"
 _BINS = f"Predictions in {BINS} bins of equal width; bins with fewer than {FEWEST} are omitted."
 Points = Sequence[tuple[float, float]]
 
@@ -91,19 +92,23 @@ def classifier_charts(answers: Answers) -> list[Markup]:
             f"Average precision: {precision}. Grey: chance level, {share:.1%} positives.",
         ),
         _chart(
-            *("Calibration", "mean predicted probability", "fraction of positives"),
+            *_CALIBRATION,
             [_calibration_series("ours", answers)],
             _DIAGONAL,
             f"{_BINS} Grey: perfect calibration.",
         ),
         _chart(
-            *("Gain", best, "recall"),
+            "Gain",
+            best,
+            "recall",
             [Series("ours", _points(at.share, at.recall, start=True))],
             _DIAGONAL,
             "Grey: chance level.",
         ),
         _chart(
-            *("Lift", best, "lift"),
+            "Lift",
+            best,
+            "lift",
             [Series("ours", _points(at.share, lifts))],
             [(0.0, 1.0), (1.0, 1.0)],
             f"Lift in the top decile: {lift}. Grey: chance level.",

@@ -176,7 +176,12 @@ class _Change:
         cause = f"more than {count} files"
         projects, stacks = sorted(self.projects), sorted(self.stacks)
         return Affected(
-            *(base, count, False, True, tuple(projects), tuple(stacks)),
+            base=base,
+            files=count,
+            documents=False,
+            framework=True,
+            projects=tuple(projects),
+            stacks=tuple(stacks),
             tests=(TESTS,),
             extras=tuple(sorted(self._extras(projects))),
             causes={"framework": cause},
