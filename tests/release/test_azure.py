@@ -38,7 +38,7 @@ from ml.release.declaration.release_file import Declared
 from ml.release.promotion.gate_check import GateCheck
 from ml.release.promotion.propose import Proposal, propose
 from ml.release.rollout import apply as applying
-from ml.release.rollout.apply import Applied, Change, apply
+from ml.release.rollout.apply import Acceptance, Applied, RolloutPlan, apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.rollback import roll_back
@@ -373,20 +373,21 @@ def release(launch: Launch, kill_after: int = 0, calls: list[str] | None = None)
     champion = backend.registry.champion(launch.model, "dev")
     approved: Any = SimpleNamespace(outcome="approved")
     nothing: Any = None
-    unread = dict.fromkeys(field.name for field in fields(Change))
+    acceptance = Acceptance(SAMPLES, QUICK, None, None, new_fields=(), expired=())
+    unread = dict.fromkeys(field.name for field in fields(RolloutPlan))
     known = {
         **{"project": "words", "environment": "dev", "declared": Declared(decision="d" * 64)},
-        **{"version": version, "launch": launch, "samples": SAMPLES, "strategy": QUICK},
+        **{"version": version, "launch": launch, "acceptance": acceptance},
         **{"approved_by": "ana", "backend": backend, "live": backend.endpoints.live(name)},
         "history": audit.history(backend.audit_log, name),
         "check": GateCheck(approved, version, champion, nothing, ""),
     }
-    change = Change(**{**unread, **known})  # type: ignore[arg-type]
+    rollout = RolloutPlan(**{**unread, **known})  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Change, "is_current", lambda self: True)
+        patch.setattr(RolloutPlan, "is_current", lambda self: True)
         patch.setattr(canary, "lead", lead)
         patch.setattr(RequestsTransport, "send", send)
-        return applying._carry_out(change, None, False, lambda line: None)
+        return applying._carry_out(rollout, None, False, lambda line: None)
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from ml.core.terminal import printable
 if TYPE_CHECKING:
     from ml.backends.base import Backend
     from ml.release.declaration.release_file import Declared
-    from ml.release.rollout.apply import Applied, Change
+    from ml.release.rollout.apply import Applied, RolloutPlan
 
 app = typer.Typer()
 
@@ -178,22 +178,22 @@ def plan(
     from ml.release.rollout.plan import plan as look
 
     backend = _open(to, desired_state.place_of(to, on))
-    rollout = look(backend, project, to, progress=show_step)
+    planned = look(backend, project, to, progress=show_step)
     if as_json:
-        write_json(rollout.to_json())
+        write_json(planned.to_json())
     else:
-        if rollout.decision:
-            verdicts.show(rollout.decision, every=every)
-        typer.echo(rollout_text(rollout))
-        if rollout.change:
-            _show_project_changes(backend, rollout.change, rollout.project_changes)
-        if rollout.unsigned:
+        if planned.decision:
+            verdicts.show(planned.decision, every=every)
+        typer.echo(rollout_text(planned))
+        if planned.rollout:
+            _show_project_changes(backend, planned.rollout, planned.project_changes)
+        if planned.unsigned:
             typer.echo(next_text(project, to, on), err=True)
-    if rollout.stops:
+    if planned.stops:
         if not as_json:
-            typer.echo(str(rollout.stops), err=True)
-        raise typer.Exit(rollout.stops.exit_code)
-    if rollout.decision and rollout.decision.outcome == "rejected":
+            typer.echo(str(planned.stops), err=True)
+        raise typer.Exit(planned.stops.exit_code)
+    if planned.decision and planned.decision.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
@@ -219,7 +219,7 @@ def apply(
         _apply_all(backend, to, approved_by, every, as_json)
         return
     promotion = _apply(backend, project, to, approved_by, port=port)
-    changes = project_changes(promotion.change) if promotion else ()
+    changes = project_changes(promotion.rollout) if promotion else ()
     if as_json and promotion:
         write_json({**_document(promotion), "project_changes": changes})
     elif as_json:
@@ -227,7 +227,7 @@ def apply(
     else:
         _show(backend, project, to, promotion, every)
         if promotion:
-            _show_project_changes(backend, promotion.change, changes)
+            _show_project_changes(backend, promotion.rollout, changes)
     if promotion is not None and promotion.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
@@ -496,7 +496,7 @@ def _document(promotion: Applied) -> dict[str, object]:
     version, replaced = promotion.version, promotion.replaced
     return {
         "outcome": promotion.outcome,
-        "endpoint": promotion.change.launch.endpoint,
+        "endpoint": promotion.rollout.launch.endpoint,
         "model": version.model,
         "version": version.version,
         "digest": version.digest,
@@ -531,13 +531,13 @@ def _show(
     if promotion.router:
         was = "serves now" if promotion.started else "was serving already"
         typer.echo(f"{version.model} {version.version} {was}: {promotion.router.url}", err=True)
-        command = example(promotion.change.launch.endpoint, find(backend.root, project))
+        command = example(promotion.rollout.launch.endpoint, find(backend.root, project))
         typer.echo(f"next: {command}{repeated_on(backend.name)}", err=True)
     elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
         typer.echo(next_text(project, to, backend.name), err=True)
 
 
-def _show_project_changes(backend: Backend, change: Change, changes: Sequence[str]) -> None:
+def _show_project_changes(backend: Backend, rollout: RolloutPlan, changes: Sequence[str]) -> None:
     """Print how the project's serving code differs from what is declared, and how to declare it."""
     from policies.promotion.decision import listed
 
@@ -545,12 +545,12 @@ def _show_project_changes(backend: Backend, change: Change, changes: Sequence[st
         return
     differences = listed(tuple(changes), "; ")
     typer.echo(
-        f"the serving code of {change.project} differs from what is declared: {differences}",
+        f"the serving code of {rollout.project} differs from what is declared: {differences}",
         err=True,
     )
-    run = backend.runs.find(change.version.run).name
+    run = backend.runs.find(rollout.version.run).name
     typer.echo(
-        f"next: ml release propose {change.project} --run {run}{_env(change.environment)}"
+        f"next: ml release propose {rollout.project} --run {run}{_env(rollout.environment)}"
         f"{repeated_on(backend.name)}",
         err=True,
     )

@@ -43,36 +43,40 @@ FAULTS_OF_GREEN = ("server-crashed", "smoke-failed", "too-slow", "prediction-mis
 
 
 @dataclass(frozen=True)
-class Change:
-    """The declared version, how it is to be served, and the environment as it is.
+class Acceptance:
+    """How the new deployment is tested before it gets all the traffic."""
 
-    `check` is what the gates say, `history` what the audit log says of the endpoint, and `live`
-    what serves there; `approved_by` is the person who signs off. It `returns` when it served there
-    before. `latency_limit`: requests and ms of the gate `latency`, where that has not seen the
-    latency of the deployment. `new_fields` of its answers are declared; those `spent` do not
-    count, each with the reason. `examination`: the evaluated rows that the
-    deployment is asked for, and how far an answer may lie from the evaluated one, where no server
-    like it was asked.
-    """
+    samples: Sequence[Mapping[str, object]]
+    strategy: Strategy
+    # Requests and ms of the gate `latency`, where that has not seen the deployment's latency.
+    latency_limit: tuple[int, float] | None
+    # The evaluated rows and the tolerance; None where a server like it was compared before.
+    parity_check: tuple[Examination, float] | None
+    # Declared fields of its answers, and why others that were declared do not count any more.
+    new_fields: Sequence[str]
+    expired: Sequence[str]
 
+
+@dataclass(frozen=True)
+class RolloutPlan:
+    """The declared version, how it is to be served and tested, and the environment as it is."""
+
+    backend: Backend
     project: str
     environment: str
     declared: Declared
     version: Version
     serving: Serving
     launch: Launch
-    samples: Sequence[Mapping[str, object]]
-    strategy: Strategy
+    acceptance: Acceptance
+    # The person who signs off.
     approved_by: str
     check: GateCheck
-    backend: Backend
+    # What the audit log says of the endpoint.
     history: History
     live: Live | None
+    # Whether the version served here before.
     returns: bool
-    latency_limit: tuple[int, float] | None
-    new_fields: Sequence[str]
-    spent: Sequence[str]
-    examination: tuple[Examination, float] | None
 
     @property
     def differences(self) -> Sequence[str]:
@@ -121,7 +125,7 @@ class Applied:
     """
 
     outcome: Literal["applied", "unchanged", "rejected"]
-    change: Change
+    rollout: RolloutPlan
     router: Router | None = None
     started: bool = False
     canary: Outcome | None = None
@@ -129,17 +133,17 @@ class Applied:
     @property
     def version(self) -> Version:
         """The version that is declared."""
-        return self.change.version
+        return self.rollout.version
 
     @property
     def decision(self) -> Decision:
         """The decision of the gates."""
-        return self.change.check.decision
+        return self.rollout.check.decision
 
     @property
     def replaced(self) -> Version | None:
         """The champion before."""
-        return self.change.check.champion
+        return self.rollout.check.champion
 
 
 def apply(
@@ -181,10 +185,10 @@ def apply(
                         f"version {declared.version}, which needs an approval of its own"
                     )
                     approved_by = ""
-                change = find_change(backend, target, environment, approved_by, progress=progress)
-            if change is None:
+                rollout = plan_rollout(backend, target, environment, approved_by, progress=progress)
+            if rollout is None:
                 return None
-            result = _carry_out(change, port, through_canary, progress)
+            result = _carry_out(rollout, port, through_canary, progress)
             if result is not None:
                 return result
             progress("another version was declared meanwhile: starting again")
@@ -194,7 +198,7 @@ def _approved(declared: Declared | None) -> str:
     return f"version {declared.version} ({declared.digest[:19]}…)" if declared else "nothing"
 
 
-def find_change(
+def plan_rollout(
     backend: Backend,
     project: Project,
     environment: str,
@@ -203,7 +207,7 @@ def find_change(
     step: Step = "apply",
     record: bool = True,
     progress: Callable[[str], None] = lambda _: None,
-) -> Change | None:
+) -> RolloutPlan | None:
     """Compare the desired state with the environment and run the gates; None if none is declared.
 
     Nothing is changed. With `record` the decision is added to the audit log. Raises Refused as
@@ -239,27 +243,31 @@ def find_change(
     check = check_gates(backend, project, version, wanted, record=record, progress=progress)
     # Answers of the same serving code have the same fields.
     is_other = live is None or live.launch.serving != launch.serving
-    new_fields, spent = desired_state.new_fields(backend, project.name) if is_other else ((), ())
-    return Change(
+    new_fields, expired = desired_state.new_fields(backend, project.name) if is_other else ((), ())
+    return RolloutPlan(
+        backend=backend,
         project=project.name,
         environment=environment,
         declared=declared,
         version=version,
         serving=serves,
         launch=launch,
-        # The project's requests may be others by now than those that an earlier version takes.
-        samples=(returns and serving.samples(launch.serving)) or project.samples(),
-        strategy=_strategy(backend, project, environment, check),
+        acceptance=Acceptance(
+            # The project's requests may be others by now than those that an earlier version takes.
+            samples=(returns and serving.samples(launch.serving)) or project.samples(),
+            strategy=_strategy(backend, project, environment, check),
+            latency_limit=(
+                _latency_limit(project, wanted, check) if backend.endpoints.p95_ms else None
+            ),
+            parity_check=_parity_check(project, wanted, check),
+            new_fields=new_fields,
+            expired=expired,
+        ),
         approved_by=approved_by,
         check=check,
-        backend=backend,
         history=history,
         live=live,
         returns=returns,
-        latency_limit=_latency_limit(project, wanted, check) if backend.endpoints.p95_ms else None,
-        new_fields=new_fields,
-        spent=spent,
-        examination=_examination(project, wanted, check),
     )
 
 
@@ -272,7 +280,7 @@ def _strategy(backend: Backend, project: Project, environment: str, check: GateC
     return replace(strategy, tolerances=replace(strategy.tolerances, drift=1.0))
 
 
-def _examination(
+def _parity_check(
     project: Project, wanted: Request, check: GateCheck
 ) -> tuple[Examination, float] | None:
     """The evaluated rows to ask the deployment for, and the tolerance; None in a rehearsal, whose
@@ -300,24 +308,23 @@ def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple
 
 
 def _carry_out(
-    change: Change, port: int | None, through_canary: bool, progress: Callable[[str], None]
+    rollout: RolloutPlan, port: int | None, through_canary: bool, progress: Callable[[str], None]
 ) -> Applied | None:
     """Carry out the change; None when another version was declared before this one was live."""
-    name, endpoints = change.launch.endpoint, change.backend.endpoints
-    if not change.is_champion and change.check.decision.outcome != "approved":
-        return Applied("rejected", change)
-    if change.serves:
+    name, endpoints = rollout.launch.endpoint, rollout.backend.endpoints
+    if not rollout.is_champion and rollout.check.decision.outcome != "approved":
+        return Applied("rejected", rollout)
+    if rollout.serves:
         _, started = endpoints.ensure(name, port)
-        _finish(change)
-        return Applied("unchanged", change, endpoints.router(name), started)
-    if (refused := change.refusal) is not None:
-        canary.remove_leftovers(
-            endpoints, name
-        )  # a rollout that was killed after its verdict leaves servers
+        _finish(rollout)
+        return Applied("unchanged", rollout, endpoints.router(name), started)
+    if (refused := rollout.refusal) is not None:
+        # A rollout that was killed after its verdict leaves servers.
+        canary.remove_leftovers(endpoints, name)
         raise refused
-    endpoints.check_launch(change.launch)
-    compares = _can_compare(change, port, through_canary, progress)
-    return _roll_out(change, compares, port, progress)
+    endpoints.check_launch(rollout.launch)
+    compares = _can_compare(rollout, port, through_canary, progress)
+    return _roll_out(rollout, compares, port, progress)
 
 
 def _declared_version(
@@ -416,7 +423,7 @@ def _same(launch: Launch, other: Launch) -> bool:
 
 
 def _roll_out(
-    change: Change, compares: bool, port: int | None, progress: Callable[[str], None]
+    rollout: RolloutPlan, compares: bool, port: int | None, progress: Callable[[str], None]
 ) -> Applied | None:
     """Make the version live and champion, and stop the old server.
 
@@ -426,8 +433,9 @@ def _roll_out(
     recorded, so that the version is not tried again; baseline-failed, latency-unknown and
     predictions-unverified are not.
     """
-    launch, name, samples = change.launch, change.launch.endpoint, change.samples
-    endpoints = change.backend.endpoints
+    launch, name, acceptance = rollout.launch, rollout.launch.endpoint, rollout.acceptance
+    samples = acceptance.samples
+    endpoints = rollout.backend.endpoints
     with ExitStack() as undo:
         with endpoints.locked(name):
             blue = canary.clear_canary(endpoints, name)
@@ -437,16 +445,16 @@ def _roll_out(
                 trial = canary.start_trial(
                     endpoints, name, blue, launch, samples, undo, baseline=compares
                 )
-                if limit := change.latency_limit:
+                if limit := acceptance.latency_limit:
                     progress("measuring the latency on the deployment; its metrics take minutes")
                     p95 = canary.check_latency(endpoints, trial.server, samples, *limit, progress)
                     progress(f"latency on the deployment: p95 {p95:.4g} ms, at most {limit[1]:g}")
-                if change.examination:
-                    rows = canary.check_answers(endpoints, trial.server, *change.examination)
+                if acceptance.parity_check:
+                    rows = canary.check_answers(endpoints, trial.server, *acceptance.parity_check)
                     progress(f"parity check: {rows} rows, all predictions as evaluated")
             except Refused as error:
                 if error.problems[0].code in FAULTS_OF_GREEN:
-                    record(change, ROLLED_BACK, None, why=_why(error))
+                    record(rollout, ROLLED_BACK, None, why=_why(error))
                 raise
         outcome = None
         if blue is not None and compares:
@@ -455,38 +463,38 @@ def _roll_out(
                 endpoints,
                 name,
                 trial,
-                change.strategy,
+                acceptance.strategy,
                 samples,
-                new_fields=change.new_fields,
-                superseded=lambda: not change.is_current(),
+                new_fields=acceptance.new_fields,
+                superseded=lambda: not rollout.is_current(),
                 progress=progress,
             )
             if outcome.kind == "superseded":
                 return None
             if outcome.kind == "rolled-back":
-                record(change, ROLLED_BACK, outcome, why=outcome.why)
-                raise _rolled_back(change, outcome, blue)
-        with desired_state.project_lock(change.project), endpoints.locked(name):
-            if not change.is_current():
+                record(rollout, ROLLED_BACK, outcome, why=outcome.why)
+                raise _rolled_back(rollout, outcome, blue)
+        with desired_state.project_lock(rollout.project), endpoints.locked(name):
+            if not rollout.is_current():
                 endpoints.switch(name, canary.without_canary(endpoints, name))
                 return None
-            router = _promote(change, trial.server, port, outcome)
+            router = _promote(rollout, trial.server, port, outcome)
         undo.pop_all()
-    return Applied("applied", change, router, True, outcome)
+    return Applied("applied", rollout, router, True, outcome)
 
 
 def _can_compare(
-    change: Change, port: int | None, through_canary: bool, progress: Callable[[str], None]
+    rollout: RolloutPlan, port: int | None, through_canary: bool, progress: Callable[[str], None]
 ) -> bool:
     """Whether to run a canary; blue then runs behind its router.
 
     The first version gets none, and one that served before only if it is asked for: a way back is
     not delayed.
     """
-    name, endpoints = change.launch.endpoint, change.backend.endpoints
+    name, endpoints = rollout.launch.endpoint, rollout.backend.endpoints
     if endpoints.live(name) is None:
         return False
-    if change.returns and not through_canary:
+    if rollout.returns and not through_canary:
         progress("no canary: this version served here before")
         return False
     try:
@@ -499,80 +507,82 @@ def _can_compare(
     return True
 
 
-def _finish(change: Change) -> None:
+def _finish(rollout: RolloutPlan) -> None:
     """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
-    name, backend, registry = change.launch.endpoint, change.backend, change.backend.registry
+    name, backend, registry = rollout.launch.endpoint, rollout.backend, rollout.backend.registry
     canary.remove_leftovers(backend.endpoints, name)
     with backend.endpoints.locked(name):
-        champion = registry.champion(change.version.model, change.environment)
-        if champion is None or champion.digest != change.version.digest:
-            registry.promote(change.version, change.environment, change.launch.serving)
+        champion = registry.champion(rollout.version.model, rollout.environment)
+        if champion is None or champion.digest != rollout.version.digest:
+            registry.promote(rollout.version, rollout.environment, rollout.launch.serving)
         applied = audit.history(backend.audit_log, name).applied
-        if not applied or not audit.is_launch(applied[-1], change.launch):
-            record(change, APPLIED, None, replaced=None)
+        if not applied or not audit.is_launch(applied[-1], rollout.launch):
+            record(rollout, APPLIED, None, replaced=None)
 
 
-def _promote(change: Change, green: Server, port: int | None, outcome: Outcome | None) -> Router:
+def _promote(
+    rollout: RolloutPlan, green: Server, port: int | None, outcome: Outcome | None
+) -> Router:
     """Switch, alias, audit line; undone in reverse when one fails. Then the old server is stopped.
 
     The caller holds the project and the endpoint.
     """
-    name, version, environment = change.launch.endpoint, change.version, change.environment
-    endpoints, registry = change.backend.endpoints, change.backend.registry
+    name, version, environment = rollout.launch.endpoint, rollout.version, rollout.environment
+    endpoints, registry = rollout.backend.endpoints, rollout.backend.registry
     blue = canary.without_canary(endpoints, name)
     champion = registry.champion(version.model, environment)
     with ExitStack() as undo:
         undo.callback(endpoints.stop_idle, name)  # also stops a router without servers
         undo.callback(endpoints.switch, name, blue)
         router = endpoints.start_router(name, port) if blue else None
-        endpoints.switch(name, Live(green, change.launch))
+        endpoints.switch(name, Live(green, rollout.launch))
         router = router or endpoints.start_router(name, port)
-        undo.callback(_restore, change, champion, blue)
-        registry.promote(version, environment, change.launch.serving)
+        undo.callback(_restore, rollout, champion, blue)
+        registry.promote(version, environment, rollout.launch.serving)
         replaced = champion.version if champion else None
-        record(change, APPLIED, outcome, replaced=replaced)
+        record(rollout, APPLIED, outcome, replaced=replaced)
         undo.pop_all()
     endpoints.drain(name)
     endpoints.stop_idle(name)
     return router
 
 
-def _restore(change: Change, champion: Version | None, blue: Live | None) -> None:
-    registry, environment = change.backend.registry, change.environment
+def _restore(rollout: RolloutPlan, champion: Version | None, blue: Live | None) -> None:
+    registry, environment = rollout.backend.registry, rollout.environment
     if champion is not None:
         registry.promote(champion, environment, blue.launch.serving if blue else "")
-    elif registry.champion(change.version.model, environment) is not None:
-        registry.demote(change.version.model, environment)
+    elif registry.champion(rollout.version.model, environment) is not None:
+        registry.demote(rollout.version.model, environment)
 
 
-def record(change: Change, event: str, outcome: Outcome | None, **more: object) -> None:
+def record(rollout: RolloutPlan, event: str, outcome: Outcome | None, **more: object) -> None:
     """Add a line about the rollout to the audit log."""
-    launch = change.launch
+    launch = rollout.launch
     details = {
-        "environment": change.environment,
+        "environment": rollout.environment,
         "endpoint": launch.endpoint,
         "model": launch.model,
         "version": launch.version,
         "digest": launch.digest,
         "serving": launch.serving,
-        "decision": change.declared.decision,
-        "approved_by": change.approved_by,
+        "decision": rollout.declared.decision,
+        "approved_by": rollout.approved_by,
         "canary": outcome.to_json() if outcome else None,
     }
-    audit.append(change.backend.audit_log, event, {**details, **more})
+    audit.append(rollout.backend.audit_log, event, {**details, **more})
 
 
-def _rolled_back(change: Change, outcome: Outcome, blue: Live) -> Refused:
-    is_invalid = change.check.decision.request.set_aside
+def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> Refused:
+    is_invalid = rollout.check.decision.request.set_aside
     serves = "the champion, which is invalid," if is_invalid else f"version {blue.launch.version}"
     hint = f"{serves} still serves; propose this one again to retry it"
     if any(signal.name == "answers" and signal.alarmed for signal in outcome.signals):
         hint += "; a field that its answers are to have is declared in `new_fields` of release.yml"
-        hint += "".join(f"; {reason}" for reason in change.spent)
+        hint += "".join(f"; {reason}" for reason in rollout.acceptance.expired)
     requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
     return Refused.of(
         "rolled-back",
-        f"version {change.version.version} was rolled back at {outcome.step} % of the "
+        f"version {rollout.version.version} was rolled back at {outcome.step} % of the "
         f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
         f"no worse than version {blue.launch.version} beyond what is tolerated",
         hint,

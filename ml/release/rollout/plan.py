@@ -11,7 +11,7 @@ from ml.core.errors import Exit, Refused
 from ml.release import serving
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
-from ml.release.rollout.apply import Change, find_change
+from ml.release.rollout.apply import RolloutPlan, plan_rollout
 from policies.promotion.decision import Decision, listed
 
 
@@ -28,7 +28,7 @@ class LiveVersion:
 class Plan:
     """The plan of an apply; `steps` is empty when nothing is to do or apply would refuse.
 
-    `change` is None when nothing is declared, or when the declared version cannot be used. `stops`
+    `rollout` is None when nothing is declared, or when the declared version cannot be used. `stops`
     is the error that apply would raise, `project_changes` is how the project's serving code and
     settings differ from the declared ones. A missing sign-off is in `unsigned`, not there.
     """
@@ -39,7 +39,7 @@ class Plan:
     declared: Declared | None
     serving: LiveVersion | None
     verdict: str
-    change: Change | None = None
+    rollout: RolloutPlan | None = None
     steps: Sequence[str] = ()
     stops: Refused | None = None
     project_changes: Sequence[str] = ()
@@ -47,7 +47,7 @@ class Plan:
     @property
     def decision(self) -> Decision | None:
         """The decision of the gates; None when they were not run."""
-        return self.change.check.decision if self.change else None
+        return self.rollout.check.decision if self.rollout else None
 
     @property
     def unsigned(self) -> bool:
@@ -57,7 +57,7 @@ class Plan:
 
     def to_json(self) -> Mapping[str, object]:
         """As JSON takes it."""
-        champion = self.change.check.champion if self.change else None
+        champion = self.rollout.check.champion if self.rollout else None
         stops = self.stops.problems[0] if self.stops else None
         return {
             "project": self.project,
@@ -99,44 +99,44 @@ def plan(
         serving = LiveVersion(live.launch.version, live.launch.digest, backend.endpoints.url(name))
     report = partial(Plan, target.name, environment, name, declared, serving)
     try:
-        change = find_change(
+        rollout = plan_rollout(
             backend, target, environment, step="propose", record=False, progress=progress
         )
     except Refused as refused:
         if declared is None or refused.problems[0].code not in _OF_THE_VERSION:
             raise
         return report("apply would refuse before changing anything", stops=refused)
-    if change is None:
+    if rollout is None:
         return report(nothing_declared(serving.version if serving else None))
-    version = change.version.version
-    changes = project_changes(change)
+    version = rollout.version.version
+    changes = project_changes(rollout)
     report = partial(report, project_changes=changes)
-    if not change.is_champion and not change.check.decision.allowed:
-        gates = ", ".join(result.gate for result in change.check.decision.blocking)
-        return report(f"rejected: gates that failed for version {version}: {gates}", change)
+    if not rollout.is_champion and not rollout.check.decision.allowed:
+        gates = ", ".join(result.gate for result in rollout.check.decision.blocking)
+        return report(f"rejected: gates that failed for version {version}: {gates}", rollout)
     is_running = serving is not None and serving.url is not None
-    if not (change.serves and is_running):  # what runs was verified when it was loaded
+    if not (rollout.serves and is_running):  # what runs was verified when it was loaded
         try:
-            backend.endpoints.check_launch(change.launch)
+            backend.endpoints.check_launch(rollout.launch)
         except Refused as refused:
-            return report("apply would refuse before changing anything", change, stops=refused)
-    if change.serves:
-        steps = tuple(_remaining(change, is_running))
+            return report("apply would refuse before changing anything", rollout, stops=refused)
+    if rollout.serves:
+        steps = tuple(_remaining(rollout, is_running))
         if steps:
-            return report(f"version {version} is live; {len(steps)} steps remain", change, steps)
+            return report(f"version {version} is live; {len(steps)} steps remain", rollout, steps)
         if changes:
             return report(
-                f"version {version} serves as declared; the project's files differ", change
+                f"version {version} serves as declared; the project's files differ", rollout
             )
-        return report(f"nothing to do: version {version} serves as declared", change)
-    if (before := change.refusal) is not None:
+        return report(f"nothing to do: version {version} serves as declared", rollout)
+    if (before := rollout.refusal) is not None:
         return report(
-            "apply would refuse: this version was rolled back or withdrawn", change, stops=before
+            "apply would refuse: this version was rolled back or withdrawn", rollout, stops=before
         )
-    if (waits := _waits(change)) is not None:
-        return report("apply would refuse: it is not its turn", change, stops=waits)
-    steps = tuple(_steps(change, serving))
-    return report(f"{len(steps)} steps to version {version}", change, steps)
+    if (waits := _waits(rollout)) is not None:
+        return report("apply would refuse: it is not its turn", rollout, stops=waits)
+    steps = tuple(_steps(rollout, serving))
+    return report(f"{len(steps)} steps to version {version}", rollout, steps)
 
 
 def nothing_declared(serving: str | None) -> str:
@@ -153,9 +153,9 @@ _OF_THE_VERSION = frozenset(
 )
 
 
-def _waits(change: Change) -> Refused | None:
+def _waits(rollout: RolloutPlan) -> Refused | None:
     """The error for a version that the environment before has not served yet; None otherwise."""
-    for result in change.check.decision.results:
+    for result in rollout.check.decision.results:
         if result.gate == "order" and result.verdict == "pending":
             hint = "propose and apply it there first: ml release propose, ml release apply"
             stated = ("environment-order", result.found, result.required, hint)
@@ -163,53 +163,53 @@ def _waits(change: Change) -> Refused | None:
     return None
 
 
-def _remaining(change: Change, is_running: bool) -> Iterator[str]:
+def _remaining(rollout: RolloutPlan, is_running: bool) -> Iterator[str]:
     """The remaining steps for a version that is live."""
-    version = change.version.version
+    version = rollout.version.version
     if not is_running:
         yield f"start the server of version {version}"
-    if not change.is_champion:
+    if not rollout.is_champion:
         yield f"finish the interrupted rollout: version {version} becomes champion"
-    if change.live is not None and change.live.canary is not None:
-        yield f"stop the leftover canary: {change.live.canary.launch.version}"
+    if rollout.live is not None and rollout.live.canary is not None:
+        yield f"stop the leftover canary: {rollout.live.canary.launch.version}"
 
 
-def _steps(change: Change, serving: LiveVersion | None) -> Iterator[str]:
-    launch, version = change.launch, change.launch.version
-    back = change.returns
-    if differences := change.differences:
+def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
+    launch, version = rollout.launch, rollout.launch.version
+    acceptance, back = rollout.acceptance, rollout.returns
+    if differences := rollout.differences:
         yield f"serving changes: {listed(differences, '; ')}"
     yield f"verify the digest {launch.digest[:19]}… of the model folder (it matches now)"
     yield f"start version {version}" + (f" beside version {serving.version}" if serving else "")
-    yield f"smoke test: send it {len(change.samples)} sample requests and check the digest"
-    if limit := change.latency_limit:
+    yield f"smoke test: send it {len(acceptance.samples)} sample requests and check the digest"
+    if limit := acceptance.latency_limit:
         yield f"latency: send it {limit[0]} requests; the p95 there is at most {limit[1]:g} ms"
     if serving is None:
         yield "no canary: no version serves to compare with"
     elif back:
         yield "no canary: this version served here before"
     else:
-        if change.new_fields:
-            yield f"its answers may have new fields: {', '.join(change.new_fields)} (release.yml)"
-        yield from (f"a new field does not count: {reason}" for reason in change.spent)
-        for stage in change.strategy.stages:
+        if fields := acceptance.new_fields:
+            yield f"its answers may have new fields: {', '.join(fields)} (release.yml)"
+        yield from (f"a new field does not count: {reason}" for reason in acceptance.expired)
+        for stage in acceptance.strategy.stages:
             yield (
                 f"{stage} of the requests until {stage.requests} are answered, against version "
                 f"{serving.version}; back at once when it is worse"
             )
-    yield f"give version {version} all the traffic; it becomes champion of {change.environment}"
+    yield f"give version {version} all the traffic; it becomes champion of {rollout.environment}"
     if serving is not None:
         yield f"stop version {serving.version} once its open requests are answered"
     yield f"record who approved the {'return' if back else 'release'}"
 
 
-def project_changes(change: Change) -> Sequence[str]:
+def project_changes(rollout: RolloutPlan) -> Sequence[str]:
     """How the project's serving code and settings differ by now from the declared ones.
 
     Files that could not be proposed do not keep what is declared from serving: the error is one.
     """
-    now = projects.find(change.backend.root, change.project)
+    now = projects.find(rollout.backend.root, rollout.project)
     try:
-        return tuple(serving.changes(change.serving, now.serving().snapshot()))
+        return tuple(serving.changes(rollout.serving, now.serving().snapshot()))
     except Refused as refused:
         return tuple(f"{problem.place}: {problem.found}" for problem in refused.problems)

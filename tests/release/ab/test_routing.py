@@ -21,7 +21,7 @@ from ml.release import audit
 from ml.release.ab import experiment, routing
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
-from ml.release.rollout.apply import apply, find_change, record
+from ml.release.rollout.apply import apply, plan_rollout, record
 from tests.backends.serving.servers import process_of
 from tests.local import BACKEND, LOG
 from tests.release.conftest import Template, World
@@ -185,7 +185,7 @@ def test_a_b_that_its_canary_took_back_is_not_served(
     copied(declared)
     code, _, err = ml(capsys, *START)
     assert code == 0 and "no key is sent to B yet" in err and "without a canary" in err
-    change = find_change(BACKEND, projects.find(BACKEND.root, "tiny"), "local")
+    change = plan_rollout(BACKEND, projects.find(BACKEND.root, "tiny"), "local")
     assert change is not None
     record(change, "rolled-back", None, why="latency: too slow")
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")

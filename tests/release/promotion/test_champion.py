@@ -84,7 +84,7 @@ def test_a_champion_that_is_invalid_is_replaced_by_a_worse_one(
     assert propose(BACKEND, "tiny", worse).decision.allowed
     done = apply(BACKEND, "tiny", "local", "bo")
     assert done and done.outcome == "applied" and done.replaced == champion
-    assert done.change.strategy.tolerances.drift == 1
+    assert done.rollout.acceptance.strategy.tolerances.drift == 1
     kept = [line["decision"]["request"]["set_aside"] for line in audit.verify(LOG)[-2:-1]]  # type: ignore[index]
     assert WHY in kept[0] and "ana" in kept[0]
     leaky = propose(BACKEND, "tiny", promoted_world.run(0.8))

@@ -117,7 +117,7 @@ def test_promoted_by_commits_and_reverted(
     unsigned = apply(BACKEND, "tiny", "prod")
     assert unsigned and unsigned.outcome == "rejected" and endpoint.live("tiny-prod") is None
     done = apply(BACKEND, "tiny", "prod", "ana")
-    assert done and (done.outcome, done.change.launch.endpoint, done.version.version) == (
+    assert done and (done.outcome, done.rollout.launch.endpoint, done.version.version) == (
         "applied",
         "tiny-prod",
         "1",
