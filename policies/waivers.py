@@ -262,11 +262,11 @@ def located(statements: tuple[S, ...], document: Document, file: Path, *keys: Ke
         below = [inner for inner, _ in walk(document.get(*keys, index))]
         lines = [document.position(*keys, index, *inner)[0] for inner in below]
         merged = [days.get(line) for line in range(min(lines), max(lines) + 1)]
-        known = [day for day in merged if day is not None]
+        dates = [day for day in merged if day is not None]
         # These are not written in the file; after this nothing changes them.
         object.__setattr__(statement, "place", str(document.place(*keys, index)))
         object.__setattr__(statement, "last", last[statement.subject])
-        object.__setattr__(statement, "merged", max(known) if len(known) == len(merged) else None)
+        object.__setattr__(statement, "merged", max(dates) if len(dates) == len(merged) else None)
     return statements
 
 
@@ -320,13 +320,13 @@ def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[Rul
     problems: list[Problem] = []
     first: dict[tuple[str, str, str], str] = {}
     for index, waiver in enumerate(waivers):
-        found = expected = ""
+        actual = expected = ""
         if waiver.rule not in rules:
-            found, expected = f"no rule `{waiver.rule}`", "the name of a rule"
+            actual, expected = f"no rule `{waiver.rule}`", "the name of a rule"
         elif (place := first.setdefault(waiver.subject, waiver.place)) != waiver.place:
-            found, expected = f"{place} waives the same", "one waiver of a rule for a resource"
-        if found:
-            problems.append(Problem("wrong-value", found, expected, "", document.place(index)))
+            actual, expected = f"{place} waives the same", "one waiver of a rule for a resource"
+        if actual:
+            problems.append(Problem("wrong-value", actual, expected, "", document.place(index)))
     if problems:
         raise Refused(*problems)
     return waivers

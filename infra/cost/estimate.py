@@ -139,8 +139,8 @@ def inventory(settings: Settings) -> Inventory:
         gateways=int(settings.needs_nat),
         machines=frozenset(
             (
-                *((one.name, one.vm_size, one.max_nodes) for one in settings.computes),
-                *((one.name, one.size, 1) for one in settings.workstations),
+                *((item.name, item.vm_size, item.max_nodes) for item in settings.computes),
+                *((item.name, item.size, 1) for item in settings.workstations),
             )
         ),
     )

@@ -127,10 +127,10 @@ def rulesets(settings: Settings, keys: tuple[str, ...]) -> Iterator[Step]:
     Until the keys of the stacks are on main administrators alone push to it, and then nobody.
     """
     app = ("gh", "variable", "list", "--repo", settings.github, "--env", BOT)
-    known = ("gh", "variable", "set", "APP_ID", "--repo", settings.github, "--env", BOT)
+    command = ("gh", "variable", "set", "APP_ID", "--repo", settings.github, "--env", BOT)
     yield Step("actions", _ACTIONS, _ACTIONS)
     yield Step(
-        "app", (*app, "--json", "name,value"), (*known, "--body", "ID"), _app_id, by_hand=True
+        "app", (*app, "--json", "name,value"), (*command, "--body", "ID"), _app_id, by_hand=True
     )
     path = f"repos/{settings.github}/rulesets"
     apps = {ACTIONS: "{actions.id}", APP: "{app.id}"}
@@ -162,12 +162,12 @@ def _ruleset_differences(ruleset: Ruleset, answer: Any, apps: str) -> Iterator[s
 
 def _app_id(answer: Any, _: str) -> Mapping[str, int] | None:
     """The number of the team's app, which whoever made it stored."""
-    values = {one["name"]: one["value"] for one in answer or ()}
+    values = {item["name"]: item["value"] for item in answer or ()}
     return {"id": int(values["APP_ID"])} if values.get("APP_ID", "").isdecimal() else None
 
 
 def _named(name: str, answer: Any, _: str) -> Any:
-    return next((one for one in answer or () if one["name"] == name), None)
+    return next((item for item in answer or () if item["name"] == name), None)
 
 
 def variables(settings: Settings, purpose: Purpose, variables: Mapping[str, str]) -> Iterator[Step]:

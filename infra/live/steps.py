@@ -128,14 +128,14 @@ def run_command(words: Words, question: bool) -> Any:
         return None
     command = f"{' '.join(words[:4])} …"
     if any(sign in errors for sign in UNPAID):
-        found = f"{command}: GitHub's plan excludes this for private repositories"
+        actual = f"{command}: GitHub's plan excludes this for private repositories"
         expected = "GitHub Enterprise, for required reviewers and rulesets; or a public repository"
         hint = "gh repo edit --visibility public, or another plan; then this command again"
-        raise Refused(Problem("github-plan", found, expected, hint), exit_code=Exit.RUN_FAILED)
+        raise Refused(Problem("github-plan", actual, expected, hint), exit_code=Exit.RUN_FAILED)
     reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "no reason")
-    found = f"{command} ended with {process.returncode}: {reason.strip()[:300]}"
+    actual = f"{command} ended with {process.returncode}: {reason.strip()[:300]}"
     hint = "run it by hand, then rerun this command, which resumes"
-    raise Refused(Problem("command-failed", found, "exit 0", hint), exit_code=Exit.RUN_FAILED)
+    raise Refused(Problem("command-failed", actual, "exit 0", hint), exit_code=Exit.RUN_FAILED)
 
 
 def shown(words: Words) -> list[str]:

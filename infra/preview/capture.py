@@ -239,15 +239,15 @@ def changes(before: Capture | None, after: Capture) -> tuple[Change, ...]:
     """The changes from one run to another, sorted by URN; without `before` all is added."""
     old = {resource.urn: resource for resource in before.provided} if before else {}
     new = {resource.urn: resource for resource in after.provided}
-    found = [
+    replaced = [
         change
         for urn in sorted(old.keys() | new.keys())
         for change in _change(old.get(urn), new.get(urn), new)
     ]
     # A stack without resources is one whose file is gone.
     if before and new and (outputs := differences(before.outputs, after.outputs)):
-        found.append(Change("changed", "pulumi:outputs", "outputs", "", outputs))
-    return tuple(found)
+        replaced.append(Change("changed", "pulumi:outputs", "outputs", "", outputs))
+    return tuple(replaced)
 
 
 def differences(before: Any, after: Any) -> tuple[Property, ...]:

@@ -8,15 +8,15 @@ from infra.preview.capture import Capture, Resource
 
 def counted(capture: Capture) -> Inventory:
     """The numbers of a stack's items, whatever its settings say."""
-    kinds = [one.kind for one in capture.provided]
-    workspaces = (one.inputs for one in capture.provided if one.inputs.get("kind") == "Default")
+    kinds = [item.kind for item in capture.provided]
+    workspaces = (item.inputs for item in capture.provided if item.inputs.get("kind") == "Default")
     workspace = next(workspaces, {})
     rules = (workspace.get("managedNetwork") or {}).get("outboundRules") or {}
     outbound = sum(rule.get("type") == "PrivateEndpoint" for rule in rules.values())
     if rules and workspace.get("publicNetworkAccess") == "Disabled":
         outbound += REQUIRED_ENDPOINTS
-    shared = (one for one in capture.provided if one.kind == "machinelearningservices:Registry")
-    replicas = sum(len(one.inputs.get("regionDetails", ())) for one in shared)
+    shared = (item for item in capture.provided if item.kind == "machinelearningservices:Registry")
+    replicas = sum(len(item.inputs.get("regionDetails", ())) for item in shared)
     return Inventory(
         endpoints=kinds.count("network:PrivateEndpoint"),
         outbound=outbound,

@@ -284,10 +284,10 @@ def _before(
                     for problem in refused.problems
                 )
             ) from None
-        found = {
+        before = {
             result.stack: (_settings(result.stack, folder / "infra"), result) for result in results
         }
-        return found, {stack: edits(stack, folder, root) for stack in found}
+        return before, {stack: edits(stack, folder, root) for stack in before}
 
 
 def _settings(stack: str, folder: Path) -> Settings | None:
@@ -302,12 +302,12 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
     """A folder with the program of a git revision; None if it had none; Refused if unknown."""
     commit = git.commit(root, revision)
     if commit is None:
-        found, expected = f"no revision `{revision}` in git", "a branch, tag or commit"
+        actual, expected = f"no revision `{revision}` in git", "a branch, tag or commit"
         branch = revision.removeprefix("origin/")
         hint = f"git fetch origin {branch}, then --against origin/{branch}"
         if git.run(root, "rev-parse", "--is-shallow-repository") == "true\n":
             hint = "git fetch --unshallow: this clone only has the last commits"
-        raise Refused(Problem("unknown-revision", found, expected, hint))
+        raise Refused(Problem("unknown-revision", actual, expected, hint))
     rooms = (git.ask(root, "ls-tree", "--name-only", commit, "--", *ROOMS) or "").split()
     if "infra" not in rooms:
         yield None

@@ -85,12 +85,12 @@ class Runner:
         )
         if policies is None:
             return result
-        found = findings(
+        problems = findings(
             policies,
             result,
             [*engine.resources.values(), *engine.providers.values(), *engine.reads.values()],
         )
-        return replace(result, findings=tuple(found))
+        return replace(result, findings=tuple(problems))
 
     def _run(self, request: dict[str, object]) -> tuple[int, str]:
         """The exit code of a program, and what it wrote to its standard error."""
@@ -149,10 +149,10 @@ def captures(
     waivers.yml cannot be read.
     """
     context = context or pack.load()
-    found = [runner.capture(stack, root=root, policies=context) for stack in stacks]
+    results = [runner.capture(stack, root=root, policies=context) for stack in stacks]
     return [
         replace(capture, problems=(*capture.problems, *_told_apart(capture, other)))
-        for capture in found
+        for capture in results
         for other in [runner.capture(capture.stack, root=root, azure_like=True)]
     ]
 
@@ -174,13 +174,13 @@ def findings(
         for resource in capture.resources
     ]
     try:
-        violations = [found for item in items for found in pack.violations(context, item)]
+        violations = [violation for item in items for violation in pack.violations(context, item)]
         violations += pack.violations(context, None, stack)
     except Exception:
         reason, place = last_exception(traceback.format_exc(), ROOT, "policies")
-        found, expected = f"a rule failed with {reason}", "a rule that handles every resource"
+        violation, expected = f"a rule failed with {reason}", "a rule that handles every resource"
         hint = "fix the code that the message names"
-        raise Refused(Problem("rule-failed", found, expected, hint, place)) from None
+        raise Refused(Problem("rule-failed", violation, expected, hint, place)) from None
     breaches = [
         Breach(
             pack.SET_ASIDE, False, each.item.urn, f"{each.rule}: {each.message}; {each.exemption}"

@@ -57,8 +57,8 @@ def answer(token: str, label: str) -> dict[str, Any]:
     kind = _resource(f"{provider}:{module}:{name}") if provider == PROVIDER else None
     if kind is None:
         return {}
-    known = sdk.output_type_types if sdk.is_output_type(kind) else sdk.resource_types
-    return _answered(known(kind), label, 3)
+    names = sdk.output_type_types if sdk.is_output_type(kind) else sdk.resource_types
+    return _answered(names(kind), label, 3)
 
 
 def _answered(outputs: Mapping[str, Any], label: str, depth: int) -> dict[str, Any]:

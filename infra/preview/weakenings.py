@@ -158,21 +158,21 @@ SIGNS: tuple[Sign, ...] = (
 def weakenings(changes: Iterable[Change]) -> Iterator[str]:
     """A line for each sign, with its resources or file; one for all that a principal gets."""
     grants: dict[str, dict[str, None]] = {}
-    found: dict[tuple[str, str], list[str]] = {}
+    weaker: dict[tuple[str, str], list[str]] = {}
     for change in changes:
         if change.kind == ROLE and change.what == "added":
             principal, role, scope = (str(value.after) for value in change.properties)
             right = f"{role_name(role)} on {logical_name(scope).rpartition('/')[2]}"
             grants.setdefault(logical_name(principal), {})[right] = None
             continue
-        shown: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         for difference in _differences(change):
             sign = next((sign for sign in SIGNS if sign.matches(change.kind, difference)), None)
             if sign:
-                shown.setdefault(sign.words, []).append(_shown(difference))
-        for words, values in shown.items():
-            found.setdefault((words, "; ".join(filter(None, values))), []).append(change.name)
-    for (words, listed), names in found.items():
+                texts.setdefault(sign.words, []).append(_shown(difference))
+        for words, values in texts.items():
+            weaker.setdefault((words, "; ".join(filter(None, values))), []).append(change.name)
+    for (words, listed), names in weaker.items():
         yield ": ".join(filter(None, (", ".join(names), words, listed)))
     yield from (f"{principal} gets {', '.join(rights)}" for principal, rights in grants.items())
 
@@ -204,10 +204,10 @@ def edits(stack: str, before: Path, after: Path) -> tuple[Change, ...]:
     the limits and waivers, and the code of rules and roles. Refused where a file is no YAML.
     """
     names = [f"infra/Pulumi.{stack}.yaml", LIMITS, WAIVERS]
-    found = [(name, _read(before / name, after / name)) for name in names]
+    pairs = [(name, _read(before / name, after / name)) for name in names]
     trees = (before, after)
-    found.append((repository.MARK, differences(*map(plug_ins.named, trees))))
-    found.append((PROGRAM, differences(*map(_reached, trees))))
+    pairs.append((repository.MARK, differences(*map(plug_ins.named, trees))))
+    pairs.append((PROGRAM, differences(*map(_reached, trees))))
     code = {
         str(path.relative_to(tree)) for tree in trees for glob in CODE for path in tree.glob(glob)
     }
@@ -216,9 +216,9 @@ def edits(stack: str, before: Path, after: Path) -> tuple[Change, ...]:
             (tree / name).read_bytes() if (tree / name).is_file() else b"" for tree in trees
         )
         if old != new:
-            found.append((name, (Property("code", len(old), len(new)),)))
+            pairs.append((name, (Property("code", len(old), len(new)),)))
     return tuple(
-        Change("changed", name, Path(name).name, "", changed) for name, changed in found if changed
+        Change("changed", name, Path(name).name, "", changed) for name, changed in pairs if changed
     )
 
 

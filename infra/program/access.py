@@ -134,8 +134,8 @@ class Grants(Component):
         own = site.settings.subscription
         # What another stack made is known by its id, maybe in another subscription: a custom role
         # is granted where it is defined.
-        known = isinstance(grant.scope, str) and grant.scope.startswith("/subscriptions/")
-        there = str(grant.scope).split("/")[2] if known else own
+        is_known = isinstance(grant.scope, str) and grant.scope.startswith("/subscriptions/")
+        there = str(grant.scope).split("/")[2] if is_known else own
         definition = (
             f"providers/Microsoft.Authorization/roleDefinitions/{role_id(grant.role, there)}"
         )

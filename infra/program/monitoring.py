@@ -203,13 +203,13 @@ class Guardrails(Component):
         opts: Options = None,
     ) -> None:
         # Policies read them here, those of a whole stack as outputs.
-        known = {
+        parameters = {
             "repository": site.settings.repository,
             "reviewers": site.settings.reviewers,
             "tenantId": site.settings.tenant,
             "subscriptionId": site.settings.subscription,
         }
-        super().__init__("guardrails:Guardrails", name, opts, "guardrails", props=known)
+        super().__init__("guardrails:Guardrails", name, opts, "guardrails", props=parameters)
         opts, settings = pulumi.ResourceOptions(parent=self), site.settings.guardrails
         consumption.Budget(
             self.child("budget"),
@@ -240,7 +240,7 @@ class Guardrails(Component):
                     " an update that removes roles on the resource needs.",
                     opts=opts,
                 )
-        self.register_outputs(known)
+        self.register_outputs(parameters)
 
 
 def _notice(

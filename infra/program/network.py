@@ -176,9 +176,9 @@ class Network(Component):
 
     def subnet(self, part: Part) -> pulumi.Output[str]:
         """The id of a subnet; settings refuse what a given network has no subnet for."""
-        given = self._settings.subnet if part == "endpoints" else self._settings.compute_subnet
+        existing = self._settings.subnet if part == "endpoints" else self._settings.compute_subnet
         if self.own is None:
-            return pulumi.Output.from_input(given)
+            return pulumi.Output.from_input(existing)
         return pulumi.Output.concat(self.own.id, f"/subnets/{part}")
 
     def private_endpoint(

@@ -84,16 +84,16 @@ def site(settings: Settings) -> Site:
 
     All resources that have tags keep those of `kept_tags`, which an update would remove otherwise.
     """
-    kept = [f'tags["{name}"]' for name in settings.kept_tags]
+    ignored = [f'tags["{name}"]' for name in settings.kept_tags]
 
     def keep(made: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         if not made.props.get("tags") or "tags" in (made.opts.ignore_changes or ()):
             return None
-        more = pulumi.ResourceOptions(ignore_changes=kept)
+        more = pulumi.ResourceOptions(ignore_changes=ignored)
         options = pulumi.ResourceOptions.merge(made.opts, more)
         return pulumi.ResourceTransformationResult(made.props, options)
 
-    if kept:
+    if ignored:
         pulumi.runtime.register_stack_transformation(keep)
     tags = {
         **settings.tags,
@@ -104,9 +104,9 @@ def site(settings: Settings) -> Site:
         "managedBy": "pulumi",
     }
     if settings.resource_group:
-        given = pulumi.Output.from_input(settings.resource_group)
+        group_name = pulumi.Output.from_input(settings.resource_group)
         place = f"/subscriptions/{settings.subscription}/resourceGroups/"
-        return Site(settings, given, pulumi.Output.concat(place, given), tags)
+        return Site(settings, group_name, pulumi.Output.concat(place, group_name), tags)
     group = resources.ResourceGroup(
         "group",
         resource_group_name=settings.names.group,

@@ -195,9 +195,9 @@ def _names(settings: Settings) -> Findings:
             yield Fault("endpoint-name", message, expected, hint, keys)
     containers = _listed(settings.storage.containers, STORAGE, "containers")
     yield from _repeated(containers)
-    known = DEFAULT_DATASTORES | ({FEATURES} if settings.has_features else set())
+    taken = DEFAULT_DATASTORES | ({FEATURES} if settings.has_features else set())
     for keys, container in containers:
-        if container in known:
+        if container in taken:
             message = f"the workspace already has a datastore `{container}`"
             yield Fault("duplicate-name", message, "another name", "rename it", keys)
 
@@ -389,10 +389,10 @@ def _given(settings: Settings) -> Findings:
     network, vault = settings.network, settings.vault
     inside = f"{network.virtual_network}/subnets/"
     nodes = network.isolation == "own" or bool(settings.machines("data-science-vm"))
-    given = bool(network.virtual_network)
+    is_existing = bool(network.virtual_network)
     for field, is_used, user in (
-        ("subnet", given, "private endpoints in `virtual_network`"),
-        ("compute_subnet", given and nodes, "nodes in `virtual_network`"),
+        ("subnet", is_existing, "private endpoints in `virtual_network`"),
+        ("compute_subnet", is_existing and nodes, "nodes in `virtual_network`"),
     ):
         id = getattr(network, field)
         if is_used and not id.lower().startswith(inside.lower()):
@@ -403,7 +403,7 @@ def _given(settings: Settings) -> Findings:
         elif id and not is_used:
             message, hint = f"`{field}` is not used", f"delete it: it is for {user}"
             yield Fault("no-effect", message, f"no {field}", hint, (NETWORK, field))
-    routed = settings.private and bool(network.peer) and not given
+    routed = settings.private and bool(network.peer) and not is_existing
     own_runners = "`virtual_network` and `runners`"
     private = "`exposure: private`"
     for section, field, has_effect, reason in (
@@ -411,7 +411,7 @@ def _given(settings: Settings) -> Findings:
         (network, "private_dns_zones", settings.private, private),
         (network, "peer", settings.private, private),
         (network, "runners", settings.private, private),
-        (network, "runners_subnet", given and bool(network.runners), own_runners),
+        (network, "runners_subnet", is_existing and bool(network.runners), own_runners),
         (network, "hub_firewall", routed, "a network of ours with a `peer`"),
         (settings.monitoring, "private_link_scope", settings.private, private),
     ):

@@ -79,22 +79,22 @@ def _mismatches(root: Path, names: tuple[str, ...], order: tuple[str, ...]) -> I
             yield _mismatch(f"the gate `order` has {name}, which has no stack file", names, line)
     for name in names:
         if name not in order and name not in unordered:
-            found = f"{name} has a stack file and no place in the gate `order`"
-            yield _mismatch(found, order, Place(f"{stacks.FOLDER}/Pulumi.{name}.yaml", 1))
+            actual = f"{name} has a stack file and no place in the gate `order`"
+            yield _mismatch(actual, order, Place(f"{stacks.FOLDER}/Pulumi.{name}.yaml", 1))
     if (root / PROMOTE).is_file():
         document = documents.read(root / PROMOTE, PROMOTE.as_posix())
         options = document.get(*_OPTIONS)
         if options != [*order[1:]]:
-            found = f"`options` of the input `environment`: {options}"
-            yield _mismatch(found, order[1:], document.place(*_OPTIONS))
+            actual = f"`options` of the input `environment`: {options}"
+            yield _mismatch(actual, order[1:], document.place(*_OPTIONS))
     pattern = re.compile(rf"([\w-]+)-(?:{'|'.join(PURPOSES)})")
     for each in of_workflows(root):
         match = pattern.fullmatch(each.name)
         # What is trained is promoted to the first environment.
         expected = order[:1] if each.job.startswith(("merge.yml:", "train.yml:")) else names
         if each.place.path != PROMOTE.as_posix() and match and match[1] not in expected:
-            found = f"the job of {each.job} names the GitHub environment {each.name}"
-            yield _mismatch(found, expected, each.place)
+            actual = f"the job of {each.job} names the GitHub environment {each.name}"
+            yield _mismatch(actual, expected, each.place)
 
 
 def _mismatch(found: str, expected: tuple[str, ...], place: Place) -> Problem:

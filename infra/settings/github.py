@@ -46,8 +46,8 @@ class Ruleset:
     def actors(self, apps: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """The type and the number of each who may pass, given the numbers of the apps."""
         return [
-            ("RepositoryRole", _ROLES[one]) if one in _ROLES else ("Integration", apps[one])
-            for one in self.bypass
+            ("RepositoryRole", _ROLES[actor]) if actor in _ROLES else ("Integration", apps[actor])
+            for actor in self.bypass
         ]
 
     def body(self, apps: Mapping[str, Any]) -> dict[str, object]:

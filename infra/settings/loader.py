@@ -89,14 +89,14 @@ def configured(stack: str, config: Mapping[str, str]) -> Settings:
     """
     properties = reader.schema(StackFile)["properties"]
     values = {key: _value(text, properties.get(key, {})) for key, text in config.items()}
-    shown = f"the configuration of {stack}"
-    document = documents.parse(json.dumps({"config": values}), shown)
+    source = f"the configuration of {stack}"
+    document = documents.parse(json.dumps({"config": values}), source)
     try:
         settings = _settings(stack, document)
         if problems := list(checks.problems(settings, document)):
             raise Refused(*problems)
     except Refused as refused:
-        place = Place(shown, 0)
+        place = Place(source, 0)
         raise Refused(
             *(dataclasses.replace(each, place=place) for each in refused.problems)
         ) from None
@@ -224,18 +224,18 @@ def _project(folder: Path) -> Iterator[Problem]:
     """
     for name in ("Pulumi.json", "Pulumi.yml"):
         if (folder / name).exists():
-            place, found = Place(f"{folder.name}/{name}", 1), f"`{name}`"
-            yield Problem("project-mismatch", found, f"{PROJECT_FILE} alone", "remove it", place)
+            place, actual = Place(f"{folder.name}/{name}", 1), f"`{name}`"
+            yield Problem("project-mismatch", actual, f"{PROJECT_FILE} alone", "remove it", place)
     if not (folder / PROJECT_FILE).exists():
         return
     document = documents.read(folder / PROJECT_FILE, f"{folder.name}/{PROJECT_FILE}")
     fields = document.data if isinstance(document.data, dict) else {}
     for key in dict.fromkeys([*PROJECT, *fields]):
         if key not in ABOUT and fields.get(key) != PROJECT.get(key):
-            found = f"`{key}: {json.dumps(fields.get(key), default=str)[:100]}`"
+            actual = f"`{key}: {json.dumps(fields.get(key), default=str)[:100]}`"
             expected = f"{json.dumps(PROJECT[key])}" if key in PROJECT else "no such field"
             hint = "move settings to Pulumi.STACK.yaml; `infra bootstrap` sets the backend"
-            yield Problem("project-mismatch", found, expected, hint, document.place(str(key)))
+            yield Problem("project-mismatch", actual, expected, hint, document.place(str(key)))
 
 
 def encryption(stack: str, folder: Path = FOLDER) -> tuple[str, str] | None:
@@ -265,15 +265,15 @@ def schema() -> dict[str, Any]:
 
 def _document(path: Path) -> Document:
     """The stack file; Refused if it is unreadable, ambiguous or not a mapping with `config`."""
-    shown = f"{path.parent.name}/{path.name}"
+    name = f"{path.parent.name}/{path.name}"
     try:
-        document = documents.read(path, shown)
+        document = documents.read(path, name)
     except Refused as refused:
         if [problem.code for problem in refused.problems] == ["empty-file"]:
-            raise Refused(_no_config(shown, "no content")) from None
+            raise Refused(_no_config(name, "no content")) from None
         raise
     if not isinstance(document.data, dict) or not isinstance(document.data.get("config"), dict):
-        raise Refused(_no_config(shown, "no mapping `config`"))
+        raise Refused(_no_config(name, "no mapping `config`"))
     for key in document.data:
         if key not in PULUMI_KEYS:
             near = nearest(str(key), PULUMI_KEYS)

@@ -669,8 +669,8 @@ class Settings(StackFile):
     def makes_scope(self) -> bool:
         """Whether a private link scope of its own leads to its logs."""
         monitoring, zones = self.monitoring, self.network.private_dns_zones
-        given = bool(monitoring.workspace or monitoring.private_link_scope or zones)
-        return self.private and not self.makes_registry and not given
+        is_existing = bool(monitoring.workspace or monitoring.private_link_scope or zones)
+        return self.private and not self.makes_registry and not is_existing
 
     @property
     def needs_nat(self) -> bool:

@@ -54,10 +54,10 @@ def needed(stacks: Mapping[str, Stack], name: str) -> str:
     uses = stacks[name].uses
     if uses and not (uses in stacks and stacks[uses].makes_registry):
         makers = [stack.name for stack in stacks.values() if stack.makes_registry]
-        found = f"{name} uses the asset registry of the stack `{uses}`, which has none"
+        actual = f"{name} uses the asset registry of the stack `{uses}`, which has none"
         expected = f"one of: {', '.join(makers)}" if makers else "a stack that creates a registry"
         hint = f"asset_registry.mode: create in {FOLDER}/Pulumi.{uses}.yaml, or mode: none here"
-        raise Refused(Problem("unknown-stack", found, expected, hint, stacks[name].place))
+        raise Refused(Problem("unknown-stack", actual, expected, hint, stacks[name].place))
     return uses
 
 
@@ -72,10 +72,10 @@ def ordered(root: Path) -> tuple[str, ...]:
     after = {name: at for at, name in enumerate(release)}
     for name, stack in stacks.items():
         if release and not stack.makes_registry and name not in (*release, *unordered):
-            found = f"{name} has a stack file and no place in the gate `order`"
+            actual = f"{name} has a stack file and no place in the gate `order`"
             hint = f"add it to `order` in {repository.GATES}, or rename the stack file"
             raise Refused(
-                Problem("environment-mismatch", found, ", ".join(release), hint, stack.place)
+                Problem("environment-mismatch", actual, ", ".join(release), hint, stack.place)
             )
     line = sorted(stacks, key=lambda name: (after.get(name, len(after)), name))
     environments = [name for name in line if not stacks[name].makes_registry]

@@ -70,26 +70,26 @@ def fit(
 
 def _typical(entry: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any]:
     """What stands for a missing value of an input with these values."""
-    of, known = Input(entry), values.dropna()
-    different = known.unique()
-    if known.dtype == "category":
+    of, present = Input(entry), values.dropna()
+    different = present.unique()
+    if present.dtype == "category":
         texts = [text for text in different if not any(map(math.isnan, of.numbers(text)))]
-        known, different = known[known.isin(texts)], np.array(texts, dtype=object)
-    return typical(of.name, different, len(values) - len(known), len(values))
+        present, different = present[present.isin(texts)], np.array(texts, dtype=object)
+    return typical(of.name, different, len(values) - len(present), len(values))
 
 
 def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float:
     """The number in place of a missing one (`transformer_params`: imputer)."""
     from sklearn.impute import SimpleImputer
 
-    given = settings.get("fill_value") or 0.0
+    fill = settings.get("fill_value") or 0.0
     try:
-        number = float(given)
+        number = float(fill)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
         stop(
-            "bad-imputer", f"`{name}` has `fill_value: {given}`", "a finite number", "fill_value: 0"
+            "bad-imputer", f"`{name}` has `fill_value: {fill}`", "a finite number", "fill_value: 0"
         )
     imputer = SimpleImputer(
         strategy=settings.get("strategy", "mean"),
@@ -124,8 +124,8 @@ def _words(table: Table, column: Column, rows: Rows) -> dict[str, Any]:
         vectorizer.fit(texts)
     except ValueError:  # no word is in two texts
         return {"words": [], "idf": []}
-    known = vectorizer.get_feature_names_out().tolist()
-    return {"words": known, "idf": vectorizer.idf_.tolist()}
+    vocabulary = vectorizer.get_feature_names_out().tolist()
+    return {"words": vocabulary, "idf": vectorizer.idf_.tolist()}
 
 
 def _codes(table: Table, column: str, rows: Rows) -> NDArray[np.int64]:
@@ -177,8 +177,8 @@ def _means(
     of_codes = np.column_stack([encoder.encodings_[0] for encoder in encoders])
     overall = [float(encoder.target_mean_) for encoder in encoders]
     texts = table.frame[column.name].cat.categories
-    known = zip(encoders[0].categories_[0].tolist(), of_codes.tolist(), strict=True)
-    by_code = {int(code): means for code, means in known}
+    pairs = zip(encoders[0].categories_[0].tolist(), of_codes.tolist(), strict=True)
+    by_code = {int(code): means for code, means in pairs}
     missing = by_code.pop(_MISSING, overall)
     means = {str(texts[code]): of for code, of in by_code.items()}
     return {"means": means, "missing": missing, "other": overall, "of": list(classes) or [""]}

@@ -58,7 +58,7 @@ def report(problem: Problem, document: Mapping[str, Any]) -> list[dict[str, str]
         *_of_validation(problem),
         *_of_test(problem),
     ]
-    return [{"check": check, "found": found} for check, found in findings]
+    return [{"check": check, "found": result} for check, result in findings]
 
 
 def _of_rows(problem: Problem) -> Iterator[Finding]:
@@ -80,10 +80,10 @@ def _of_classes(problem: Problem) -> Iterator[Finding]:
     rare = int(counts.argmin())
     share = counts[rare] / max(1, len(labels))
     if share < RARE:
-        found = f"{classes[rare]} is {share:.2%} of the rows"
+        actual = f"{classes[rare]} is {share:.2%} of the rows"
         if problem.job.metric == "accuracy":
-            found += ": accuracy is misleading here; use AUC_weighted or norm_macro_recall"
-        yield "imbalance", found
+            actual += ": accuracy is misleading here; use AUC_weighted or norm_macro_recall"
+        yield "imbalance", actual
 
 
 def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Finding]:
@@ -158,9 +158,9 @@ def _are_means(values: NDArray[Any], target: Values) -> bool:
     """Whether these are means of this target by a category, smoothed or not: they follow its noise,
     which means of other rows would not.
     """
-    known = np.isfinite(values)
-    different, at = np.unique(values[known], return_inverse=True)
-    count, target = len(different), target[known]
+    is_finite = np.isfinite(values)
+    different, at = np.unique(values[is_finite], return_inverse=True)
+    count, target = len(different), target[is_finite]
     if not GROUPS <= count <= len(at) / 2:
         return False
     sizes, means, within, between = _of_groups(at, target)
@@ -182,20 +182,20 @@ def _explained(a: Values, b: Values, weights: Values) -> float:
 def _of_validation(problem: Problem) -> Iterator[Finding]:
     """Rows that judge and know too much of those fitted: of one group, or not later."""
     choices = problem.job.choices
-    if found := _repeated(problem, *problem.folds[0]):
-        yield "validation", f"{found} validation rows {ARE_FITTED}"
+    if actual := _repeated(problem, *problem.folds[0]):
+        yield "validation", f"{actual} validation rows {ARE_FITTED}"
     for column in problem.table.columns:
-        found = ""
+        actual = ""
         if column.name == choices.group:
             share, values = _shared(problem, column, *problem.folds[0])
-            found = f"{values} groups have both training and validation rows" if share else ""
-            found = found and f" ({GROUP}): {found}"
+            actual = f"{values} groups have both training and validation rows" if share else ""
+            actual = actual and f" ({GROUP}): {actual}"
         elif column.name == choices.time or column.order:
-            found = _of_time(problem, column, is_named=column.name == choices.time)
+            actual = _of_time(problem, column, is_named=column.name == choices.time)
         elif not choices.time:
-            found = _hangs_together(problem, column)
-        if found:
-            yield "validation", f"{column.name}{found}"
+            actual = _hangs_together(problem, column)
+        if actual:
+            yield "validation", f"{column.name}{actual}"
 
 
 def _of_test(problem: Problem) -> Iterator[Finding]:
@@ -203,8 +203,8 @@ def _of_test(problem: Problem) -> Iterator[Finding]:
     sets, choices = (problem.fitted, problem.test), problem.job.choices
     if not len(problem.test):
         return
-    if found := _repeated(problem, *sets):
-        yield "test", f"{found} test rows {ARE_FITTED}"
+    if actual := _repeated(problem, *sets):
+        yield "test", f"{actual} test rows {ARE_FITTED}"
     for column in problem.table.columns:
         if column.name == choices.group and (values := _shared(problem, column, *sets)[1]):
             yield (
@@ -214,10 +214,10 @@ def _of_test(problem: Problem) -> Iterator[Finding]:
         if column.name == choices.time:
             times = validation.times(problem.table, column.name)
             if early := _early(times, *sets):
-                found = (
+                actual = (
                     f"{early} of the {len(problem.test)} test rows are not later than training rows"
                 )
-                yield "test", f"{column.name} ({TIME}): {found}"
+                yield "test", f"{column.name} ({TIME}): {actual}"
 
 
 def _repeated(problem: Problem, fitted: Rows, judged: Rows) -> str:
@@ -257,9 +257,9 @@ def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
 
 def _pairs(keys: NDArray[np.uint64], fitted: Rows, judged: Rows) -> int:
     """How many pairs of a fitted and a judged row have one key."""
-    known, counts = np.unique(keys[fitted], return_counts=True)
-    at = np.minimum(np.searchsorted(known, keys[judged]), len(known) - 1)
-    return int(counts[at][known[at] == keys[judged]].sum())
+    unique, counts = np.unique(keys[fitted], return_counts=True)
+    at = np.minimum(np.searchsorted(unique, keys[judged]), len(unique) - 1)
+    return int(counts[at][unique[at] == keys[judged]].sum())
 
 
 def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
@@ -272,10 +272,10 @@ def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
         return ""
     if not (problem.shuffled or is_named) and not _neighbours_are_alike(problem, times):
         return ""
-    found = f"{early} of the {len(judged)} validation rows are not later than training rows"
+    actual = f"{early} of the {len(judged)} validation rows are not later than training rows"
     if is_named:
-        return f" ({TIME}): {found}"
-    return f": a time, and {found}; if rows are ordered by it: tags: {{{TIME}: {column.name}}}"
+        return f" ({TIME}): {actual}"
+    return f": a time, and {actual}; if rows are ordered by it: tags: {{{TIME}: {column.name}}}"
 
 
 def _early(times: Values, fitted: Rows, judged: Rows) -> int:
@@ -307,14 +307,14 @@ def _hangs_together(problem: Problem, column: Column) -> str:
     values = problem.table.frame[column.name].iloc[problem.fitted]
     if column.kind == "float" or column.feature in ("words", "date"):
         return ""
-    known = values.notna().to_numpy()
-    codes, different = _codes(values[known])
+    present = values.notna().to_numpy()
+    codes, different = _codes(values[present])
     low, high = ROWS_OF_GROUP
     if different < GROUPS or not low <= len(codes) / different <= high:
         return ""
     if _shared(problem, column, *problem.folds[0])[0] <= SHARED:
         return ""
-    rows = problem.fitted[known]
+    rows = problem.fitted[present]
     same = _same_in_groups(problem, column, rows, codes)
     # Numbers that count something have neighbours; those that name something have none.
     alike = column.kind == "text" and any(

@@ -65,8 +65,8 @@ def _classification(
 
     def recall() -> float:
         guessing = 1 / classes
-        found = metrics.recall_score(labels, chosen, average="macro", zero_division=0)
-        return float((found - guessing) / (1 - guessing))
+        score = metrics.recall_score(labels, chosen, average="macro", zero_division=0)
+        return float((score - guessing) / (1 - guessing))
 
     def average_precision() -> float:
         scores = [

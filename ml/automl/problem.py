@@ -200,18 +200,18 @@ def prepare(
     cache: Cache = NO_CACHE,
 ) -> Problem:
     """The rows of the search, in the order training, validation, test."""
-    given = (training, validated, tested)
-    files = sorted(file for of in given if of for file in of.rglob("*"))
+    sources = (training, validated, tested)
+    files = sorted(file for of in sources if of for file in of.rglob("*"))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    source = json.dumps([job.settings, list(map(str, given)), states])
-    problem = cache.of(lambda: _prepare(job, *given), source)
+    source = json.dumps([job.settings, list(map(str, sources)), states])
+    problem = cache.of(lambda: _prepare(job, *sources), source)
     return replace(problem, source=source, cache=cache)
 
 
 def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | None) -> Problem:
     settings, choices, is_class = job.settings, job.choices, job.task != "regression"
-    given = [of for of in (training, validated, tested) if of]
-    parts = reading.read_all(given, job.target, choices.texts, is_class=is_class)
+    files = [of for of in (training, validated, tested) if of]
+    parts = reading.read_all(files, job.target, choices.texts, is_class=is_class)
     if tested:  # what says how rows are fitted may be missing there
         given_there = [name for name in choices.of_fits if name in parts[0]]
         parts[-1] = parts[-1].assign(**dict.fromkeys(given_there, 0))
@@ -224,8 +224,8 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     sources = ["training_data", *(["validation_data"] if validated else []), "test_data"]
     for source, length in [*zip(sources, lengths, strict=False)][1:]:
         if not length:
-            found, hint = f"no row of {source} has a `{job.target}`", f"fill in `{job.target}`"
-            stop("no-label", found, "labelled rows to compute the metrics on", hint)
+            actual, hint = f"no row of {source} has a `{job.target}`", f"fill in `{job.target}`"
+            stop("no-label", actual, "labelled rows to compute the metrics on", hint)
     table = tables.as_table(
         reading.together([{str(name): of for name, of in part.items()} for part in parts]),
         choices,
@@ -238,8 +238,8 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     del parts
     texts = [column.name for column in table.columns if column.kind == "text" and column.used]
     if texts and not job.featurizes:
-        found = f"`{texts[0]}` is text, and featurization is off"
-        stop("not-numbers", found, "numeric columns", "featurization: {mode: auto}")
+        actual = f"`{texts[0]}` is text, and featurization is off"
+        stop("not-numbers", actual, "numeric columns", "featurization: {mode: auto}")
     classes, labels = list[str](), table.labels
     if is_class:
         _demand_seen(labels, lengths, sources)
@@ -265,8 +265,8 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     counts = np.ones(len(table)) if table.weights is None else table.weights
     if classes and any(len(np.unique(labels[of[counts[of] > 0]])) < 2 for of, _ in folds):
         weighed = "" if table.weights is None else ", without those whose weight is 0"
-        found = f"the training rows of a fold have one class{weighed}"
-        stop("single-class", found, "two classes in each", "lower n_cross_validations")
+        actual = f"the training rows of a fold have one class{weighed}"
+        stop("single-class", actual, "two classes in each", "lower n_cross_validations")
     shuffled = judged is None and not table.splits and not choices.time
     return Problem(
         job, table, task, labels, classes, fitted, folds, test, sentence, shuffled, divided
@@ -275,11 +275,11 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
 
 def _demand_seen(labels: NDArray[Any], lengths: Sequence[int], sources: Sequence[str]) -> None:
     """Ends the program for a class that no row of training has: nothing can be learnt of it."""
-    known = {*labels[: lengths[0]]}
+    seen = {*labels[: lengths[0]]}
     for source, high, length in zip(sources, np.cumsum(lengths), lengths, strict=False):
-        if unseen := sorted({*labels[high - length : high]} - known):
+        if unseen := sorted({*labels[high - length : high]} - seen):
             what, hint = f"{source} has the class `{unseen[0]}`", "move rows of it to training_data"
-            stop("unknown-class", what, f"those of training: {', '.join(sorted(known)[:12])}", hint)
+            stop("unknown-class", what, f"those of training: {', '.join(sorted(seen)[:12])}", hint)
 
 
 def _classes(labels: NDArray[Any], label: object) -> list[str]:

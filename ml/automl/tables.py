@@ -114,8 +114,8 @@ class Choices:
         purpose = str(self.purposes.get(name, ""))
         meaning = PURPOSES.get(purpose.replace("_", "").lower(), "")
         if purpose and not meaning:
-            known = "Numeric, Categorical, CategoricalHash, Text, DateTime, Ignore"
-            stop("column-purpose", f"unknown type in `{name}: {purpose}`", f"one of {known}")
+            supported = "Numeric, Categorical, CategoricalHash, Text, DateTime, Ignore"
+            stop("column-purpose", f"unknown type in `{name}: {purpose}`", f"one of {supported}")
         return meaning
 
     @property
@@ -162,9 +162,9 @@ def as_table(
         if name in (target, choices.weight, *choices.splits):
             continue
         column, data[name] = _column(name, rows[name], choices, classes)
-        whole = "the group of the rows: excluded"
+        excluded = "the group of the rows: excluded"
         is_group = name == choices.group
-        columns.append(replace(column, choice=whole, feature="") if is_group else column)
+        columns.append(replace(column, choice=excluded, feature="") if is_group else column)
     if not any(column.used for column in columns):
         reasons = "; ".join(f"{column.name}: {column.choice}" for column in columns[:5])
         stop("no-feature", f"no usable column: {reasons}", "a number or a category", "add columns")
@@ -181,8 +181,8 @@ def _refuse_two_uses(target: str, choices: Choices) -> None:
     first: dict[str, str] = {}
     for name, use in uses:
         if name in first:
-            found, hint = f"`{name}` is both {first[name]} and {use}", "name another for one use"
-            stop("duplicate-use", found, "one use for each column", hint)
+            actual, hint = f"`{name}` is both {first[name]} and {use}", "name another for one use"
+            stop("duplicate-use", actual, "one use for each column", hint)
         if name:
             first.setdefault(name, use)
 
@@ -194,8 +194,8 @@ def _weights(values: pd.Series[Any], name: str) -> NDArray[np.float64]:
     wrong = ~(np.isfinite(numbers) & (numbers >= 0))
     if wrong.any():
         cell = values.iloc[int(np.argmax(wrong))]
-        found = "missing" if pd.isna(cell) else repr(cell) if isinstance(cell, str) else str(cell)
-        stop("bad-weights", f"`{name}` is {found} in a row", "a number of 0 or more", "correct it")
+        actual = "missing" if pd.isna(cell) else repr(cell) if isinstance(cell, str) else str(cell)
+        stop("bad-weights", f"`{name}` is {actual} in a row", "a number of 0 or more", "correct it")
     if not numbers.any():
         stop(
             "bad-weights", f"`{name}` is 0 in all rows", "a positive weight", "name another column"
@@ -212,9 +212,9 @@ def _marks(values: pd.Series[Any], name: str) -> NDArray[np.bool_]:
     texts = [str(of).strip().lower().removesuffix(".0") for of in coded.cat.categories]
     wrong = [of for of in texts if of not in ("0", "1", "false", "true")]
     if wrong or values.isna().any():
-        found = f"{wrong[0]!r}" if wrong else "missing"
+        actual = f"{wrong[0]!r}" if wrong else "missing"
         expected = "1 for a training row and 0 for a validation row of the fold"
-        stop("bad-splits", f"the fold column `{name}` is {found} in a row", expected, "correct it")
+        stop("bad-splits", f"the fold column `{name}` is {actual} in a row", expected, "correct it")
     fitted = np.array([of in ("1", "true") for of in texts], dtype=bool)
     return fitted[coded.cat.codes.to_numpy()]
 
@@ -226,15 +226,15 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
         numbers = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(np.float64)
         if not np.isfinite(numbers).all():
             at = int(np.argmin(np.isfinite(numbers)))
-            found = f"`target_column_name: {target}` is {values.iloc[at]!r} in a row"
+            actual = f"`target_column_name: {target}` is {values.iloc[at]!r} in a row"
             hint = "correct it, drop the row, or set `task: classification`"
-            stop("target-no-number", found, "a finite number", hint)
+            stop("target-no-number", actual, "a finite number", hint)
         if (largest := float(np.abs(numbers).max(initial=0))) > LARGEST_TARGET:
-            found, limit = f"`{target}` is {largest:g} in a row", f"at most {LARGEST_TARGET:g}"
-            stop("target-too-large", found, limit, "rescale the target: its square overflows")
+            actual, limit = f"`{target}` is {largest:g} in a row", f"at most {LARGEST_TARGET:g}"
+            stop("target-too-large", actual, limit, "rescale the target: its square overflows")
         if not len(numbers) or np.ptp(numbers) == 0:
-            found = f"`{target}` has one value in all {len(values)} rows"
-            stop("constant-target", found, "two or more values", "choose another target")
+            actual = f"`{target}` has one value in all {len(values)} rows"
+            stop("constant-target", actual, "two or more values", "choose another target")
         return numbers
     coded = values.astype("category").cat.remove_unused_categories()
     stripped = np.array(written(coded.cat.categories), dtype=object)
@@ -249,8 +249,8 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
             "add rows",
         )
     if len(names) > max(20, len(texts) // 5):
-        found = f"`{target}` has {len(names)} different values in {len(texts)} rows"
-        stop("too-many-classes", found, "classes with several rows each", "task: regression")
+        actual = f"`{target}` has {len(names)} different values in {len(texts)} rows"
+        stop("too-many-classes", actual, "classes with several rows each", "task: regression")
     return texts
 
 
@@ -265,8 +265,8 @@ def _column(
         values = pd.to_numeric(texts.astype(object), errors="coerce").astype(np.float32)
         if values.isna().all() and texts.notna().any():
             odd = texts.cat.categories[0]
-            found = f"`{name}: Numeric` has no number, only values such as {odd!r}"
-            stop("not-numbers", found, "a number in some row", f"{name}: Categorical")
+            actual = f"`{name}: Numeric` has no number, only values such as {odd!r}"
+            stop("not-numbers", actual, "a number in some row", f"{name}: Categorical")
     if is_number(values) and meaning not in _OF_TEXTS:
         return _number(name, values, meaning, choices)
     if name in choices.fills and meaning != "aside":
@@ -282,10 +282,10 @@ def _number(
 
     missing = float(values.isna().mean())
     note = f", {missing:.0%} missing" if missing else ""
-    whole = values.dtype.kind in "iu"
+    is_integer = values.dtype.kind in "iu"
     if values.dtype == np.float64 and name not in (choices.group, choices.time):
         values = pd.Series(single(values.to_numpy()))
-    infinite = 0 if whole else int(np.isinf(values.to_numpy()).sum())
+    infinite = 0 if is_integer else int(np.isinf(values.to_numpy()).sum())
     if infinite:
         values = values.replace([np.inf, -np.inf], np.nan)
         note += f", {infinite} infinite treated as missing"
@@ -293,9 +293,9 @@ def _number(
         note += f", imputed by {fill.get('strategy', 'mean')}"
     is_constant = bool(values.min() == values.max()) and not missing
     out = _out(meaning, bool(values.isna().all()), is_constant)
-    if not out and whole and meaning != "numeric" and _counts(values.to_numpy()):
+    if not out and is_integer and meaning != "numeric" and _counts(values.to_numpy()):
         out = "a row number: excluded"
-    kind: Kind = "integer" if whole else "float"
+    kind: Kind = "integer" if is_integer else "float"
     return Column(name, kind, out or f"a number{note}", "" if out else "number", missing), values
 
 
@@ -312,19 +312,19 @@ def _text(
     name: str, texts: pd.Series[Any], meaning: str, choices: Choices, classes: int
 ) -> tuple[Column, pd.Series[Any]]:
     """The values are categories without blanks around them."""
-    known = int(texts.notna().sum())
-    missing = 1 - known / max(1, len(texts))
+    count = int(texts.notna().sum())
+    missing = 1 - count / max(1, len(texts))
     note = f", {missing:.0%} missing" if missing else ""
     different = len(texts.cat.categories)
     sample = [str(of) for of in texts.cat.categories[:: max(1, different // 200)][:200]]
     order = _order_of_dates(sample)
-    varies = different > MOST_DIFFERENT * known and known > 20
+    varies = different > MOST_DIFFERENT * count and count > 20
     is_prose = bool(sample) and float(np.mean([len(of.split()) for of in sample])) >= PROSE
 
     def column(choice: str, feature: Feature = "") -> tuple[Column, pd.Series[Any]]:
         return Column(name, "text", choice, feature, missing, order), texts
 
-    if out := _out(meaning, not known, different == 1 and not missing):
+    if out := _out(meaning, not count, different == 1 and not missing):
         return column(out)
     if meaning == "date" and not order:
         odd = next((of for of in sample if not _order_of_dates([of])), sample[0])
@@ -339,7 +339,7 @@ def _text(
     if not meaning and varies:
         return column(
             _why_no_number(texts)
-            or f"high cardinality, {different} values in {known} rows: excluded"
+            or f"high cardinality, {different} values in {count} rows: excluded"
         )
     choice = f"a category of {different} values{note}"
     is_blocked = "cat_target_encoder" in choices.blocked

@@ -71,10 +71,10 @@ def main() -> None:
     options = parser.parse_args()
     sampled: dict[str, Any] = json.loads(os.environ[SAMPLED])
     name, members = sampled.pop("family"), sampled.pop("members", [])
-    given = options.training_data, options.validation_data, options.test_data
+    sources = options.training_data, options.validation_data, options.test_data
     with of_every_trial():
         job = Job(json.loads(os.environ["AUTOML_JOB"]))
-        problem = prepare(job, *given, Cache(rungs.of_search(options.predictions) / CACHE))
+        problem = prepare(job, *sources, Cache(rungs.of_search(options.predictions) / CACHE))
     with tracking() as tracker:
         tracker.parameters({"family": name, **sampled})
         began = time.perf_counter()
@@ -90,12 +90,12 @@ def main() -> None:
         everywhere = [of for of in folds[0] if all(of in fold for fold in folds)]
         means = {of: float(np.mean([fold[of] for fold in folds])) for of in everywhere}
         if (primary := job.metric) not in means:
-            found = f"`{primary}` is undefined on the validation rows"
+            actual = f"`{primary}` is undefined on the validation rows"
             if job.task != "regression":
-                stop("no-metric", found, "rows of two classes or more")
-            found += f": `{job.target}` is constant in a fold"
+                stop("no-metric", actual, "rows of two classes or more")
+            actual += f": `{job.target}` is constant in a fold"
             hint = "primary_metric: normalized_root_mean_squared_error"
-            stop("no-metric", found, "several values in each fold", hint)
+            stop("no-metric", actual, "several values in each fold", hint)
         scores = [fold[primary] for fold in folds]
         # Of equal scores NumPy's is 1e-16: their mean is rounded.
         spread = {f"{primary}_std": float(np.ptp(scores) and np.std(scores, ddof=1))}
@@ -113,8 +113,8 @@ def main() -> None:
         }
         tracker.metrics({**means, **spread, "training_seconds": seconds, **timed.as_metrics()})
         digest = seal(options.model, facts)
-    shown = "".join(f" ± {of:.2g}" for of in spread.values())
-    print(f"model {options.model} {digest}: {name} {primary} {means[primary]:.5g}{shown}")
+    deviation = "".join(f" ± {of:.2g}" for of in spread.values())
+    print(f"model {options.model} {digest}: {name} {primary} {means[primary]:.5g}{deviation}")
 
 
 def _fit(
@@ -203,9 +203,9 @@ class _Fitting:
             train, _ = problem.folds[0]
             more = range(SEEDS_OF_MANY if rungs.size(train) else SEEDS)
             seeds = [problem.job.seed + of for of in more]
-            left, aside = problem.divided.aside(train)
+            rest, aside = problem.divided.aside(train)
             if self.family.grow is not None and len(aside):
-                _, counted = self._grown([(left, aside, aside)], 1 + len(seeds))
+                _, counted = self._grown([(rest, aside, aside)], 1 + len(seeds))
         values, last = [], None
         for train, judged in problem.folds:
             document = problem.encoding(train)
@@ -290,8 +290,8 @@ def _members(
             answers = Answers.load(rungs.of_trial(predictions, number), problem.labels)
             members.append(_Member(model, answers, settings["hyperparameters"]["family"]))
     if len(members) < 2:
-        found = f"{len(members)} trials were trained on all rows"
-        stop("few-members", found, "two or more", "raise `limits.max_trials` or its timeout")
+        actual = f"{len(members)} trials were trained on all rows"
+        stop("few-members", actual, "two or more", "raise `limits.max_trials` or its timeout")
     return members
 
 
@@ -308,9 +308,9 @@ def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
 def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     """A model of what the best of each family answer, judged by those that it was not fitted to."""
     members = [members[at] for at in ensembles.stacked([of.family for of in members])]
-    known = families.META_LEARNERS[problem.job.task]
+    learners = families.META_LEARNERS[problem.job.task]
     kind = (problem.job.settings.get("stack") or {}).get("stack_meta_learner_type", "none")
-    fit_meta = known.get(kind) or next(iter(known.values()))
+    fit_meta = learners.get(kind) or next(iter(learners.values()))
 
     def fit(table: Any, rows: Rows) -> Fitted:
         every = problem.table.weights

@@ -48,9 +48,9 @@ class Divided:
         """The rows that are left, and about a share of them: the last ones if they have times."""
         if self.groups is not None:
             self._demand_groups(rows, 2)
-        left, held = self._parted(rows, share)
-        if len(left) and len(held):
-            return left, held
+        rest, held = self._parted(rows, share)
+        if len(rest) and len(held):
+            return rest, held
         if self.times is not None:
             stop("few-times", f"`{self.by}` has too few different times", "several", "add rows")
         stop(
@@ -72,8 +72,8 @@ class Divided:
         elif self.groups is not None:
             splitter = GroupShuffleSplit(n_splits=DRAWS, test_size=share, random_state=self.seed)
             parts = rows, rows[:0]
-            for left, of in splitter.split(rows, groups=self.groups[rows]):
-                parts = rows[left], rows[of]
+            for rest, of in splitter.split(rows, groups=self.groups[rows]):
+                parts = rows[rest], rows[of]
                 if _have_classes(self.labels, [parts]):
                     break
             return parts
@@ -92,14 +92,14 @@ class Divided:
         for of in (self.groups, self.times):
             if of is not None and len(np.unique(of[rows])) < 2 / ASIDE:
                 return rows, nobody
-        left, held = self._parted(rows, ASIDE if len(rows) < MANY_TO_PART else ASIDE_OF_MANY)
-        if not (len(left) and len(held)):
+        rest, held = self._parted(rows, ASIDE if len(rows) < MANY_TO_PART else ASIDE_OF_MANY)
+        if not (len(rest) and len(held)):
             return rows, nobody
         if self.labels is not None:
             classes = np.unique(self.labels[rows])
-            if not np.array_equal(np.unique(self.labels[left]), classes):
+            if not np.array_equal(np.unique(self.labels[rest]), classes):
                 return rows, nobody
-        return left, held
+        return rest, held
 
     def most(self, rows: Rows) -> int:
         """Folds that these rows have at most: a group or a time for each, and one time before."""
@@ -137,8 +137,8 @@ class Divided:
         assert self.times is not None
         different, at = np.unique(self.times[rows], return_inverse=True)
         if len(different) <= count:
-            found = f"`{self.by}` has {len(different)} different times"
-            stop("few-times", found, f"more than {count} for {count} folds{asked}", _FEWER)
+            actual = f"`{self.by}` has {len(different)} different times"
+            stop("few-times", actual, f"more than {count} for {count} folds{asked}", _FEWER)
         for train, judged in TimeSeriesSplit(n_splits=count).split(different):
             yield rows[at <= train[-1]], rows[(at >= judged[0]) & (at <= judged[-1])]
 
@@ -146,8 +146,8 @@ class Divided:
         assert self.groups is not None
         different = len(np.unique(self.groups[rows]))
         if different < count:
-            found = f"`{self.by}` has {different} different values"
-            stop("few-groups", found, f"{count} or more, one for each fold{asked}", _FEWER)
+            actual = f"`{self.by}` has {different} different values"
+            stop("few-groups", actual, f"{count} or more, one for each fold{asked}", _FEWER)
 
 
 def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
@@ -163,8 +163,8 @@ def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
 def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: int) -> Divided:
     """How rows of this table are divided; `labels` are numbers of classes."""
     if choices.group and choices.time:
-        found = f"the folds are split by both `{choices.group}` and `{choices.time}`"
-        stop("conflicting-columns", found, "one of them", "remove one from the job")
+        actual = f"the folds are split by both `{choices.group}` and `{choices.time}`"
+        stop("conflicting-columns", actual, "one of them", "remove one from the job")
     name = choices.group or choices.time
     if not name:
         return Divided(labels, len(table), seed)
@@ -231,9 +231,9 @@ def folds(
     if divided.by:
         how = f", grouped by {divided.by}"
         how = how if divided.times is None else f", in time order by {divided.by}"
-    asked = ""
+    setting = ""
     if isinstance(number, int):
-        share, most, asked = None, number, f" (`n_cross_validations: {number}`)"
+        share, most, setting = None, number, f" (`n_cross_validations: {number}`)"
         if number > len(rows) // 2:
             what = f"`n_cross_validations: {number}` of {len(rows)} rows"
             stop("few-folds", what, f"at most {len(rows) // 2}: two rows in each fold", _FEWER)
@@ -248,21 +248,21 @@ def folds(
     fewest = int(counts.min())
     count = max(2, min(most, fewest, len(rows) // 2))
     if len(rows) < 4 or (labels is not None and fewest < 2 and len(counts) == 2):
-        found = f"{len(rows)} rows, {fewest} of the rarest class"
-        stop("too-few-rows", found, "two or more rows of each class", "add rows")
+        actual = f"{len(rows)} rows, {fewest} of the rarest class"
+        stop("too-few-rows", actual, "two or more rows of each class", "add rows")
     if count != most:
         chosen += f"; {most} would leave folds without the rarest class"
-    if divided.by and not asked and divided.most(rows) < count:
+    if divided.by and not setting and divided.most(rows) < count:
         count = max(2, divided.most(rows))
         chosen = f"; {most} need more different values of {divided.by}"
-    parts = divided.folds(rows, count, asked)
-    while divided.by and not asked and count > 2 and not _have_classes(divided.labels, parts):
+    parts = divided.folds(rows, count, setting)
+    while divided.by and not setting and count > 2 and not _have_classes(divided.labels, parts):
         count -= 1
         parts = divided.folds(rows, count)
         chosen = "; more would leave a fold with one class"
     if repeats > 1 and divided.times is None:
         seeds = range(divided.seed + 1, divided.seed + repeats)
-        more = [replace(divided, seed=seed).folds(rows, count, asked) for seed in seeds]
+        more = [replace(divided, seed=seed).folds(rows, count, setting) for seed in seeds]
         parts, chosen = [*parts, *chain(*more)], f", repeated {repeats} times{chosen}"
     return parts, f"{count} folds{chosen}{how}"
 

@@ -82,15 +82,15 @@ def objective(
     candidates = [pair for pair in _objectives(runs, entries) if metric in (None, pair[0])]
     if metric is None:
         if not candidates:
-            found = "these runs have no sweep that names a metric"
+            actual = "these runs have no sweep that names a metric"
             hint = f"add --metric NAME; they logged: {_listed(_logged(entries))}"
             expected = "the name of a metric that they logged"
-            raise Refused(Problem("metric-required", found, expected, hint))
+            raise Refused(Problem("metric-required", actual, expected, hint))
         return candidates[0][0], goal or candidates[0][1]
     if goal is None and not candidates:
-        found = f"no sweep among these runs has the goal of `{metric}`"
+        actual = f"no sweep among these runs has the goal of `{metric}`"
         hint = f"add --goal {GOALS[0]} or --goal {GOALS[1]}"
-        raise Refused(Problem("goal-required", found, " or ".join(GOALS), hint))
+        raise Refused(Problem("goal-required", actual, " or ".join(GOALS), hint))
     return metric, goal or candidates[0][1]
 
 

@@ -468,9 +468,9 @@ class Patience:
             self._since = now
         lost_s = now - self._since
         if lost_s >= limit_s:
-            found = f"{self.run} may still run, no longer followed: {problem.found}"
+            actual = f"{self.run} may still run, no longer followed: {problem.found}"
             hint = "; then ".join(filter(None, (problem.hint, self.again)))
-            ended = replace(problem, found=found, hint=hint)
+            ended = replace(problem, found=actual, hint=hint)
             raise Refused(ended, exit_code=refused.exit_code) from refused
         if lost_s >= self._news_s:
             self._news_s = max(_NEWS_S, 2 * lost_s)

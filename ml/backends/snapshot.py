@@ -208,9 +208,9 @@ def _open(path: Path, within: Path | None) -> BinaryIO:
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        found = f"{shown(path)} now has the target {real}, outside of the repository"
+        actual = f"{shown(path)} now has the target {real}, outside of the repository"
         hint = "run it again, without changing links meanwhile"
-        raise Refused(Problem("link-escape", found, "links that stay in it", hint)) from error
+        raise Refused(Problem("link-escape", actual, "links that stay in it", hint)) from error
     finally:
         if folder >= 0:
             os.close(folder)

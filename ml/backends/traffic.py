@@ -158,7 +158,7 @@ class Recent:
 
     def since(self, number: int) -> list[Answered]:
         """Those after `number`, the oldest first."""
-        found = chain.from_iterable(self._answers.values())
+        answers = chain.from_iterable(self._answers.values())
         return sorted(
-            (answer for answer in found if answer.number > number), key=attrgetter("number")
+            (answer for answer in answers if answer.number > number), key=attrgetter("number")
         )

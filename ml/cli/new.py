@@ -81,8 +81,8 @@ def command(
     if aside:
         typer.echo(f"not features: {', '.join(aside)}", err=True)
     if aside and forecasts:
-        known = "list numbers that are known for the whole horizon as `known`"
-        typer.echo(f"  hint: {known} in {repository.shown(schema)}", err=True)
+        hint = "list numbers that are known for the whole horizon as `known`"
+        typer.echo(f"  hint: {hint} in {repository.shown(schema)}", err=True)
     for doubt in about.doubts:
         typer.echo(f"look at: {doubt}", err=True)
     for leak in about.leaks:

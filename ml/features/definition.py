@@ -145,8 +145,8 @@ def _read(path: Path) -> FeatureSet:
     lookback = spec.get("temporal_join_lookback")
     digest = hashlib.sha256()
     for each in [path, file, *sorted(transformation.rglob("*.py"))]:
-        content, shown = each.read_bytes(), each.resolve().relative_to(path.parent.resolve())
-        digest.update(f"{shown.as_posix()}\0{len(content)}\0".encode() + content)
+        content, name = each.read_bytes(), each.resolve().relative_to(path.parent.resolve())
+        digest.update(f"{name.as_posix()}\0{len(content)}\0".encode() + content)
     return FeatureSet(
         file=path,
         name=_matching(NAME, document["name"]),

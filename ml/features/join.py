@@ -59,7 +59,7 @@ def point_in_time(
         if names.count(name) > 1:
             raise FeatureError("column-twice", f"two columns are called `{name}`", "other names")
     moments = instants(labels, time).alias(_TIME)
-    known = placed(rows, timeline, keys)
+    candidates = placed(rows, timeline, keys)
     for name in features:
         if name not in rows.columns:
             raise FeatureError("missing-column", f"there is no column `{name}`", "each feature")
@@ -68,8 +68,8 @@ def point_in_time(
         ours, theirs = labels.schema[key], rows.schema[key]
         if ours != theirs:
             raise FeatureError("wrong-type", f"`{key}` of the labels is {ours}", str(theirs))
-    known = (
-        known.lazy()  # polars then sorts and filters in one pass
+    candidates = (
+        candidates.lazy()  # polars then sorts and filters in one pass
         .select(*keys, EVENT, AVAILABLE, ROW)
         .sort(AVAILABLE, maintain_order=True)
         .filter(pl.col(EVENT) >= pl.col(EVENT).cum_max().over(keys))
@@ -81,7 +81,7 @@ def point_in_time(
         .with_row_index(_LABEL)
         .sort(_TIME)
         .join_asof(
-            known,
+            candidates,
             left_on=_TIME,
             right_on=AVAILABLE,
             by=[*keys],

@@ -79,12 +79,12 @@ def plan(
     counts = {str(day): count for day, count in counted.rows()}
     if not counts:
         raise FeatureError("no-rows", f"{source_path} has no rows", "at least one row")
-    asked = (str(start or min(counts)), str(end or max(counts)))
-    if asked[0] > asked[1]:
-        found = f"from {asked[0]} to {asked[1]}; the source has {min(counts)} to {max(counts)}"
-        raise FeatureError("wrong-window", found, "a first day that is not after the last one")
-    window = last.window or asked
-    window = (min(window[0], asked[0]), max(window[1], asked[1]))
+    period = (str(start or min(counts)), str(end or max(counts)))
+    if period[0] > period[1]:
+        actual = f"from {period[0]} to {period[1]}; the source has {min(counts)} to {max(counts)}"
+        raise FeatureError("wrong-window", actual, "a first day that is not after the last one")
+    window = last.window or period
+    window = (min(window[0], period[0]), max(window[1], period[1]))
     wanted = [day for day in (*counts, *last.partitions) if window[0] <= day <= window[1]]
     reasons: dict[str, str] = {}
     if not is_current:
@@ -119,11 +119,11 @@ def _affected(feature_set: FeatureSet, rows: pl.LazyFrame) -> set[str]:
     fresh = rows.filter(pl.col(_NEW)).select(columns).collect(engine="streaming")
     if fresh.is_empty():
         return set()
-    known = rows.select(*columns, _NEW).join(fresh.lazy().select(keys).unique(), keys, how="semi")
+    prior = rows.select(*columns, _NEW).join(fresh.lazy().select(keys).unique(), keys, how="semi")
     is_before = pl.col(AVAILABLE) < fresh.get_column(AVAILABLE).min()
     # Of what was known before the first new row, the latest event counts: a row for each entity.
-    before_it = known.filter(is_before).group_by(keys).agg(pl.col(AVAILABLE, EVENT).max())
-    tail = pl.concat([before_it.with_columns(pl.lit(False).alias(_NEW)), known.filter(~is_before)])
+    before_it = prior.filter(is_before).group_by(keys).agg(pl.col(AVAILABLE, EVENT).max())
+    tail = pl.concat([before_it.with_columns(pl.lit(False).alias(_NEW)), prior.filter(~is_before)])
     recent = tail.collect(engine="streaming")
     before, after = (
         table.sort(AVAILABLE, maintain_order=True)

@@ -99,14 +99,14 @@ def _values(
         "features": [*feature_set.features, feature_set.timeline.event],
         "lookback": feature_set.lookback,
     }
-    asked = labels.select(*feature_set.keys, pl.col(time).alias(_TIME))
+    requests = labels.select(*feature_set.keys, pl.col(time).alias(_TIME))
     if store is not None:
-        return point_in_time_of_files(asked, files(feature_set, store), memory=memory, **words)
+        return point_in_time_of_files(requests, files(feature_set, store), memory=memory, **words)
     if path is None:
         message = f"{feature_set.file}: there is no source on this machine"
         raise FeatureError("missing-source", message, "a tag `local_source`")
     rows = pl.concat(source.scan(feature_set, source.files(path)).values()).collect()
-    return point_in_time(asked, feature_set.transform(rows, path), **words)
+    return point_in_time(requests, feature_set.transform(rows, path), **words)
 
 
 def _range(times: pl.Series) -> tuple[datetime | None, datetime | None]:

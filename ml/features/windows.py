@@ -57,14 +57,14 @@ def windows(
             raise FeatureError("column-twice", f"two columns are called `{name}`", "other names")
     for feature in features:
         _check(feature, rows)
-    known = placed(rows, timeline, keys)
-    codes = known.select(pl.struct(keys).rank("dense").cast(pl.Int64).alias(_CODE))
-    known = known.hstack(codes).sort(_CODE, EVENT, AVAILABLE, ROW)
+    placed_rows = placed(rows, timeline, keys)
+    codes = placed_rows.select(pl.struct(keys).rank("dense").cast(pl.Int64).alias(_CODE))
+    placed_rows = placed_rows.hstack(codes).sort(_CODE, EVENT, AVAILABLE, ROW)
     code, event, available = (
-        known.get_column(name).to_physical().to_numpy() for name in (_CODE, EVENT, AVAILABLE)
+        placed_rows.get_column(name).to_physical().to_numpy() for name in (_CODE, EVENT, AVAILABLE)
     )
     moments = (
-        known.select(_CODE, EVENT, AVAILABLE, *keys)
+        placed_rows.select(_CODE, EVENT, AVAILABLE, *keys)
         .sort(_CODE, AVAILABLE)
         .with_columns(pl.col(EVENT).cum_max().over(_CODE))
         .unique([_CODE, AVAILABLE], keep="last", maintain_order=True)
@@ -95,7 +95,7 @@ def windows(
             row = np.arange(len(window)) + (starts[first:last] - total[first:last])[window - first]
             row += total[first] if len(window) else 0
             is_known = available[row] <= moment[window]
-            of_windows = known[row[is_known]].with_columns(
+            of_windows = placed_rows[row[is_known]].with_columns(
                 pl.Series(_WINDOW, window[is_known]).set_sorted()
             )
             parts.append(

@@ -278,13 +278,13 @@ def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
     `pair` is the model and serving of an item. A rollback removes what came after: after 1, 2, 3
     and 2 again there are 1 and 2, and 3 would be a promotion again.
     """
-    kept: list[T] = []
+    stack: list[T] = []
     for item in items:
-        pairs = [pair(earlier) for earlier in kept]
+        pairs = [pair(earlier) for earlier in stack]
         if pair(item) in pairs:
-            kept = kept[: pairs.index(pair(item))]
-        kept.append(item)
-    return kept
+            stack = stack[: pairs.index(pair(item))]
+        stack.append(item)
+    return stack
 
 
 def refused_before(line: Line, expected: str, hint: str) -> Refused:

@@ -491,8 +491,8 @@ def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
 def metric_sign(own: Evaluation, metric: str) -> int:
     """1 where higher is better, −1 where lower is better, 0 where neither is or it is not known."""
     kind = KINDS.get(own.task or "")
-    known = own.own_metrics.get(metric) or (kind.metrics.get(metric) if kind else None)
-    goal = own.goal if metric == own.primary_metric else known.goal if known else ""
+    definition = own.own_metrics.get(metric) or (kind.metrics.get(metric) if kind else None)
+    goal = own.goal if metric == own.primary_metric else definition.goal if definition else ""
     return 0 if metric in UNDIRECTED else {"maximize": 1, "minimize": -1}.get(goal or "", 0)
 
 

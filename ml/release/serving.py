@@ -290,11 +290,11 @@ def changes(before: Serving, after: Serving) -> Iterator[str]:
         yield "environment: " + " → ".join(
             ", ".join(
                 _DIGEST.sub(r"\1…", line)
-                for line in one.environment
+                for line in first.environment
                 if line not in other.environment
             )
             or "nothing"
-            for one, other in ((before, after), (after, before))
+            for first, other in ((before, after), (after, before))
         )
     for key in sorted((before.settings.keys() | after.settings.keys()) - NAMES):
         was, now = before.settings.get(key), after.settings.get(key)

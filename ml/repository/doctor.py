@@ -162,12 +162,12 @@ def _installed(name: str) -> str:
 def placeholders(root: Path) -> Iterator[Check]:
     """Names that the template brings and a team replaces."""
     files = [*sorted((root / "infra").glob("Pulumi.*.yaml")), root / ".github/CODEOWNERS"]
-    left = [
+    remaining = [
         str(file.relative_to(root))
         for file in files
         if file.is_file() and any(word in file.read_text() for word in PLACEHOLDERS)
     ]
-    fault = f"left in {', '.join(left)}" if left else ""
+    fault = f"left in {', '.join(remaining)}" if remaining else ""
     fix = f"replace {' and '.join(PLACEHOLDERS)} there by yours"
     yield _check("placeholders", fault, fix, "none is left", is_error=False)
 
@@ -200,7 +200,9 @@ def _quota(stack: Stack, usages: Answer) -> Check:
     name, fix = f"quota {stack.name}", f"infra doctor {stack.name} says what each cluster needs"
     if usages.error:
         return Check(name, "warning", usages.error, fix)
-    quotas = {(one.get("name") or {}).get("value"): one for one in usages.json.get("value") or ()}
+    quotas = {
+        (usage.get("name") or {}).get("value"): usage for usage in usages.json.get("value") or ()
+    }
     cores = quotas.get(CORES)
     if cores is None:
         return Check(name, "warning", f"Azure names no quota in {stack.location}", fix)
@@ -220,8 +222,8 @@ def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator
     branch = settings.json.get("default_branch")
     if branch != MAIN:
         fix = f"gh api --method PATCH repos/{repository} -f default_branch={MAIN}"
-        found = f"it is {branch}; the workflows and environments name {MAIN}"
-        yield Check("default branch", "error", found, fix)
+        actual = f"it is {branch}; the workflows and environments name {MAIN}"
+        yield Check("default branch", "error", actual, fix)
     yield _rights(repository, ask)
     yield (_forks if settings.json.get("private") is True else _strangers)(repository, ask)
     apps = _apps(repository, ask)
@@ -254,8 +256,10 @@ def _runner(repository: str, stacks: Sequence[str], ask: Ask) -> Check:
                 break
             return Check("runner", "ok", f"{label}, for {', '.join(stacks)}")
     fix = "register a runner inside their network; then gh variable set RUNNER --body LABEL"
-    found = f"RUNNER is {label or 'not set'}: GitHub's own runners cannot reach {', '.join(stacks)}"
-    return Check("runner", "warning", found, fix)
+    actual = (
+        f"RUNNER is {label or 'not set'}: GitHub's own runners cannot reach {', '.join(stacks)}"
+    )
+    return Check("runner", "warning", actual, fix)
 
 
 def _rights(repository: str, ask: Ask) -> Check:
@@ -293,11 +297,11 @@ def _forks(repository: str, ask: Ask) -> Check:
     if answer.error:
         return Check(name, "warning", answer.error, "ask an administrator of the repository")
     gifts = ("send_write_tokens_to_workflows", "send_secrets_and_variables")
-    given = [gift for gift in gifts if answer.json.get(gift)]
-    if answer.json.get(runs) and given:
+    enabled = [gift for gift in gifts if answer.json.get(gift)]
+    if answer.json.get(runs) and enabled:
         off = "".join(f" -F {gift}=false" for gift in gifts)
         fix = f"gh api --method PUT {path} -F {runs}=true{off}"
-        return Check(name, "error", f"checks of forks run with {' and '.join(given)}", fix)
+        return Check(name, "error", f"checks of forks run with {' and '.join(enabled)}", fix)
     return Check(name, "ok", "checks of forks get no secret, and a token that reads")
 
 
@@ -329,16 +333,16 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
         for name in REVIEW:
             reviews[name] = max(reviews[name], int(options.get(name) or 0))
     older: Mapping[str, Any] = protection.json if isinstance(protection.json, Mapping) else {}
-    asked = older.get("required_pull_request_reviews") or {}
-    if any((asked.get("bypass_pull_request_allowances") or {}).values()) or (
+    former = older.get("required_pull_request_reviews") or {}
+    if any((former.get("bypass_pull_request_allowances") or {}).values()) or (
         older and not (older.get("enforce_admins") or {}).get("enabled")
     ):
         bypassed.append("the protection of the branch")
     elif older:
         for each in (older.get("required_status_checks") or {}).get("checks") or ():
             checks.add((each["context"], each.get("app_id")))
-        for name, former in OLDER.items():
-            reviews[name] = max(reviews[name], int(asked.get(former) or 0))
+        for name, key in OLDER.items():
+            reviews[name] = max(reviews[name], int(former.get(key) or 0))
         for kind, allowed in (("deletion", "deletions"), ("non_fast_forward", "force_pushes")):
             if not (older.get(f"allow_{allowed}") or {}).get("enabled"):
                 kinds.add(kind)
@@ -371,8 +375,8 @@ def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Ch
             continue
         name = f"ruleset {ruleset.name}"
         if answer.error or ruleset.name not in ids:
-            found = answer.error or f"there is none for {', '.join(ruleset.names)}"
-            yield Check(name, "error", found, fix)
+            actual = answer.error or f"there is none for {', '.join(ruleset.names)}"
+            yield Check(name, "error", actual, fix)
             continue
         details = ask(("gh", "api", f"{path}/{ids[ruleset.name]}"))
         differences = [details.error] if details.error else ruleset.differences(details.json, apps)

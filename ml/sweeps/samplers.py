@@ -102,7 +102,9 @@ def feasible_share(plan: SweepPlan) -> float:
 
 
 def _nothing_feasible(refused: Counter[Constraint]) -> Problem:
-    counts = ", ".join(f"`{one.expression}` rejected {n:,}" for one, n in refused.most_common())
+    counts = ", ".join(
+        f"`{constraint.expression}` rejected {n:,}" for constraint, n in refused.most_common()
+    )
     return Problem(
         "constraints-unsatisfiable",
         f"none of {refused.total():,} sampled points satisfies the constraints: {counts}",

@@ -127,8 +127,8 @@ def _once(items: Sequence[Item], limits: Limits) -> StackFindings:
 def _known(item: Item, name: str) -> str:
     """An id in lower case; the URNs that it comes from where it is unknown, or ""."""
     value = str(item.at(name, UNKNOWN))
-    known = " ".join(sorted(item.sources(name))) if value == UNKNOWN else value
-    return known.strip("/").lower()
+    sources = " ".join(sorted(item.sources(name))) if value == UNKNOWN else value
+    return sources.strip("/").lower()
 
 
 @RULES.stack(

@@ -114,7 +114,7 @@ def _reads(item: Item, limits: Limits) -> Iterator[str]:
 def _principals(items: Sequence[Item], limits: Limits) -> StackFindings:
     identities = {item.urn for item in items if item.kind == Kind.IDENTITY}
     listed = {principal.lower() for principal in limits.principals}
-    made = {str(item.at("principalId")).lower() for item in items if item.kind == Kind.IDENTITY}
+    created = {str(item.at("principalId")).lower() for item in items if item.kind == Kind.IDENTITY}
 
     for item in items:
         user = str(item.at(_USER, "")) if item.kind == Kind.COMPUTE else ""
@@ -122,7 +122,7 @@ def _principals(items: Sequence[Item], limits: Limits) -> StackFindings:
             yield item, f"is of {user}, which is not in `principals` of limits.yml"
         principal = str(item.at("principalId", UNKNOWN))
         sources = item.sources("principalId")
-        is_made = principal == UNKNOWN or principal.lower() in made
+        is_made = principal == UNKNOWN or principal.lower() in created
         if item.kind != Kind.ROLE_ASSIGNMENT or principal.lower() in listed:
             continue
         if not (is_made and sources and sources <= identities):
@@ -150,13 +150,13 @@ def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A vault is one of ours or a given one."""
     uris = [item.at("properties.vaultUri") for item in items if item.kind == Kind.VAULT]
     used = [str(item.at("keyVault", "")) for item in items if item.kind == Kind.WORKSPACE]
-    given = {id.rpartition("/")[2].lower() for id in used if limits.knows(id)}
+    existing = {id.rpartition("/")[2].lower() for id in used if limits.knows(id)}
     listed = {name.lower() for name in limits.hosts}
     listed |= {urlsplit(str(uri)).hostname or "" for uri in uris}
 
     def is_known(name: str) -> bool:
         vault = name.removesuffix(".vault.azure.net")
-        return name in listed or (vault != name and vault in given)
+        return name in listed or (vault != name and vault in existing)
 
     for item in items:
         named = _NAMED.get(item.kind)
@@ -173,14 +173,14 @@ def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
 @RULES.stack("known-accounts", "Datastores are of accounts of the stack.", "own")
 def _accounts(items: Sequence[Item], limits: Limits) -> StackFindings:
     accounts = {item.urn for item in items if item.kind == Kind.ACCOUNT}
-    known = {item.at("name") for item in items if item.kind == Kind.ACCOUNT} | {UNKNOWN}
-    known |= {id.rpartition("/")[2] for id in limits.given}
+    own = {item.at("name") for item in items if item.kind == Kind.ACCOUNT} | {UNKNOWN}
+    own |= {id.rpartition("/")[2] for id in limits.given}
     for item in items:
         if item.kind != Kind.DATASTORE:
             continue
         account, cloud = item.at("properties.accountName"), item.at("properties.endpoint", _CLOUD)
         is_own = account != UNKNOWN or accounts & item.sources("properties")
-        if account not in known or not is_own or cloud != _CLOUD:
+        if account not in own or not is_own or cloud != _CLOUD:
             yield item, f"is of the account {account} in {cloud}, which is none of this stack's"
 
 

@@ -74,8 +74,8 @@ def _guarded(check: Callable[..., Iterator[Any]] | None) -> Callable[..., Iterat
     def judge(*arguments: Any) -> Iterator[Any]:
         assert check is not None
         with plug_ins.guarded():
-            found = list(check(*arguments))
-        return iter(found)
+            breaches = list(check(*arguments))
+        return iter(breaches)
 
     return judge if check else None
 
@@ -121,8 +121,8 @@ def violations(
                 yield _violation(context, rule, item, message)
         elif item is None and rule.stack_check and items:
             stack = limits.of(context.limits, items[0].urn)
-            found = rule.stack_check(items, stack)
-            yield from _merged([(_violation(context, rule, *each), each[1]) for each in found])
+            breaches = rule.stack_check(items, stack)
+            yield from _merged([(_violation(context, rule, *each), each[1]) for each in breaches])
 
 
 def _merged(found: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:

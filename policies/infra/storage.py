@@ -33,7 +33,9 @@ RULES = Rules()
 def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
     """Premium files are copied within their region only (storage-files-planning, Redundancy)."""
     if item.kind == Kind.ML_REGISTRY:
-        for account in (each for one in item.each("regionDetails") for each in one.each(_ACCOUNTS)):
+        for account in (
+            each for region in item.each("regionDetails") for each in region.each(_ACCOUNTS)
+        ):
             stated = account.at("systemCreatedStorageAccount.storageAccountType")
             if stated not in GEO_REDUNDANT:
                 yield f"`storageAccountType` is {stated}, not one of {', '.join(GEO_REDUNDANT)}"

@@ -55,8 +55,8 @@ def fit(
         history = np.concatenate([values[:, of + 1 : of + 1 + length] for of in cutoffs])
         steps = np.array(cutoffs)[:, None] + 1 + np.arange(horizon)
         times = np.repeat(panel.grid.to_numpy()[steps], count, axis=0)
-        known = np.concatenate([panel.known[:, of] for of in steps])
-        columns = exogenous(times, holidays, known, spec)
+        regressors = np.concatenate([panel.known[:, of] for of in steps])
+        columns = exogenous(times, holidays, regressors, spec)
         forecasts = recursive(model, spec, local * len(cutoffs), history, columns)
         sampled = {**sampled, "n_estimators": model.rounds}
         last, local = _fit(panel, family, sampled, spec, holidays, len(panel.grid) - 1, seed)
@@ -99,8 +99,8 @@ def _fit(
     seconds: float = math.inf,
 ) -> tuple[trees.FittedTrees, list[dict[str, float]]]:
     """Fit trees to the values up to a cutoff; return them and the scale of each series."""
-    known = panel.until(cutoff)
-    values, observed = known.filled, ~np.isnan(known.target)
+    history = panel.until(cutoff)
+    values, observed = history.filled, ~np.isnan(history.target)
     local = [
         _local(row[of], number)
         for number, (row, of) in enumerate(zip(values, observed, strict=True))
@@ -112,7 +112,7 @@ def _fit(
     padding = np.full((len(values), int(spec["length"])), np.nan)
     padded = np.column_stack([padding, scaled])[:, begin:]
     lags, base = (of[:, :-1] for of in lagged(padded, spec))
-    times = np.tile(known.grid.to_numpy()[begin:], (len(values), 1))
+    times = np.tile(history.grid.to_numpy()[begin:], (len(values), 1))
     columns = exogenous(times, holidays, panel.known[:, begin : cutoff + 1], spec)
     codes = np.broadcast_to(np.arange(len(values))[:, None, None], (*base.shape, 1))
     table = np.concatenate([lags, columns, *([codes] if spec["code"] else [])], axis=2)

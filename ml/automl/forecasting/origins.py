@@ -61,10 +61,10 @@ def origins(panel: Panel, settings: Settings) -> Origins:
         count -= 1
     if first_cutoff(count, calibrating) < first + 1:
         needed = 2 + (count - 1) * step + horizon
-        found = f"`forecast_horizon: {horizon}`"
-        found += f" with `n_cross_validations: {count}`" if settings.folds else ""
-        found += f" needs {needed} times, and the longest series has {len(panel.grid)}"
-        stop("few-times", found, f"{needed} times or more", "add rows, or lower the setting")
+        message = f"`forecast_horizon: {horizon}`"
+        message += f" with `n_cross_validations: {count}`" if settings.folds else ""
+        message += f" needs {needed} times, and the longest series has {len(panel.grid)}"
+        stop("few-times", message, f"{needed} times or more", "add rows, or lower the setting")
     judged = [end - number * step for number in range(count)][::-1]
     calibrated = [judged[0] - number * horizon for number in range(calibrating, 0, -1)]
     return Origins([*calibrated, *judged], calibrating, horizon)
@@ -116,15 +116,15 @@ def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Va
             errors.append(np.where(mask[number], error, np.nan))
     table = np.concatenate(errors) if errors else np.full((1, origins.horizon), np.nan)
     if np.isnan(table).all():
-        known = panel.target[:, : cutoff + 1]
-        scales = scale(known, panel.season)[:, None]
+        history = panel.target[:, : cutoff + 1]
+        scales = scale(history, panel.season)[:, None]
         naive = [
             math.ceil((step + 1) / panel.season) * panel.season for step in range(origins.horizon)
         ]
         columns = [
-            (np.abs(known[:, lag:] - known[:, :-lag]) / scales).ravel()
-            if lag < known.shape[1]
-            else known[:0, 0]
+            (np.abs(history[:, lag:] - history[:, :-lag]) / scales).ravel()
+            if lag < history.shape[1]
+            else history[:0, 0]
             for lag in naive
         ]
     else:

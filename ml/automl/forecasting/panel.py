@@ -87,27 +87,27 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
             expected = f"one of {', '.join(map(str, [*frame][:12]))}"
             stop("no-such-column", f"`{name}` is not a column of training_data", expected)
     if not is_number(frame[settings.target]):
-        found = f"`target_column_name: {settings.target}` has texts"
-        stop("not-numbers", found, "numbers to forecast", "convert it, or name another column")
+        actual = f"`target_column_name: {settings.target}` has texts"
+        stop("not-numbers", actual, "numbers to forecast", "convert it, or name another column")
     notes: list[str] = []
     times = _times(frame[settings.time], settings, notes)
     target = frame[settings.target].to_numpy(np.float64, na_value=np.nan)
     if np.isinf(target).any():
         stop("not-numbers", f"`{settings.target}` is infinite in a row", "finite numbers")
     series, ids = _series(frame, settings.ids)
-    kept = ~np.isnan(target)
-    if not kept.any():
-        found = f"no row of training_data has a `{settings.target}`"
-        stop("no-label", found, "values to learn from", f"fill in `{settings.target}`")
-    end = times[kept].max()
+    has_target = ~np.isnan(target)
+    if not has_target.any():
+        actual = f"no row of training_data has a `{settings.target}`"
+        stop("no-label", actual, "values to learn from", f"fill in `{settings.target}`")
+    end = times[has_target].max()
     frequency = _frequency(times, series, settings)
     begin, step = times.min(), pd.tseries.frequencies.to_offset(frequency)
     begin = pd.Timestamp(step.rollback(begin)) if settings.aggregation else begin
     # A pandas Timedelta holds 292 years.
     span, length = end.to_pydatetime() - begin.to_pydatetime(), _length(step).to_pytimedelta()
     if span / max(length, timedelta.resolution) * len(ids) > MOST_CELLS:
-        found = f"{len(ids)} series from {begin} to {end} by `{frequency}`"
-        stop("too-many-times", found, f"at most {MOST_CELLS:,} values", "set a longer `frequency`")
+        actual = f"{len(ids)} series from {begin} to {end} by `{frequency}`"
+        stop("too-many-times", actual, f"at most {MOST_CELLS:,} values", "set a longer `frequency`")
     grid = pd.date_range(begin, end, freq=step)
     if len(grid) == 0 or begin != grid[0]:
         grid = pd.date_range(step.rollforward(begin), end, freq=step)
@@ -115,26 +115,26 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
     on_grid = (at >= 0) & (at < len(grid)) & (times <= (grid[-1] + step if len(grid) else end))
     if not settings.aggregation:
         on_grid &= grid.to_numpy()[np.clip(at, 0, max(0, len(grid) - 1))] == times.to_numpy()
-        share = on_grid[kept].mean()
+        share = on_grid[has_target].mean()
         if share < ON_GRID:
-            found = f"{share:.0%} of the times are regular by `{frequency}`"
+            actual = f"{share:.0%} of the times are regular by `{frequency}`"
             hint = "set `frequency` and `target_aggregate_function`, or time_series_id_column_names"
-            stop("irregular-times", found, f"{ON_GRID:.0%} or more", hint)
+            stop("irregular-times", actual, f"{ON_GRID:.0%} or more", hint)
         if share < 1:
             notes.append(
-                f"{int((~on_grid[kept]).sum())} rows off the `{frequency}` grid are ignored"
+                f"{int((~on_grid[has_target]).sum())} rows off the `{frequency}` grid are ignored"
             )
-    rows = np.flatnonzero(on_grid & kept)
+    rows = np.flatnonzero(on_grid & has_target)
     cells = pd.DataFrame({"series": series[rows], "at": at[rows]})
     repeated = cells.duplicated(keep=False)
     if repeated.any() and not settings.aggregation:
         first = rows[int(np.argmax(repeated))]
         name = "/".join(ids[series[first]]) or "the table"
-        found = (
+        actual = (
             f"{name} has {times[first]} twice, of {int(repeated.sum())} rows with repeated times"
         )
         hint = "name the columns in time_series_id_column_names, or set target_aggregate_function"
-        stop("duplicate-times", found, "one row for each series and time", hint)
+        stop("duplicate-times", actual, "one row for each series and time", hint)
     values = pd.DataFrame({"y": target[rows]})
     names = [
         str(name)
@@ -150,19 +150,19 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
     filled_cells = (table.index.get_level_values(0), table.index.get_level_values(1))
     panel = np.full((len(ids), len(grid)), np.nan)
     panel[filled_cells] = table["y"].to_numpy()
-    known = np.full((*panel.shape, len(numeric)), np.nan)
-    known[filled_cells] = table[numeric].to_numpy() if numeric else 0.0
+    regressors = np.full((*panel.shape, len(numeric)), np.nan)
+    regressors[filled_cells] = table[numeric].to_numpy() if numeric else 0.0
     has: NDArray[np.bool_] = np.any(~np.isnan(panel), axis=1)
     if not has.all():
         notes.append(f"{int((~has).sum())} series without a value are ignored")
     season = settings.season or _season(frequency, has, panel, settings.horizon)
-    panel, known = panel[has], known[has]
+    panel, regressors = panel[has], regressors[has]
     first = (~np.isnan(panel)).argmax(axis=1)
     result = Panel(
         [of for of, is_kept in zip(ids, has, strict=True) if is_kept],
         grid,
         panel,
-        known,
+        regressors,
         numeric,
         season,
         notes,
@@ -180,15 +180,15 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
 
 def without_short(panel: Panel, cutoff: int) -> Panel:
     """The panel without the series that have no value up to this index of the grid."""
-    kept: NDArray[np.bool_] = np.any(~np.isnan(panel.target[:, : cutoff + 1]), axis=1)
-    if kept.all():
+    is_long: NDArray[np.bool_] = np.any(~np.isnan(panel.target[:, : cutoff + 1]), axis=1)
+    if is_long.all():
         return panel
     return replace(
         panel,
-        ids=[of for of, is_kept in zip(panel.ids, kept, strict=True) if is_kept],
-        target=panel.target[kept],
-        known=panel.known[kept],
-        notes=[*panel.notes, f"{int((~kept).sum())} short series are dropped"],
+        ids=[of for of, is_kept in zip(panel.ids, is_long, strict=True) if is_kept],
+        target=panel.target[is_long],
+        known=panel.known[is_long],
+        notes=[*panel.notes, f"{int((~is_long).sum())} short series are dropped"],
     )
 
 
@@ -233,8 +233,8 @@ def _times(column: pd.Series[Any], settings: Settings, notes: list[str]) -> pd.D
     if zoned.any():
         if not zoned.all():
             row = int(np.argmax(np.isin(codes, np.flatnonzero(~zoned)))) + 1
-            found = f"`{name}` has no time zone in row {row}, and one in other rows"
-            stop("mixed-time-zones", found, "a time zone in every row, or in none")
+            actual = f"`{name}` has no time zone in row {row}, and one in other rows"
+            stop("mixed-time-zones", actual, "a time zone in every row, or in none")
         local = pd.to_datetime(
             texts.str.replace(_ZONE, "", regex=True),
             format="mixed",
@@ -275,8 +275,8 @@ def _frequency(times: pd.DatetimeIndex, series: NDArray[np.int64], settings: Set
         try:
             return str(pd.tseries.frequencies.to_offset(settings.frequency).freqstr)
         except ValueError:
-            found = f"`frequency: {settings.frequency}`"
-            stop("no-frequency", found, "an offset alias of pandas", "frequency: D")
+            actual = f"`frequency: {settings.frequency}`"
+            stop("no-frequency", actual, "an offset alias of pandas", "frequency: D")
     order = np.lexsort((times.to_numpy(), series))
     ordered, of = times[order], series[order]
     steps = np.diff(ordered.to_numpy())[

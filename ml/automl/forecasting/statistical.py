@@ -116,8 +116,8 @@ def _in_processes(
         readers.append(reader)
         processes.append(process)
     try:
-        while readers and (left := until - time.monotonic()) > 0:
-            waiting: Any = connection.wait(readers, min(left, _POLL_S))
+        while readers and (remaining := until - time.monotonic()) > 0:
+            waiting: Any = connection.wait(readers, min(remaining, _POLL_S))
             for ready in waiting:
                 try:
                     yield ready.recv()

@@ -141,9 +141,9 @@ def main() -> None:
         everywhere = [of for of in folds[0] if all(of in fold for fold in folds)]
         means = {of: float(np.mean([fold[of] for fold in folds])) for of in everywhere}
         if problem.metric not in means:
-            found = f"`{problem.metric}` is undefined: the target has one value in a fold"
+            actual = f"`{problem.metric}` is undefined: the target has one value in a fold"
             hint = "primary_metric: normalized_root_mean_squared_error"
-            stop("no-metric", found, "several values in each fold", hint)
+            stop("no-metric", actual, "several values in each fold", hint)
         table = forecast_table(problem, forecasts)
         write(problem, options.model, documents, forecasts, table)
         options.predictions.mkdir(parents=True, exist_ok=True)
@@ -159,10 +159,10 @@ def main() -> None:
         digest = seal(options.model, facts)
     for note in notes:
         print(f"forecasting: {note}")
-    shown = ", ".join(f"{of} {value:.3g}" for of, value in of_table.items())
+    summary = ", ".join(f"{of} {value:.3g}" for of, value in of_table.items())
     print(
         f"model {options.model} {digest}: {name} {problem.metric} {means[problem.metric]:.5g}",
-        shown,
+        summary,
         sep="; ",
     )
 
@@ -183,10 +183,10 @@ def prepare(job: Mapping[str, Any], training: Path) -> ForecastProblem:
     for number in origins.judging:
         if not rolling.judged(panel, origins)[number].any():
             cutoff, last = panel.grid[origins.cutoffs[number]], panel.grid[-1]
-            found = f"no series has values just before and after {cutoff}, the cutoff of a fold"
+            actual = f"no series has values just before and after {cutoff}, the cutoff of a fold"
             expected = f"series whose values reach the last time, {last}"
             hint = "correct wrong times, or lower n_cross_validations or cv_step_size"
-            stop("few-times", found, expected, hint)
+            stop("few-times", actual, expected, hint)
     return ForecastProblem(
         settings, str(job["metric"]), int(job["seed"]), panel, origins, _holidays(settings, panel)
     )
@@ -386,7 +386,7 @@ def _facts(
     short = len(panel.ids) - int(
         rolling.judged(panel, origins)[origins.calibrating :].any(axis=(0, 2)).sum()
     )
-    found = [*panel.notes, *([f"{short} series have too few values to score"] if short else [])]
+    remarks = [*panel.notes, *([f"{short} series have too few values to score"] if short else [])]
     return {
         "metric": problem.metric,
         "validation": f"{len(judging)} origins, {judging[0]} to {judging[-1]}, "
@@ -396,7 +396,7 @@ def _facts(
         "rows": {"fitted": int((~np.isnan(panel.target)).sum()), "test": 0},
         "test": {},
         "columns": [],
-        "guardrails": [{"check": "series", "found": of} for of in found],
+        "guardrails": [{"check": "series", "found": of} for of in remarks],
         "notes": {f"fallback {number}": of for number, of in enumerate(notes)},
     }
 

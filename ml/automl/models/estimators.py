@@ -35,17 +35,17 @@ def fit_of(
         own = {"random_state": seed} if "random_state" in kind().get_params() else {}
         own |= {"n_jobs": threads()} if module == "ensemble" else {}
         # A whole number is sampled as 50.0; 1.0 is a share.
-        whole = {
+        integers = {
             argument: int(value)
             for argument, value in settings.items()
             if isinstance(value, float) and value > 1 and value.is_integer()
         }
-        last = kind(**{**always, **settings, **whole, **own})
+        last = kind(**{**always, **settings, **integers, **own})
         estimator = make_pipeline(_prepared(data, linear), last) if data.featurized else last
         where = f"{estimator.steps[-1][0]}__sample_weight" if data.featurized else "sample_weight"
-        given = {} if data.weights is None else {where: data.weights}
+        weights = {} if data.weights is None else {where: data.weights}
         labels = data.labels if data.task == "regression" else data.labels.astype(np.int64)
-        return _Estimator(estimator.fit(data.table, labels, **given), data.task, data.classes)
+        return _Estimator(estimator.fit(data.table, labels, **weights), data.task, data.classes)
 
     return fit
 

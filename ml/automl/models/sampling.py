@@ -69,8 +69,8 @@ def _smote(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers
         return numbers
     # Neighbours are of the same class, so other classes are left out.
     rows = np.flatnonzero(np.isin(numbers.labels, [*wanted]))
-    one = np.flatnonzero(~np.isin(numbers.labels, [*wanted]))[:1]
-    table, labels = numbers.table[[*rows, *one]], numbers.labels[[*rows, *one]]
+    row = np.flatnonzero(~np.isin(numbers.labels, [*wanted]))[:1]
+    table, labels = numbers.table[[*rows, *row]], numbers.labels[[*rows, *row]]
     filled = SimpleImputer(strategy="median", keep_empty_features=True).fit_transform(table)
     # A missing category is a category of its own, by an unused code.
     codes = [*numbers.categorical]

@@ -88,10 +88,10 @@ class AzureAssets:
         if spec.kind in _OF_FEATURE_STORE and not self._workspace.feature_store:
             return AssetState(spec, "", "no-feature-store")
         digest = _digest(spec)
-        kept = or_none(lambda: self._operations(spec).get(spec.name, spec.version))
-        if kept is None:
+        asset = or_none(lambda: self._operations(spec).get(spec.name, spec.version))
+        if asset is None:
             return AssetState(spec, digest, "missing")
-        same: AssetStatus = "unchanged" if (kept.tags or {}).get(CONTENT) == digest else "changed"
+        same: AssetStatus = "unchanged" if (asset.tags or {}).get(CONTENT) == digest else "changed"
         return AssetState(spec, digest, same)
 
     def _operations(self, spec: AssetSpec) -> Any:

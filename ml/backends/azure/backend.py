@@ -139,9 +139,9 @@ class AzureBackend:
             return
         for name in plan.spec.mapping("properties") if plan.spec else ():
             if name.startswith(workflow_jobs.RESERVED):
-                found, expected = f"`properties: {name}`", "a property of your own"
+                actual, expected = f"`properties: {name}`", "a property of your own"
                 place = plan.spec.place("properties", name)
-                yield Problem("reserved-property", found, expected, "leave it out", place)
+                yield Problem("reserved-property", actual, expected, "leave it out", place)
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
         workspace = self.workspace
@@ -225,10 +225,10 @@ class AzureBackend:
         if job is not None and (workflow.final or status_of(job) not in ("Failed", "Canceled")):
             return job
         if workflow.final:
-            found = f"this workflow run did not submit `{wanted.name}`"
+            actual = f"this workflow run did not submit `{wanted.name}`"
             hint = "re-run all jobs of the workflow"
             expected = ", ".join(job["run"] for job in workflow.jobs.values())
-            raise Refused(Problem("not-reviewed", found, expected, hint))
+            raise Refused(Problem("not-reviewed", actual, expected, hint))
         if wanted.job.type == "pipeline":  # no step of a job that somebody else submitted
             wanted.job.settings.force_rerun = True
         words = wanted.name.rpartition("-")[0]
@@ -264,9 +264,9 @@ class AzureBackend:
             return replace(run, error=replace(run.error, place=place, found=cause))
         limit, elapsed = plan.timeout_s, (run.ended or run.started) - run.started
         if run.status == "Canceled" and limit is not None and elapsed >= limit:
-            found = f"the job exceeded its limit of {limit:g} s and was cancelled"
+            actual = f"the job exceeded its limit of {limit:g} s and was cancelled"
             hint = "raise `limits.timeout`, or make the job shorter"
-            return replace(run, error=Problem("timed-out", found, hint=hint, place=plan.place))
+            return replace(run, error=Problem("timed-out", actual, hint=hint, place=plan.place))
         return run
 
     def _log(self, run: Run, rank: str) -> Path | None:
@@ -284,16 +284,16 @@ class AzureBackend:
             raise Refused.of("run-ended", f"{run.name} is {run.status}", "an active run", hint)
         if (parent := self.runs.parent(run)) is not None:
             hint = f"ml runs cancel {parent.name} --on azure"
-            found = f"{run.name} is a child of {parent.name}"
-            raise Refused.of("child-run", found, "a root run", hint)
+            actual = f"{run.name} is a child of {parent.name}"
+            raise Refused.of("child-run", actual, "a root run", hint)
         with as_refusals():
             jobs = self.workspace.client.jobs
             poller = retried(lambda: jobs.begin_cancel(run.name), CANCEL_POLL_S)
             poller.wait(CANCEL_S)
             if not poller.done():
-                found = f"{run.name} has not ended {CANCEL_S:g} s after its cancellation"
+                actual = f"{run.name} has not ended {CANCEL_S:g} s after its cancellation"
                 hint = f"later: ml runs show {run.name} --on azure"
-                problem = Problem("not-canceled", found, "a canceled run", hint)
+                problem = Problem("not-canceled", actual, "a canceled run", hint)
                 raise Refused(problem, exit_code=Exit.RUN_FAILED)
             poller.result()
         return self.runs.find(name)
@@ -304,9 +304,9 @@ def _hold_outputs(run: Run, job: dict[str, Any]) -> None:
     digests = {name: f"sha256:{assets.digest(path)}" for name, path in run.outputs.items()}
     for name, digest in job["outputs"].items():
         if digests.get(name) != digest:
-            found = f"the output `{name}` of {run.name} is {digests.get(name)}"
+            actual = f"the output `{name}` of {run.name} is {digests.get(name)}"
             hint = "the workspace's storage was changed; train again"
-            raise Refused(Problem("output-changed", found, f"{digest}, as reviewed", hint))
+            raise Refused(Problem("output-changed", actual, f"{digest}, as reviewed", hint))
     job["outputs"] = digests
 
 

@@ -145,8 +145,8 @@ class Lease:
         self._blob.upload_blob(document, overwrite=True, lease=lease)
 
     def _holder(self) -> str:
-        found = json.loads(self._blob.download_blob().readall())
-        holder, until = found.get("holder", "another machine"), found.get("until", "")
+        record = json.loads(self._blob.download_blob().readall())
+        holder, until = record.get("holder", "another machine"), record.get("until", "")
         return f"{holder} releases to {self._endpoint}, until {until} or longer; waiting"
 
     @property

@@ -315,9 +315,9 @@ class AzureEndpoints:
         return collected(self._workspace, endpoint, since, serving=serving)
 
     def nothing_served(self, endpoint: str) -> Refused:
-        found = f"nothing serves on `{endpoint}` in the workspace {self._workspace.name}"
+        actual = f"nothing serves on `{endpoint}` in the workspace {self._workspace.name}"
         expected, hint = "an endpoint that a model was released to", "ml release status --on azure"
-        return Refused(Problem("no-live-deployment", found, expected, hint))
+        return Refused(Problem("no-live-deployment", actual, expected, hint))
 
     def resident(self, server: Server) -> tuple[float, float] | None:
         """As Azure Monitor has it: the average of its instances over the latest minute.
@@ -375,8 +375,8 @@ class AzureEndpoints:
     def _minutes(self, server: Server, metric: str, since: float) -> list[tuple[float, float]]:
         """The minutes since then (epoch seconds) of a metric of the server's deployment."""
         now = time.monotonic()
-        asked, minutes = self._metrics.get((server, metric), (-METRICS_S, []))
-        if now - asked >= METRICS_S:
+        queried, minutes = self._metrics.get((server, metric), (-METRICS_S, []))
+        if now - queried >= METRICS_S:
             name = server.slot.as_posix().replace("/", "/deployments/")
             with as_refusals():
                 minutes = self._workspace.metric(f"onlineEndpoints/{name}", metric, since)

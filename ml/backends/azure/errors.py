@@ -236,9 +236,9 @@ def explain(error: Exception) -> tuple[Problem, Exit]:
     status = error.status_code or 0 if isinstance(error, HttpResponseError) else 0
     if isinstance(error, ClientAuthenticationError):
         status = 401
-    for known in KNOWN:
-        if known.status in (0, status) and re.search(known.pattern, str(error), re.I):
-            return known.problem(message), known.exit_code
+    for entry in KNOWN:
+        if entry.status in (0, status) and re.search(entry.pattern, str(error), re.I):
+            return entry.problem(message), entry.exit_code
     if status >= 500:
         return _FAILED.problem(f"{status}, {message}"), Exit.RUN_FAILED
     if isinstance(error, HttpResponseError) and _status_of_operation(error) == "canceled":
@@ -296,9 +296,9 @@ def _status_of_operation(error: HttpResponseError) -> str:
 
 def explain_job(message: str) -> Problem | None:
     """The problem behind what a job failed of on Azure's side; None for any other failure."""
-    for known in KNOWN:
-        if known.status == 0 and re.search(known.pattern, message, re.I):
-            return known.problem(" ".join(message.split()))
+    for entry in KNOWN:
+        if entry.status == 0 and re.search(entry.pattern, message, re.I):
+            return entry.problem(" ".join(message.split()))
     return None
 
 

@@ -60,9 +60,9 @@ class Follower:
                 if has_ended and owner.run.status not in OPEN:
                     return owner.run
             if self.deadline is not None and time.monotonic() >= self.deadline:
-                found = f"{name} has not ended, and its log is no longer followed"
+                actual = f"{name} has not ended, and its log is no longer followed"
                 hint = f"train again: the next run follows it; or ml runs cancel {name} --on azure"
-                problem = Problem(UNFINISHED, found, "an end within --timeout", hint)
+                problem = Problem(UNFINISHED, actual, "an end within --timeout", hint)
                 raise Refused(problem, exit_code=Exit.RUN_FAILED)
             time.sleep(wait)
             wait = min(wait * _GROWTH, _LAST_POLL_S)
@@ -87,12 +87,12 @@ def _tell(before: Run | None, run: Run, watch: Watch) -> None:
     if before is None:
         watch(Event("started", run))
         return
-    known = {part.name: part.status for part in before.below()}
+    statuses = {part.name: part.status for part in before.below()}
     parts: list[tuple[Run, Run | None]] = [(trial, None) for trial in run.trials]
     parts += [(part, step) for step in run.steps for part in (*step.trials, step)]
     for part, step in parts:
         trial = None if part is step else part
-        was = known.get(part.name)
+        was = statuses.get(part.name)
         if was is None:
             watch(Event("trial_started" if trial else "step_started", run, trial, step))
         if (was is None or was in OPEN) and part.status not in OPEN:

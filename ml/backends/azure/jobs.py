@@ -96,8 +96,8 @@ class Outputs(Mapping[str, Path]):
                 )
         except Refused as refused:
             problem = refused.problems[0]
-            found = f"the output {name} of {self._job} cannot be brought here: {problem.found}"
-            raise Refused(replace(problem, found=found), exit_code=refused.exit_code) from refused
+            actual = f"the output {name} of {self._job} cannot be brought here: {problem.found}"
+            raise Refused(replace(problem, found=actual), exit_code=refused.exit_code) from refused
         target.parent.mkdir(parents=True, exist_ok=True)
         content = unfinished / "named-outputs" / name
         if content.is_dir() and self._types[name] == "uri_file":

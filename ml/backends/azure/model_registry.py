@@ -64,10 +64,10 @@ class AzureRegistry:
 
     def demand(self, environment: str) -> None:
         if not self._workspace.registry:
-            found = f"`{environment}` has a workspace of its own, and {REGISTRY} is not set"
+            actual = f"`{environment}` has a workspace of its own, and {REGISTRY} is not set"
             expected = "the registry that the environments share"
             hint = f"export {REGISTRY}=\"$(az ml registry list --query '[].name' -o tsv)\""
-            raise Refused(Problem("no-registry-named", found, expected, hint))
+            raise Refused(Problem("no-registry-named", actual, expected, hint))
 
     def bring(self, version: Version) -> None:
         if not version.digest:
@@ -166,14 +166,14 @@ class AzureRegistry:
 
     def promote(self, version: Version, environment: str, serving: str = "") -> None:
         """The new champion first: between the two writes there are two, and never none."""
-        known = self.find(version.model, version.version)
+        registered = self.find(version.model, version.version)
         for other, code in withdrawn(self.versions(version.model), version, environment, serving):
-            found = self._find(other.model, other.version)
-            self._tag(found, served_tag(environment, code), "withdrawn")
-        if environment not in known.served_in(serving):
+            entity = self._find(other.model, other.version)
+            self._tag(entity, served_tag(environment, code), "withdrawn")
+        if environment not in registered.served_in(serving):
             now = datetime.now(UTC).isoformat()
-            found = self._find(version.model, version.version)
-            self._tag(found, served_tag(environment, serving), now)
+            entity = self._find(version.model, version.version)
+            self._tag(entity, served_tag(environment, serving), now)
         self._tag(self._find(version.model, version.version), _CHAMPION + environment, _YES)
         for each in self._champions(version.model, environment):
             if str(each.version) != version.version:
@@ -185,9 +185,9 @@ class AzureRegistry:
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
         self.keep_folder(version.model, replace(version, evidence=sha256).evidence_folder)
-        found = self._find(version.model, version.version)
-        found = self._tag(found, kept_tag(sha256), datetime.now(UTC).isoformat())
-        return _version(self._tag(found, EVIDENCE, sha256))
+        entity = self._find(version.model, version.version)
+        entity = self._tag(entity, kept_tag(sha256), datetime.now(UTC).isoformat())
+        return _version(self._tag(entity, EVIDENCE, sha256))
 
     @property
     def _models(self) -> Any:
@@ -231,8 +231,8 @@ class AzureRegistry:
         return or_none(lambda: self._models.get(name, version))
 
     def _find(self, model: str, version: str) -> Any:
-        if (known := self._get(model, version)) is not None and self._is_ours(known):
-            return known
+        if (entity := self._get(model, version)) is not None and self._is_ours(entity):
+            return entity
         names = ", ".join(str(each.version) for each in self._registered(model))
         raise Refused(
             Problem(

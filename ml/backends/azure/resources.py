@@ -84,8 +84,8 @@ class AzureResources:
         if not (endpoint.defaults or {}).get("deployment_name"):
             endpoint.defaults = {"deployment_name": entity.name}
             self._carry_out(endpoint, client.batch_endpoints.begin_create_or_update)
-        asked = f"ml invoke {entity.endpoint_name} --input DATA --on azure"
-        return Applied(declared.kind, entity.name, change, (asked,))
+        command = f"ml invoke {entity.endpoint_name} --input DATA --on azure"
+        return Applied(declared.kind, entity.name, change, (command,))
 
     def _put(self, entity: Any, before: Any, put: Callable[[Any], Any]) -> Any:
         """Create or update the entity; nothing is sent where the same content is there."""
@@ -172,6 +172,6 @@ def _freeze(deployment: Any, folder: Path) -> dict[Path, str]:
 
 
 def _no_endpoint(name: str) -> Problem:
-    found = f"no batch endpoint `{name}`"
+    actual = f"no batch endpoint `{name}`"
     expected, hint = "an endpoint before its deployment", "ml run ENDPOINT.yml --on azure"
-    return Problem("no-batch-endpoint", found, expected, hint)
+    return Problem("no-batch-endpoint", actual, expected, hint)

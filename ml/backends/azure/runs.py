@@ -163,9 +163,9 @@ class AzureRuns:
             raise Refused(_no_such_run(name, self.workspace))
         run = self.read(job)
         if run.status == "Completed" and self._tracked(name) is None:
-            found = f"MLflow has no run of the completed job {name}"
+            actual = f"MLflow has no run of the completed job {name}"
             hint = f"ml runs show {name} --on azure"
-            raise Refused(Problem("not-tracked", found, "its metrics", hint))
+            raise Refused(Problem("not-tracked", actual, "its metrics", hint))
         return Owner(job, run)
 
     def job(self, name: str) -> Any:
@@ -251,11 +251,11 @@ class AzureRuns:
 
     def entry(self, run: Run) -> Entry:
         owner = self._demand(run)
-        whole = self.reader.entry(owner.job, owner.run)
-        data = {name: self._with_digest(each) for name, each in whole.lineage["data"].items()}
-        lineage = {**whole.lineage, "data": data}
+        owning = self.reader.entry(owner.job, owner.run)
+        data = {name: self._with_digest(each) for name, each in owning.lineage["data"].items()}
+        lineage = {**owning.lineage, "data": data}
         if run.id == owner.run.id:
-            return Entry(run, whole.kind, lineage)
+            return Entry(run, owning.kind, lineage)
         parent = self.parent(run)
         lineage = {**lineage, "parent": parent.id if parent else None}
         lineage.pop("objective", None)
@@ -378,8 +378,8 @@ class AzureRuns:
                     content = self.workspace.read_from(url, start)
             except Refused as refused:
                 problem = refused.problems[0]
-                found = f"the log {name} of {job} cannot be read: {problem.found}"
-                unread = replace(problem, found=found)
+                actual = f"the log {name} of {job} cannot be read: {problem.found}"
+                unread = replace(problem, found=actual)
                 raise Refused(unread, exit_code=refused.exit_code) from refused
             with path.open("ab") as log:
                 log.write(content)
@@ -426,8 +426,8 @@ class AzureRuns:
     def _experiment_ids(self, names: Iterable[str]) -> list[str]:
         """Those of the experiments with these names; one that MLflow does not know has none."""
         ask = partial(self.workspace.tracking, "experiments/get-by-name")
-        found = [or_none(partial(ask, experiment_name=name)) for name in sorted(names)]
-        return [each["experiment"]["experiment_id"] for each in found if each]
+        experiments = [or_none(partial(ask, experiment_name=name)) for name in sorted(names)]
+        return [each["experiment"]["experiment_id"] for each in experiments if each]
 
     def _error(self, job: Any) -> Problem:
         error = self.workspace.history(job.name).get("error") or {}
@@ -485,6 +485,6 @@ def _available() -> Iterator[None]:
 
 
 def _no_such_run(name: str, workspace: Workspace) -> Problem:
-    found = f"the workspace {workspace.name} has no run `{name}`"
+    actual = f"the workspace {workspace.name} has no run `{name}`"
     expected, hint = "the name of a job, or `latest`", "ml runs list --on azure"
-    return Problem("no-such-run", found, expected, hint)
+    return Problem("no-such-run", actual, expected, hint)

@@ -114,10 +114,10 @@ class AzureRouter:
         except Refused as refused:
             if not self._is_blind:
                 self._is_blind = True
-                found = refused.problems[0].found
+                actual = refused.problems[0].found
                 self._say(
                     f"{self._endpoint}: Log Analytics cannot be read, samples alone are judged: "
-                    f"{found}; infra doctor lists missing roles, make deploy writes the logs"
+                    f"{actual}; infra doctor lists missing roles, make deploy writes the logs"
                 )
         with self._lock:
             for row in rows:

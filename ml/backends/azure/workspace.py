@@ -128,9 +128,11 @@ class Workspace:
         target = store.offline_store.target if store and store.offline_store else ""
         container = _CONTAINER.search(target)
         if container is None:
-            found = f"{FEATURE_STORE}: {self.feature_store} is no feature store with an offline one"
+            actual = (
+                f"{FEATURE_STORE}: {self.feature_store} is no feature store with an offline one"
+            )
             hint = "set `platform:feature_store` in the stack file, then make deploy ENV=STACK"
-            raise Refused.of("no-offline-store", found, "a feature store of the stack", hint)
+            raise Refused.of("no-offline-store", actual, "a feature store of the stack", hint)
         host = f"{container['account']}.dfs.{self._cloud['suffixes']['storage']}"
         return f"abfss://{container['name']}@{host}"
 

@@ -32,7 +32,7 @@ def run(mini_batch: Sequence[str]) -> list[str]:
     lines = []
     for path in mini_batch:
         for line in Path(path).read_text(encoding="utf-8").splitlines():
-            asked = json.loads(line)
-            answer = forecaster.answer(json.dumps(asked["request"]))
-            lines.append(json.dumps({"series": asked["series"], **answer}))
+            request = json.loads(line)
+            answer = forecaster.answer(json.dumps(request["request"]))
+            lines.append(json.dumps({"series": request["series"], **answer}))
     return lines

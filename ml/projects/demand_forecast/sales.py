@@ -33,11 +33,11 @@ COLUMNS = ("store", "item", "day", "sales", "promotion", "holiday")
 
 def runs(rng: np.random.Generator, days: int, start: float, lengths: Sequence[int]) -> np.ndarray:
     """(days,): 1 on the days of runs, each of which starts with that probability."""
-    on, left = np.zeros(days, dtype=int), 0
+    on, remaining = np.zeros(days, dtype=int), 0
     for day in range(days):
-        if left == 0 and rng.random() < start:
-            left = int(rng.integers(lengths[0], lengths[1] + 1))
-        on[day], left = left > 0, max(0, left - 1)
+        if remaining == 0 and rng.random() < start:
+            remaining = int(rng.integers(lengths[0], lengths[1] + 1))
+        on[day], remaining = remaining > 0, max(0, remaining - 1)
     return on
 
 

@@ -110,7 +110,7 @@ class Catalogue:
         """What queries are multiplied by for each of TEXT_FEATURES but the last."""
         questions, answers = self.questions, self.answers
         of = (questions.word, answers.word, questions.char, answers.char)
-        return {name: one.T.tocsr() for name, one in zip(TEXT_FEATURES, of, strict=False)}
+        return {name: matrix.T.tocsr() for name, matrix in zip(TEXT_FEATURES, of, strict=False)}
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -142,17 +142,17 @@ class Memory:
         """A memory of these questions; without `weights` those of naive Bayes."""
         order = np.argsort(entry, kind="stable")
         asked, entry = asked[order], entry[order]
-        known, starts, label = np.unique(entry, return_index=True, return_inverse=True)
+        entries, starts, label = np.unique(entry, return_index=True, return_inverse=True)
         member = sparse.csr_matrix(
             (np.ones(len(label), np.float32), (label, np.arange(len(label)))),
-            shape=(len(known), len(label)),
+            shape=(len(entries), len(label)),
         )
-        own = (catalogue.questions[known], catalogue.answers[known])
+        own = (catalogue.questions[entries], catalogue.answers[entries])
         word_mass = (member @ asked.word + OWN_TEXT * (own[0].word + own[1].word)).tocsr()
         char_mass = (member @ asked.char + OWN_TEXT * (own[0].char + own[1].char)).tocsr()
         if weights is None:
             weights = naive_bayes(word_mass)
-        return cls(asked, label, known, starts, word_mass, char_mass, weights)
+        return cls(asked, label, entries, starts, word_mass, char_mass, weights)
 
     @classmethod
     def learn(
@@ -160,10 +160,10 @@ class Memory:
     ) -> Memory:
         """A memory of these questions; its classifier is trained on them and the known entries."""
         memory = cls.recall(asked, entry, catalogue)
-        known = memory.known
-        own = (catalogue.questions[known].word, catalogue.answers[known].word)
+        entries = memory.known
+        own = (catalogue.questions[entries].word, catalogue.answers[entries].word)
         seen = sparse.vstack([memory.asked.word, *own]).tocsr()
-        labels = np.concatenate([memory.label, *[np.arange(len(known))] * 2])
+        labels = np.concatenate([memory.label, *[np.arange(len(entries))] * 2])
         weight = np.ones(len(labels), np.float32)
         weight[len(memory.label) :] = OWN_TEXT
         return replace(memory, weights=descend(memory.weights, seen, labels, weight, steps, rate))
@@ -183,8 +183,8 @@ class Memory:
 
     def compare(self, queries: Texts) -> dict[str, Array]:
         """Each memory feature as (queries, known entries)."""
-        asked, word_evidence, char_evidence = self.lookup
-        like = (queries.word @ asked).toarray()
+        questions, word_evidence, char_evidence = self.lookup
+        like = (queries.word @ questions).toarray()
         best = np.empty((like.shape[0], len(self.known)), np.float32)
         best_3, mean = np.empty_like(best), np.empty_like(best)
         for at, columns in self.alike_in_size:
@@ -214,27 +214,27 @@ def pair_features(
     `hidden` (queries, entries) says where the memory of an entry must be ignored. NaN: no memory.
     """
     shape = (len(queries.words), len(catalogue.questions.words))
-    found: dict[str, Array] = {
+    columns: dict[str, Array] = {
         name: ((queries.word if name.startswith("word") else queries.char) @ texts).toarray()
         for name, texts in catalogue.lookup.items()
     }
-    found["char_text_evidence"] = catalogue.evidence(queries.char)
+    columns["char_text_evidence"] = catalogue.evidence(queries.char)
     for name, values in memory.compare(queries).items():
-        whole = np.full(shape, np.nan, np.float32)
-        whole[:, memory.known] = values
-        whole[hidden] = np.nan
-        found[name] = whole
-    share = np.exp(found["discriminant"])
+        full = np.full(shape, np.nan, np.float32)
+        full[:, memory.known] = values
+        full[hidden] = np.nan
+        columns[name] = full
+    share = np.exp(columns["discriminant"])
     share[np.isnan(share)] = 0
-    found["neighbours"] = share @ catalogue.alike
-    found["question_words"] = np.broadcast_to(queries.words[:, None], shape)
-    found["answer_words"] = np.broadcast_to(catalogue.answers.words[None], shape)
+    columns["neighbours"] = share @ catalogue.alike
+    columns["question_words"] = np.broadcast_to(queries.words[:, None], shape)
+    columns["answer_words"] = np.broadcast_to(catalogue.answers.words[None], shape)
     out = np.empty((*shape, len(NAMES)), np.float32)
     for at, name in enumerate(NAMES):
-        if name in found:
-            out[:, :, at] = found[name]
+        if name in columns:
+            out[:, :, at] = columns[name]
         else:
-            values = found[name.removesuffix("_behind_best")]
+            values = columns[name.removesuffix("_behind_best")]
             with np.errstate(invalid="ignore"):
                 best = np.fmax.reduce(values, axis=1, keepdims=True)
             out[:, :, at] = values - best

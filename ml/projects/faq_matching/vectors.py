@@ -46,7 +46,7 @@ def _ngrams(units: Keys, rows: Rows, low: int, high: int) -> tuple[Rows, Keys]:
     """Every run of `low`…`high` units that stays within one row, hashed."""
     # One of each, so that texts too short for any run have none.
     found_rows: list[Rows] = [rows[:0]]
-    found: list[Keys] = [units[:0]]
+    grams: list[Keys] = [units[:0]]
     rolled = units.copy()
     for size in range(1, high + 1):
         if size > 1:
@@ -54,18 +54,18 @@ def _ngrams(units: Keys, rows: Rows, low: int, high: int) -> tuple[Rows, Keys]:
                 break
             rolled = rolled[:-1] * _PRIME + units[size - 1 :]
         if size >= low:
-            whole = rows[: len(rolled)] == rows[size - 1 :]
-            mixed = (rolled[whole] ^ np.uint64(size)) * _MIX
-            found.append(mixed ^ (mixed >> np.uint64(29)))
-            found_rows.append(rows[: len(rolled)][whole])
-    return np.concatenate(found_rows), np.concatenate(found)
+            is_complete = rows[: len(rolled)] == rows[size - 1 :]
+            mixed = (rolled[is_complete] ^ np.uint64(size)) * _MIX
+            grams.append(mixed ^ (mixed >> np.uint64(29)))
+            found_rows.append(rows[: len(rolled)][is_complete])
+    return np.concatenate(found_rows), np.concatenate(grams)
 
 
 def word_grams(texts: Sequence[str], high: int) -> tuple[Rows, Keys]:
     """(row, key) of every run of 1…`high` stemmed words."""
     words = [_WORD.findall(text) for text in texts]
-    rows = np.repeat(np.arange(len(texts)), [len(found) for found in words])
-    units = np.fromiter((_word_key(w) for found in words for w in found), np.uint64, len(rows))
+    rows = np.repeat(np.arange(len(texts)), [len(terms) for terms in words])
+    units = np.fromiter((_word_key(w) for terms in words for w in terms), np.uint64, len(rows))
     return _ngrams(units, rows.astype(np.int64), 1, high)
 
 
@@ -96,8 +96,8 @@ class Vectoriser:
         Returns the texts' own vectors too (what `transform` would make of them): the n-grams are
         cut once.
         """
-        rows, found = _grams(analyser, low, high, texts)
-        keys, columns = np.unique(found, return_inverse=True)
+        rows, grams = _grams(analyser, low, high, texts)
+        keys, columns = np.unique(grams, return_inverse=True)
         counts = _count(rows, columns, (len(texts), len(keys)))
         seen = np.bincount(counts.indices, minlength=len(keys))
         idf = (np.log((1 + len(texts)) / (1 + seen)) + 1).astype(np.float32)
@@ -110,14 +110,14 @@ class Vectoriser:
         N-grams that were never seen have no column but count towards the length, as rare as the
         rarest: a text half of which is unknown is at most half like anything.
         """
-        rows, found = _grams(self.analyser, self.low, self.high, texts)
+        rows, grams = _grams(self.analyser, self.low, self.high, texts)
         shape = (len(texts), len(self.keys))
-        if not len(self.keys) or not len(found):
+        if not len(self.keys) or not len(grams):
             return sparse.csr_matrix(np.zeros(shape, np.float32))
-        columns = np.minimum(np.searchsorted(self.keys, found), len(self.keys) - 1)
-        known = self.keys[columns] == found
-        counts = _count(rows[known], columns[known], shape)
-        return self._weigh(counts, np.bincount(rows[~known], minlength=len(texts)))
+        columns = np.minimum(np.searchsorted(self.keys, grams), len(self.keys) - 1)
+        in_vocabulary = self.keys[columns] == grams
+        counts = _count(rows[in_vocabulary], columns[in_vocabulary], shape)
+        return self._weigh(counts, np.bincount(rows[~in_vocabulary], minlength=len(texts)))
 
     def _weigh(self, counts: Matrix, unknown: NDArray[Any]) -> Matrix:
         """Counts to weights, in place; `unknown`: each text's n-grams that have no column."""

@@ -142,12 +142,12 @@ def shapley(classifier: Classifier, documents: Sequence[Encoded]) -> Contributio
     predicted, so the parts add up to the difference from the empty document.
     """
     chosen, count = documents[:EXPLAINED], len(SECTIONS)
-    asked: list[Encoded] = [
+    masked: list[Encoded] = [
         [section if subset >> at & 1 else [] for at, section in enumerate(document)]
         for subset in range(1 << count)
         for document in chosen
     ]
-    scores = np.log(classifier.probabilities(asked)).reshape(1 << count, -1)
+    scores = np.log(classifier.probabilities(masked)).reshape(1 << count, -1)
     values = np.zeros((scores.shape[1], count))
     for at in range(count):
         for subset in range(1 << count):

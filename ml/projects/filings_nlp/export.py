@@ -65,8 +65,8 @@ def quantize(folder: Path) -> dict[str, int]:
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    whole, small = folder / GRAPH, folder / INT8
-    quantize_dynamic(whole, small, weight_type=QuantType.QInt8)
-    sizes = {"float_bytes": whole.stat().st_size, "int8_bytes": small.stat().st_size}
-    whole.unlink()
+    full, small = folder / GRAPH, folder / INT8
+    quantize_dynamic(full, small, weight_type=QuantType.QInt8)
+    sizes = {"float_bytes": full.stat().st_size, "int8_bytes": small.stat().st_size}
+    full.unlink()
     return sizes

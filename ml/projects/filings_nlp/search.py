@@ -49,8 +49,8 @@ def shared(words: int, classes: int, width: int, dropout: float) -> Hierarchical
 def settings_of(model: HierarchicalAttention) -> dict[str, int]:
     """The settings of `train.py` that make a model of the best choices."""
     first, second = (layer.chosen for layer in model.encoder.context)
-    found = {"layers": 1 if second == "none" else 2, "kernel_1": int(first)}
-    return found if second == "none" else {**found, "kernel_2": int(second)}
+    settings = {"layers": 1 if second == "none" else 2, "kernel_1": int(first)}
+    return settings if second == "none" else {**settings, "kernel_2": int(second)}
 
 
 def searched(

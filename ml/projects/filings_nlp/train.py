@@ -126,7 +126,7 @@ def fit(
             shared = search.shared(
                 len(vocabulary), len(classes), settings["width"], settings["dropout"]
             )
-            found, metrics = search.searched(
+            searched, metrics = search.searched(
                 world,
                 shared,
                 loaded(),
@@ -136,7 +136,7 @@ def fit(
                 folder / "search",
                 lambda updates, of: validate(world, updates, shared, watched, corpus, of),
             )
-            settings.update(found)
+            settings.update(searched)
             if world.first:
                 report(metrics, 0)
             world.seed(seed, shared=True)  # the training is that of these settings alone
@@ -149,7 +149,7 @@ def fit(
         if settings["sampling"] == "balanced":
             shares = np.bincount(labels, minlength=len(classes)) / len(labels)
             bare.prior += torch.from_numpy(np.log(shares * len(classes))).float()
-        whole = copy.deepcopy(bare) if world.first else None  # a sharded model has no copy
+        unsharded = copy.deepcopy(bare) if world.first else None  # a sharded model has no copy
         model = world.wrap(bare, settings["strategy"])
         trained = adapters.trained(bare)
         best = copy.deepcopy(trained)
@@ -201,11 +201,11 @@ def fit(
         )
         trained.load_state_dict(best.state_dict())
         weights = world.weights(bare)
-        if whole is None:
+        if unsharded is None:
             return None
         assert progress.best is not None
-        whole.load_state_dict(weights)
-        return Fitted(whole.eval(), vocabulary, progress.best, progress.seconds, progress.steps)
+        unsharded.load_state_dict(weights)
+        return Fitted(unsharded.eval(), vocabulary, progress.best, progress.seconds, progress.steps)
 
 
 def validate(
@@ -290,16 +290,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--strategy fsdp does not support --precision float16: use bfloat16")
     if settings["search_epochs"] and settings["base"]:
         parser.error("--search-epochs has no effect on the encoder of --base")
-    data, folder, kept, seed = (settings.pop(of) for of in ("data", "model", "checkpoints", "seed"))
+    data, folder, checkpoints, seed = (
+        settings.pop(of) for of in ("data", "model", "checkpoints", "seed")
+    )
     is_shuffled, device = settings.pop("shuffled") == "true", settings.pop("device")
     is_int8 = settings.pop("int8") == "true"
-    given = settings.pop("base")
-    base = Pretrained.load(given) if given else None
+    start = settings.pop("base")
+    base = Pretrained.load(start) if start else None
     corpus = read(data)
     if is_shuffled:
         corpus = corpus.shuffled(seed)
     with ExitStack() as context:
-        kept = kept or Path(context.enter_context(tempfile.TemporaryDirectory()))
+        checkpoints = checkpoints or Path(context.enter_context(tempfile.TemporaryDirectory()))
         tracker = None
 
         def report(metrics: Mapping[str, float], step: int) -> None:
@@ -311,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             text = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
             print(f"step {step}: {text}", flush=True)
 
-        fitted = fit(corpus, settings, seed, kept, report, device, base)
+        fitted = fit(corpus, settings, seed, checkpoints, report, device, base)
         if fitted is None:
             return
         facts = {"seed": seed, "seconds": fitted.seconds, "hyperparameters": settings}

@@ -182,9 +182,9 @@ def draw(recipe: Path, folder: Path) -> None:
         seed, size = int(document["seed"]), int(document["size"])
         stores = {str(name): int(count) for name, count in document["stores"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        found, expected = f"{type(error).__name__}: {error}", "seed, size and stores"
+        actual, expected = f"{type(error).__name__}: {error}", "seed, size and stores"
         hint = 'for example {"seed": 0, "size": 160, "stores": {"north": 25}}'
-        raise DataRefused([Flaw("wrong-recipe", recipe, 0, found, expected, hint)]) from None
+        raise DataRefused([Flaw("wrong-recipe", recipe, 0, actual, expected, hint)]) from None
     for name in (_IMAGES, _ANNOTATIONS, _MASKS, _STORES):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for store, count in stores.items():
@@ -231,8 +231,8 @@ def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
             if not name:
                 continue
             if stores.setdefault(name, path.stem) != path.stem:
-                found, hint = f"{name} is of {stores[name]} too", "delete it from one of the lists"
-                findings.append(Flaw("duplicate-image", path, line, found, "one store", hint))
+                actual, hint = f"{name} is of {stores[name]} too", "delete it from one of the lists"
+                findings.append(Flaw("duplicate-image", path, line, actual, "one store", hint))
     if not stores and not findings:
         expected = "a file STORE.txt for each store with the names of its images"
         hint = f"dataset.py says how the folder looks; or a {RECIPE}"
@@ -264,9 +264,9 @@ def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequen
     result = np.array([*gaps.values()], dtype=np.float64).reshape(-1, 4)
     # A number that is none fails both.
     if not ((result[:, :2] >= 0) & (result[:, :2] < result[:, 2:])).all():
-        found = "a box that ends before it begins, or begins before the image"
+        actual = "a box that ends before it begins, or begins before the image"
         expected, hint = "0 ≤ xmin < xmax, 0 ≤ ymin < ymax", "annotate the image again"
-        findings.append(Flaw("wrong-annotation", path, 0, found, expected, hint))
+        findings.append(Flaw("wrong-annotation", path, 0, actual, expected, hint))
         return None
     return result, [*gaps]
 
@@ -280,18 +280,18 @@ def checked(pictures: Sequence[Picture]) -> None:
         try:
             image = decoded(picture.file.read_bytes())
         except (BadRequest, OSError) as error:
-            found = error.found if isinstance(error, BadRequest) else str(error)
+            actual = error.found if isinstance(error, BadRequest) else str(error)
             expected, hint = f"a whole image: {', '.join(FORMATS)}", "export the image again"
-            findings.append(Flaw("wrong-image", picture.file, 0, found, expected, hint))
+            findings.append(Flaw("wrong-image", picture.file, 0, actual, expected, hint))
             continue
         size = (image.width, image.height)
         pixels = f"{image.width} × {image.height} pixels"
         if (picture.boxes[:, 2:] > size).any():
-            found = f"a box outside of {pixels}"
-            findings.append(Flaw("wrong-annotation", picture.annotation, 0, found, "boxes inside"))
-        if picture.masks_file and (found := _fault_of_masks(picture.masks_file, size)):
+            actual = f"a box outside of {pixels}"
+            findings.append(Flaw("wrong-annotation", picture.annotation, 0, actual, "boxes inside"))
+        if picture.masks_file and (actual := _fault_of_masks(picture.masks_file, size)):
             expected, hint = f"one channel of {pixels}", "export the masks at the image's size"
-            findings.append(Flaw("wrong-masks", picture.masks_file, 0, found, expected, hint))
+            findings.append(Flaw("wrong-masks", picture.masks_file, 0, actual, expected, hint))
     if findings:
         raise DataRefused(findings)
 
@@ -301,8 +301,8 @@ def _fault_of_masks(file: Path, size: tuple[int, int]) -> str:
     try:
         with Image.open(file) as masks:
             masks.load()
-            shown = f"{'×'.join(map(str, masks.size))} pixels, {len(masks.getbands())} channels"
-            return "" if masks.size == size and len(masks.getbands()) == 1 else shown
+            size_text = f"{'×'.join(map(str, masks.size))} pixels, {len(masks.getbands())} channels"
+            return "" if masks.size == size and len(masks.getbands()) == 1 else size_text
     # As with images, decoders raise what they like.
     except Exception:
         return "no image"

@@ -30,10 +30,10 @@ def gaps(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
     image /= max(float(np.percentile(image, 95)), 1.0)
     fall = max(_FALLS, key=lambda of: float(_profile(_sheared(grey, of)).var()))
     image, level = _sheared(image, fall), _sheared(grey, fall)
-    found = []
+    spans = []
     for above, below in pairwise(_boards(_profile(level))):
-        found += _in_row(image, above, below)
-    boxes = np.array(found, dtype=np.float64).reshape(-1, 5)
+        spans += _in_row(image, above, below)
+    boxes = np.array(spans, dtype=np.float64).reshape(-1, 5)
     shift = (boxes[:, 0] + boxes[:, 2]) / 2 / width * fall * height
     boxes[:, 1] += shift
     boxes[:, 3] += shift

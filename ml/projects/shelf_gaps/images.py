@@ -117,8 +117,8 @@ def letterboxed(upright: Upright, size: int) -> Letterboxed:
 
 def _check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
-        found = f"{width} × {height} pixels"
-        raise BadRequest("image", found, f"at most {MOST_PIXELS}")
+        actual = f"{width} × {height} pixels"
+        raise BadRequest("image", actual, f"at most {MOST_PIXELS}")
     if min(width, height) < LEAST_PIXELS:
-        found = f"{width} × {height} pixels"
-        raise BadRequest("image", found, f"at least {LEAST_PIXELS} a side")
+        actual = f"{width} × {height} pixels"
+        raise BadRequest("image", actual, f"at least {LEAST_PIXELS} a side")

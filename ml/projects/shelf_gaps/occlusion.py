@@ -42,15 +42,15 @@ def shares(
     detector made these detections.
     """
     values, areas, error, largest = [], [], 0.0, 1e-9
-    for image, found in zip(images, detections, strict=True):
-        regions = _regions(image, found)
+    for image, detected in zip(images, detections, strict=True):
+        regions = _regions(image, detected)
         hidden = _painted(image.pixels)
         answers = {
             visible: _expected(detector, image, hidden, regions, visible)
             for size in range(len(REGIONS))
             for visible in combinations(range(len(REGIONS)), size)
         }
-        answers[tuple(range(len(REGIONS)))] = found.expected
+        answers[tuple(range(len(REGIONS)))] = detected.expected
         row = [_shapley(answers, number) for number in range(len(REGIONS))]
         nothing, everything = answers[()], answers[tuple(range(len(REGIONS)))]
         error = max(error, abs(sum(row) + nothing - everything))
@@ -86,8 +86,8 @@ def _expected(
     regions: NDArray[np.int64],
     visible: tuple[int, ...],
 ) -> float:
-    shown = np.isin(regions, visible)[..., None]
-    planes = planes_of(np.where(shown, image.pixels, hidden))
+    is_visible = np.isin(regions, visible)[..., None]
+    planes = planes_of(np.where(is_visible, image.pixels, hidden))
     return detector.detected(planes, image.scale, image.width, image.height).expected
 
 

@@ -37,12 +37,12 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     area = (sorted_boxes[:, 2:] - sorted_boxes[:, :2]).prod(dim=1)
     overlaps = (shared / (area[:, None] + area[None] - shared) > iou_threshold).numpy()
     suppressed = torch.zeros(len(order), dtype=torch.bool).numpy()
-    kept = []
+    selected = []
     for at in range(len(order)):
         if not suppressed[at]:
-            kept.append(at)
+            selected.append(at)
             suppressed |= overlaps[at]
-    return order[torch.tensor(kept, dtype=torch.int64)]
+    return order[torch.tensor(selected, dtype=torch.int64)]
 
 
 def roi_align(

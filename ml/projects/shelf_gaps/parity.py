@@ -22,12 +22,12 @@ def agreement(network: nn.Module, detector: Detector, images: Sequence[Letterbox
     """The share of the original's boxes that the export matches, each by a box of its own, of
     whichever has more boxes; 1 where neither has one.
     """
-    one = OneImage(network)
+    single = OneImage(network)
     matched = total = 0
     for image in images:
         planes = image.planes()
         with torch.inference_mode():
-            boxes, scores, _ = one(torch.from_numpy(planes))
+            boxes, scores, _ = single(torch.from_numpy(planes))
         original = torch.cat([boxes, scores[:, None]], dim=1).double().numpy()
         exported = detector.detected(planes, 1.0, detector.size, detector.size).boxes
         matched += matches(original, exported)

@@ -206,8 +206,8 @@ def _train(
                     history.add(logged[f"{VALIDATION}_{PRIMARY}"])
                     if world.first:
                         tracker.metrics(logged, step)
-                        shown = " ".join(f"{name}={value:.4f}" for name, value in logged.items())
-                        print(f"epoch {batches.epoch + 1}, step {step}/{last}: {shown}", flush=True)
+                        text = " ".join(f"{name}={value:.4f}" for name, value in logged.items())
+                        print(f"epoch {batches.epoch + 1}, step {step}/{last}: {text}", flush=True)
                     model.train()
                     watchdog.beat()
                 checkpoints.after(step, history.measured[-1] if measured else None)
@@ -232,12 +232,12 @@ def _train(
 
 def validation(network: nn.Module, pictures: Sequence[Picture], about: Network) -> dict[str, float]:
     """The metrics of the original network on validation, as `validation_map_50`."""
-    one, device = OneImage(network), next(network.parameters()).device
+    single, device = OneImage(network), next(network.parameters()).device
     answers, truth = [], []
     with torch.inference_mode():
         for picture in pictures:
             sample = picture.sample(about.size)
-            boxes, scores, _ = one(torch.from_numpy(sample.planes).to(device))
+            boxes, scores, _ = single(torch.from_numpy(sample.planes).to(device))
             answers.append(torch.cat([boxes, scores[:, None]], dim=1).double().cpu().numpy())
             truth.append(sample.boxes)
     rows = Rows([of.name for of in pictures], truth, padded(answers))

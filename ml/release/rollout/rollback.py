@@ -92,8 +92,8 @@ def roll_back(
             raise _nowhere(target.name, environment, state, further, is_here)
         version = None
         if back is not None:
-            found = backend.registry.find(back.model, back.version)
-            version = replace(found, evidence=back.evidence)
+            version = backend.registry.find(back.model, back.version)
+            version = replace(version, evidence=back.evidence)
             if (shared := backend.registry.shared) is not None:
                 shared.bring(version)
         back = back or Declared()

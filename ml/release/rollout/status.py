@@ -144,8 +144,8 @@ def _failing(backend: Backend, name: str, live: Live) -> str:
         # `renew` would extend the lease of a canary.
         if not seen.requests and router is not None and live.canary is None:
             counted = router.renew()["tallies"].get(live.server.slot.name, {}).get("callers", {})
-            asked, failed = counted.get("requests", 0), counted.get("errors", 0)
-            seen = replace(seen, requests=asked, crashed=failed)
+            requests, failed = counted.get("requests", 0), counted.get("errors", 0)
+            seen = replace(seen, requests=requests, crashed=failed)
         return seen.failing
     return ""
 

@@ -61,12 +61,12 @@ def compare(
                 f"the model was trained on version {trained['version']} of {name} as it was "
                 f"defined then; version {feature_set.version} is compared"
             )
-        for one in ages(feature_set, rows, datetime.now(UTC)):
-            if one.limit is not None and name not in limits.ignore:
+        for age in ages(feature_set, rows, datetime.now(UTC)):
+            if age.limit is not None and name not in limits.ignore:
                 hours = timedelta(hours=1)
-                text = f"the newest {one.what} is of {one.last:%Y-%m-%d %H:%M} UTC"
-                size, limit = one.age / hours, one.limit / hours
-                shift = Shift(f"{name}: {one.what}", "hours", size, limit, 0.0, text, limits.alpha)
+                text = f"the newest {age.what} is of {age.last:%Y-%m-%d %H:%M} UTC"
+                size, limit = age.age / hours, age.limit / hours
+                shift = Shift(f"{name}: {age.what}", "hours", size, limit, 0.0, text, limits.alpha)
                 report.ages.append(shift)
         for feature, column in trained["columns"].items():
             column_name = f"{name}/{feature}"

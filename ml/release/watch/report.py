@@ -72,9 +72,9 @@ def watch(
     missing or belongs to another model.
     """
     if store is not None and not store.is_dir():
-        found = f"there is no feature store at {store}"
+        actual = f"there is no feature store at {store}"
         hint = f"ml features materialize NAME --store {store}"
-        raise Refused.of("missing-file", found, "the folder of a store", hint)
+        raise Refused.of("missing-file", actual, "the folder of a store", hint)
     registered = _version(backend, model, environment, version, inputs is not None)
     if (shared := backend.registry.shared) is not None:
         shared.bring(registered)

@@ -86,7 +86,7 @@ def read_collected(
 ) -> Seen:
     """What an endpoint recorded (`Endpoints.collected`) of the model with that digest."""
     rows: list[Row] = []
-    unreadable = others = failed = earlier = asked = crashed = 0
+    unreadable = others = failed = earlier = total = crashed = 0
     newest: list[tuple[float, bool]] = []
     for line in lines:
         at = line.get("at")
@@ -98,7 +98,7 @@ def read_collected(
             earlier += 1
         else:
             status = line.get("status")
-            asked += 1
+            total += 1
             failed += status != 200
             is_crash = isinstance(status, int) and status >= 500
             crashed += is_crash
@@ -107,7 +107,7 @@ def read_collected(
                 heapq.heappop(newest)
             rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))
     last = [is_crash for _, is_crash in newest]
-    return Seen(rows, unreadable, others, failed, earlier, asked, crashed, last)
+    return Seen(rows, unreadable, others, failed, earlier, total, crashed, last)
 
 
 def of_file(path: Path) -> Seen:

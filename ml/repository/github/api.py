@@ -276,9 +276,9 @@ def read_results(
             not outcomes or all(each.get("outcome") in outcomes for each in objects)
         ):
             return objects
-    found = f"{path} has no results: `{command}` failed or was not run"
+    actual = f"{path} has no results: `{command}` failed or was not run"
     hint = f"fix the error in its output, and rerun `{command}`"
-    raise Refused(Problem("no-results", found, f"the results of `{command}`", hint))
+    raise Refused(Problem("no-results", actual, f"the results of `{command}`", hint))
 
 
 def for_all(items: Iterable[Item], work: Callable[[Item], object]) -> None:

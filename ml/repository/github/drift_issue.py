@@ -123,9 +123,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command of the workflow."""
     parser = argparse.ArgumentParser(prog="drift_issue", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--env", required=True, help="The stack or environment.")
-    given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("--differences", type=Path, help="`infra drift --json`.")
-    given.add_argument("--watched", type=Path, help="`ml release drift --json`.")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--differences", type=Path, help="`infra drift --json`.")
+    source.add_argument("--watched", type=Path, help="`ml release drift --json`.")
     options = parser.parse_args(argv)
     if options.differences:
         command = f"make infra-drift ENV={options.env}"

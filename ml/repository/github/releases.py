@@ -50,10 +50,10 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
         if there == entry:
             return now
         if there != before:
-            found = f"{MAIN} now declares another release for {environment}"
+            actual = f"{MAIN} now declares another release for {environment}"
             expected = "what this run began with"
             hint = "the run of a newer commit evaluates the gates again"
-            raise Refused(Problem(DECLARED_MEANWHILE, found, expected, hint))
+            raise Refused(Problem(DECLARED_MEANWHILE, actual, expected, hint))
         (head, _, tail), (_, lines, _) = _parts(now, environment), _parts(wanted, environment)
         edited = f"{head}{lines}{tail}"
         expected_entries = {**_entries(now), environment: entry}
@@ -64,9 +64,9 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
     except ValueError:
         pass
     expected = f"each entry on separate lines below `environments:` in {FILE}"
-    found = f"the entry of {environment} is ambiguous"
+    actual = f"the entry of {environment} is ambiguous"
     hint = "write it so, and run it again for that commit"
-    raise Refused(Problem("ambiguous-entry", found, expected, hint))
+    raise Refused(Problem("ambiguous-entry", actual, expected, hint))
 
 
 def _entries(content: str) -> dict[str, Any]:
@@ -103,15 +103,15 @@ def _lines_of(
     if not isinstance(mapping, yaml.MappingNode) or mapping.flow_style:
         raise ValueError("no mapping in block style")
     starts = [key.start_mark.line for key, _ in mapping.value]
-    found = {}
+    positions = {}
     for (key, value), stop in zip(mapping.value, [*starts[1:], end], strict=True):
         start = key.start_mark.line
         if lines[start][: key.start_mark.column].strip():
             raise ValueError("a key that does not begin its line")
         while stop > start + 1 and lines[stop - 1].lstrip()[:1] in ("", "#"):
             stop -= 1
-        found[str(key.value)] = (start, stop, value)
-    return found
+        positions[str(key.value)] = (start, stop, value)
+    return positions
 
 
 def environments(root: Path, since: str = "") -> list[str]:
@@ -154,10 +154,10 @@ def approver(github: GitHub, root: Path, environment: str) -> str:
         there = github.text(name, main)
         here = path.read_bytes().decode()
         if declaration(there, environment) != declaration(here, environment):
-            found = f"{MAIN} now declares another release for {environment} in {name}"
+            actual = f"{MAIN} now declares another release for {environment} in {name}"
             expected = "the declaration that this run was started for"
             hint = "the run of the newer commit applies it"
-            problem = Problem(DECLARED_MEANWHILE, found, expected, hint)
+            problem = Problem(DECLARED_MEANWHILE, actual, expected, hint)
             raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
     run = os.environ["GITHUB_RUN_ID"]
     approvals = [

@@ -167,20 +167,20 @@ def profile(path: Path, choices: Choices) -> Profile:
     for option, name in vars(choices).items():
         if option in _COLUMNS and name and name not in names:
             close = nearest(name, names)
-            found = f"{repository.shown(path)} has no column `{name}` for --{option}"
+            actual = f"{repository.shown(path)} has no column `{name}` for --{option}"
             hint = f"did you mean `{close[0]}`?" if close else ""
-            raise Refused(Problem("no-such-column", found, f"one of: {', '.join(names)}", hint))
+            raise Refused(Problem("no-such-column", actual, f"one of: {', '.join(names)}", hint))
     folds = 0 if choices.time or len(frame) > MOST_ROWS_OF_FOLDS else FOLDS
     if len(frame) < (FEWEST_ROWS if choices.time else FEWEST_ROWS_OF_FOLDS):
-        whole = f"at least {FEWEST_ROWS}: validation and test are a fifth each, and the gates ask"
-        expected = f"{whole} for 100 rows in both"
+        enough = f"at least {FEWEST_ROWS}: validation and test are a fifth each, and the gates ask"
+        expected = f"{enough} for 100 rows in both"
         if not choices.time:
             expected = (
                 f"at least {FEWEST_ROWS_OF_FOLDS}: three quarters are tested out of fold, and the "
                 "gates require 100 rows of them"
             )
-        found = f"{repository.shown(path)} has {len(frame)} rows"
-        raise Refused(Problem("too-few-rows", found, expected))
+        actual = f"{repository.shown(path)} has {len(frame)} rows"
+        raise Refused(Problem("too-few-rows", actual, expected))
     columns = [column_of(name, frame[name]) for name in names]
     text = _text(path, choices, columns, frame) if choices.kind else ""
     target = frame[choices.target]
@@ -189,7 +189,9 @@ def profile(path: Path, choices: Choices) -> Profile:
         empty = frame[name][frame[name].isin(MISSING)] if name else ()
         if len(empty):
             written = sorted({*empty} - {""})
-            found = f"{len(empty)} of {len(frame)} rows have no `{name}`; the first is on this line"
+            actual = (
+                f"{len(empty)} of {len(frame)} rows have no `{name}`; the first is on this line"
+            )
             place = Place(
                 repository.shown(path), line_of(path, form, int(frame[name].isin(MISSING).argmax()))
             )
@@ -197,16 +199,16 @@ def profile(path: Path, choices: Choices) -> Profile:
             if option == "target":
                 hint = "remove those rows: nothing can be learnt from them"
             if written:
-                found += f": a cell of {' or '.join(map(_quoted, written))} counts as missing"
+                actual += f": a cell of {' or '.join(map(_quoted, written))} counts as missing"
                 hint += f"; a value that is called {_quoted(written[0])} needs another name"
-            raise Refused(Problem(f"empty-{option}", found, "a value in every row", hint, place))
+            raise Refused(Problem(f"empty-{option}", actual, "a value in every row", hint, place))
     task = _task(choices, target)
     kind, about = KINDS[task], TABLE_TASKS[task]
     if text and about.types:
-        found = f"--kind {SEQUENCE} predicts classes, and `{choices.target}` has numbers"
+        actual = f"--kind {SEQUENCE} predicts classes, and `{choices.target}` has numbers"
         expected = f"two values (binary), or 3 to {MOST_CATEGORIES} (multiclass)"
         hint = "name another --target, or leave out --kind"
-        raise Refused(Problem("wrong-target", found, expected, hint))
+        raise Refused(Problem("wrong-target", actual, expected, hint))
     metric = choices.primary_metric or kind.primary
     if metric not in kind.metrics:
         expected = f"one of: {', '.join(kind.metrics)}"
@@ -247,8 +249,8 @@ def profile(path: Path, choices: Choices) -> Profile:
     )
     at = [list(frame.columns).index(column.name) for column in result.features]
     if not at:
-        found = "no column is a number or a category"
-        raise Refused(Problem("no-feature", found, "a feature", "add a column to the table"))
+        actual = "no column is a number or a category"
+        raise Refused(Problem("no-feature", actual, "a feature", "add a column to the table"))
     step = max(1, len(frame) // SAMPLES)
     samples = [
         [column.parse(row[number]) for number, column in zip(at, result.features, strict=True)]
@@ -451,8 +453,8 @@ def _text(path: Path, choices: Choices, columns: Sequence[Column], frame: pd.Dat
     used = {choices.target, choices.id, choices.group, choices.time}
     if choices.text:
         if choices.text in used:
-            found = f"`{choices.text}` is --text and another option too"
-            raise Refused(Problem("option-conflict", found, "a column that is only the text"))
+            actual = f"`{choices.text}` is --text and another option too"
+            raise Refused(Problem("option-conflict", actual, "a column that is only the text"))
         return choices.text
     lengths = {
         column.name: float(frame[column.name].str.split().str.len().mean())
@@ -461,9 +463,9 @@ def _text(path: Path, choices: Choices, columns: Sequence[Column], frame: pd.Dat
     }
     longest = max(lengths, key=lambda name: lengths[name], default="")
     if not longest or lengths[longest] <= 1:
-        found = f"{repository.shown(path)} has no column of texts"
+        actual = f"{repository.shown(path)} has no column of texts"
         expected = "a column with several words in a row"
-        raise Refused(Problem("no-feature", found, expected, "name it with --text COLUMN"))
+        raise Refused(Problem("no-feature", actual, expected, "name it with --text COLUMN"))
     return longest
 
 
@@ -486,8 +488,8 @@ def _task(choices: Choices, target: pd.Series[str]) -> Task:
     task: Task = "multiclass"
     if choices.task:
         if choices.task not in TABLE_TASKS:
-            known = " or ".join(TABLE_TASKS)
-            raise Refused(Problem("no-such-task", f"--task {choices.task}", known))
+            tasks = " or ".join(TABLE_TASKS)
+            raise Refused(Problem("no-such-task", f"--task {choices.task}", tasks))
         task = choices.task
     elif len(values) == 2:
         task = "binary"
@@ -495,11 +497,11 @@ def _task(choices: Choices, target: pd.Series[str]) -> Task:
         task = "regression"
     if not TABLE_TASKS[task].fits(len(values), numeric):
         kind = "numbers" if numeric else "texts"
-        found = f"`{choices.target}` has {len(values)} different {kind}"
+        actual = f"`{choices.target}` has {len(values)} different {kind}"
         several = f"3 to {MOST_CATEGORIES} (multiclass)"
         expected = f"two values (binary), {several} or numbers (regression)"
         hint = "--task says which of them is meant"
-        raise Refused(Problem("wrong-target", found, expected, hint))
+        raise Refused(Problem("wrong-target", actual, expected, hint))
     return task
 
 
@@ -544,9 +546,9 @@ def _slices(
     if not numbers and text and "." not in text:
         return [text]  # by its length
     if not numbers:
-        found = "no column divides the rows into groups that can be compared"
+        actual = "no column divides the rows into groups that can be compared"
         expected = f"a column of at most {MOST_SLICES} values, or a number"
-        raise Refused(Problem("no-slice", found, expected, "name one with --slice COLUMN"))
+        raise Refused(Problem("no-slice", actual, expected, "name one with --slice COLUMN"))
     return numbers[:1]
 
 

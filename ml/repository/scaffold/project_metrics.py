@@ -171,20 +171,22 @@ def name_problems(path: Path) -> Iterator[Problem]:
     if any(schema.get("task") == series.TASK for schema in schemas):
         slices += series.SLICES
     splits = PARTS[:2] if schemas else ()
-    for what, known, stated in (("slice", slices, SLICES), ("split", splits, SPLITS)):
-        for gate, setting in stated if known else ():
+    for what, names, stated in (("slice", slices, SLICES), ("split", splits, SPLITS)):
+        for gate, setting in stated if names else ():
             values = document.get("gates", gate, setting)
             keys = values if isinstance(values, dict) else range(len(values or ()))
             for key in keys:
                 name = str(key if isinstance(values, dict) else values[key])
-                if any(name == one or name.startswith(f"{one}.") for one in (*known, *texts)):
+                if any(
+                    name == prefix or name.startswith(f"{prefix}.") for prefix in (*names, *texts)
+                ):
                     continue
                 name = name.partition(".")[0]
                 actual = f"`gates.{gate}.{setting}` has the {what} `{name}`"
-                close = nearest(name, known)
+                close = nearest(name, names)
                 hint = f"did you mean `{close[0]}`?" if close else ""
                 place = document.place("gates", gate, setting, key)
-                yield Problem("not-evaluated", actual, " or ".join(known), hint, place)
+                yield Problem("not-evaluated", actual, " or ".join(names), hint, place)
 
 
 def sweep_problems(path: Path) -> Iterator[Problem]:

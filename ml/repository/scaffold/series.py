@@ -161,11 +161,11 @@ def _off_grid(path: Path, panel: Panel) -> Problem | None:
     share = float((np.abs(gaps / usual - steps) < OFF).mean())
     if share >= REGULAR:
         return None
-    found = f"{100 * share:.0f} % of the steps of `{panel.head.time}` are multiples of the usual "
-    found += f"step, {timedelta(seconds=usual)}"
+    actual = f"{100 * share:.0f} % of the steps of `{panel.head.time}` are multiples of the usual "
+    actual += f"step, {timedelta(seconds=usual)}"
     hint = "aggregate the table to one row a series and hour, day, week or month"
     expected = f"{100 * REGULAR:.0f} % or more"
-    return Problem("irregular-times", found, expected, hint, Place(repository.shown(path), 1))
+    return Problem("irregular-times", actual, expected, hint, Place(repository.shown(path), 1))
 
 
 def _too_few_steps(path: Path, panel: Panel) -> Problem:

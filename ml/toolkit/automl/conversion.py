@@ -60,9 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "every input column",
             "add it",
         )
-    given = rows[names], rows[options.target], options.positive
+    sample = rows[names], rows[options.target], options.positive
     required = reading.required(options.data)
-    digest = convert(estimator, *given, options.converted, required)
+    digest = convert(estimator, *sample, options.converted, required)
     print(f"model {options.converted} {digest}: as {options.model} on {len(rows)} rows")
 
 
@@ -108,8 +108,8 @@ def convert(
     classes = written(pd.Index(getattr(estimator, "classes_", ())))
     task: Task = ("binary" if len(classes) == 2 else "multiclass") if classes else "regression"
     if task == "binary" and positive not in ("", classes[1]):
-        found = f"`--positive {positive}`: the model predicts the probability of `{classes[1]}`"
-        stop("class-mismatch", found, "the class that sorts last", f"--positive {classes[1]}")
+        actual = f"`--positive {positive}`: the model predicts the probability of `{classes[1]}`"
+        stop("class-mismatch", actual, "the class that sorts last", f"--positive {classes[1]}")
     kinds = {str(name): _kind(frame[name]) for name in frame}
     values = _values(frame, kinds)
     try:
@@ -258,9 +258,9 @@ def _with_numbers(model: Any, kinds: Mapping[str, Kind], columns: Columns) -> An
             )
         )
     nodes += model.graph.node
-    given = helper.make_tensor_value_info("table", TensorProto.FLOAT, [None, len(parts)])
+    table_input = helper.make_tensor_value_info("table", TensorProto.FLOAT, [None, len(parts)])
     graph = helper.make_graph(
-        nodes, "columns", [given], model.graph.output, model.graph.initializer
+        nodes, "columns", [table_input], model.graph.output, model.graph.initializer
     )
     # A converter states the oldest version that has what it wrote; LabelEncoder of texts is newer.
     versions = {of.domain: of.version for of in model.opset_import}

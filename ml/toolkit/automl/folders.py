@@ -75,10 +75,10 @@ def compare(
     differences = apart(original, served, spread)
     worst = float(differences.mean() if in_steps else differences.max(initial=0.0))
     if worst > ROUNDING:
-        found = f"the saved model's predictions differ by {worst:g}"
+        actual = f"the saved model's predictions differ by {worst:g}"
         stop(
             "conversion-mismatch",
-            found,
+            actual,
             f"at most {ROUNDING:g}",
             "add it to `blocked_training_algorithms`",
         )

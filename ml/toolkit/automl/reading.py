@@ -78,12 +78,12 @@ def read_all(
     of true and false are categories, in a delimited file as it writes them.
     """
     label = target if is_class else ""
-    asked = _Asked(target, label, texts | {label})
-    tables = [_read(folder, asked) for folder in folders]
+    request = _Asked(target, label, texts | {label})
+    tables = [_read(folder, request) for folder in folders]
     if mixed := _mixed(of for table in tables for _, of in table):
         tables.clear()
-        asked = replace(asked, digits=mixed)
-        tables += [_read(folder, asked) for folder in folders]
+        request = replace(request, digits=mixed)
+        tables += [_read(folder, request) for folder in folders]
         _demand_kinds([of for table in tables for of in table], target)
     return [together([of for _, of in table]) for table in tables]
 
@@ -153,9 +153,9 @@ def _demand_kinds(tables: Sequence[_File], target: str) -> None:
             if name in table and table[name].notna().any():
                 kind = "numbers" if is_number(table[name]) else "texts"
                 first.setdefault(kind, file)
-        found = f"`{name}` has texts in {first['texts']} and numbers in {first['numbers']}"
+        actual = f"`{name}` has texts in {first['texts']} and numbers in {first['numbers']}"
         hint = f"column_name_and_types: {{{name}: Categorical}} reads both as texts"
-        stop("type-mismatch", found, "one type in all files", hint if name != target else "")
+        stop("type-mismatch", actual, "one type in all files", hint if name != target else "")
 
 
 def _refuse_options(file: Path, options: Mapping[str, Any]) -> None:
@@ -172,8 +172,8 @@ def _demand_same(files: Sequence[Path], tables: Sequence[Mapping[str, Any]]) -> 
         lacks = [f"lacks `{name}`" for name in tables[0] if name not in table]
         more = [f"also has `{name}`" for name in table if name not in tables[0]]
         if lacks or more:
-            found = f"{file} {', '.join((lacks + more)[:5])}"
-            stop("column-mismatch", found, f"the columns of {files[0]}", "add or drop it")
+            actual = f"{file} {', '.join((lacks + more)[:5])}"
+            stop("column-mismatch", actual, f"the columns of {files[0]}", "add or drop it")
 
 
 def _delimited(
@@ -203,11 +203,11 @@ def _delimited(
             what = "an empty name" if wrong.isna().any() else f"`{wrong.iloc[0]}` twice"
             stop("column-names", f"{file} has {what} in its header", "unique names", "rename it")
         names = [str(of) for of in header]
-        kept = _kept(table, names)
+        chosen = _kept(table, names)
         shared |= {"header": 0 if of_names == file else None, "names": names, "chunksize": PART}
         # Any text is the name of a class, but none at all.
         shared["na_values"] = {name: sorted(MISSING) for name in names} | {asked.label: [""]}
-        texts = {name for name in kept if name in asked.texts | asked.digits}
+        texts = {name for name in chosen if name in asked.texts | asked.digits}
         columns: list[dict[str, Any]] = []
         with warnings.catch_warnings():
             # What pandas says of fields that no column has.
@@ -216,20 +216,20 @@ def _delimited(
             with pd.read_csv(file, **of, **shared) as parts:
                 for part in parts:
                     # Of true and false pandas keeps no spelling.
-                    flags = {name for name in kept if types.infer_dtype(part[name]) == "boolean"}
+                    flags = {name for name in chosen if types.infer_dtype(part[name]) == "boolean"}
                     texts |= flags
-                    columns.append(_compact(part[kept], asked))
+                    columns.append(_compact(part[chosen], asked))
         # Of a column that is not numbers in every part the digits are texts too.
         as_texts = _mixed(columns) | texts - of["dtype"].keys()
-        if again := [name for name in kept if name in as_texts]:
+        if again := [name for name in chosen if name in as_texts]:
             of = {"usecols": again, "dtype": str}
             with pd.read_csv(file, **of, **shared) as parts:
                 for at, part in enumerate(parts):
                     columns[at] |= _compact(part, asked)
         return {str(name): of for name, of in together(columns).items()}
     except pd.errors.ParserWarning:
-        found = f"{file} has rows with more fields than the header"
-        stop("unreadable", found, "one field per column; quote a field that has the delimiter")
+        actual = f"{file} has rows with more fields than the header"
+        stop("unreadable", actual, "one field per column; quote a field that has the delimiter")
     except (OSError, UnicodeDecodeError, LookupError, pd.errors.ParserError) as error:
         stop("unreadable", f"{file}: {error}", "UTF-8 text with the delimiter of the MLTable")
     except pd.errors.EmptyDataError:
@@ -259,14 +259,14 @@ def _json_lines(files: Sequence[Path], table: Mapping[str, Any], asked: _Asked) 
 
 
 def _refuse_nested(file: Path, name: str) -> NoReturn:
-    found = f"{file} has a list or an object in `{name}`"
-    stop("unreadable", found, "a number, string or boolean in each cell")
+    actual = f"{file} has a list or an object in `{name}`"
+    stop("unreadable", actual, "a number, string or boolean in each cell")
 
 
 def _refuse_kind(file: Path, name: str, kind: str) -> NoReturn:
-    found = f"{file} has `{name}` of type {kind}, which JSON requests cannot have"
+    actual = f"{file} has `{name}` of type {kind}, which JSON requests cannot have"
     expected = "a number, string, date or boolean"
-    stop("unreadable", found, expected, f"drop it in the MLTable: `drop_columns: {name}`")
+    stop("unreadable", actual, expected, f"drop it in the MLTable: `drop_columns: {name}`")
 
 
 def _parquet(file: Path, table: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:

@@ -135,8 +135,8 @@ class Tabular:
                 f"  expected: one for each of {len(names)} feature sets: {', '.join(names)}\n"
                 "  hint: leave out --sources to read the local ones"
             )
-        given = {} if sources is None else dict(zip(names, sources, strict=True))
-        return self.read(options.pop("data"), given, others=others, folds=folds)
+        by_name = {} if sources is None else dict(zip(names, sources, strict=True))
+        return self.read(options.pop("data"), by_name, others=others, folds=folds)
 
     def fit(self, dataset: Dataset, settings: Mapping[str, Any], seed: int) -> tuple[Columns, Any]:
         """The columns as training fills them, and the model."""

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, usual in SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(usual), default=usual)
     settings = vars(parser.parse_args(arguments))
-    data, corpus, folder, kept = map(settings.pop, ("data", "corpus", "base", "checkpoints"))
+    data, corpus, folder, checkpoints = map(settings.pop, ("data", "corpus", "base", "checkpoints"))
     seed: int = settings.pop("seed")
     device: Device = settings.pop("device")
     loading = STREAM if corpus else {"block": 1}
@@ -73,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             corpus = Path(context.enter_context(tempfile.TemporaryDirectory()))
             with refusing():
                 prepare(data, corpus)
-        kept = kept or Path(context.enter_context(tempfile.TemporaryDirectory()))
-        pretrain(corpus, settings, seed, kept, folder, loading, device)
+        checkpoints = checkpoints or Path(context.enter_context(tempfile.TemporaryDirectory()))
+        pretrain(corpus, settings, seed, checkpoints, folder, loading, device)
 
 
 def pretrain(

@@ -46,8 +46,8 @@ class Cards:
             if not isinstance(card, str) or not card:
                 raise BadRequest("card", type(card).__name__, "text")
             answer = look_up(self._set, self._online, {"card": card}, moment)
-            known: Any = answer.values
-            columns = history(moment.timestamp(), known)
+            features: Any = answer.values
+            columns = history(moment.timestamp(), features)
             data.append([*(values[name] for name in others), *(columns[name] for name in joined)])
             statuses.append(answer.status)
         return json.dumps({"input_data": {"columns": [*others, *joined], "data": data}}), statuses

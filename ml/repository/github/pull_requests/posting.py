@@ -87,15 +87,15 @@ def post(github: GitHub, root: Path, run_id: int) -> str:
     number = int(pull["number"])
     own = _own_comments(github, number)
     for _ in range(ATTEMPTS):
-        shown, trained = _shown(github, pull, own)
-        if (checks and shown > checks) or (training and trained > training):
+        comment, trained = _shown(github, pull, own)
+        if (checks and comment > checks) or (training and trained > training):
             return f"pull request {number}: the comment shows a newer run"
-        body = _body(github, root, number, checks or shown, training or trained)
+        body = _body(github, root, number, checks or comment, training or trained)
         read, own = own, _own_comments(github, number)
         if read == own:
             return _publish(github, number, own, body)
-    found = f"the comment of pull request {number} changed {ATTEMPTS} times while it was written"
-    problem = Problem("comment-conflict", found, "an unchanged comment", "re-run the job")
+    actual = f"the comment of pull request {number} changed {ATTEMPTS} times while it was written"
+    problem = Problem("comment-conflict", actual, "an unchanged comment", "re-run the job")
     raise Refused(problem, exit_code=Exit.RUN_FAILED)
 
 
@@ -227,7 +227,7 @@ def _pull_request(github: GitHub, run: Mapping[str, Any]) -> Mapping[str, Any] |
         return None
     pulls = [pull for pull in pulls if pull["state"] == "open"]
     if len(pulls) > 1:
-        named = {one.get("number") for one in run.get("pull_requests") or ()}
+        named = {item.get("number") for item in run.get("pull_requests") or ()}
         pulls = [pull for pull in pulls if pull["number"] in named]
     return pulls[0] if len(pulls) == 1 else None
 

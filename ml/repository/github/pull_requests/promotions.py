@@ -123,9 +123,9 @@ def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
     fits = all(pattern.fullmatch(name) for pattern, name in zip(patterns, names, strict=True))
     fits = fits and isinstance(files, dict) and {file} <= {*files} <= allowed
     if not fits or not all(isinstance(each, str) for each in dict(files or {}).values()):
-        found = f"{project} {version} for {environment} with {', '.join(map(str, files or ()))}"
+        actual = f"{project} {version} for {environment} with {', '.join(map(str, files or ()))}"
         expected = f"{file} and its evidence"
-        raise Refused(Problem("no-promotion", found[:300], expected, "re-run the job"))
+        raise Refused(Problem("no-promotion", actual[:300], expected, "re-run the job"))
     return project, environment, version
 
 
@@ -160,9 +160,9 @@ def _bring(project: str, to: Path) -> None:
     job = f"candidate ({project})"
     documents, unread = read_artifact(GitHub.of_workflow(), run, name, _TRAINED, job)
     if unread or "train" not in documents:
-        found = "; ".join(unread) or f"run {run} has no artifact {name}"
+        actual = "; ".join(unread) or f"run {run} has no artifact {name}"
         hint = "start all jobs of the workflow again"
-        raise Refused(Problem("not-trained", found, "what `make train` wrote", hint))
+        raise Refused(Problem("not-trained", actual, "what `make train` wrote", hint))
     files.replace(to, json.dumps(documents["train"]))
 
 
@@ -184,7 +184,7 @@ def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]
     continued = os.environ.get("CONTINUES", "")
     workflow, name, _, events = _of(project)
     listed = github.pages("actions/artifacts", "artifacts", name=name)
-    runs = {int(one["workflow_run"]["id"]) for one in listed if not one["expired"]}
+    runs = {int(artifact["workflow_run"]["id"]) for artifact in listed if not artifact["expired"]}
     results: list[dict[str, Any]] = []
     for number in sorted(runs, reverse=True)[:_EARLIER]:
         run = github.get(f"actions/runs/{number}")
@@ -231,8 +231,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("projects")
     listing.add_argument("--not-trained-by", help="Since this workflow's last success.")
-    shown = commands.add_parser("summary")
-    shown.add_argument("document", type=Path)
+    summary = commands.add_parser("summary")
+    summary.add_argument("document", type=Path)
     opening = commands.add_parser("open")
     opening.add_argument("--projects", type=_names, required=True, help="One, or a JSON list.")
     going_on = commands.add_parser("continue")

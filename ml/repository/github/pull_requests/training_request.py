@@ -62,9 +62,9 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
     # Words of the comment would be shown as the workflow's own.
     reply = f"Nothing is trained. Read the last commit, then comment `/train {last}`."
     github.send("POST", f"issues/{number}/comments", {"body": reply})
-    asked = printable(lines[0].strip()[:60])
-    found = f"`{asked}` does not name the last commit of pull request {number}"
-    raise _refused(found, last, f"/train {last}, once you have read that commit")
+    argument = printable(lines[0].strip()[:60])
+    actual = f"`{argument}` does not name the last commit of pull request {number}"
+    raise _refused(actual, last, f"/train {last}, once you have read that commit")
 
 
 def _refused(found: str, expected: str, hint: str = "") -> Refused:
@@ -110,9 +110,9 @@ def fetch(root: Path, number: int, commit: str, to: Path) -> None:
     git.run(root, *words, settings={"core.symlinks": "false"})
     copy = trees.commit(to)
     if changed := [path for path in copy.entries if not copy.has(to / path)] if copy else ["."]:
-        found = f"{len(changed)} files differ from the commit: {printable(changed[0])}"
+        actual = f"{len(changed)} files differ from the commit: {printable(changed[0])}"
         hint = "take their encoding, line ends or `ident` out of .gitattributes"
-        raise Refused(Problem("content-mismatch", found, "the reviewed bytes", hint))
+        raise Refused(Problem("content-mismatch", actual, "the reviewed bytes", hint))
     if not repository.is_root(to):
         raise Refused(Problem("no-root", f"no {repository.MARK}", "the repository", "restore it"))
 
@@ -121,16 +121,16 @@ def _demand_space(root: Path, commit: str) -> None:
     """Raises Refused for a commit that writes far more than main, which is checked out here."""
     main, own = (trees.measure(root, name, _DEEPEST) for name in ("HEAD", commit))
     if own.depth > _DEEPEST:
-        found, expected = f"{commit[:12]} is more than {_DEEPEST} folders deep", "fewer"
+        actual, expected = f"{commit[:12]} is more than {_DEEPEST} folders deep", "fewer"
     elif own.size > main.size + _MOST_BYTES or own.files > main.files + _MOST_FILES:
-        found = f"{commit[:12]} expands to {own.size >> 20:,} MiB in {own.files:,} files"
+        actual = f"{commit[:12]} expands to {own.size >> 20:,} MiB in {own.files:,} files"
         has = f"which has {main.size >> 20:,} MiB in {main.files:,}"
         most = f"at most {_MOST_BYTES >> 20} MiB and {_MOST_FILES:,} files beyond main"
         expected = f"{most}, {has}"
     else:
         return
     hint = "upload data to Azure, and commit an asset that names it"
-    raise Refused(Problem("too-large", found, expected, hint))
+    raise Refused(Problem("too-large", actual, expected, hint))
 
 
 @as_program

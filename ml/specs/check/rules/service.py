@@ -386,9 +386,9 @@ def endpoint_name(subject: Subject) -> Iterator[Finding]:
         if (kind := kind_of(part.get())) and kind.family == "online_endpoint"
     }
     if len(declared) == 1 and name not in declared and is_name("endpoint", name):
-        (known,) = declared
-        actual, hint = f"`endpoint_name` is `{name}`", f"{declared[known]} declares it"
-        yield Finding(("endpoint_name",), actual, f"endpoint_name: {known}", hint)
+        (declared_name,) = declared
+        actual, hint = f"`endpoint_name` is `{name}`", f"{declared[declared_name]} declares it"
+        yield Finding(("endpoint_name",), actual, f"endpoint_name: {declared_name}", hint)
 
 
 @rule("model-folder", scope="model", source="mlflow.org Model: MLmodel; Triton: model repository")
