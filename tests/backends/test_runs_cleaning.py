@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local import cleaning
+from ml.backends.local.cleaning import LocalStorage
 from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs
-from ml.backends.local.storage import LocalStorage
 from ml.backends.storage import BLOCK_BYTES, Cleaning, Needed, size_of
 from ml.core import home
 from tests.backends.made_runs import DAY_S, made, made_model, made_snapshot

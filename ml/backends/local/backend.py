@@ -13,6 +13,7 @@ from ml.backends import snapshot
 from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options, Resumption
 from ml.backends.endpoints import Endpoints, Servers
 from ml.backends.local import automl_sweep, distribution, process_environment, registration
+from ml.backends.local.cleaning import LocalStorage
 from ml.backends.local.environments import building, requirements
 from ml.backends.local.execution import resumption, reuse
 from ml.backends.local.execution.pipeline import drive, start_task
@@ -30,7 +31,6 @@ from ml.backends.local.processes.spot import Evictions
 from ml.backends.local.runs import jobs, lifecycle
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.serving import endpoint
-from ml.backends.local.storage import LocalStorage
 from ml.backends.local.tracking import server, tracking
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import Event, Run, Watch, unwatched

@@ -280,3 +280,23 @@ def _owns(entry: Entry, path: Path) -> bool:
         return True
     ids = {run.id for run in (entry.run, *entry.run.below()) if run.id}
     return path.is_relative_to(home.artifacts().resolve()) and bool(ids & set(path.parts))
+
+
+class LocalStorage:
+    """Implements `ml.backends.storage.Storage` and `Cleaner`."""
+
+    cleaning = staticmethod(plan)
+    is_kept = staticmethod(is_kept)
+    remove = staticmethod(remove)
+
+    @property
+    def cleaner(self) -> LocalStorage:
+        """The storage itself."""
+        return self
+
+    def keep(self, run: Run, keep: bool) -> None:
+        """Protect the run from `remove`, or end that."""
+        if keep:
+            (run.folder / KEPT).touch()
+        else:
+            (run.folder / KEPT).unlink(missing_ok=True)

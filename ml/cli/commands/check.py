@@ -44,7 +44,7 @@ def check(
     from infra.settings import environments
     from ml.cli import clusters
     from ml.repository.forks import layout
-    from ml.specs.check import pins
+    from ml.specs.assets.conda import pin_problems
     from ml.specs.check.check import survey
 
     form = "json" if as_json else form
@@ -55,7 +55,7 @@ def check(
         raise Refused(Problem("no-repository", actual, f"a folder with a {repository.MARK}", hint))
     report = survey(paths or [root], release_files(), clusters.declared())
     if not paths:
-        own = [*layout.tracked_problems(root), *environments.problems(root), *pins.problems(root)]
+        own = [*layout.tracked_problems(root), *environments.problems(root), *pin_problems(root)]
         own += clusters.undeclared_endpoints(root)
         report = replace(report, problems=(*own, *report.problems))
     if form == "json":

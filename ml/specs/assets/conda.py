@@ -1,4 +1,4 @@
-"""Conda files: the conda and pip dependencies of an environment, line by line.
+"""Conda files: dependencies line by line, and whether their pins are those of the locks.
 
 The format is conda's `environment.yml` (docs.conda.io, "Creating an environment file manually"):
 `dependencies` are match specifications, and one mapping `pip:` with what a requirements file of
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from ml.core import files, repository
 from ml.core.documents import read
@@ -31,6 +32,10 @@ _LOCAL = re.compile(
 _NO_SPECIFICATION = re.compile(r"=[<>]|[<>=!~]{3}|<>|><|<<|>>|,,|[<>=!~,|]$")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _SOURCE = "conda's environment.yml and pip's requirements file format"
+# Beside the main lock: the packages of the targets of make that install more.
+_MORE = ("torch.lock", "torch.txt", "images.txt", "automl.lock")
+_LOCKED = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.M)
+_PIN = re.compile(r"(?:[\w./-]+::)?([\w.-]+)(?:\[[\w,. -]+\])? *={1,2} *([\w.!+]+)")
 
 
 @dataclass(frozen=True)
@@ -159,3 +164,23 @@ def _wrong(actual: str, place: Place) -> Problem:
         place,
         source=_SOURCE,
     )
+
+
+def pin_problems(root: Path) -> Iterator[Problem]:
+    """Each pin of a locked package to another version than its lock's; none without a lock."""
+    main = repository.lock(root)
+    locked: dict[str, tuple[str, str]] = {}
+    for file in (main, *map(main.with_name, _MORE)):
+        for name, version in _LOCKED.findall(file.read_text("utf-8") if file.is_file() else ""):
+            locked.setdefault(canonicalize_name(name), (version, f"requirements/{file.name}"))
+    for path in sorted((root / "ml/environments").glob("*/*conda*.y*ml")):
+        for dependency in of_file(path).dependencies:
+            pin = _PIN.match(dependency.text)
+            if pin is None:
+                continue
+            version, source = locked.get(canonicalize_name(pin[1]), (pin[2], ""))
+            if pin[2] != version:
+                actual = f"{pin[1]} {pin[2]} is installed on nodes"
+                expected = f"{version}, as in {source}"
+                hint = "set that version, and increment the environment's version"
+                yield Problem("pin-mismatch", actual, expected, hint, dependency.place)

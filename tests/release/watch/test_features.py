@@ -14,9 +14,8 @@ import pytest
 from ml.features.definition import FeatureSet, read
 from ml.features.materialize import materialize
 from ml.measures.reference import REFERENCE, write_reference
-from ml.release.watch.features import compare
 from ml.release.watch.limits import Limits
-from ml.release.watch.report import Report, look
+from ml.release.watch.report import Report, compare_features, look
 from ml.release.watch.requests import Seen
 from ml.reports.pages import watch_page
 from tests.features.conftest import write_set
@@ -57,7 +56,7 @@ def materialized(feature_set: FeatureSet, folder: Path, *, hours_ago: float, mea
 
 def report(document: dict[str, Any], store: Path | None, limits: Limits) -> Report:
     """Of no requests."""
-    found = compare(Path(), document, store, limits)
+    found = compare_features(Path(), document, store, limits)
     return look(document, Seen(()), limits, found, model="m", version="1", environment="local")
 
 
@@ -98,19 +97,19 @@ def test_what_is_ignored_is_not_compared(feature_set: FeatureSet, tmp_path: Path
 def test_what_cannot_be_judged_is_said(feature_set: FeatureSet, tmp_path: Path) -> None:
     """No store, a set that is not materialised or not defined any more, another definition."""
     document = reference(feature_set, tmp_path, COUNTS)
-    assert "--features DIR" in compare(Path(), document, None, Limits()).notes[0]
-    (note,) = compare(Path(), document, tmp_path / "store", Limits()).notes
+    assert "--features DIR" in compare_features(Path(), document, None, Limits()).notes[0]
+    (note,) = compare_features(Path(), document, tmp_path / "store", Limits()).notes
     assert note.startswith("account_payments is not watched") and "ml features materialize" in note
     for missing in (None, tmp_path / "store"):
         sentence = report(document, missing, Limits()).sentence
         assert sentence.endswith("; feature sets not watched: account_payments")
     store = materialized(feature_set, tmp_path, hours_ago=1, mean=1)
     document["features"]["account_payments"]["definition"] = "other"
-    found = compare(Path(), document, store, Limits())
+    found = compare_features(Path(), document, store, Limits())
     assert "trained on version 1" in found.notes[0] and found.drift and found.ages
     feature_set.file.unlink()
-    assert "no file defines" in compare(Path(), document, store, Limits()).notes[0]
-    assert compare(Path(), {"inputs": {}}, store, Limits()).notes == []
+    assert "no file defines" in compare_features(Path(), document, store, Limits()).notes[0]
+    assert compare_features(Path(), {"inputs": {}}, store, Limits()).notes == []
 
 
 def test_another_days_rows_are_not_compared(feature_set: FeatureSet, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from typing import Any
 
 from ml.core import documents, files, repository
 from ml.core.errors import Problem, Refused, as_program
+from ml.core.markdown import code, text
 from ml.reports.json_values import Value
-from ml.reports.pull_requests import promotion
+from ml.reports.pull_requests.comparison import fit, sections, title
 from ml.repository.affected.projects import affected, checked
 from ml.repository.affected.stacks import EVENTS, deployed, is_on_main
 from ml.repository.github.api import MAIN, GitHub, for_all, read_results, write_outputs
@@ -87,7 +88,7 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
     if changed == now:
         return f"{MAIN} declares it already"
     address = f"https://github.com/{github.repository}"
-    title, body = promotion.request(project, environment, version, compared, address)
+    title, body = _request(project, environment, version, compared, address)
     files = {**document["files"], file: changed}
     done = github.keep_pull_request(branch, title, body, files, main)[1]
     for pull in [*github.pages("pulls", state="open")]:
@@ -175,6 +176,47 @@ def _of(project: str) -> tuple[str, str, str, Sequence[str]]:
     return MERGE, f"{_CANDIDATE}{project}", f"candidate ({project})", EVENTS
 
 
+def summary(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Each candidate beside the champion, with what the gates decided, as Markdown."""
+    candidates = [_section(Value(document)) for document in documents]
+    return "\n\n".join(candidates) or "The change touches no project that trains."
+
+
+def _section(document: Value) -> str:
+    compared = document["comparison"]
+    if not compared:
+        return f"### {document['project'].code()} failed\n\n{document['error'].text(2000)}"
+    return fit([title(compared), *_jobs(document), *sections(compared)])
+
+
+def _jobs(document: Value) -> list[str]:
+    """The jobs that ran and what they left, which is all that may be registered."""
+    candidate = document["comparison"]["candidate"]
+    rows = [
+        f"| {job['run'].code()} | {text(name)} | {digest.code()} |"
+        for _, job in document["jobs"].fields()
+        for name, digest in job["outputs"].fields()
+    ]
+    if not rows:
+        return []
+    head = f"Model {candidate['digest'].code()}, the output of exactly these jobs:"
+    return ["\n".join([head, "", "| job | output | content |", "|---|---|---|", *rows])]
+
+
+def _request(
+    project: str, environment: str, version: str, compared: Value, address: str
+) -> tuple[str, str]:
+    """The title and the body; commits are linked under the address of the repository."""
+    merging = (
+        f"Merging this declares version {code(version)} of {text(project)} for "
+        f"{code(environment)}; `release.yml` then evaluates the gates again and applies it "
+        "through a canary. The evidence was collected and attested on main."
+    )
+    first, *others = sections(compared, address)
+    body = fit([title(compared), first, merging, *others])
+    return f"Promote {project} {version} to {environment}", body
+
+
 def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]:
     """The trainings that had not ended when the newest runs of the workflow did, newest first.
 
@@ -231,8 +273,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("projects")
     listing.add_argument("--not-trained-by", help="Since this workflow's last success.")
-    summary = commands.add_parser("summary")
-    summary.add_argument("document", type=Path)
+    show = commands.add_parser("summary")
+    show.add_argument("document", type=Path)
     opening = commands.add_parser("open")
     opening.add_argument("--projects", type=_names, required=True, help="One, or a JSON list.")
     going_on = commands.add_parser("continue")
@@ -252,7 +294,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _continue(options.projects)
     elif options.command == "summary":
         command = f"make {options.document.stem}"
-        print(promotion.summary(read_results(options.document, command)))
+        print(summary(read_results(options.document, command)))
     elif options.command == "open":
         _open(root, options.projects)
     else:
