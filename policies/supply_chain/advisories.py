@@ -16,9 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from policies.supply_chain.packages import Package, normalised
+from policies.supply_chain.packages import Package
 
 ECOSYSTEM = "PyPI"
 # One record of so many may be newer than the export's date: 15 or so of osv.dev's.
@@ -111,7 +112,7 @@ def _affected(record: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
     for affected in record.get("affected", ()):
         package = affected.get("package") or {}
         if package.get("ecosystem") == ECOSYSTEM:
-            yield normalised(package["name"]), affected
+            yield canonicalize_name(package["name"]), affected
 
 
 def _affects(affected: Mapping[str, Any], version: str) -> bool:

@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from packaging.utils import canonicalize_name
 
 # The licence of a package that states none.
 UNKNOWN = "NOASSERTION"
@@ -108,11 +109,6 @@ class Package:
     licence: str
 
 
-def normalised(name: str) -> str:
-    """The name as package indexes compare it (https://peps.python.org/pep-0503/)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def packages(lock: Path) -> tuple[Package, ...]:
     """Every pinned package of a requirements file, by name; OSError when the file is missing.
 
@@ -124,7 +120,7 @@ def packages(lock: Path) -> tuple[Package, ...]:
     for line in filter(None, map(str.strip, text.replace("\\\n", "").splitlines())):
         if (pin := _PIN.fullmatch(line)) is None:
             raise ValueError(f"{lock.name} has `{line[:100]}`, which is no package==version")
-        pins[normalised(pin[1])] = pin[2]
+        pins[canonicalize_name(pin[1])] = pin[2]
     return tuple(_package(name, pins[name]) for name in sorted(pins))
 
 
