@@ -21,11 +21,10 @@ from ml.backends.runs import original as find_original
 from ml.core.errors import Refused
 from ml.release.selection.weights import FILE, TERMS, Weights
 from ml.release.selection.weights import read as read_weights
+from policies.promotion.decision import listed
 
 Goal = Literal["maximize", "minimize"]
 NOT_LOGGED = "not logged"
-# Trials that are named one by one in a note.
-_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ def _unranked(selection: Selection, candidates: Sequence[Candidate]) -> Iterator
     ranked = {row.candidate.name for row in selection.ranked}
     unranked = [trial.label for trial in candidates if trial.name not in ranked]
     if unranked:
-        yield f"{_listed(unranked)}: not ranked, no usable {selection.metric}"
+        yield f"{listed(unranked)}: not ranked, no usable {selection.metric}"
 
 
 def _unfinished(every: Sequence[Run]) -> Iterator[str]:
@@ -197,11 +196,6 @@ def _unfinished(every: Sequence[Run]) -> Iterator[str]:
     )
     if counts:
         yield "not ranked: " + ", ".join(f"{number} {how}" for how, number in counts.items())
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def select(candidates: Sequence[Candidate], weights: Weights, metric: str, goal: Goal) -> Selection:
