@@ -29,7 +29,7 @@ from ml.release.canary.traffic import (
 )
 from ml.release.canary.verdict import KINDS, Signal, Verdict, decide, object_to
 from ml.release.declaration.release_file import Strategy
-from ml.release.evidence.served import Examination
+from ml.release.evidence.served import ParityCheck
 
 LOOK_S = 0.1
 # Requests by which green's latency is measured where it runs: so many of each sample that the first
@@ -366,7 +366,7 @@ def check_latency(
     return p95
 
 
-def check_answers(endpoints: Endpoints, green: Server, asks: Examination, tolerance: float) -> int:
+def check_answers(endpoints: Endpoints, green: Server, asks: ParityCheck, tolerance: float) -> int:
     """Send green evaluated rows; how many those are.
 
     Raises Refused: prediction-mismatch where an answer lies further from the evaluated one than the

@@ -62,7 +62,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Examination:
+class ParityCheck:
     """What a server is asked, and where its answers hold the prediction (`pointer`); without rows
     the `reason` why it cannot be asked.
     """
@@ -103,7 +103,7 @@ class Examination:
         }
 
 
-def examination(folder: Path, evaluation: Evaluation, pointer: str) -> Examination:
+def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCheck:
     """The requests in the folder of an evaluation with their predictions: the first, and others
     drawn at random.
     """
@@ -138,7 +138,7 @@ def examination(folder: Path, evaluation: Evaluation, pointer: str) -> Examinati
             reason = str(error)
         except KeyError as error:
             reason = f"{PREDICTIONS} has no row {error}, of which {REQUESTS} has a request"
-    return Examination([] if reason else rows, predictions.task, pointer, reason)
+    return ParityCheck([] if reason else rows, predictions.task, pointer, reason)
 
 
 def _unasked(

@@ -21,7 +21,7 @@ from ml.release.evidence.recomputation import (
     read_predictions,
     sha256,
 )
-from ml.release.evidence.served import examination
+from ml.release.evidence.served import parity_check
 from ml.serving.scoring.manifest import ManifestError, verify
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
 
@@ -130,7 +130,7 @@ def _sbom_differences(folder: Path, evidence: Evidence) -> Iterator[str]:
 
 def _requests_differences(folder: Path, evaluation: Evaluation) -> Iterator[str]:
     # Where an answer holds the prediction is no question of the file.
-    if reason := examination(folder, evaluation, REQUESTS).reason:
+    if reason := parity_check(folder, evaluation, REQUESTS).reason:
         yield reason
 
 

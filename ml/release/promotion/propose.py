@@ -298,7 +298,7 @@ def _measured(
     """
     samples = call.project.samples()
     evaluation = evidence.evaluation_of(evaluated)
-    examination = served.examination(evaluated.outputs[EVALUATION], evaluation, pointer)
+    parity_check = served.parity_check(evaluated.outputs[EVALUATION], evaluation, pointer)
     served.refuse_faulty(launch.model_folder)
     call.progress("starting a server of the model on this machine")
     with served.serve(call.backend, launch) as candidate:
@@ -308,8 +308,8 @@ def _measured(
                     raise ValueError(fault)
             call.progress(f"measuring the latency of {REQUESTS} requests")
             times = candidate.measure(samples, REQUESTS)
-            call.progress(f"comparing {len(examination.rows)} answers with the evaluation")
-            return times, {**examination.of(candidate.score), "code": launch.serving}
+            call.progress(f"comparing {len(parity_check.rows)} answers with the evaluation")
+            return times, {**parity_check.of(candidate.score), "code": launch.serving}
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise candidate.failure(
                 "candidate-fails",

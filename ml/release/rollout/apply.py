@@ -32,7 +32,7 @@ from ml.release.declaration.release_file import (
     other_project,
 )
 from ml.release.evidence import served
-from ml.release.evidence.served import Examination
+from ml.release.evidence.served import ParityCheck
 from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates, request
 from ml.release.serving import Serving
 from policies.promotion.decision import Decision, Request, Step
@@ -51,7 +51,7 @@ class Acceptance:
     # Requests and ms of the gate `latency`, where that has not seen the deployment's latency.
     latency_limit: tuple[int, float] | None
     # The evaluated rows and the tolerance; None where a server like it was compared before.
-    parity_check: tuple[Examination, float] | None
+    parity_check: tuple[ParityCheck, float] | None
     # Declared fields of its answers, and why others that were declared do not count any more.
     new_fields: Sequence[str]
     expired: Sequence[str]
@@ -282,14 +282,14 @@ def _strategy(backend: Backend, project: Project, environment: str, check: GateC
 
 def _parity_check(
     project: Project, wanted: Request, check: GateCheck
-) -> tuple[Examination, float] | None:
+) -> tuple[ParityCheck, float] | None:
     """The evaluated rows to ask the deployment for, and the tolerance; None in a rehearsal, whose
     server is the one that was asked, and for a way back.
     """
     if wanted.rehearsal or wanted.served_before:
         return None
     pointer = check.evidence.serving.prediction or ""
-    asks = served.examination(check.candidate.evidence_folder, check.evidence.evaluation, pointer)
+    asks = served.parity_check(check.candidate.evidence_folder, check.evidence.evaluation, pointer)
     return asks, by_precision(check.evidence, load_gates(project)["serving"], "tolerance")
 
 

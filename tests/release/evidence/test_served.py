@@ -28,7 +28,7 @@ from ml.measures.tasks import Task
 from ml.release.canary import canary
 from ml.release.evidence import served
 from ml.release.evidence.recomputation import read_predictions, with_predictions
-from ml.release.evidence.served import Evaluated, Examination, examination
+from ml.release.evidence.served import Evaluated, ParityCheck, parity_check
 from ml.release.rollout import apply as applying
 from ml.release.serving import Serving
 from ml.serving.scoring.table import as_asked
@@ -114,7 +114,7 @@ def asked(task: Task, change: Callable[[dict[str, Any]], object] = lambda of: No
 @pytest.mark.parametrize("task", TASKS)
 def test_the_same_answers(task: Task, tmp_path: Path) -> None:
     """Every row is asked, and none differs, but by rounding."""
-    asks = examination(tmp_path, written(tmp_path, task), "predictions/0")
+    asks = parity_check(tmp_path, written(tmp_path, task), "predictions/0")
     assert asks.of(asked(task)) == {
         **{"rows": COUNT, "differing": 0, "largest": 0.0, "example": None},
         "prediction": "predictions/0",
@@ -174,7 +174,7 @@ def test_another_answer(
     task: Task, change: Callable[[dict[str, Any]], object], least: float, tmp_path: Path
 ) -> None:
     """One row of all: it is counted, told by its unit, and as large as it is."""
-    found = examination(tmp_path, written(tmp_path, task), "predictions/0").of(asked(task, change))
+    found = parity_check(tmp_path, written(tmp_path, task), "predictions/0").of(asked(task, change))
     assert (found["rows"], found["differing"]) == (COUNT, 1)
     assert float(str(found["largest"])) >= least * 0.999
     assert str(found["example"]).startswith("to r7 of test the server answers ")
@@ -182,13 +182,13 @@ def test_another_answer(
 
 def test_no_row_of_the_request_is_told(tmp_path: Path) -> None:
     """The sentence goes into git with the evidence: it has the unit and the answers."""
-    asks = examination(tmp_path, written(tmp_path, "binary"), "predictions/0")
+    asks = parity_check(tmp_path, written(tmp_path, "binary"), "predictions/0")
     assert '"row"' not in str(asks.of(lambda _: Answer(500, {}))["example"])
 
 
 def reason(folder: Path, evaluation: Evaluation, pointer: str = "predictions/0") -> str:
     """Why a server cannot be asked."""
-    asks = examination(folder, evaluation, pointer)
+    asks = parity_check(folder, evaluation, pointer)
     assert asks.of(asked("binary")) == {"reason": asks.reason} and not asks.rows
     return asks.reason
 
@@ -196,7 +196,7 @@ def reason(folder: Path, evaluation: Evaluation, pointer: str = "predictions/0")
 def test_what_cannot_be_asked_says_what_to_do(tmp_path: Path) -> None:
     """No pointer, no requests, and files that are not those of the evidence."""
     evaluation = written(tmp_path, "binary")
-    assert examination(tmp_path, evaluation, "predictions/0").reason == ""
+    assert parity_check(tmp_path, evaluation, "predictions/0").reason == ""
     assert "`traffic.prediction` in release.yml" in reason(tmp_path, evaluation, "")
     assert "`Rows.requests`" in reason(tmp_path, replace(evaluation, requests=None))
     assert "requests.jsonl is not the file" in reason(tmp_path, replace(evaluation, requests="b"))
@@ -223,7 +223,7 @@ def test_numbers_are_compared_by_their_size() -> None:
         ]
         answers = [of * scale for of in sizes]
         answers[0] = served * scale
-        asks = Examination(rows, "regression", "y")
+        asks = ParityCheck(rows, "regression", "y")
         found = asks.of(lambda request: Answer(200, {"y": answers[int(str(request["row"]))]}))
         return float(str(found["largest"]))
 
@@ -253,7 +253,7 @@ def checked(
     folder: Path, change: Callable[[dict[str, Any]], object], pointer: str = "predictions/0"
 ) -> int:
     """What apply says of the deployment."""
-    asks = examination(folder, written(folder, "binary"), pointer)
+    asks = parity_check(folder, written(folder, "binary"), pointer)
     endpoints, server = cast(Endpoints, Green("binary", change)), Server(folder, 1, 1)
     return canary.check_answers(endpoints, server, asks, 1e-6)
 
@@ -361,7 +361,7 @@ def test_every_row_may_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path.write_bytes(b"".join(lines))
     monkeypatch.setattr(served, "FIRST", 10)
     monkeypatch.setattr(served, "DRAWN", 10)
-    asks = [examination(tmp_path, evaluation, "predictions/0").rows for _ in range(4)]
+    asks = [parity_check(tmp_path, evaluation, "predictions/0").rows for _ in range(4)]
     assert {len(rows) for rows in asks} == {20} and len({str(rows[10:]) for rows in asks}) > 1
     assert len({str(rows[:10]) for rows in asks}) == 1
 
