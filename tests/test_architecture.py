@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from fnmatch import fnmatch
 from functools import cache
+from keyword import iskeyword
 from pathlib import Path
 
 import pytest
@@ -376,6 +377,51 @@ def test_the_rule_of_class_names_allows_and_refuses() -> None:
         ("ml.a", "Row"): ["ml.a.b.x", "ml.a.y"],
         ("ml.b", "Row"): ["ml.b.x"],
     }
+
+
+def _unpacked(node: ast.AST) -> bool:
+    """Whether it is a call that unpacks a literal: `f(*(a, b))`, or `f(**{"a": b})` of names."""
+    return isinstance(node, ast.Call) and (
+        any(isinstance(a, ast.Starred) and isinstance(a.value, ast.Tuple) for a in node.args)
+        or any(
+            isinstance(keyword.value, ast.Dict)
+            and all(
+                isinstance(key, ast.Constant)
+                and str(key.value).isidentifier()
+                and not iskeyword(str(key.value))
+                for key in keyword.value.keys
+            )
+            for keyword in node.keywords
+            if keyword.arg is None
+        )
+    )
+
+
+def test_calls_name_their_arguments() -> None:
+    """A literal that a call unpacks hides which parameter gets which value."""
+    calls = [
+        f"{module}:{node.lineno}"
+        for module, path in MODULES.items()
+        for node in ast.walk(_tree(path))
+        if _unpacked(node)
+    ]
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("code", "unpacks"),
+    [
+        ("f(*(a, b))", True),
+        ('f(**{"a": b})', True),
+        ("f(*names)", False),
+        ('f(**{"api-version": b})', False),
+        ('f(**{"return": b})', False),
+        ('f(**{**a, "x": b})', False),
+    ],
+)
+def test_the_rule_of_arguments_allows_and_refuses(code: str, unpacks: bool) -> None:
+    """Names that are no identifiers, and merged mappings, cannot be keywords."""
+    assert any(map(_unpacked, ast.walk(ast.parse(code)))) == unpacks
 
 
 def test_no_module_calls_log_model() -> None:
