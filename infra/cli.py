@@ -84,8 +84,8 @@ def cost(
     environments = [loader.load(stack) for stack in loader.select(stacks)]
     if refresh:
         for region in sorted({environment.location for environment in environments}):
-            there = [each for each in environments if each.location == region]
-            sizes = sorted({size for each in there for size in each.sizes})
+            there = [environment for environment in environments if environment.location == region]
+            sizes = sorted({size for environment in there for size in environment.sizes})
             fresh, missing = prices.refreshed(sizes, region)
             price_list = price_list.updated(fresh)
             for size in missing:

@@ -202,7 +202,7 @@ def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
             f" typically {usage.jobs} jobs of {usage.hours} h on {usage.nodes}"
         )
         dedicated = prices.find(f"vm/{cluster.vm_size}", region)
-        rates = [each.amount if each else 0.0 for each in (price, dedicated)]
+        rates = [item.amount if item else 0.0 for item in (price, dedicated)]
         month = cluster_month(cluster, rates[0], rates[1])
         yield Line(f"cluster {cluster.name}", basis, month, price)
     for machine in settings.workstations:

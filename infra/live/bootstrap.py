@@ -88,11 +88,11 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
     return (
         github.token_subject(first),
         Step("signed-in", ("az", "ad", "signed-in-user", "show"), ("az", "login")),
-        *(step for each in environments for step in _providers(each)),
+        *(step for environment in environments for step in _providers(environment)),
         _operations(),
-        *(step for each in environments for step in _environment(each)),
+        *(step for environment in environments for step in _environment(environment)),
         # Late: the person's roles on the state and its key take effect after minutes.
-        *(step for each in environments for step in _stack(each, state(each))),
+        *(step for environment in environments for step in _stack(environment, state(environment))),
         *github.protected_environment(BOT, first),
         *github.rulesets(
             first, tuple(f"{each.environment}-stack-key-on-main" for each in environments)
@@ -105,8 +105,8 @@ def _runner(environments: Sequence[Settings]) -> Iterator[Step]:
     """The label of self-hosted runners, once their networks are there: until then workflows run on
     GitHub's own.
     """
-    with_runners = [each for each in environments if each.network.runners]
-    labels = {each.network.runners for each in with_runners}
+    with_runners = [environment for environment in environments if environment.network.runners]
+    labels = {environment.network.runners for environment in with_runners}
     if len(labels) > 1:
         expected = "one label: workflows read one variable"
         raise cannot(f"runners are labelled {', '.join(sorted(labels))}", expected)
@@ -154,13 +154,13 @@ def _role(
         value=condition,
         differences=_condition_differences,
         undo=lambda answer: (
-            ("az", "role", "assignment", "delete", "--ids", each["id"]) for each in answer
+            ("az", "role", "assignment", "delete", "--ids", item["id"]) for item in answer
         ),
     )  # fmt: skip
 
 
 def _condition_differences(assignments: Any, condition: str) -> Iterator[str]:
-    if any((each.get("condition") or "") != condition for each in assignments):
+    if any((assignment.get("condition") or "") != condition for assignment in assignments):
         yield "its condition is another one" if condition else "it has a condition"
 
 
@@ -245,7 +245,7 @@ def _state_steps(settings: Settings) -> Iterator[Step]:
 
 def _not_deleted(vault: str, answer: Any, _: str) -> Any:
     """Something if no deleted vault has the name, as a step's `existing` has it."""
-    names = {str(each["name"]).lower() for each in answer or ()}
+    names = {str(item["name"]).lower() for item in answer or ()}
     return None if vault.lower() in names else {"deleted": False}
 
 
@@ -259,7 +259,7 @@ def _operations() -> Step:
 
 def _offered(answer: Any, _: str) -> Mapping[str, str]:
     kinds = [answer or {}, *((answer or {}).get("resourceTypes") or ())]
-    names = {each["name"].lower() for kind in kinds for each in kind.get("operations") or ()}
+    names = {item["name"].lower() for kind in kinds for item in kind.get("operations") or ()}
     return {
         _slug(role): json.dumps(
             [
@@ -443,16 +443,16 @@ def _stack(settings: Settings, home: State) -> Iterator[Step]:
 def _missing(answer: Any) -> list[str]:
     """The providers that are not registered, and not about to be in the regions that are left."""
     there = {
-        each["namespace"].lower()
-        for each in answer
-        if each["registrationState"] in ("Registered", "Registering")
+        item["namespace"].lower()
+        for item in answer
+        if item["registrationState"] in ("Registered", "Registering")
     }
     return [name for name in PROVIDERS if name.lower() not in there]
 
 
 def _listed(name: str, answer: Any, _: str) -> Any:
     """A stack of the state; a name may come with the organisation and the project before it."""
-    return next((each for each in answer or () if each["name"].rpartition("/")[2] == name), None)
+    return next((item for item in answer or () if item["name"].rpartition("/")[2] == name), None)
 
 
 def _keyed(name: str, answer: Any, secrets: str) -> Any:

@@ -234,7 +234,7 @@ def _needed_cores(settings: Settings) -> Mapping[str, tuple[int, int]]:
     machines = [
         # Azure refuses a cluster without quota for one node, even if it starts with none.
         *((of.hardware, of.spot, of.max_nodes, max(of.min_nodes, 1)) for of in settings.computes),
-        *((SIZES[of.size], False, 1, 1) for of in settings.machines("compute-instance")),
+        *((SIZES[machine.size], False, 1, 1) for machine in settings.machines("compute-instance")),
     ]
     needed: dict[str, tuple[int, int]] = {}
     for size, is_spot, most, least in machines:

@@ -93,7 +93,7 @@ def _scope(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterat
     scope = settings.monitoring.private_link_scope
     listed = arm.all(f"{scope}/scopedResources", version("monitor:PrivateLinkScopedResource"))
     linked = {
-        str((each.get("properties") or {}).get("linkedResourceId")).lower() for each in listed
+        str((item.get("properties") or {}).get("linkedResourceId")).lower() for item in listed
     }
     addresses = Addresses(declared, settings.subscription)
     for resource in declared:

@@ -61,7 +61,7 @@ def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Itera
         yield Access(
             environment,
             purpose,
-            tuple(each.job for each in jobs if _may_be(each.name, settings, purpose)),
+            tuple(job.job for job in jobs if _may_be(job.name, settings, purpose)),
             tuple(sorted(granted.pop(environment, ()))),
             settings.reviewers if purpose in REVIEWED else (),
         )

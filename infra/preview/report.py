@@ -386,7 +386,7 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
 
 def _markdown(report: Report) -> Iterator[str]:
     yield f"### {report.headline}\n"
-    yield from (f"- **weakening** {text(each, LETTERS)}" for each in report.weakenings)
+    yield from (f"- **weakening** {text(weakening, LETTERS)}" for weakening in report.weakenings)
     yield from (f"- **problem** {text(problem, LETTERS)}" for problem in report.problems)
     yield from (f"- **note** {text(note, LETTERS)}" for note in report.notes)
     yield from (
@@ -416,7 +416,7 @@ def _markdown(report: Report) -> Iterator[str]:
         return
     if graph := diagram(report.capture):
         yield from _folded(NETWORK, [f"```mermaid\n{graph}\n```"])
-    parts = ", ".join(f"{name} {len(of)}" for name, of in report.by_component().items())
+    parts = ", ".join(f"{name} {len(value)}" for name, value in report.by_component().items())
     yield from _folded(f"Resources: {parts}", _resources(report))
 
 

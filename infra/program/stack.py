@@ -104,7 +104,7 @@ def provision(
         "releaseClientId": identity.release.client_id,
         "watchClientId": identity.watch.client_id,
         **{f"cluster:{name}": cluster.name for name, cluster in compute.clusters.items()},
-        **{f"endpoint:{name}": each.name for name, each in endpoints.endpoints.items()},
+        **{f"endpoint:{name}": endpoint.name for name, endpoint in endpoints.endpoints.items()},
         **({"assetRegistry": settings.asset_registry.name} if assets else {}),
         **({"featureStore": features.workspace.name} if features else {}),
     }

@@ -88,13 +88,13 @@ def _mismatches(root: Path, names: tuple[str, ...], order: tuple[str, ...]) -> I
             actual = f"`options` of the input `environment`: {options}"
             yield _mismatch(actual, order[1:], document.place(*_OPTIONS))
     pattern = re.compile(rf"([\w-]+)-(?:{'|'.join(PURPOSES)})")
-    for each in of_workflows(root):
-        match = pattern.fullmatch(each.name)
+    for usage in of_workflows(root):
+        match = pattern.fullmatch(usage.name)
         # What is trained is promoted to the first environment.
-        expected = order[:1] if each.job.startswith(("merge.yml:", "train.yml:")) else names
-        if each.place.path != PROMOTE.as_posix() and match and match[1] not in expected:
-            actual = f"the job of {each.job} names the GitHub environment {each.name}"
-            yield _mismatch(actual, expected, each.place)
+        expected = order[:1] if usage.job.startswith(("merge.yml:", "train.yml:")) else names
+        if usage.place.path != PROMOTE.as_posix() and match and match[1] not in expected:
+            actual = f"the job of {usage.job} names the GitHub environment {usage.name}"
+            yield _mismatch(actual, expected, usage.place)
 
 
 def _mismatch(found: str, expected: tuple[str, ...], place: Place) -> Problem:

@@ -185,7 +185,7 @@ def environment_differences(answer: Mapping[str, Any], reviewers: Collection[str
         for rule in answer.get("protection_rules") or ()
         if rule.get("type") == "required_reviewers" and rule.get("reviewers")
     ]
-    there = {_reviewer(each) for rule in rules for each in rule["reviewers"]}
+    there = {_reviewer(reviewer) for rule in rules for reviewer in rule["reviewers"]}
     # A team is one of the repository's organisation. GitHub takes names in any case.
     declared = {
         f"{name.rpartition('/')[2]}{_TEAM if '/' in name else ''}".lower() for name in reviewers

@@ -98,7 +98,7 @@ def configured(stack: str, config: Mapping[str, str]) -> Settings:
     except Refused as refused:
         place = Place(source, 0)
         raise Refused(
-            *(dataclasses.replace(each, place=place) for each in refused.problems)
+            *(dataclasses.replace(problem, place=place) for problem in refused.problems)
         ) from None
     return settings
 
@@ -215,7 +215,7 @@ def imported(stack: str, folder: Path = FOLDER) -> tuple[str, ...]:
     """The environments of ESC whose settings Pulumi reads besides the stack file's, as texts."""
     listed = _document(folder / f"Pulumi.{stack}.yaml").data.get("environment") or []
     names = listed if isinstance(listed, list) else [listed]
-    return tuple(each if isinstance(each, str) else json.dumps(each, default=str) for each in names)
+    return tuple(name if isinstance(name, str) else json.dumps(name, default=str) for name in names)
 
 
 def _project(folder: Path) -> Iterator[Problem]:

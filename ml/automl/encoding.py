@@ -105,7 +105,7 @@ def _date(table: Table, column: Column, rows: Rows, orders: bool) -> dict[str, A
     """
     values = table.frame[column.name].iloc[rows].dropna().unique()
     times = [time for text in values if (time := read_date(str(text), column.order))]
-    parts = [name for name, of in PARTS.items() if len({of(time) for time in times}) > 1]
+    parts = [name for name, value in PARTS.items() if len({value(time) for time in times}) > 1]
     parts = [name for name in parts if not (orders and name == "year")]
     if times and not orders:
         parts.append("days")
@@ -180,7 +180,7 @@ def _means(
     pairs = zip(encoders[0].categories_[0].tolist(), of_codes.tolist(), strict=True)
     by_code = {int(code): means for code, means in pairs}
     missing = by_code.pop(_MISSING, overall)
-    means = {str(texts[code]): of for code, of in by_code.items()}
+    means = {str(texts[code]): value for code, value in by_code.items()}
     return {"means": means, "missing": missing, "other": overall, "of": list(classes) or [""]}
 
 
@@ -195,7 +195,7 @@ def matrix(
     `fitted` are all labels where the document was fitted to these rows: means are of others then.
     """
     inputs = [Input(entry) for entry in document["inputs"]]
-    starts = np.cumsum([0, *(len(of.names) for of in inputs)])
+    starts = np.cumsum([0, *(len(part.names) for part in inputs)])
     # First, since scikit-learn needs room for it.
     crossed = {
         at: _crossed(_codes(table, of.name, rows), fitted[rows], len(document["classes"]))

@@ -69,7 +69,7 @@ def crossed(
     takes answers and the numbers of their rows.
     """
     first = answers.rows[0]
-    is_one_set = all(np.array_equal(first, of) for of in answers.rows)
+    is_one_set = all(np.array_equal(first, row) for row in answers.rows)
     values = []
     for at, (rows, of) in enumerate(zip(answers.rows, answers.values, strict=True)):
         if is_one_set:
@@ -92,15 +92,15 @@ def crossed(
 
 def mean(answers: Sequence[Answers], weights: Sequence[float]) -> Answers:
     """The weighted mean of answers to the same rows."""
-    folds = zip(*(of.values for of in answers), strict=True)
-    values = [np.average(of, axis=0, weights=weights) for of in folds]
+    folds = zip(*(answer.values for answer in answers), strict=True)
+    values = [np.average(fold, axis=0, weights=weights) for fold in folds]
     return Answers(answers[0].rows, values, answers[0].labels)
 
 
 def beside(answers: Sequence[Answers]) -> Answers:
     """The answers to the same rows side by side, as a meta model takes them."""
-    folds = zip(*(of.values for of in answers), strict=True)
-    return Answers(answers[0].rows, [np.column_stack(of) for of in folds], answers[0].labels)
+    folds = zip(*(answer.values for answer in answers), strict=True)
+    return Answers(answers[0].rows, [np.column_stack(fold) for fold in folds], answers[0].labels)
 
 
 def choose(answers: Sequence[Answers], value: Callable[[Answers], float]) -> Mapping[int, float]:

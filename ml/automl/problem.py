@@ -227,7 +227,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
             actual, hint = f"no row of {source} has a `{job.target}`", f"fill in `{job.target}`"
             stop("no-label", actual, "labelled rows to compute the metrics on", hint)
     table = tables.as_table(
-        reading.together([{str(name): of for name, of in part.items()} for part in parts]),
+        reading.together([{str(name): value for name, value in part.items()} for part in parts]),
         choices,
         target=job.target,
         regression=not is_class,
@@ -245,7 +245,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
         _demand_seen(labels, lengths, sources)
         classes = _classes(labels[: lengths[0]], settings.get("positive_label"))
         number = {name: at for at, name in enumerate(classes)}
-        labels = np.fromiter((number[of] for of in table.labels), np.int16, len(table))
+        labels = np.fromiter((number[label] for label in table.labels), np.int16, len(table))
     task: Task = "regression" if not is_class else "binary" if len(classes) == 2 else "multiclass"
     if task != "multiclass":  # the texts are needed of several classes alone
         table = replace(table, labels=labels)

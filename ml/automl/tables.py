@@ -209,8 +209,8 @@ def _weights(values: pd.Series[Any], name: str) -> NDArray[np.float64]:
 def _marks(values: pd.Series[Any], name: str) -> NDArray[np.bool_]:
     """The rows that a split fits; true and false stand for 1 and 0."""
     coded = values.astype("category").cat.remove_unused_categories()
-    texts = [str(of).strip().lower().removesuffix(".0") for of in coded.cat.categories]
-    wrong = [of for of in texts if of not in ("0", "1", "false", "true")]
+    texts = [str(category).strip().lower().removesuffix(".0") for category in coded.cat.categories]
+    wrong = [text for text in texts if text not in ("0", "1", "false", "true")]
     if wrong or values.isna().any():
         actual = f"{wrong[0]!r}" if wrong else "missing"
         expected = "1 for a training row and 0 for a validation row of the fold"
@@ -316,10 +316,10 @@ def _text(
     missing = 1 - count / max(1, len(texts))
     note = f", {missing:.0%} missing" if missing else ""
     different = len(texts.cat.categories)
-    sample = [str(of) for of in texts.cat.categories[:: max(1, different // 200)][:200]]
+    sample = [str(category) for category in texts.cat.categories[:: max(1, different // 200)][:200]]
     order = _order_of_dates(sample)
     varies = different > MOST_DIFFERENT * count and count > 20
-    is_prose = bool(sample) and float(np.mean([len(of.split()) for of in sample])) >= PROSE
+    is_prose = bool(sample) and float(np.mean([len(text.split()) for text in sample])) >= PROSE
 
     def column(choice: str, feature: Feature = "") -> tuple[Column, pd.Series[Any]]:
         return Column(name, "text", choice, feature, missing, order), texts
@@ -327,7 +327,7 @@ def _text(
     if out := _out(meaning, not count, different == 1 and not missing):
         return column(out)
     if meaning == "date" and not order:
-        odd = next((of for of in sample if not _order_of_dates([of])), sample[0])
+        odd = next((text for text in sample if not _order_of_dates([text])), sample[0])
         stop("not-a-time", f"`{name}: DateTime` has {odd!r}", "2026-01-31", f"{name}: Categorical")
     if order and meaning in ("", "date"):
         form = "" if order == "iso" else f", {order}"
@@ -368,10 +368,10 @@ def _why_no_number(texts: pd.Series[Any]) -> str:
 
 def _order_of_dates(sample: Sequence[str]) -> str:
     """How all of these write dates, "" where one writes none."""
-    if not sample or not all(_DATE.fullmatch(of) for of in sample):
+    if not sample or not all(_DATE.fullmatch(text) for text in sample):
         return ""
     orders = ("iso", "month-first", "day-first")
-    return next((of for of in orders if all(read_date(text, of) for text in sample)), "")
+    return next((order for order in orders if all(read_date(text, order) for text in sample)), "")
 
 
 def _counts(numbers: NDArray[Any]) -> bool:

@@ -297,7 +297,7 @@ def _members(
 
 def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     """The trials that answer best together, by what they answered to rows they did not fit."""
-    weights = ensembles.choose([of.answers for of in members], problem.value)
+    weights = ensembles.choose([member.answers for member in members], problem.value)
     of_folders = {members[at].folder: weight for at, weight in weights.items()}
     entries = ensembles.gather(of_folders, folder)
     folders.write(folder, problem.answered, entries)
@@ -307,7 +307,7 @@ def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
 
 def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     """A model of what the best of each family answer, judged by those that it was not fitted to."""
-    members = [members[at] for at in ensembles.stacked([of.family for of in members])]
+    members = [members[at] for at in ensembles.stacked([member.family for member in members])]
     learners = families.META_LEARNERS[problem.job.task]
     kind = (problem.job.settings.get("stack") or {}).get("stack_meta_learner_type", "none")
     fit_meta = learners.get(kind) or next(iter(learners.values()))
@@ -332,11 +332,11 @@ def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
         model = fit(table, rows)
         return lambda of: problem.in_units(model.predict(of.astype(np.float32)))
 
-    beside = ensembles.beside([of.answers for of in members])
+    beside = ensembles.beside([member.answers for member in members])
     beside = replace(beside, values=list(map(problem.standardized, beside.values)))
     crossed = ensembles.crossed(beside, predictor, problem.job.seed)
     meta = fit(beside.all[0], np.concatenate(beside.rows))
-    entries = ensembles.gather({of.folder: 1 / len(members) for of in members}, folder)
+    entries = ensembles.gather({member.folder: 1 / len(members) for member in members}, folder)
     file = folder / meta.save(folder)
     file = file.rename(file.with_stem("meta"))
     folders.write(folder, problem.answered, entries, file.name)

@@ -143,9 +143,9 @@ class GitHubAttestations:
             why = " ".join(error.split())[-400:] or f"it ended with {code}"
             raise AttestationError(f"gh attestation verify: {why}")
         try:
-            (verified,) = (each["verificationResult"] for each in json.loads(out))
+            (verified,) = (result["verificationResult"] for result in json.loads(out))
             claims = verified["signature"]["certificate"]
-            times = [_time(each["timestamp"]) for each in verified["verifiedTimestamps"]]
+            times = [_time(stamp["timestamp"]) for stamp in verified["verifiedTimestamps"]]
             stated = verified["statement"]
             identity = Identity(
                 issuer=str(claims["issuer"]),

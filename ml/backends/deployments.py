@@ -236,4 +236,4 @@ class Live:
         """The share of the requests that each server of the canary gets a copy of, in percent."""
         if self.canary is None or not self.canary.mirror:
             return {}
-        return {each.slot.name: self.canary.mirror for each in self.beside}
+        return {server.slot.name: self.canary.mirror for server in self.beside}

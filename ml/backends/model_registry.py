@@ -171,8 +171,8 @@ def withdrawn(
         if place == environment
     ]
     here = (version.version, serving)
-    mine = [since for each, code, since in entries if (each.version, code) == here]
-    return [(each, code) for each, code, since in entries if mine and since > mine[0]]
+    mine = [since for entry, code, since in entries if (entry.version, code) == here]
+    return [(entry, code) for entry, code, since in entries if mine and since > mine[0]]
 
 
 def model_folder(digest: str) -> Path:

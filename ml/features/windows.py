@@ -84,7 +84,7 @@ def windows(
     ends, columns = after(latest), dict[str, pl.Series]()
     for length in dict.fromkeys(feature.length for feature in features):
         starts = after(latest - length // timedelta(microseconds=1) * 1000)
-        values = [each for each in features if each.length == length]
+        values = [feature for feature in features if feature.length == length]
         total = np.concatenate([[0], np.cumsum(ends - starts)])
         parts, first = list[pl.DataFrame](), 0
         while first < len(ends) or not parts:
@@ -100,8 +100,8 @@ def windows(
             )
             parts.append(
                 of_windows.group_by(_WINDOW, maintain_order=True).agg(
-                    FUNCTIONS[each.function](pl.col(each.column or EVENT)).alias(each.name)
-                    for each in values
+                    FUNCTIONS[value.function](pl.col(value.column or EVENT)).alias(value.name)
+                    for value in values
                 )
             )
             first = last

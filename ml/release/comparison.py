@@ -134,9 +134,9 @@ class Comparison:
             "champion": side(self.champion) if self.champion else None,
             "primary_metric": self.primary,
             "confidence": self.confidence,
-            "metrics": [row(each) for each in self.metrics],
-            "slices": [row(each) for each in self.slices],
-            "amounts": [asdict(each) for each in self.amounts],
+            "metrics": [row(metric) for metric in self.metrics],
+            "slices": [row(metric) for metric in self.slices],
+            "amounts": [asdict(amount) for amount in self.amounts],
             "hardware": {
                 "measured": evidence.latency.hardware,
                 "deployed": evidence.latency.instance_type,
@@ -516,7 +516,7 @@ def _amounts(ours: Evidence, theirs: Evidence) -> Iterator[Amount]:
             yield amount(f"{what}, price", unit, mine.amount, other.amount if comparable else None)
     metric = ours.evaluation.primary_metric or ""
     refits = (side.evaluation.stability.get(metric, Stability()) for side in (ours, theirs))
-    spreads = [of.std for of in refits]
+    spreads = [refit.std for refit in refits]
     yield amount(f"spread of {metric or 'the primary metric'} over refits", "", *spreads)
 
 

@@ -84,7 +84,7 @@ class Serving(ServingCode):
             digest=version.digest,
             model_folder=version.folder,
             serving=self.digest,
-            **{each.name: getattr(self, each.name) for each in fields(self)},
+            **{field.name: getattr(self, field.name) for field in fields(self)},
         )
 
 
@@ -100,11 +100,11 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
     endpoint_spec, spec = load(folder / "endpoint.yml"), load(folder / "deployment.yml")
     if problems := errors([*check(endpoint_spec), *check(spec)]):
         raise Refused(*problems)
-    for each, family in ((endpoint_spec, "online_endpoint"), (spec, "online_deployment")):
-        if each.kind.family != family:
+    for path, family in ((endpoint_spec, "online_endpoint"), (spec, "online_deployment")):
+        if path.kind.family != family:
             expected = f"an {family.replace('_', ' ')}"
             hint = "correct its $schema"
-            raise Refused.of("wrong-kind", f"a {each.kind}", expected, hint, each.place())
+            raise Refused.of("wrong-kind", f"a {path.kind}", expected, hint, path.place())
     endpoint, deployment = endpoint_spec.entity, spec.entity
     if deployment.endpoint_name != endpoint.name:
         raise Refused.of(
@@ -216,7 +216,7 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
             "deployment-variable": deployment_faults(serving.environment_variables, mount),
             "unpinned-environment": environment_faults(deployment),
         }
-        for name, fault in ((name, fault) for name, each in faults.items() for fault in each):
+        for name, fault in ((name, fault) for name, texts in faults.items() for fault in texts):
             raise Refused.of(
                 name,
                 f"{fault.found} in what was proposed as {digest[:12]}",
@@ -239,7 +239,7 @@ def samples(digest: str) -> Sequence[Mapping[str, object]]:
         content = json.loads(_path(digest).with_name(SAMPLES).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ()
-    is_sound = isinstance(content, list) and all(isinstance(each, dict) for each in content)
+    is_sound = isinstance(content, list) and all(isinstance(row, dict) for row in content)
     return content if is_sound else ()
 
 

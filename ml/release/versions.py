@@ -205,7 +205,7 @@ def digest_of(run: Run) -> str:
 
 
 def _ids(run: Run) -> set[str]:
-    return {each.id for each in (run, *run.below()) if each.id}
+    return {part.id for part in (run, *run.below()) if part.id}
 
 
 def _evaluation_run(version: Version) -> str:

@@ -339,8 +339,8 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
     ):
         bypassed.append("the protection of the branch")
     elif older:
-        for each in (older.get("required_status_checks") or {}).get("checks") or ():
-            checks.add((each["context"], each.get("app_id")))
+        for check in (older.get("required_status_checks") or {}).get("checks") or ():
+            checks.add((check["context"], check.get("app_id")))
         for name, key in OLDER.items():
             reviews[name] = max(reviews[name], int(former.get(key) or 0))
         for kind, allowed in (("deletion", "deletions"), ("non_fast_forward", "force_pushes")):
@@ -369,7 +369,7 @@ def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Ch
     """Those of tags and of the app's branches, which `infra bootstrap` makes by these names."""
     path, fix = f"repos/{repository}/rulesets", "infra bootstrap --run"
     answer = ask(("gh", "api", f"{path}?includes_parents=false&per_page=100"))
-    ids = {each.get("name"): each.get("id") for each in answer.json or ()}
+    ids = {ruleset.get("name"): ruleset.get("id") for ruleset in answer.json or ()}
     for ruleset in RULESETS:
         if ruleset == OF_MAIN:
             continue
@@ -389,8 +389,8 @@ def _apps(repository: str, ask: Ask) -> dict[str, Any]:
     actions = ask(("gh", "api", "apps/github-actions"))
     variables = ask(("gh", "api", f"repos/{repository}/environments/{BOT}/variables"))
     values = {
-        each.get("name"): str(each.get("value"))
-        for each in ([] if variables.error else variables.json.get("variables") or ())
+        variable.get("name"): str(variable.get("value"))
+        for variable in ([] if variables.error else variables.json.get("variables") or ())
     }
     number = values.get("APP_ID", "")
     return {
@@ -423,7 +423,7 @@ def _app(repository: str, ask: Ask) -> Check:
         answer = ask(("gh", "api", f"repos/{repository}/actions/{kind}?per_page=100"))
         if answer.error:
             return Check("app", "warning", answer.error, "ask an administrator of the repository")
-        if _KEY in (each.get("name") for each in answer.json.get("secrets") or ()):
+        if _KEY in (secret.get("name") for secret in answer.json.get("secrets") or ()):
             of, option = ("organisation", " --org ORG") if "-" in kind else ("repository", "")
             fix = f"gh secret delete {_KEY}{option}; a new key of the app, only as --env {BOT}"
             return Check("app", "error", f"every branch reads {_KEY} of the {of}", fix)
@@ -431,7 +431,7 @@ def _app(repository: str, ask: Ask) -> Check:
     missing = []
     for kind, name in (("variables", "APP_ID"), ("secrets", _KEY)):
         answer = ask(("gh", "api", f"{where}/{kind}"))
-        names = [] if answer.error else [each.get("name") for each in answer.json.get(kind) or ()]
+        names = [] if answer.error else [item.get("name") for item in answer.json.get(kind) or ()]
         if name not in names:
             missing.append(name)
     if missing:

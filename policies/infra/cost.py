@@ -86,7 +86,7 @@ def _idle_time(item: Item, limits: Limits) -> Iterator[str]:
 def _gpu_size(item: Item, limits: Limits) -> Iterator[str]:
     path = "hardwareProfile.vmSize" if item.kind == Kind.MACHINE else "properties.properties.vmSize"
     size = str(item.at(path, UNKNOWN))
-    allowed = {each.lower() for each in limits.gpu_sizes}
+    allowed = {size.lower() for size in limits.gpu_sizes}
     if size == UNKNOWN or (GPU.match(size) and size.lower() not in allowed):
         choices = ", ".join(limits.gpu_sizes) or "none"
         yield f"`vmSize` is {size}; GPU sizes allowed here: {choices}"

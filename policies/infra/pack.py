@@ -177,11 +177,11 @@ def policies() -> list[Policy]:
 
 def _report(found: Iterable[Violation], report: ReportViolation, set_aside: bool = False) -> None:
     """Report what is refused, or what was `set_aside` with its rule and exemption."""
-    for each in found:
-        if set_aside and each.exemption:
-            report(f"{each.rule}: {each.message}; {each.exemption}", each.item.urn)
-        elif not set_aside and not each.exemption:
-            report(each.message, each.item.urn)
+    for breach in found:
+        if set_aside and breach.exemption:
+            report(f"{breach.rule}: {breach.message}; {breach.exemption}", breach.item.urn)
+        elif not set_aside and not breach.exemption:
+            report(breach.message, breach.item.urn)
 
 
 def _policy(context: Context, rule: Rule) -> Policy:

@@ -34,7 +34,7 @@ def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
     """Premium files are copied within their region only (storage-files-planning, Redundancy)."""
     if item.kind == Kind.ML_REGISTRY:
         for account in (
-            each for region in item.each("regionDetails") for each in region.each(_ACCOUNTS)
+            account for region in item.each("regionDetails") for account in region.each(_ACCOUNTS)
         ):
             stated = account.at("systemCreatedStorageAccount.storageAccountType")
             if stated not in GEO_REDUNDANT:
@@ -114,7 +114,7 @@ def _defender(items: Sequence[Item], limits: Limits) -> StackFindings:
 @RULES.resource("key-rotation", "Keys are rotated.", "own", Kind.KEY)
 def _rotation(item: Item, limits: Limits) -> Iterator[str]:
     actions = item.each("properties.rotationPolicy.lifetimeActions")
-    rotations = [each for each in actions if str(each.at("action.type")).lower() == "rotate"]
+    rotations = [action for action in actions if str(action.at("action.type")).lower() == "rotate"]
     if not rotations:
         yield "`properties.rotationPolicy` has no action `rotate`"
     for rotation in rotations:

@@ -124,7 +124,7 @@ def _affects(affected: Mapping[str, Any], version: str) -> bool:
         ours = Version(version)
         if any(ours == Version(each) for each in listed):
             return True
-        return any(_contains(each, ours) for each in ranges if each.get("type") != "GIT")
+        return any(_contains(span, ours) for span in ranges if span.get("type") != "GIT")
     except (InvalidVersion, KeyError, TypeError, AttributeError):
         return True
 

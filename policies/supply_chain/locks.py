@@ -32,14 +32,14 @@ def pinned(lock: Path) -> tuple[Package, ...]:
 
 def bill(locks: Iterable[Path]) -> str:
     """One bill of materials of several locks; two versions of a package are two components."""
-    every = {(each.name, each.locked): each for lock in locks for each in pinned(lock)}
+    every = {(package.name, package.locked): package for lock in locks for package in pinned(lock)}
     return sbom(tuple(every[key] for key in sorted(every)))
 
 
 def known(advisories: Advisories, locks: Iterable[Path]) -> Iterator[str]:
     """`LOCK: ID: NAME VERSION` of each record that affects a pinned package."""
     for lock in locks:
-        yield from (f"{lock}: {each}" for each in advisories.affecting(pinned(lock)))
+        yield from (f"{lock}: {record}" for record in advisories.affecting(pinned(lock)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

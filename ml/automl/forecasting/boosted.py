@@ -55,7 +55,7 @@ def fit(
         history = np.concatenate([values[:, of + 1 : of + 1 + length] for of in cutoffs])
         steps = np.array(cutoffs)[:, None] + 1 + np.arange(horizon)
         times = np.repeat(panel.grid.to_numpy()[steps], count, axis=0)
-        regressors = np.concatenate([panel.known[:, of] for of in steps])
+        regressors = np.concatenate([panel.known[:, step] for step in steps])
         columns = exogenous(times, holidays, regressors, spec)
         forecasts = recursive(model, spec, local * len(cutoffs), history, columns)
         sampled = {**sampled, "n_estimators": model.rounds}
@@ -72,7 +72,7 @@ def _features(panel: Panel, settings: Settings, relative: bool) -> dict[str, Any
     lags |= {3 * season, 4 * season} if season <= 7 else set()
     lags |= {7 * season} if season == 24 else set()
     most = max(1, longest // 3)
-    lags = {*settings.lags} if settings.lags else {of for of in lags if 0 < of <= most}
+    lags = {*settings.lags} if settings.lags else {lag for lag in lags if 0 < lag <= most}
     windows = (
         [settings.window]
         if settings.window
@@ -124,7 +124,7 @@ def _fit(
     numbers = Numbers(
         table[rows].astype(np.float32), target[rows], None, "regression", 0, categorical
     )
-    own = {name: of for name, of in sampled.items() if name != "relative"}
+    own = {name: value for name, value in sampled.items() if name != "relative"}
     if panel.target.size < FEW_CELLS:
         own |= {THREADS[family]: 1}
     return FITS[family](numbers, own, seed, seconds), local

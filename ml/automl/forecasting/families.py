@@ -33,7 +33,7 @@ _TREES: Mapping[str, Any] = {"colsample_bytree": 0.8, "subsample": 0.8}
 
 def _boosted(name: str, sizes: Mapping[str, Any], turns: tuple[int, int]) -> Forecasters:
     """Boosted trees over all series, in the search space of boosted trees of tables."""
-    tabular: Family = next(of for of in TABULAR if of.names.get(REGRESSION) == name)
+    tabular: Family = next(family for family in TABULAR if family.names.get(REGRESSION) == name)
     space = {**tabular.space, **_SERIES, "n_estimators": ("quniform", 100, 600, 50)}
     usual = {of: args[1] for of, args in space.items() if args[0] == "choice"}
     first = {**usual, **_TREES, **sizes, "learning_rate": 0.05, "n_estimators": 300}

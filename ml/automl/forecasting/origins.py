@@ -129,7 +129,7 @@ def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Va
         ]
     else:
         columns = [table[:, step] for step in range(origins.horizon)]
-    columns = [of[~np.isnan(of)] for of in columns]
+    columns = [column[~np.isnan(column)] for column in columns]
     return np.array([_quantile(columns, step) for step in range(origins.horizon)])
 
 

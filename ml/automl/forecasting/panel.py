@@ -258,7 +258,7 @@ def _series(
         if (missing := frame[name].isna().to_numpy()).any():
             row = int(np.argmax(missing)) + 1
             stop("no-series", f"`{name}` is missing in row {row}", "an identifier in every row")
-    keys = [tuple(of) for of in frame[[*names]].astype(str).itertuples(index=False)]
+    keys = [tuple(row) for row in frame[[*names]].astype(str).itertuples(index=False)]
     ids = sorted({*keys})
     for joined, count in Counter(map("/".join, ids)).items():
         if count > 1:  # forecasts and requests name a series by its joined identifiers

@@ -65,7 +65,7 @@ class Settings:
 def _lags(value: Any) -> list[int] | None:
     if value is None or _word(value) in _UNSET:
         return None
-    return sorted({int(of) for of in (value if isinstance(value, list) else [value])})
+    return sorted({int(number) for number in (value if isinstance(value, list) else [value])})
 
 
 def _word(value: object) -> object:

@@ -67,7 +67,7 @@ def fit(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int, seconds
     work = [
         (
             number,
-            [values[number, first[number] : of + 1] for of in cutoffs],
+            [values[number, first[number] : cutoff + 1] for cutoff in cutoffs],
             values[number, first[number] : last[number] + 1],
         )
         for number in range(len(values))
@@ -88,9 +88,9 @@ def fit(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int, seconds
         whys[f"not fitted within {seconds:.0f} s"] = late
     names = panel.names_of_series
     notes = [
-        f"{len(of)} of {len(names)} series have the seasonal naive forecast "
-        f"({', '.join(names[at] for at in of[:3])}{' …' if len(of) > 3 else ''}): {why}"
-        for why, of in whys.items()
+        f"{len(value)} of {len(names)} series have the seasonal naive forecast "
+        f"({', '.join(names[at] for at in value[:3])}{' …' if len(value) > 3 else ''}): {why}"
+        for why, value in whys.items()
     ]
     member = {"kind": kind, "season": fallback.member["season"], "series": series}
     return Fits(forecasts, member, notes=tuple(notes))
@@ -190,12 +190,12 @@ def _load(kind: str, season: int, count: int) -> Any:
 def _ets(model: Any) -> Parameters:
     """The parameters and the last states of statsforecast's exponential smoothing."""
     _, trend, season, damped = model["components"]
-    alpha, beta, gamma, phi = (float(of) for of in model["par"][:4])
+    alpha, beta, gamma, phi = (float(number) for number in model["par"][:4])
     return {
         **{"trend": trend, "season": season, "alpha": alpha},
         **{"beta": 0.0 if trend == "N" else beta, "gamma": 0.0 if season == "N" else gamma},
         "phi": 1.0 if damped == "N" else phi,
-        "states": [float(of) for of in model["states"][-1]],
+        "states": [float(number) for number in model["states"][-1]],
     }
 
 
@@ -206,8 +206,8 @@ def _theta(model: Any) -> Parameters:
     return {
         **{"alpha": float(model["par"]["alpha"]), "theta": float(model["par"]["theta"])},
         **{"count": int(model["n"]), "dynamic": model["modeltype"] in ("DSTM", "DOTM")},
-        "states": [float(of) for of in model["states"][-1][:4]],
-        "seasonal": [float(of) for of in seasonal],
+        "states": [float(number) for number in model["states"][-1][:4]],
+        "seasonal": [float(number) for number in seasonal],
         "multiplicative": is_seasonal and model["decomposition_type"] == "multiplicative",
     }
 

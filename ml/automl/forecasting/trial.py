@@ -80,7 +80,7 @@ class ForecastProblem:
         mask = rolling.judged(self.panel, self.origins)
         places = np.arange(forecasts.size).reshape(forecasts.shape)
         rows = [places[number][mask[number]] for number in numbers]
-        return Answers(rows, [forecasts.ravel()[of] for of in rows], self.labels)
+        return Answers(rows, [forecasts.ravel()[row] for row in rows], self.labels)
 
     def score(self, answers: Answers) -> list[dict[str, float]]:
         """Azure ML's metrics of each fold (how-to-understand-automated-ml, regression/forecasting):
@@ -88,7 +88,7 @@ class ForecastProblem:
         """
         spread = float(np.nanmax(self.panel.target) - np.nanmin(self.panel.target)) or 1.0
         folds = self._metrics(answers, spread)
-        return [{name: float(of()) for name, of in fold.items()} for fold in folds]
+        return [{name: float(value()) for name, value in fold.items()} for fold in folds]
 
     def error(self, answers: Answers) -> float:
         """The mean over the folds of the search's metric, or of 1 less it where higher is better;
@@ -232,8 +232,8 @@ def _vote(
     for number in numbers:
         with np.load(rungs.of_trial(predictions, number) / _PATHS, allow_pickle=False) as file:
             paths.append(file["forecasts"])
-    settings = [json.loads((of / SETTINGS).read_text(encoding="utf-8")) for of in trials]
-    families = [str(of["hyperparameters"]["family"]) for of in settings]
+    settings = [json.loads((trial / SETTINGS).read_text(encoding="utf-8")) for trial in trials]
+    families = [str(trial["hyperparameters"]["family"]) for trial in settings]
     weights, forecasts = combine(problem, families, paths)
     folder.mkdir(parents=True, exist_ok=True)
     members, notes = list[dict[str, Any]](), list[str]()
@@ -335,7 +335,7 @@ def write(
     """
     panel, settings = problem.panel, problem.settings
     length = 2 * panel.season + max(
-        [0, *(int(of["features"]["length"]) for of in members if "features" in of)]
+        [0, *(int(member["features"]["length"]) for member in members if "features" in member)]
     )
     history, last = panel.filled, panel.last
     scales, floors = _scales(panel)
@@ -373,7 +373,7 @@ def write(
 
 def _numbers(values: Values, length: int) -> list[float | None]:
     """JSON numbers, None for NaN, with None before them up to a length."""
-    own = [None if math.isnan(of) else float(of) for of in values]
+    own = [None if math.isnan(value) else float(value) for value in values]
     return [None] * (length - len(own)) + own
 
 
@@ -396,7 +396,7 @@ def _facts(
         "rows": {"fitted": int((~np.isnan(panel.target)).sum()), "test": 0},
         "test": {},
         "columns": [],
-        "guardrails": [{"check": "series", "found": of} for of in remarks],
+        "guardrails": [{"check": "series", "found": remark} for remark in remarks],
         "notes": {f"fallback {number}": of for number, of in enumerate(notes)},
     }
 

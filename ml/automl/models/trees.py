@@ -94,7 +94,7 @@ def grow(
     is_open = np.ones(count + 1, dtype=bool)
     for number in range(1, most + 1):
         # A metric may not be defined on the rows of a fold.
-        values = np.nan_to_num([of.add() for of in folds])
+        values = np.nan_to_num([fold.add() for fold in folds])
         others = (values.sum() - values) / (count - 1) if count > 1 else values
         of_this = np.append(others, values.mean())
         is_better = is_open & (of_this > best) & (number >= fewest)
@@ -114,7 +114,7 @@ def _parameters(
     names = None if data.task == "multiclass" else _METRICS.get(metric)
     named = {("metric", "eval_metric")[library]: names[library]} if names else {}
     classes = {"num_class": data.classes} if data.task == "multiclass" else {}
-    sampled = {name: of for name, of in settings.items() if name != "n_estimators"}
+    sampled = {name: value for name, value in settings.items() if name != "n_estimators"}
     return {**classes, **own, **named, **sampled}
 
 

@@ -104,7 +104,7 @@ NOTHING: Routes = {"traffic": {}, "mirror": {}, "live": "", "canary": ""}
 def routes_of(resource: Any) -> Routes:
     """What a release sets of an endpoint: who gets which requests, and its own two tags."""
     shares = (resource.traffic, resource.mirror_traffic)
-    traffic, mirror = ({name: of for name, of in (each or {}).items() if of} for each in shares)
+    traffic, mirror = ({name: of for name, of in (share or {}).items() if of} for share in shares)
     tags = resource.tags or {}
     names = (tags.get(LIVE) or "", tags.get(CANARY) or "")
     routes: Routes = {"traffic": traffic, "mirror": mirror, LIVE: names[0], CANARY: names[1]}
@@ -115,13 +115,13 @@ def routes_of(resource: Any) -> Routes:
 
 def tags_of(routes: Routes) -> dict[str, str]:
     """The tags of an endpoint with these routes."""
-    return {tag: str(of) for tag, of in routes.items() if tag in TAGS and of}
+    return {tag: str(value) for tag, value in routes.items() if tag in TAGS and value}
 
 
 def content_of(deployment: Any) -> dict[str, str]:
     """What a deployment is, by the names of its fields: `environment_variables.X`."""
     fields = json.loads(json.dumps(load.fields_of(deployment), default=str))
-    return dict(_flat({key: of for key, of in fields.items() if key not in _VOLATILE}))
+    return dict(_flat({key: value for key, value in fields.items() if key not in _VOLATILE}))
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -233,7 +233,7 @@ class AzureEndpoints:
         before = routes_of(self._check(endpoint)[0])
         after: Routes = {"traffic": {}, "mirror": {}, LIVE: "", CANARY: ""}
         if to is not None:
-            after["traffic"] = {name: of for name, of in to.traffic.items() if of}
+            after["traffic"] = {name: value for name, value in to.traffic.items() if value}
             after[LIVE] = to.server.slot.name
         if to is not None and to.canary is not None:
             after[CANARY] = to.canary.server.slot.name
@@ -244,7 +244,7 @@ class AzureEndpoints:
         def put() -> Any:
             resource, _ = self._check(endpoint)
             resource.traffic, resource.mirror_traffic = after["traffic"], after["mirror"]
-            others = {key: of for key, of in (resource.tags or {}).items() if key not in TAGS}
+            others = {key: value for key, value in (resource.tags or {}).items() if key not in TAGS}
             resource.tags = others | tags_of(after)
             return self._client.online_endpoints.begin_create_or_update(resource)
 
@@ -414,15 +414,15 @@ class AzureEndpoints:
     def _deployments(self, endpoint: str) -> dict[str, Any]:
         """The endpoint's deployments by name; none without an endpoint."""
         listed = or_none(lambda: list(self._client.online_deployments.list(endpoint)))
-        return {each.name: each for each in listed or ()}
+        return {deployment.name: deployment for deployment in listed or ()}
 
     def _idle(self, endpoint: str) -> dict[str, Any]:
         """The deployments of releases that have no part in the state; others are not ours."""
         state = self.live(endpoint)
-        named = {each.slot.name for each in (state.server, *state.beside)} if state else set()
+        named = {server.slot.name for server in (state.server, *state.beside)} if state else set()
         return {
-            name: each
-            for name, each in self._deployments(endpoint).items()
+            name: deployment
+            for name, deployment in self._deployments(endpoint).items()
             if name in (*SLOTS, BASELINE) and name not in named
         }
 

@@ -139,7 +139,7 @@ class JobReader:
                 best = tags_of(tracked).get(_BEST_FOUND) or best
             return self._with_trials(run, job, parts, best)
         if kind_of(job) == "pipeline":
-            steps = [self._step(run, job, each, children) for each in parts]
+            steps = [self._step(run, job, part, children) for part in parts]
             return replace(run, steps=tuple(sorted(steps, key=lambda step: step.started)))
         return run
 
@@ -154,7 +154,7 @@ class JobReader:
         An AutoML job has outputs of its own: the best model is copied there.
         """
         trials = sorted(
-            (self._trial(run, job, each) for each in numbered(run, tracked)), key=number_of
+            (self._trial(run, job, child) for child in numbered(run, tracked)), key=number_of
         )
         best = next((t for t in trials if t.name == best_id), None)
         run = replace(run, trials=tuple(trials), best=best.name if best else None)
@@ -207,8 +207,8 @@ class JobReader:
     def _with_ranked_trials(self, run: Run, node: Any, tracked: Iterable[Any]) -> Run:
         """A sweep in a pipeline: no job of the control plane says which trial is its best."""
         trials = []
-        for each in sorted(numbered(run, tracked), key=lambda one: _order(one["info"]["run_id"])):
-            trial = self._trial(run, node, each)
+        for child in sorted(numbered(run, tracked), key=lambda one: _order(one["info"]["run_id"])):
+            trial = self._trial(run, node, child)
             trials.append(replace(trial, name=f"{run.name}_{_order(trial.id)}"))
         objective = objective_of(node)
         metric, sign = objective["primary_metric"], -1 if objective["goal"] == "maximize" else 1
@@ -269,7 +269,7 @@ def promoted(step: Any) -> set[str]:
     """The outputs of the pipeline that a step's outputs are."""
     outputs = (step.outputs or {}).values() if step is not None else ()
     written = map(_written, outputs)
-    return {promoted_to(getattr(each, "path", each)) for each in written}
+    return {promoted_to(getattr(output, "path", output)) for output in written}
 
 
 def short(environment: str) -> str:
@@ -294,7 +294,7 @@ def kind_of(job: Any) -> str:
 def numbered(parent: Run, tracked: Iterable[Any]) -> list[Any]:
     """The trials among the parts of a search: AutoML also has runs that set up and explain."""
     pattern = re.compile(re.escape(parent.id) + r"_\d+")
-    return [each for each in tracked if pattern.fullmatch(each["info"]["run_id"])]
+    return [entry for entry in tracked if pattern.fullmatch(entry["info"]["run_id"])]
 
 
 def number_of(trial: Run) -> int:
@@ -354,9 +354,9 @@ def metrics_of(tracked: Mapping[str, Any]) -> dict[str, float]:
     data = tracked.get("data") or {}
     metrics = data.get("metrics") or ()
     return {
-        each["key"]: float(each["value"])
-        for each in metrics
-        if "key" in each and each.get("value") is not None
+        metric["key"]: float(metric["value"])
+        for metric in metrics
+        if "key" in metric and metric.get("value") is not None
     }
 
 
@@ -372,4 +372,4 @@ def tags_of(tracked: Mapping[str, Any]) -> dict[str, str]:
 
 def _texts(tracked: Mapping[str, Any], part: str) -> dict[str, str]:
     listed = (tracked.get("data") or {}).get(part) or ()
-    return {each["key"]: each.get("value") or "" for each in listed if "key" in each}
+    return {pair["key"]: pair.get("value") or "" for pair in listed if "key" in pair}

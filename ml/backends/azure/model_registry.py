@@ -102,9 +102,9 @@ class AzureRegistry:
         while True:
             listed = self._versions_of(name)
             # Another's under the name of this one is not this one's, whatever its content.
-            if same := [each for each in listed if own.items() <= (each.tags or {}).items()]:
+            if same := [entity for entity in listed if own.items() <= (entity.tags or {}).items()]:
                 return same[0]
-            number = max([number, *(_order(str(each.version))[0] for each in listed)]) + 1
+            number = max([number, *(_order(str(entity.version))[0] for entity in listed)]) + 1
             asset = Model(
                 name=name,
                 version=str(number),
@@ -156,7 +156,7 @@ class AzureRegistry:
         return _version(self._add(model, digest, model_folder(digest), tags, about))
 
     def versions(self, model: str | None = None) -> Sequence[Version]:
-        return [_version(each) for each in self._registered(model)]
+        return [_version(entity) for entity in self._registered(model)]
 
     def find(self, model: str, version: str) -> Version:
         return _version(self._find(model, version))
@@ -175,13 +175,13 @@ class AzureRegistry:
             entity = self._find(version.model, version.version)
             self._tag(entity, served_tag(environment, serving), now)
         self._tag(self._find(version.model, version.version), _CHAMPION + environment, _YES)
-        for each in self._champions(version.model, environment):
-            if str(each.version) != version.version:
-                self._tag(each, _CHAMPION + environment, "false")
+        for champion in self._champions(version.model, environment):
+            if str(champion.version) != version.version:
+                self._tag(champion, _CHAMPION + environment, "false")
 
     def demote(self, model: str, environment: str) -> None:
-        for each in self._champions(model, environment):
-            self._tag(each, _CHAMPION + environment, "false")
+        for champion in self._champions(model, environment):
+            self._tag(champion, _CHAMPION + environment, "false")
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
         self.keep_folder(version.model, replace(version, evidence=sha256).evidence_folder)
@@ -207,20 +207,20 @@ class AzureRegistry:
     def _registered(self, model: str | None) -> list[Any]:
         """Ours of a model, or of every one, oldest first: 10 comes after 9."""
         with as_refusals():
-            names = [each.name for each in self._models.list()]
+            names = [entity.name for entity in self._models.list()]
         listed = [
-            each
+            entity
             for name in names
             if model in (None, name) and not name.endswith(_KEPT)
-            for each in self._versions_of(name)
-            if self._is_ours(each)
+            for entity in self._versions_of(name)
+            if self._is_ours(entity)
         ]
         return sorted(listed, key=lambda each: (each.name, _order(str(each.version))))
 
     def _champions(self, model: str, environment: str) -> list[Any]:
         """One; two while a champion takes the place of another."""
         listed, tag = self._registered(model), _CHAMPION + environment
-        return [each for each in listed if (each.tags or {}).get(tag) == _YES]
+        return [entity for entity in listed if (entity.tags or {}).get(tag) == _YES]
 
     def _versions_of(self, name: str) -> list[Any]:
         """The versions of what has this name, the oldest first; none of what is not there."""
@@ -233,7 +233,7 @@ class AzureRegistry:
     def _find(self, model: str, version: str) -> Any:
         if (entity := self._get(model, version)) is not None and self._is_ours(entity):
             return entity
-        names = ", ".join(str(each.version) for each in self._registered(model))
+        names = ", ".join(str(entity.version) for entity in self._registered(model))
         raise Refused(
             Problem(
                 "no-such-version",

@@ -78,7 +78,7 @@ class AzureResources:
         if endpoint is None:
             raise Refused(_no_endpoint(entity.endpoint_name))
         listed = client.batch_deployments.list(entity.endpoint_name)
-        deployments = {each.name: each for each in listed}
+        deployments = {deployment.name: deployment for deployment in listed}
         put = client.batch_deployments.begin_create_or_update
         change = self._put(entity, deployments.get(entity.name), put)
         if not (endpoint.defaults or {}).get("deployment_name"):
@@ -142,7 +142,7 @@ class AzureResources:
         content = content.replace(str(repository.root(spec.file)), "")
         digest = submission.hashed([content, sorted(digests.values())])
         entity.tags = {**(entity.tags or {}), CONTENT: digest.removeprefix("sha256:")}
-        uploads = (submission.upload(folder, each) for folder, each in digests.items())
+        uploads = (submission.upload(folder, digest) for folder, digest in digests.items())
         return _Declaration(entity, kind, path, tuple(uploads))
 
 

@@ -220,13 +220,13 @@ class AzureRuns:
         missing = {job.name for job in jobs}
         oldest = min((job.creation_context.created_at.timestamp() for job in jobs), default=0.0)
         experiments = self._experiment_ids({job.experiment_name or "" for job in jobs})
-        for each in self.workspace.tracked_runs("", experiments):
+        for run in self.workspace.tracked_runs("", experiments):
             with _legible("a run"):
-                tracked[each["info"]["run_id"]] = each
-                missing.discard(each["info"]["run_id"])
-                if parent := tags_of(each).get(PARENT):
-                    children[parent].append(each)
-                started = float(each["info"].get("start_time") or 0) / 1000
+                tracked[run["info"]["run_id"]] = run
+                missing.discard(run["info"]["run_id"])
+                if parent := tags_of(run).get(PARENT):
+                    children[parent].append(run)
+                started = float(run["info"].get("start_time") or 0) / 1000
                 if not missing or 0 < started < oldest:
                     break
         return tracked, children
@@ -243,9 +243,9 @@ class AzureRuns:
                 # Only a step that is a sweep or a pipeline has parts.
                 composed = {name for name, node in job.jobs.items() if kind_of(node) in COMPOSED}
                 parents += [
-                    each["info"]["run_id"]
-                    for each in children[parent]
-                    if parent == job.name and label_of(each) in composed
+                    child["info"]["run_id"]
+                    for child in children[parent]
+                    if parent == job.name and label_of(child) in composed
                 ]
         return children
 
@@ -427,7 +427,7 @@ class AzureRuns:
         """Those of the experiments with these names; one that MLflow does not know has none."""
         ask = partial(self.workspace.tracking, "experiments/get-by-name")
         experiments = [or_none(partial(ask, experiment_name=name)) for name in sorted(names)]
-        return [each["experiment"]["experiment_id"] for each in experiments if each]
+        return [answer["experiment"]["experiment_id"] for answer in experiments if answer]
 
     def _error(self, job: Any) -> Problem:
         error = self.workspace.history(job.name).get("error") or {}

@@ -69,11 +69,11 @@ class AzureRouter:
         if time.monotonic() - self._asked >= LOG_S:
             self._read_log()
         with self._lock:
-            return {"tallies": {name: asdict(each) for name, each in self._counters.items()}}
+            return {"tallies": {name: asdict(counter) for name, counter in self._counters.items()}}
 
     def answers(self, since: int = 0) -> Sequence[Mapping[str, Any]]:
         with self._lock:
-            return [each.to_json() for each in self._recent.since(since)]
+            return [answer.to_json() for answer in self._recent.since(since)]
 
     @contextmanager
     def sampling(self) -> Iterator[Callable[[str], None]]:

@@ -490,7 +490,7 @@ def configured(environment: Mapping[str, str] | None = None) -> Workspace:
             ),
             exit_code=Exit.WRONG_CALL,
         )
-    subscription, group, name = (values[each] for each in VARIABLES)
+    subscription, group, name = (values[variable] for variable in VARIABLES)
     shared = (values.get(variable, "") for variable in (REGISTRY, FEATURE_STORE))
     return Workspace(subscription, group, name, *shared)
 

@@ -99,7 +99,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         except Refused as refused:
             return refused.problems
         stated = [(*gate.waivers, *gate.reviews, *gate.invalid_versions) for gate in gates.values()]
-        one_each = {statement.place: statement for each in stated for statement in each}
+        one_each = {statement.place: statement for statements in stated for statement in statements}
         return [*lapsed(one_each.values(), datetime.now(UTC).date())]
 
     return {

@@ -106,14 +106,14 @@ def read(folder: Path, faq: Faq, split: Split) -> Metrics:
         if document[name] != value:
             raise OtherQuestions(f"{folder / FILE} has the {name} {document[name]}, not {value}")
     metrics = {
-        name: {key: schema.read(Estimate, of) for key, of in row.items()}
+        name: {key: schema.read(Estimate, value) for key, value in row.items()}
         for name, row in document["metrics"].items()
     }
     lacking = [
         path
         for name, row in metrics.items()
-        for key, of in row.items()
-        for path in schema.missing(of, f"{name}.{key}.")
+        for key, value in row.items()
+        for path in schema.missing(value, f"{name}.{key}.")
     ]
     if lacking:
         raise ValueError(f"{', '.join(lacking)} is missing")

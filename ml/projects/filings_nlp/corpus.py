@@ -71,7 +71,7 @@ class Part:
     @property
     def days(self) -> Sequence[np.datetime64]:
         """The day on which each was filed."""
-        return [np.datetime64(datetime.fromisoformat(of).date()) for of in self.times]
+        return [np.datetime64(datetime.fromisoformat(time).date()) for time in self.times]
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 baseline_from="logistic regression of the words, pairs and triples of each section",
                 leakage=[not_later(corpus.parts[TRAIN].days, corpus.parts[TEST].days, "filed")],
                 inputs={
-                    name: ("text", [of[name] for of in corpus.parts[TEST].documents])
+                    name: ("text", [document[name] for document in corpus.parts[TEST].documents])
                     for name in SECTIONS
                 },
                 own_metrics=METRICS,

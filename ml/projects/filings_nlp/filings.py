@@ -230,7 +230,7 @@ def _fill(draw: np.random.Generator, text: str, words: Mapping[str, Sequence[str
 def _name(draw: np.random.Generator) -> str:
     """A name that no other company is likely to have."""
     syllables = ("al", "bor", "cen", "dra", "el", "fin", "gor", "hal", "is", "jun", "kor", "lum")
-    first = "".join(syllables[of] for of in draw.integers(0, len(syllables), 3))
+    first = "".join(syllables[number] for number in draw.integers(0, len(syllables), 3))
     endings: tuple[Any, ...] = ("Holdings", "Industries", "Group", "Corporation")
     return f"{first.capitalize()} {endings[draw.integers(len(endings))]}"
 

@@ -45,7 +45,7 @@ def effects(corpus: Corpus, epochs: int, seed: int) -> Iterator[tuple[str, list[
         with TemporaryDirectory() as folder:
             fitted = train.fit(corpus, settings, seed, Path(folder))
         assert fitted is not None  # one process
-        encoded = [fitted.vocabulary.encode(of) for of in corpus.parts[TEST].documents]
+        encoded = [fitted.vocabulary.encode(document) for document in corpus.parts[TEST].documents]
         logits = train.logits(fitted.model, encoded)
         if sampling == "natural":
             yield "as they come", effect(corpus, logits)
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for way, values in effects(corpus, options.epochs, seed):
             rows.setdefault(way, []).append(values)
     print(" | ".join(["events are drawn", *COLUMNS]))
-    for way, of in rows.items():
-        print(" | ".join([way, *(f"{value:.3f}" for value in np.mean(of, axis=0))]))
+    for way, entry in rows.items():
+        print(" | ".join([way, *(f"{value:.3f}" for value in np.mean(entry, axis=0))]))
 
 
 if __name__ == "__main__":

@@ -77,9 +77,9 @@ def searched(
         draw = np.random.default_rng([batches.epoch, batches.step, world.rank])
         rows = draw.integers(len(watched), size=len(batch["label"]))
         documents = map(torch.from_numpy, stack([watched[row] for row in rows]))
-        logits = model(*(of.to(world.device) for of in documents)).logits
+        logits = model(*(document.to(world.device) for document in documents)).logits
         step_choices(choices, cross_entropy(logits, labels[rows].to(world.device)))
-        on_device = {name: of.to(world.device) for name, of in batch.items()}
+        on_device = {name: value.to(world.device) for name, value in batch.items()}
         logits = wrapped(on_device["sentences"], on_device["places"]).logits
         return cross_entropy(logits, on_device["label"], reduction="sum"), len(rows)
 

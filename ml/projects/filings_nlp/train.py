@@ -155,7 +155,7 @@ def fit(
         best = copy.deepcopy(trained)
         world.seed(seed)
         optimiser = torch.optim.AdamW(
-            [of for of in model.parameters() if of.requires_grad],
+            [parameter for parameter in model.parameters() if parameter.requires_grad],
             settings["learning_rate"],
             weight_decay=settings["weight_decay"],
         )
@@ -177,7 +177,7 @@ def fit(
             state["base"] = adapters.Base(base.digest)
 
         def loss(batch: Batch) -> tuple[Tensor, float]:
-            on_device = {name: of.to(world.device) for name, of in batch.items()}
+            on_device = {name: value.to(world.device) for name, value in batch.items()}
             answer = model(on_device["sentences"], on_device["places"])
             label = on_device["label"]
             return cross_entropy(answer.logits, label, reduction="sum"), len(label)

@@ -18,4 +18,4 @@ def derive(row: Row) -> Row:
     """
     amount, usual = row["amount"], row["usual_amount"]
     unusual = float(amount) / float(usual) if amount is not None and usual else None
-    return {**{name: of for name, of in row.items() if name != "age"}, "unusual": unusual}
+    return {**{name: value for name, value in row.items() if name != "age"}, "unusual": unusual}

@@ -25,7 +25,7 @@ def history(second: float, features: Mapping[str, Any]) -> Row:
     last, usual = features.get("last_paid"), features.get("usual_amount")
     since = None if last is None else max(int(second) - int(last.timestamp()), 0)
     is_open = {name: since is not None and since < length for name, length in _WINDOWS.items()}
-    counted = {name: features[name] if of else 0 for name, of in is_open.items()}
+    counted = {name: features[name] if value else 0 for name, value in is_open.items()}
     return {
         **counted,
         "since_last": since,

@@ -75,7 +75,7 @@ class Transactions:
 
     def at(self, rows: NDArray[Any]) -> Transactions:
         """The rows of a mask."""
-        columns = {name: of[rows] for name, of in self.columns.items()}
+        columns = {name: value[rows] for name, value in self.columns.items()}
         return Transactions(columns, self.probability[rows], self.seconds[rows], self.known[rows])
 
 
@@ -108,7 +108,7 @@ def generate(seed: int = 0, cards: int = CARDS, days: int = DAYS) -> Transaction
     names = [f"m{number:02}" for number in range(merchants)]
     columns = {
         "transaction": np.array([f"t{number:06}" for number in range(count)]),
-        "made_at": np.array([_text(of) for of in seconds]),
+        "made_at": np.array([_text(second) for second in seconds]),
         "card": np.array([f"c{number:04}" for number in card]),
         "age": np.array(AGES)[np.arange(cards) % len(AGES)][card],
         "merchant": np.array(names)[merchant],
@@ -175,8 +175,8 @@ def payments(transactions: Transactions, seed: int) -> pl.DataFrame:
         {
             "card": transactions.columns["card"],
             **{
-                name: pl.from_epoch(pl.Series(of), "s").dt.replace_time_zone("UTC")
-                for name, of in times.items()
+                name: pl.from_epoch(pl.Series(value), "s").dt.replace_time_zone("UTC")
+                for name, value in times.items()
             },
             "amount": transactions.columns["amount"],
         }
@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     transactions = generate(options.seed, options.cards, options.days)
     # Of the last days only frauds have labels that are known: taken alone they make fraud common.
     table = transactions.at(transactions.seconds + FINAL_AFTER * DAY <= options.days * DAY)
-    labels = {name: of for name, of in table.columns.items() if name not in HISTORY}
+    labels = {name: value for name, value in table.columns.items() if name not in HISTORY}
     write(labels, options.out / PROJECT / "table.csv")
     source = options.out / SOURCE / "payments.parquet"
     source.parent.mkdir(parents=True, exist_ok=True)

@@ -168,7 +168,7 @@ def read(folder: Path) -> Splits:
                 f"the name of their objects is `{LABEL}`",
             )
             for split, pictures in splits.items()
-            if not any(len(of.boxes) for of in pictures)
+            if not any(len(picture.boxes) for picture in pictures)
         ]
     if findings:
         raise DataRefused(findings)

@@ -81,12 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             seen = {name: look(detector, splits[name]) for name in (VALIDATION, TEST)}
             explained = occlusion.shares(
                 detector,
-                [of.image for of in seen[TEST]],
-                [of.detections for of in seen[TEST]],
+                [example.image for example in seen[TEST]],
+                [example.detections for example in seen[TEST]],
             )
             evaluation = evaluate(
                 options.evaluation,
-                {name: rows(of) for name, of in seen.items()},
+                {name: rows(value) for name, value in seen.items()},
                 Training(
                     Rows(
                         [of.name for of in splits[TRAIN]],
@@ -131,14 +131,14 @@ def look(detector: Detector, pictures: Sequence[Picture]) -> list[Seen]:
 def rows(seen: Sequence[Seen], scores: NDArray[np.float64] | None = None) -> Rows:
     """A split as `evaluate` takes it; `scores` are other boxes than the model's."""
     return Rows(
-        [of.picture.name for of in seen],
-        [of.picture.boxes for of in seen],
-        padded([of.detections.boxes for of in seen]) if scores is None else scores,
+        [example.picture.name for example in seen],
+        [example.picture.boxes for example in seen],
+        padded([example.detections.boxes for example in seen]) if scores is None else scores,
         slices={
-            "store": [of.picture.store for of in seen],
-            "lighting": [lighting(of.image.brightness) for of in seen],
+            "store": [example.picture.store for example in seen],
+            "lighting": [lighting(example.image.brightness) for example in seen],
         },
-        identifiers=[identifier(of.picture) for of in seen],
+        identifiers=[identifier(example.picture) for example in seen],
         requests=[
             {"image": base64.b64encode(of.picture.file.read_bytes()).decode()} for of in seen
         ],
@@ -161,12 +161,12 @@ def identifier(picture: Picture) -> str:
 
 def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
     """What `ml watch` compares: brightness and boxes, where an answer has them."""
-    answers = [of.answer for of in seen]
+    answers = [example.answer for example in seen]
     columns: dict[str, tuple[Kind, list[object]]] = {
-        name: ("numeric", [of[name] for of in answers])
+        name: ("numeric", [answer[name] for answer in answers])
         for name in ("gaps", "expected_gaps", "empty")
     }
-    columns["image/brightness"] = ("numeric", [of.image.brightness for of in seen])
+    columns["image/brightness"] = ("numeric", [example.image.brightness for example in seen])
     losses = [abs(int(str(of.answer["gaps"])) - len(of.picture.boxes)) for of in seen]
     write_reference(folder, digest, {}, columns, {"gaps": losses})
 
@@ -174,10 +174,10 @@ def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
 def keep_images(folder: Path, seen: Sequence[Seen]) -> None:
     """The images that the report draws boxes on: a few of each store, the worst and the best."""
     folder.mkdir(parents=True, exist_ok=True)
-    apart = [abs(of.detections.expected - len(of.picture.boxes)) for of in seen]
+    apart = [abs(example.detections.expected - len(example.picture.boxes)) for example in seen]
     order = np.argsort(apart, kind="stable").tolist()
     chosen = dict.fromkeys([*order[:3], *order[-3:]])
-    for store in sorted({of.picture.store for of in seen}):
+    for store in sorted({example.picture.store for example in seen}):
         chosen |= dict.fromkeys(
             [number for number, of in enumerate(seen) if of.picture.store == store][:2]
         )

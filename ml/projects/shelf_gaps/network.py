@@ -65,7 +65,7 @@ class Network:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Network:
         """Of a mapping with other entries too; ValueError for what cannot be built."""
-        return cls(**{each.name: values[each.name] for each in fields(cls)})
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name."""
@@ -149,6 +149,6 @@ def export(network: MaskRCNN, size: int, file: Path) -> None:
 
 def _numbers(text: str) -> Sequence[float]:
     try:
-        return tuple(float(of) for of in text.split("-"))
+        return tuple(float(number) for number in text.split("-"))
     except ValueError:
         raise ValueError(f"{text!r}, expected numbers such as 8-16-32") from None

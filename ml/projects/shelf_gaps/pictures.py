@@ -32,7 +32,7 @@ class Pictures:
         """Those pictures, decoded."""
         samples = [self._pictures[row].sample(self._size) for row in rows.tolist()]
         return {
-            "pixels": np.stack([of.pixels for of in samples]),
+            "pixels": np.stack([sample.pixels for sample in samples]),
             "boxes": np.stack([_padded(of.boxes[:MOST_GAPS]) for of in samples]),
             "gaps": np.stack([_numbered(of) for of in samples]),
         }

@@ -211,7 +211,7 @@ def _shade(colour: Colour, factor: float) -> Colour:
 
 
 def _colour(values: NDArray[np.generic]) -> Colour:
-    return tuple(int(of) for of in np.clip(values, 0, 255))
+    return tuple(int(number) for number in np.clip(values, 0, 255))
 
 
 def _random(name: str, seed: int) -> np.random.Generator:

@@ -101,11 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--checkpoints", type=Path, help="a folder that survives a restart")
     parser.add_argument("--seed", type=int, default=0)
     for kind in (Network, Schedule):
-        for each in fields(kind):
-            name, usual = f"--{each.name.replace('_', '-')}", each.default
+        for field in fields(kind):
+            name, usual = f"--{field.name.replace('_', '-')}", field.default
             parser.add_argument(name, type=type(usual), default=usual)
     options = vars(parser.parse_args(arguments))
-    schedule = Schedule(**{each.name: options[each.name] for each in fields(Schedule)})
+    schedule = Schedule(**{option.name: options[option.name] for option in fields(Schedule)})
     try:
         about = Network.of(options)
         if schedule.epochs < 1 or schedule.measure_every < 1 or schedule.batch < 1:
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if schedule.steps < 0:
             raise ValueError("steps are at least 0, which is all of them")
         with opened(options["data"]) as splits:
-            checked([of for pictures in splits.values() for of in pictures])
+            checked([picture for pictures in splits.values() for picture in pictures])
             with distributed(options["seed"]) as world, TemporaryDirectory() as passing:
                 # Without one a folder of the first process's, for all of them.
                 folder = options["checkpoints"] or Path(world.gather(passing)[0])
@@ -144,7 +144,7 @@ def _train(
         transform=changed if schedule.augment == "true" else None,
     )
     optimiser = torch.optim.SGD(
-        (of for of in network.parameters() if of.requires_grad),
+        (parameter for parameter in network.parameters() if parameter.requires_grad),
         lr=schedule.learning_rate,
         momentum=schedule.momentum,
         weight_decay=schedule.weight_decay,
@@ -171,7 +171,7 @@ def _train(
         "history": history,
     }
     hyperparameters = {
-        each.name: options[each.name] for each in (*fields(Network), *fields(Schedule))
+        option.name: options[option.name] for option in (*fields(Network), *fields(Schedule))
     }
     began = time.perf_counter()
     check_machines(world, folder)
@@ -188,7 +188,7 @@ def _train(
             model.train()
             for parts in batches:
                 for number, batch in enumerate(parts, start=1):
-                    there = {name: of.to(world.device) for name, of in batch.items()}
+                    there = {name: value.to(world.device) for name, value in batch.items()}
                     images, targets = network_batch(there)
                     with updates.micro_batch(last=number == len(parts)):
                         loss = sum(model(images, targets).values())
@@ -240,7 +240,7 @@ def validation(network: nn.Module, pictures: Sequence[Picture], about: Network) 
             boxes, scores, _ = single(torch.from_numpy(sample.planes).to(device))
             answers.append(torch.cat([boxes, scores[:, None]], dim=1).double().cpu().numpy())
             truth.append(sample.boxes)
-    rows = Rows([of.name for of in pictures], truth, padded(answers))
+    rows = Rows([picture.name for picture in pictures], truth, padded(answers))
     return {f"{VALIDATION}_{name}": of for name, of in metric_values("detection", rows).items()}
 
 

@@ -300,7 +300,7 @@ def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple
     if wanted.rehearsal or wanted.served_before:
         return None
     gate = load_gates(project)["latency"]
-    (result,) = (each for each in check.decision.results if each.gate == gate.name)
+    (result,) = (result for result in check.decision.results if result.gate == gate.name)
     measured = check.evidence.latency
     if result.verdict != "pass" or measured.hardware == measured.instance_type:
         return None

@@ -108,8 +108,8 @@ def _result(
         code = Exit.GATE_SAID_NO if outcome == "rejected" else Exit.DONE
         if applied and outcome == "rejected":
             gates = [
-                {"gate": each.gate, "found": each.found, "required": each.required}
-                for each in applied.decision.blocking
+                {"gate": result.gate, "found": result.found, "required": result.required}
+                for result in applied.decision.blocking
             ]
     except Refused as refused:
         problems, code, line = refused.problems, refused.exit_code, None

@@ -85,7 +85,7 @@ def roll_back(
         further = (*map(_name, before), *([NONE] if can_withdraw else []))
         if to in (None, now.version) and is_back and log.refusal(now) is None:
             return RolledBack(target.name, environment, now, now, (), further)
-        back = next((each for each in before if to is None or _is_named(each, to)), None)
+        back = next((entry for entry in before if to is None or _is_named(entry, to)), None)
         if back is None and not (can_withdraw and to in (None, NONE)):
             which = "nothing served" if to is None else f"version {to} did not serve"
             state = f"{which} before version {now.version}"
@@ -121,7 +121,7 @@ def _is_return(branch: Sequence[Declared], now: Declared) -> bool:
     """Whether the branch declared the same before what it replaces, by the same decision: a
     rollback that is committed, or one that is not yet. A rollback that was reverted is none.
     """
-    decided = [(each.digest, each.serving, each.decision) for each in branch]
+    decided = [(entry.digest, entry.serving, entry.decision) for entry in branch]
     again = (now.digest, now.serving, now.decision)
     while decided and decided[-1] == again:
         decided.pop()
@@ -135,7 +135,7 @@ def _before(
     is committed or the audit log has none, else those of the audit log.
     """
     *before, _ = audit.returnable([*branch, now], lambda each: (each.digest, each.serving))
-    good = [each for each in reversed(before) if log.is_good(each)]
+    good = [entry for entry in reversed(before) if log.is_good(entry)]
     is_committed = good and branch[-1] == now
     return good if is_committed else [*_served(registry, now, log)] or good
 

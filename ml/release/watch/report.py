@@ -164,7 +164,7 @@ def look(
     breaches = [finding for finding in findings if finding.is_breach]
     outcome: Outcome = "breach" if breaches else "no-breach"
     if breaches:
-        sizes = [f"{each.column}: {each.test} {each.size:.2f}" for each in breaches]
+        sizes = [f"{breach.column}: {breach.test} {breach.size:.2f}" for breach in breaches]
         summary = f"breach: {listed(sizes, '; ', most=3)}"
     elif not judged:
         outcome = "too-few"

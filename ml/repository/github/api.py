@@ -272,8 +272,8 @@ def read_results(
     with suppress(OSError, ValueError):
         document = json.loads(text or path.read_text(encoding="utf-8"))
         objects = document if isinstance(document, list) else [document]
-        if all(isinstance(each, dict) for each in objects) and (
-            not outcomes or all(each.get("outcome") in outcomes for each in objects)
+        if all(isinstance(item, dict) for item in objects) and (
+            not outcomes or all(item.get("outcome") in outcomes for item in objects)
         ):
             return objects
     actual = f"{path} has no results: `{command}` failed or was not run"

@@ -61,13 +61,13 @@ def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
     """What `infra drift` found."""
     rows = [
         [
-            code(each.get("resource", "")),
-            text(each.get("kind", "")),
-            code(each.get("path", "")) if each.get("path") else "",
-            text(_shown(each.get("declared"))),
-            text(_shown(each.get("actual"))),
+            code(difference.get("resource", "")),
+            text(difference.get("kind", "")),
+            code(difference.get("path", "")) if difference.get("path") else "",
+            text(_shown(difference.get("declared"))),
+            text(_shown(difference.get("actual"))),
         ]
-        for each in differences
+        for difference in differences
     ]
     return Subject(
         name,
@@ -84,10 +84,10 @@ def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
 
 def watched(environment: str, drifts: Sequence[Mapping[str, Any]]) -> Iterator[Subject]:
     """What `ml release drift` found; what could not be judged leaves its issue as it is."""
-    for each in drifts:
-        if each["unknown"]:
+    for drift in drifts:
+        if drift["unknown"]:
             continue
-        about, project = str(each["about"]), str(each["project"])
+        about, project = str(drift["about"]), str(drift["project"])
         place = f"{project} in {environment}"
         if about == "release":
             title = f"between what {place} declares and what serves"
@@ -97,16 +97,16 @@ def watched(environment: str, drifts: Sequence[Mapping[str, Any]]) -> Iterator[S
             )
         else:
             title = f"between the requests of {place} and its evaluation"
-            command = f"ml watch {each['model']} --env {environment} --on azure"
+            command = f"ml watch {drift['model']} --env {environment} --on azure"
             end = f"Look at the columns (`{command}`), and train again where the world has changed."
         rows = [
             [code(row["what"]), text(row["expected"]), text(row["found"])]
-            for row in each["differences"]
+            for row in drift["differences"]
         ]
         yield Subject(
             f"{about} {project} {environment}",
             title,
-            f"{text(each['words'], 1000)}.",
+            f"{text(drift['words'], 1000)}.",
             ("what", "expected", "found"),
             rows,
             f"make release-drift ENV={environment}",

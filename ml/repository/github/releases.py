@@ -130,7 +130,7 @@ def environments(root: Path, since: str = "") -> list[str]:
     for file in files:
         commits = (git.ask(root, *log, "--format=%H", "--", file) or "").split()
         texts = [_at(root, commit, file) or "" for commit in (since, *commits)]
-        changed |= {name for name in names if len({declaration(each, name) for each in texts}) > 1}
+        changed |= {name for name in names if len({declaration(text, name) for text in texts}) > 1}
     return [name for name in names if name in changed]
 
 
@@ -164,7 +164,7 @@ def approver(github: GitHub, root: Path, environment: str) -> str:
         str(approval["user"]["login"])
         for approval in github.get(f"actions/runs/{run}/approvals")
         if approval["state"] == "approved"
-        and f"{environment}-release" in [each["name"] for each in approval["environments"]]
+        and f"{environment}-release" in [item["name"] for item in approval["environments"]]
     ]
     return approvals[-1] if approvals else os.environ["GITHUB_ACTOR"]
 

@@ -317,7 +317,7 @@ def thousands(name: str, cells: pd.Series[str], delimiter: object) -> str:
         not dotted
         or not all(map(_THOUSANDS.fullmatch, dotted))
         or not all(map(is_whole_number, others))
-        or (delimiter != ";" and (not others or max(abs(int(of)) for of in others) >= 1000))
+        or (delimiter != ";" and (not others or max(abs(int(other)) for other in others) >= 1000))
     ):
         return ""
     return (
@@ -348,7 +348,7 @@ def _like_ids(
         ranks = pd.to_numeric(present).rank()
         orders = [rows]
         orders += [frame[name].mask(frame[name].isin(MISSING)).rank() for name in times]
-        if _is_id(column.name) or any(abs(ranks.corr(of)) >= ASCENDING for of in orders):
+        if _is_id(column.name) or any(abs(ranks.corr(order)) >= ASCENDING for order in orders):
             option = "--id" if distinct == 1 else "--group, since rows repeat"
             yield (
                 f"{_quoted(column.name)} looks like an id and is a feature: {100 * distinct:.3g} % "

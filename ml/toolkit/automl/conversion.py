@@ -85,7 +85,7 @@ def load(folder: Path) -> tuple[Any, list[str]]:
         )
     if schema is not None and schema.has_input_names():
         return estimator, list(schema.input_names())
-    names = [str(of) for of in getattr(estimator, "feature_names_in_", ())]
+    names = [str(item) for item in getattr(estimator, "feature_names_in_", ())]
     if not names:
         hint = "log the model with `signature=`, then run this again"
         stop("no-columns", f"{folder} has no model signature", "input columns in MLmodel", hint)
@@ -178,7 +178,7 @@ def _values(frame: pd.DataFrame, kinds: Mapping[str, Kind]) -> list[list[Value]]
         cells: Any = frame[name].astype(str if kind == "text" else object).astype(object)
         values = cells.where(frame[name].notna(), None).tolist()
         # A server reads a text without the blanks around it, and some as missing.
-        columns.append([read_json(kind, of) for of in values] if kind == "text" else values)
+        columns.append([read_json(kind, value) for value in values] if kind == "text" else values)
     return [list(row) for row in zip(*columns, strict=True)]
 
 
@@ -217,7 +217,7 @@ def _register() -> None:
     from skl2onnx.common import shape_calculator
 
     libraries = (("lightgbm", "LightGbm", "LGBM"), ("xgboost", "XGBoost", "XGB"))
-    for package, module, prefix in (of for of in libraries if find_spec(of[0])):
+    for package, module, prefix in (library for library in libraries if find_spec(library[0])):
         converters = import_module(f"onnxmltools.convert.{package}.operator_converters.{module}")
         for kind, options in (
             ("Classifier", {"nocl": [True, False], "zipmap": [True, False, "columns"]}),
@@ -264,7 +264,7 @@ def _with_numbers(model: Any, kinds: Mapping[str, Kind], columns: Columns) -> An
     )
     # A converter states the oldest version that has what it wrote; LabelEncoder of texts is newer.
     versions = {of.domain: of.version for of in model.opset_import}
-    versions |= {name: max(of, versions.get(name, 0)) for name, of in OPSETS.items()}
+    versions |= {name: max(value, versions.get(name, 0)) for name, value in OPSETS.items()}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     return helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)
 

@@ -97,7 +97,9 @@ def required(folder: Path) -> frozenset[str]:
     table = mltables.describe(folder)
     files = table["files"] if table["read"][0] == "read_parquet" else ()
     fields = [of for file in files for of in read_schema(file)]
-    return frozenset(of.name for of in fields) - {of.name for of in fields if of.nullable}
+    return frozenset(field.name for field in fields) - {
+        field.name for field in fields if field.nullable
+    }
 
 
 def _read(folder: Path, asked: _Asked) -> list[_File]:
@@ -115,7 +117,7 @@ def _read(folder: Path, asked: _Asked) -> list[_File]:
             is_first = options.get("header") == "from_first_file"
             heads = [files[0] if is_first else file for file in files]
             of = zip(files, heads, strict=True)
-            frames = [_delimited(*each, table, asked) for each in of]
+            frames = [_delimited(*part, table, asked) for part in of]
         elif how == "read_parquet":
             frames = [_parquet(file, table, asked) for file in files]
         else:
@@ -140,7 +142,7 @@ def _mixed(tables: Iterable[Mapping[str, Any]]) -> frozenset[str]:
         for name, values in table.items():
             if values.notna().any():
                 kinds.setdefault(name, set()).add(is_number(values))
-    return frozenset(name for name, of in kinds.items() if len(of) > 1)
+    return frozenset(name for name, value in kinds.items() if len(value) > 1)
 
 
 def _demand_kinds(tables: Sequence[_File], target: str) -> None:
@@ -202,7 +204,7 @@ def _delimited(
         if len(wrong):
             what = "an empty name" if wrong.isna().any() else f"`{wrong.iloc[0]}` twice"
             stop("column-names", f"{file} has {what} in its header", "unique names", "rename it")
-        names = [str(of) for of in header]
+        names = [str(item) for item in header]
         chosen = _kept(table, names)
         shared |= {"header": 0 if of_names == file else None, "names": names, "chunksize": PART}
         # Any text is the name of a class, but none at all.
@@ -226,7 +228,7 @@ def _delimited(
             with pd.read_csv(file, **of, **shared) as parts:
                 for at, part in enumerate(parts):
                     columns[at] |= _compact(part, asked)
-        return {str(name): of for name, of in together(columns).items()}
+        return {str(name): value for name, value in together(columns).items()}
     except pd.errors.ParserWarning:
         actual = f"{file} has rows with more fields than the header"
         stop("unreadable", actual, "one field per column; quote a field that has the delimiter")

@@ -74,7 +74,7 @@ def join(
                 f"  expected: rows of the feature set that were available at `{time}`\n"
                 "  hint: compare the keys and the times of both"
             )
-    values = joined.table.select(name for each in sets for name in each.features)
+    values = joined.table.select(name for feature_set in sets for name in feature_set.features)
     rows = [
         features.columns(at, row)
         for at, row in zip(times, values.iter_rows(named=True), strict=True)
@@ -85,14 +85,14 @@ def join(
         first_label=joined.first_label,
         last_label=joined.last_label,
         sets={
-            each.name: UsedFeatureSet(each.version, each.digest, each.first_event, each.last_event)
-            for each in joined.sets
+            item.name: UsedFeatureSet(item.version, item.digest, item.first_event, item.last_event)
+            for item in joined.sets
         },
     )
     return (
         rows,
         used_sets,
-        {each.name: _compared(joined.table.select(*each.features)) for each in sets},
+        {item.name: _compared(joined.table.select(*item.features)) for item in sets},
     )
 
 

@@ -123,7 +123,7 @@ def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
     files = document.get("files")
     fits = all(pattern.fullmatch(name) for pattern, name in zip(patterns, names, strict=True))
     fits = fits and isinstance(files, dict) and {file} <= {*files} <= allowed
-    if not fits or not all(isinstance(each, str) for each in dict(files or {}).values()):
+    if not fits or not all(isinstance(digest, str) for digest in dict(files or {}).values()):
         actual = f"{project} {version} for {environment} with {', '.join(map(str, files or ()))}"
         expected = f"{file} and its evidence"
         raise Refused(Problem("no-promotion", actual[:300], expected, "re-run the job"))
@@ -245,7 +245,7 @@ def _left(
     _, name, job, _ = _of(project)
     documents, _ = read_artifact(github, run, name, _TRAINED, job, failed_too=True)
     results: Any = documents.get("train") or ()
-    yield from (each for each in results if (ended or each["error"]) and each.get("jobs"))
+    yield from (result for result in results if (ended or result["error"]) and result.get("jobs"))
 
 
 def _continue(projects: Sequence[str]) -> None:
