@@ -72,7 +72,7 @@ def _plain(text: str) -> str:
 
 
 def as_text(value: object) -> object:
-    """A version is a number to a person and text to a registry."""
+    """Convert an integer to text: people write `version: 3`, registries store "3"."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

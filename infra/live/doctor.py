@@ -190,7 +190,7 @@ def _not_registered(registration: str) -> str:
 
 
 def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """What the user may do on the subscription, by the rules of role definitions."""
+    """Check that the user's roles on the subscription allow creating the declared resources."""
     declared = {resource.kind for resource in resources}
     needed = [action for kind, action in ACTIONS.items() if kind in declared]
     yield from granted("permissions", needed, arm, f"/subscriptions/{arm.subscription}")

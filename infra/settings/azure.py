@@ -198,9 +198,9 @@ class Names:
         return f"{name}-{self.environment}-{self.suffix}"
 
     def instance(self, name: str) -> str:
-        """The name of a compute instance, in a space shared by a region; at most 24.
+        """Return the name of a compute instance: unique in the region, at most 24 characters.
 
-        Each hyphen must be followed by a letter, which `suffix` may lack.
+        Azure wants a letter after each hyphen. `suffix` may begin with a digit: `ci` precedes it.
         """
         return f"{name}-ci{self.suffix}"
 

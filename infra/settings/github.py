@@ -44,7 +44,7 @@ class Ruleset:
         return [f"refs/{'tags' if self.target == 'tag' else 'heads'}/{name}" for name in self.names]
 
     def actors(self, apps: Mapping[str, Any]) -> list[tuple[str, Any]]:
-        """The type and the number of each who may pass, given the numbers of the apps."""
+        """Return (actor type, actor id) of each bypass actor; `apps` maps app names to ids."""
         return [
             ("RepositoryRole", _ROLES[actor]) if actor in _ROLES else ("Integration", apps[actor])
             for actor in self.bypass

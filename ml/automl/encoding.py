@@ -31,8 +31,10 @@ _MISSING = -1
 def fit(
     table: Table, labels: NDArray[Any], rows: Rows, classes: Sequence[str], choices: Choices
 ) -> dict[str, Any]:
-    """The document of `columns.json` as these rows fill it. `labels` are numbers, of classes too;
-    `classes` are those of three or more.
+    """Fit the encoding of each column to these rows and return the document of `columns.json`.
+
+    `labels` are numbers (class numbers in a classification). `classes` names the classes of a
+    multiclass task and is empty otherwise.
     """
     inputs = []
     for column in table.columns:
@@ -51,7 +53,7 @@ def fit(
             entry |= _means(table, column, labels, rows, classes)
         if column.feature in ("number", "category", "date") and "fill" not in entry:
             entry |= _typical(entry, table.frame[column.name].iloc[rows])
-        # Of few rows a text may have no word that is not rare.
+        # In few rows, every word of a text column may be too rare to be a feature.
         if column.used and all(entry.get(of, True) for of in ("words", "parts")):
             inputs.append(entry)
     if not inputs:
@@ -135,7 +137,7 @@ def _codes(table: Table, column: str, rows: Rows) -> NDArray[np.int64]:
 
 
 def _encoder(others: Any = 5) -> Any:
-    """Of numbers: of classes they are 0 and 1."""
+    """Make a target encoder for numeric targets; a class is encoded as 0 or 1."""
     from sklearn.preprocessing import TargetEncoder
 
     return TargetEncoder(target_type="continuous", smooth="auto", cv=others)

@@ -49,7 +49,7 @@ class Answers:
 
     @classmethod
     def load(cls, folder: Path, labels: NDArray[Any]) -> Answers:
-        """Those that were saved in a folder."""
+        """Load the answers that `save` wrote to a folder."""
         with np.load(folder / _FILE, allow_pickle=False) as file:
             folds = range(len(file.files) // 2)
             rows = [file[f"rows_{at}"] for at in folds]
@@ -64,9 +64,10 @@ class Answers:
 def crossed(
     answers: Answers, fit: Callable[[NDArray[np.float64], NDArray[Any]], Predict], seed: int
 ) -> Answers:
-    """What a model of answers says of them, each by one that was fitted to others: those of the
-    other folds to other rows, or where one set of rows judges, to the other parts of it. `fit`
-    takes answers and the numbers of their rows.
+    """Return out-of-fold predictions of a model that is stacked on `answers`.
+
+    Each fold is predicted by a model fitted to the other folds' answers; a single validation set is
+    divided into `PARTS` for this. `fit` takes answers and their row numbers.
     """
     first = answers.rows[0]
     is_one_set = all(np.array_equal(first, row) for row in answers.rows)

@@ -19,7 +19,7 @@ from ml.measures.leakage import leaks
 if TYPE_CHECKING:
     import pandas as pd
 
-# Of so few rows scores move by chance.
+# With fewer rows, scores are dominated by chance.
 FEW_ROWS = 200
 # A class of a smaller share is rare: accuracy hardly sees it.
 RARE = 0.1
@@ -35,7 +35,7 @@ SHARED = 0.2
 # of all rows differ, and where chance does not make so large a share of these pairs: a few columns
 # of categories have equal rows by nature. Of a column that varies so little few rows decide.
 REPEATED, DIFFERENT, BY_NATURE, HARDLY_VARIES = 0.01, 0.4, 0.5, 0.6
-# Of the chance that rows of one value, or neighbours in time, are as alike by accident.
+# Significance of similar rows: p-value for rows of a group, standard errors for adjacent times.
 SIGNIFICANT, DEVIATIONS = 0.001, 3.0
 # Rows up to which means of the target are looked for; how much of them has to be noise to tell
 # whose, and the share of the noise that a column may lack if it was computed of these rows.
@@ -147,7 +147,7 @@ def _targets(problem: Problem, rows: NDArray[Any]) -> Iterator[Values]:
 
 
 def _of_groups(at: NDArray[Any], target: Values) -> tuple[Values, Values, float, float]:
-    """Of groups of rows their sizes and means, and the squares within them and between them."""
+    """Return sizes and means of groups of rows, and the sums of squares within and between them."""
     sizes = np.bincount(at).astype(np.float64)
     means = np.bincount(at, target) / sizes
     within = float(((target - means[at]) ** 2).sum())

@@ -45,7 +45,7 @@ def _regression(labels: NDArray[Any], answers: NDArray[np.float64], spread: floa
     }
     if len(labels) > 1 and np.ptp(labels) > 0:
         of["r2_score"] = lambda: metrics.r2_score(labels, answers)
-        # Of a constant answer no order is right.
+        # The rank correlation of constant predictions is undefined: count it as 0.
         of["spearman_correlation"] = lambda: (
             spearmanr(labels, answers).statistic if np.ptp(answers) > 0 else 0.0
         )
@@ -75,8 +75,9 @@ def _classification(
         return float(np.average(scores, weights=counts[judged]))
 
     def auc() -> float:
-        """By ranks (Mann and Whitney 1947), of all classes at once: an ensemble asks hundreds of
-        times for it.
+        """Compute the weighted one-vs-rest AUC from ranks (Mann and Whitney 1947).
+
+        All classes are computed at once, because an ensemble calls this hundreds of times.
         """
         ranks = rankdata(probabilities[:, judged], axis=0)
         ones = counts[judged]

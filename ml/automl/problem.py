@@ -283,7 +283,7 @@ def _demand_seen(labels: NDArray[Any], lengths: Sequence[int], sources: Sequence
 
 
 def _classes(labels: NDArray[Any], label: object) -> list[str]:
-    """Those of training, in the order of the scores."""
+    """Return the class names of the training labels, in the column order of the scores."""
     names, positive = sorted({*labels}), str(label)
     if label is None:
         return names

@@ -15,7 +15,8 @@ import numpy as np
 
 from ml.automl.validation import Rows
 
-# Rows of training from which it pays, the share and the least of a sample, and the trials before.
+# Training rows from which sampling is used, share and minimum size of the sample, and the number of
+# trials before a trial may be stopped.
 MANY_ROWS, SHARE, FEWEST_ROWS, TRIALS = 50_000, 0.1, 5_000, 4
 FILE = "rung.json"
 
@@ -26,8 +27,9 @@ def size(train: Rows) -> int:
 
 
 def why_last(rows: int, value: float, predictions: Path) -> str:
-    """Why the trial with this output ends here, "" where it goes on; `value` is what it was worth
-    on the sample, higher for better, and is kept for the trials after it.
+    """Return why the trial with this output stops early, "" if it goes on.
+
+    `value` is its score on the sample, higher is better; it is saved for later trials.
     """
     own = int(predictions.parts[_at(predictions)])
     before = [_value(of_trial(predictions, number)) for number in range(own)]
@@ -40,7 +42,7 @@ def why_last(rows: int, value: float, predictions: Path) -> str:
 
 
 def of_trial(path: Path, number: int) -> Path:
-    """The same output of another trial of this search."""
+    """Return the path of the same output in trial `number` of this search."""
     at = _at(path)
     return Path(*path.parts[:at], str(number), *path.parts[at + 1 :])
 

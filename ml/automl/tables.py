@@ -45,9 +45,11 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?([/.])\d\d?\2\d{4}([
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a request: its kind, what was chosen for it, and why; `feature` is what models
-    take it for, "" of one that is left out. `order` is that of a date's parts. Requests without a
-    value of a `required` one are refused.
+    """A column of a request.
+
+    `choice` says how the column is encoded and why; `feature` is the encoding, "" for an excluded
+    column. `missing` is the share of missing values. `order` is the format of dates ("iso",
+    "month-first", "day-first"). Requests without a value in a `required` column are rejected.
     """
 
     name: str

@@ -45,7 +45,7 @@ SAMPLED = "AZUREML_SWEEP_model"
 # Fits of other seeds where one set of rows judges: they show how much the seed alone moves a score.
 # Of many rows that is little, and a fit takes long.
 SEEDS, SEEDS_OF_MANY = 3, 2
-# Of the time of a search, what the boosted trees of the folds of one trial take at most.
+# The maximum share of a search's time limit for the boosted trees of one trial, over all folds.
 MOST_OF_TIME = 0.15
 # Rows on which what was saved is compared with what was fitted, and timed.
 COMPARED, TIMED = 2_000, 50
@@ -97,7 +97,7 @@ def main() -> None:
             hint = "primary_metric: normalized_root_mean_squared_error"
             stop("no-metric", actual, "several values in each fold", hint)
         scores = [fold[primary] for fold in folds]
-        # Of equal scores NumPy's is 1e-16: their mean is rounded.
+        # NumPy's deviation of equal scores is 1e-16, not 0, since their mean is rounded.
         spread = {f"{primary}_std": float(np.ptp(scores) and np.std(scores, ddof=1))}
         spread = spread if len(scores) > 1 else {}
         options.predictions.mkdir(parents=True, exist_ok=True)
@@ -281,7 +281,7 @@ class _Member:
 def _members(
     problem: Problem, numbers: Sequence[int], folder: Path, predictions: Path
 ) -> list[_Member]:
-    """Those of these trials that were fitted to all rows, the best first."""
+    """Return those of the trials `numbers` (best first) that were fitted to all rows."""
     members = []
     for number in numbers:
         model = rungs.of_trial(folder, number)

@@ -45,7 +45,7 @@ class Divided:
     by: str = ""
 
     def hold_out(self, rows: Rows, share: float) -> Fold:
-        """The rows that are left, and about a share of them: the last ones if they have times."""
+        """Split rows into (training, holdout): a random holdout, or the latest rows by time."""
         if self.groups is not None:
             self._demand_groups(rows, 2)
         rest, held = self._parted(rows, share)
@@ -61,7 +61,7 @@ class Divided:
         )
 
     def _parted(self, rows: Rows, share: float) -> Fold:
-        """The same; one of the parts is empty where a time, a class or all rows are too few."""
+        """Like `hold_out`, but a part is empty if times, rows of a class or rows are too few."""
         from sklearn.model_selection import GroupShuffleSplit
 
         if self.times is not None:
@@ -189,7 +189,7 @@ def times(table: Table, name: str) -> NDArray[np.float64]:
 
 
 def read_times(table: Table, name: str) -> NDArray[np.float64]:
-    """The same; NaN for a row whose value is none."""
+    """Like `times`, but NaN for a row whose value is not a time."""
     values = table.frame[name]
     if str(values.dtype) != "category":
         return values.to_numpy(np.float64)

@@ -40,13 +40,13 @@ class EnvironmentComparison:
 
 @dataclass(frozen=True)
 class WorkflowRun:
-    """A run of a workflow, which submits jobs whose specs the author of a pull request wrote.
+    """A GitHub Actions run that submits jobs from the specs of a pull request, which is untrusted.
 
-    They run on the `clusters`, within the `bounds`, and ask for no more than
-    `ml.specs.check.workflow_jobs` allows. Only jobs that the workflow submitted are followed:
-    `jobs` has them by the digest of their content, each with its `run` and the digests of its
-    `outputs`. Another job of the workflow run gets them handed over; where they are `final`,
-    nothing else is submitted. A later run gets those that had not ended at the `deadline`.
+    Jobs run on `clusters`, within `bounds`, and request no more than `ml.specs.check.workflow_jobs`
+    allows. The backend follows only jobs that the workflow submitted: `jobs` maps the digest of a
+    job's content to its `run` and the digests of its `outputs`. The next job of the workflow
+    receives `jobs`; if they are `final`, it submits nothing else. Jobs that have not ended at the
+    `deadline` are passed to a later workflow run.
     """
 
     clusters: Collection[str]
@@ -197,7 +197,7 @@ class Backend(Protocol):
 
     @property
     def assets(self) -> AssetStore | None:
-        """The registered assets, where jobs do not read assets from their specs."""
+        """The registered assets; None if jobs read assets directly from their specs."""
 
     @property
     def resources(self) -> Resources | None:

@@ -59,15 +59,15 @@ class Run:
 
     `id` is the tracking server's run id, `name` what a person types (`calm_river_03`). `outputs`
     are local folders or files by the output's name. A sweep's `trials` are in the order in which
-    they were started and `best` is the name of the best that completed. `error` says why it failed.
+    they were started and `best` is the name of the best completed one. `error` says why it failed.
     `ended_by` names what ended a trial early (`median_stopping`), "" otherwise. `warnings` are
-    what a person should know of a run that did not fail for it (an empty output, a NaN metric).
-    A pipeline's `steps` are in the order in which they were started; one that never was has the id
-    "" (its `ended_by` says why). `reused_from` names the run whose outputs a step took over.
-    One that was stopped and resumed has `pauses`; a trial or step that was cut off then and run
-    again has its `former` attempts, which count for nothing.
-    `registered` are the assets that outputs became (`azureml:name:version`), by the output's name.
-    `restarts` are the times (epoch seconds) at which it was started again after an eviction.
+    problems that did not fail the run (an empty output, a NaN metric).
+    A pipeline's `steps` are in the order in which they were started; a step that was never started
+    has the id "", and its `ended_by` says why. `reused_from` names the run whose outputs a step
+    reuses. `pauses` are the periods between a stop and a resumption; `former` are the interrupted
+    attempts of a trial or step that a resumption ran again, whose results are ignored.
+    `registered` maps an output's name to its registered asset (`azureml:name:version`).
+    `restarts` are the times (epoch seconds) of restarts after a preemption.
     """
 
     id: str
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def exit_code(self) -> Exit:
-        """The exit code of the command that ran it."""
+        """Return the exit code with which `ml run` ends after this run (not the job's own)."""
         if self.status == "Completed":
             return Exit.DONE
         return Exit.INTERRUPTED if self.ended_by == "SIGINT" else Exit.RUN_FAILED
@@ -456,9 +456,10 @@ class Patience:
     _news_s: float = 0.0
 
     def endure(self, refused: Refused) -> None:
-        """Return when another look may succeed; raise Refused, with `again`, when it is too late.
+        """Return if polling may be retried; raise Refused, with `again` as hint, after the timeout.
 
-        A store that has no patience with the error raises it as it is.
+        The timeout counts from the first error in a row; `patience_s` of the store gives it. A
+        store without `patience_s` never retries: the error is raised unchanged.
         """
         if self.store.patience_s is None:
             raise refused

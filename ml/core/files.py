@@ -112,10 +112,10 @@ def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[N
 
 
 def is_locked(path: Path, or_shared: bool = False) -> bool:
-    """Whether somebody holds the lock at `path` now, or shares it (`or_shared`).
+    """Return whether the lock at `path` is held exclusively or, with `or_shared`, in any mode.
 
-    Nobody does without a file. To ask takes the lock for some microseconds: shared, and with
-    `or_shared` alone.
+    False if the file does not exist. The test itself holds the lock for some microseconds: in
+    shared mode, or in exclusive mode with `or_shared`.
     """
     try:
         with path.open() as stream:

@@ -113,8 +113,8 @@ def archive(folder: Path, revision: str, to: Path, *paths: str) -> None:
             continue
         if _EXPORTED.search(run(folder, "show", f"{revision}:{path}")):
             actual = f"{path} of {revision} sets `export-ignore` or `export-subst`"
-            expected = "attributes that change no file"
-            raise Refused(Problem("export-attributes", actual, expected, f"git rm {path}"))
+            expected = "attributes that leave the archived files as committed"
+            raise Refused(Problem("export-attributes", actual, expected, f"edit or delete {path}"))
     words = ("archive", "--format=tar", "--output", str(to), revision, "--", *paths)
     run(folder, *words, settings={"tar.umask": "0022"})
 

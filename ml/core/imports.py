@@ -69,7 +69,7 @@ def demand_packages_alone(python: Path = Path(sys.executable)) -> None:
     problems = [
         Problem(
             "editable-install",
-            f"every Python of this environment imports from {line}",
+            f"an editable install adds {line} to the import path of this environment",
             "no editable install: jobs and servers run hashed packages",
             "make setup removes it; install your own package without --editable",
             Place(str(file), number),

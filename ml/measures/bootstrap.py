@@ -35,8 +35,9 @@ def enough_groups(groups: Sequence[str]) -> bool:
 def resampled_means(
     values: Values, seed: int = 0, samples: int = SAMPLES, groups: Groups | None = None
 ) -> Values:
-    """(samples, columns): means of the columns of `values` over the draws of `drawn_times`, the
-    same for all columns, which is what makes a comparison paired.
+    """(samples, columns): the bootstrap means of each column of `values`.
+
+    Every column uses the same draws (`drawn_times`), so differences between columns are paired.
     """
     return np.concatenate(
         [

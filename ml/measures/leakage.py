@@ -99,14 +99,14 @@ def features(
     table: ArrayLike, target: ArrayLike, names: Sequence[str], categorical: Collection[int] = ()
 ) -> list[Check]:
     """Return how well each column of `table` (rows × features) alone predicts the target: every
-    feature that warns or leaks, and the strongest if none does.
+    feature that warns or leaks, or the strongest if none does.
 
-    With two values of the target that is the AUC, in whichever direction; with more, numbers all,
-    the size of the correlation (Spearman's or Pearson's); with three or more classes the largest
-    AUC of one class against the others. A missing value (NaN) counts as the largest: that it is
-    missing may give the answer away. So may values in no order: the mean of the target in the bins
-    of a column, or in the categories of those numbered in `categorical`, counts too, out of fold.
-    Not for the pairs of a ranking, of which few are right: a good similarity alone comes as close.
+    The measure is the AUC in either direction (target with two values), the largest one-vs-rest AUC
+    (three or more classes) or the absolute correlation, Spearman's or Pearson's (numbers). NaN
+    counts as the largest value, since a missing value may reveal the target. Each column is also
+    scored by its out-of-fold target encoding, which finds relations that are not monotonic: per
+    category for the columns in `categorical`, per bin for the others.
+    Do not use it for pairs of a ranking: few are right, so a good similarity scores like a leak.
     Raises ValueError when shapes do not fit, or when a target is missing or always the same.
     """
     rows, answers, sides = _checked(table, target, names)

@@ -34,7 +34,7 @@ _EPS = float(np.finfo(np.float64).eps)
 # The level of each metric of a predicted quantile.
 QUANTILES: Mapping[str, float] = {"quantile_loss_10": 0.1, "quantile_loss_90": 0.9}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
-# Of `lift_at_10` and `recall_at_precision_90`.
+# The share of rows of `lift_at_10`, and the precision of `recall_at_precision_90`.
 _TOP, _PRECISION = 0.1, 0.9
 _SHARE: Range = (0.0, 1.0)
 _UP: Range = (0.0, math.inf)
@@ -61,7 +61,7 @@ class Answers:
 
     @classmethod
     def of(cls, rows: Sequence[Any]) -> Answers:
-        """Of objects that have these fields."""
+        """Build answers from objects with the attributes `expected`, `predicted`, `rank` … ."""
 
         def column(name: str, kind: Any) -> NDArray[Any]:
             return np.array([getattr(row, name) for row in rows], dtype=kind)
@@ -103,7 +103,7 @@ class Answers:
         return order, np.flatnonzero(np.diff(self.score[order], append=-1.0))
 
     def __getitem__(self, rows: Any) -> Answers:
-        """Those rows, as numpy takes them."""
+        """Select rows by anything that indexes a numpy array."""
         own = {name: values[rows] for name, values in self.own.items()}
         labels = self.expected[rows], self.predicted[rows]
         return Answers(*labels, self.rank[rows], self.score[rows], own)
@@ -196,7 +196,7 @@ class OwnMetric:
         return "" if low <= row[0] <= high else f"{row[0]:g}, out of its range {low:g} to {high:g}"
 
     def kept(self, name: str) -> Metric:
-        """The same metric, computed from what is kept of each unit."""
+        """Return the metric computed from the stored value of each unit, without the function."""
         if self.ratio:
 
             def of_all(draws: Draws) -> Values:
@@ -265,7 +265,7 @@ def _auc(draws: Draws) -> Values:
 
 
 def _f1(draws: Draws) -> Values:
-    """Of the label "1"; 0 where nothing is "1" and nothing was taken for it."""
+    """Compute the F1 score of the label "1"; 0 if it is neither expected nor predicted."""
     ones, times = draws.answers.ones, draws.times
     predicted = draws.answers.predicted == "1"
     hits, named = (
@@ -354,7 +354,7 @@ def _rmse(draws: Draws) -> Values:
 
 
 def _miscounted(answers: Answers) -> Values:
-    """By how many objects the certain boxes of an image are too many or too few."""
+    """Return the absolute error of the object count; boxes count from the score CERTAIN on."""
     counts = [
         (detection.certain(boxes), len(detection.read(truth, 4)))
         for boxes, truth in zip(answers.predicted.tolist(), answers.expected.tolist(), strict=True)

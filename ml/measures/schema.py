@@ -180,21 +180,19 @@ class KeptPredictions(Part):
 
 @dataclass(frozen=True)
 class Evaluation(Part):
-    """What was measured of a model, as evaluation.json states it.
+    """The evaluation of one model: the content of evaluation.json.
 
-    `model` is the endpoint's name. `task` says what the predictions are (ranking, binary,
-    multiclass, regression, forecasting; absent for a ranking). `unit` is what one prediction is
-    about; `resampled` what the bootstrap draws: the unit, or what holds several of them, such as an
-    entity or a time block. `baseline_from` says how the model behind `baseline` was made. `slices`
-    (dimension → slice → metric) and `fairness` (dimension → metric) are of `slice_split`.
-    `leakage` lists every check, whether it found something or not. `identifiers` is the sha256 of
-    the hashed identifiers that it compared, `requests` that of rows as a client would send them.
-    `own_metrics` are the project's own. Of a binary task, rows with a score above `threshold` are
-    predicted as "1"; None is 0.5. `linear` has the metrics of a linear model on `slice_split`, to
-    be reported. `out_of_fold` has the number of folds of each split whose units were answered by
-    models that were trained without them, and not by this one, which was trained on them.
-    `training_set` is absent where no feature set was joined.
-    `ml.measures.evaluation.write_evaluation` fills `schema_version`,
+    `model` is the endpoint's name. `task` names the task; absent for a ranking. `unit` names what
+    one prediction is about (a row, an image), `resampled` what the bootstrap draws: the unit, or a
+    group of units such as an entity or a time block. `baseline_from` describes the model behind
+    `baseline`. `slices` (dimension → slice → metric) and `fairness` (dimension → metric) are
+    measured on `slice_split`, and so are the metrics of a linear model (`linear`), which are only
+    reported. `leakage` lists every check, with or without a finding. `identifiers` is the sha256 of
+    the hashed identifiers that the leakage check compared, `requests` that of the sample requests.
+    `own_metrics` are the project's custom metrics. A binary model predicts "1" for a score above
+    `threshold` (None: 0.5). `out_of_fold` maps a split to its number of folds if its predictions
+    come from cross-validation models instead of this model. `training_set` is absent unless a
+    feature set was joined. `ml.measures.evaluation.write_evaluation` fills `schema_version`,
     `predictions`, `identifiers` and `requests`.
     """
 

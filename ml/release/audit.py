@@ -219,7 +219,7 @@ class History:
         return False
 
     def refused(self) -> Sequence[Attempt]:
-        """Those that were rolled back or withdrawn and not applied since, the latest last."""
+        """Return versions rolled back or withdrawn and not applied again, latest last."""
         attempts: dict[str, Attempt] = {}
         for line in self._rollouts:
             attempts.pop(str(line["digest"]), None)

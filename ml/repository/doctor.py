@@ -72,7 +72,7 @@ class Check:
 
 
 def _check(name: str, fault: str, fix: str, words: str, is_error: bool = True) -> Check:
-    """That of a fault with its fix, or these words where there is none."""
+    """Make a check: failed with `fault` and `fix`, or passed with `words` if `fault` is empty."""
     if fault:
         return Check(name, "error" if is_error else "warning", fault, fix)
     return Check(name, "ok", words)

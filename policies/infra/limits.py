@@ -137,7 +137,7 @@ def of(limits: Mapping[str, Limits], urn: str) -> Limits:
 
 
 def strictest(limits: Mapping[str, Limits]) -> Limits:
-    """Of each limit the tightest that any environment has, for an environment without limits."""
+    """Return the tightest value of each limit over all environments; the fallback for others."""
     every = list(limits.values())
 
     def tightest(name: str) -> Any:

@@ -117,13 +117,13 @@ class Latency(Part):
 
 @dataclass(frozen=True)
 class Served(Part):
-    """What a server of the model answered to `rows` of the hashed requests, by the serving code and
-    settings with the digest `code`; or the `reason` why it was not asked.
+    """The parity check: how far a server's responses differ from the hashed predictions.
 
-    `prediction` is where an answer holds the prediction. `largest` is how far an answer lies from
-    the hashed prediction at most: of a number, relative to numbers of that size where it is not a
-    probability; 1 for another text or none. `differing` counts the rows that lie apart by more than
-    0.000001, and `example` tells of the one that does most.
+    `rows` counts the requests that were sent; `reason` says why none was. `code` is the digest of
+    the scoring code and settings, `prediction` the path of the prediction in a response.
+    `differing` counts the rows with a difference above 0.000001, `largest` is the largest
+    difference, `example` describes its row. Differences of probabilities are absolute, those of
+    other numbers relative; a wrong or missing text counts as 1.
     """
 
     rows: Number = field(default=None, metadata={**bounds(), **OPTIONAL})

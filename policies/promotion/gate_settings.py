@@ -272,7 +272,7 @@ def _aside(document: Document, values: Mapping[str, Mapping[str, Any]]) -> Itera
             "ineffective-gate",
             f"the thresholds of `gates.quality` are on {', '.join(sorted(named))} alone",
             f"one on a split of `gates.non-inferiority.splits`: {', '.join(splits)}",
-            "the model was chosen on the others, or they decide nothing",
+            "add a threshold there: the other splits may have selected the model",
             document.place("gates", "quality"),
         )
 

@@ -224,8 +224,10 @@ def _saved(fits: Fits, folder: Path) -> list[dict[str, Any]]:
 def _vote(
     problem: ForecastProblem, numbers: Sequence[int], folder: Path, predictions: Path
 ) -> tuple[list[dict[str, Any]], Values, Sequence[str]]:
-    """Combine trials: the model by the weights of all origins, the forecasts at an origin, by
-    which it is judged, by those of earlier ones.
+    """Combine trials into a weighted ensemble.
+
+    The model uses weights fitted on all origins. The forecasts at each origin, which validate it,
+    use weights fitted on earlier origins only.
     """
     trials = [rungs.of_trial(folder, number) for number in numbers]
     paths = []

@@ -101,7 +101,7 @@ class AzureAssets:
 
 
 def _digest(spec: AssetSpec) -> str:
-    """Of the spec's fields and of the files and folders that they name."""
+    """Return the sha256 of the spec's fields and of the files and folders that they name."""
     parts = [repr(sorted(spec.document.data.items(), key=str))]
     for _, path in _local(spec):
         # As azure-ai-ml uploads it: without what the folder's ignore file leaves out.

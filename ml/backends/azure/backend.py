@@ -130,7 +130,7 @@ class AzureBackend:
         if self._options.evict_after:
             yield Problem(
                 "unsupported-option",
-                "--evict-after rehearses on this machine what a spot cluster does by itself",
+                "--evict-after simulates preemption; Azure ML preempts spot nodes by itself",
                 "--on local",
                 "leave --evict-after out, and name a low-priority cluster in `compute:`",
             )

@@ -67,9 +67,9 @@ class AzureAuditLog:
 
 
 class Lease:
-    """Of a blob, for the one machine that releases to the endpoint; the blob says which.
+    """A blob lease that lets one machine at a time release to the endpoint.
 
-    It is renewed while it is held. That of a machine that is gone ends after `LEASE_S`.
+    The blob names the holder. The holder renews the lease; it expires `LEASE_S` after a crash.
     """
 
     def __init__(self, workspace: Workspace, endpoint: str) -> None:

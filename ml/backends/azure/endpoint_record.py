@@ -31,7 +31,7 @@ TAGS = (LIVE, CANARY, EXPERIMENT)
 # Tags of a deployment.
 MODEL, VERSION, DIGEST, SERVING, COLLECT = "model", "version", "digest", "serving", "collect"
 _OWN = frozenset(f"tags.{tag}" for tag in (MODEL, VERSION, DIGEST, SERVING, COLLECT))
-# Of a deployment, what changes by itself or says nothing of what it is.
+# Fields of a deployment that change without a user's change, or do not identify it.
 _VOLATILE = frozenset(
     {"provisioning_state", "creation_context", "properties", "instance_count", "scale_settings"}
 )

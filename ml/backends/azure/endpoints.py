@@ -82,9 +82,8 @@ _UP = frozenset({"Succeeded", *_PASSING})
 # "If the value is other than these, the operation is still running": learn.microsoft.com/azure/
 # azure-resource-manager/management/async-operations#provisioningstate-values
 _ENDED = frozenset({"Succeeded", "Failed", "Canceled"})
-# How long another operation on the endpoint is waited for, and how often it is asked; how often an
-# operation is begun again that failed by the service's own fault, or by a conflict that no state
-# shows.
+# Timeout and polling interval for another operation on the endpoint, and the number of retries
+# after a server error or a conflict that `provisioning_state` does not show.
 BUSY_S, BUSY_POLL_S, _FAULTS = 1800.0, 15.0, 3
 # Of a deployment. A canary compares no percentiles: those of a minute mix samples and callers.
 # learn.microsoft.com/azure/azure-monitor/reference/supported-metrics/
@@ -110,13 +109,13 @@ class AzureEndpoints:
         self._is_blind = False  # whether it was said that metrics cannot be read
 
     def name_of(self, model: str, environment: str) -> str:
-        """As the environment's stack names it; of one without a stack there is none on Azure."""
+        """Return the endpoint's name by the stack; without a stack Azure has no such endpoint."""
         if environment not in loader.environments(loader.FOLDER):
             return f"{model}-{environment}"
         return loader.declared(environment, loader.FOLDER).names.regional(model)
 
     def live(self, endpoint: str, *, as_released: bool = True) -> Live | None:
-        """By the endpoint's tags. Refused where somebody changed what a release left."""
+        """Read the live state from the endpoint's tags; Refused if changed since the release."""
         resource = self._endpoint(endpoint)
         if resource is None:
             return None
@@ -177,7 +176,7 @@ class AzureEndpoints:
                 del self._leases[endpoint]
 
     def check_launch(self, launch: Launch) -> None:
-        """Of what is deployed already, whether somebody changed it."""
+        """Check the endpoint and the deployment; Refused if either changed after the release."""
         self._check(launch.endpoint)
         if launch.settings:
             self._registry.bring(self._registry.find(launch.model, launch.version))
@@ -272,7 +271,7 @@ class AzureEndpoints:
             self._delete(endpoint, name)
 
     def is_up(self, server: Server) -> bool:
-        """As it was at most ten seconds ago."""
+        """Return whether the deployment runs; True is cached for `_STATUS_S` seconds."""
         now = time.monotonic()
         if now - self._seen_up.get(server.slot, -_STATUS_S) >= _STATUS_S:
             endpoint = server.slot.parent.name
@@ -340,7 +339,7 @@ class AzureEndpoints:
         return at, percent / 100 * self._instance_bytes(server)
 
     def p95_ms(self, server: Server, since: float, until: float) -> float | None:
-        """As Azure Monitor has it: the largest of the minutes; None until it has the last one."""
+        """Return Azure Monitor's largest P95 per minute; None until it has the last minute."""
         minutes = self._minutes(server, _LATENCY, since - since % 60)
         if not minutes or minutes[-1][0] < until - until % 60:
             return None

@@ -284,7 +284,7 @@ def _order(version: str) -> tuple[int, str]:
 
 
 def _version(model: Any) -> Version:
-    """Of a version that somebody else registered or tagged, what is no digest is ""."""
+    """Convert a registered model to a Version; malformed tags of other tools become ""."""
     tags = model.tags or {}
     values: Iterator[str] = (tags.get(key, "") for key in (DIGEST, PROJECT, RUN, EVIDENCE))
     digest, project, run, evidence = values

@@ -165,7 +165,7 @@ class AzureRuns:
         if run.status == "Completed" and self._tracked(name) is None:
             actual = f"MLflow has no run of the completed job {name}"
             hint = f"ml runs show {name} --on azure"
-            raise Refused(Problem("not-tracked", actual, "its metrics", hint))
+            raise Refused(Problem("not-tracked", actual, "an MLflow run with its metrics", hint))
         return Owner(job, run)
 
     def job(self, name: str) -> Any:
@@ -270,7 +270,7 @@ class AzureRuns:
         return Entry(run, "sweep" if run.trials else "command", lineage)
 
     def _environments(self, step: Any) -> Iterator[str]:
-        """Those of the component that a step runs, if it is in the workspace (AutoML has none)."""
+        """Yield the environments of a step's component that is in the workspace (AutoML: none)."""
         component = _COMPONENT.search(str(task_of(step) or ""))
         if component is None:
             return
@@ -360,10 +360,10 @@ class AzureRuns:
         return {rank: folder / name for rank, name in ranks.items()}
 
     def fetch_logs(self, job: str, details: Mapping[str, Any]) -> Iterator[str]:
-        """Bring the logs of a job here as far as they are written; what rank 0 wrote since.
+        """Download what is new in each log of a job; yield the new text of rank 0.
 
-        Before it the environment's image may be built: that log counts as rank 0's too. Raises
-        Refused for one that cannot be read.
+        The log of the image build, which precedes the job, counts as rank 0's. Raises Refused if a
+        log cannot be read.
         """
         with as_refusals(), _legible(job):
             listed = dict(details.get("logFiles") or {})
@@ -424,7 +424,7 @@ class AzureRuns:
         return tracked if isinstance(tracked, dict) and tracked.get("info") else None
 
     def _experiment_ids(self, names: Iterable[str]) -> list[str]:
-        """Those of the experiments with these names; one that MLflow does not know has none."""
+        """Return the ids of the experiments with these names; skip names unknown to MLflow."""
         ask = partial(self.workspace.tracking, "experiments/get-by-name")
         experiments = [or_none(partial(ask, experiment_name=name)) for name in sorted(names)]
         return [answer["experiment"]["experiment_id"] for answer in experiments if answer]

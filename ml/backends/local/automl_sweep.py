@@ -282,7 +282,7 @@ def _sweep(plan: AutoMLPlan) -> SweepPlan:
 
 
 def _ensembles(plan: AutoMLPlan) -> tuple[str, ...]:
-    """Those that are the last trials: what the spec leaves open is made of enough others."""
+    """The ensembles to run as the last trials; each needs a minimum number of other trials."""
     from ml.automl.ensembles import STACK, VOTING
 
     trials = plan.max_total_trials

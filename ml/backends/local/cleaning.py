@@ -233,7 +233,7 @@ class Retention:
         return self._why(path) != "" or not self.is_settled(path)
 
     def stay(self, requested: Sequence[Entry]) -> dict[str, str]:
-        """Of the requested runs, those that have to stay: name → why."""
+        """Return which of the requested runs must be kept: name → why."""
         stay = {entry.run.name: why for entry in requested if (why := self._why_run(entry))}
         before = -1
         while before != len(stay):
@@ -246,7 +246,7 @@ class Retention:
         return stay
 
     def _referred(self, entry: Entry, others: Sequence[Entry]) -> dict[str, str]:
-        """Those of the others that a run which stays refers to."""
+        """Return the runs among `others` that `entry`, which is kept, refers to: name → why."""
         if not others:
             return {}
         referred = references(entry)

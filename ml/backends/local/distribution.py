@@ -57,7 +57,7 @@ def launch_command(
 
 
 def evicted_node(folder: Path) -> Path:
-    """The file with the number of the node of an elastic job that is being evicted (`ranks`)."""
+    """Return the file with the number of the preempted node of an elastic job; `ranks` reads it."""
     return folder / "evicted_node"
 
 

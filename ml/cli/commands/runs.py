@@ -333,7 +333,7 @@ def keep(
     """Protect runs: `clean` never removes them."""
     backend = open_backend(on)
     if (storage := backend.storage) is None:
-        raise Refused(Problem("no-storage", f"`{on}` keeps no runs here", hint="--on local"))
+        raise Refused(Problem("no-storage", f"`{on}` stores no runs here", hint="--on local"))
     for protected in [backend.runs.find(name) for name in run]:
         storage.keep(protected, not undo)
         state = "is no longer protected" if undo else "is protected; --undo ends that"

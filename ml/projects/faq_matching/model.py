@@ -124,7 +124,7 @@ class FaqModel:
 
 
 def catalogue_of(spaces: Spaces, entries: Sequence[Entry]) -> Catalogue:
-    """The entries as the model compares questions with them."""
+    """Embed the text and the answer of each entry, for comparison with questions."""
     return Catalogue.of(
         spaces.embed([entry.text for entry in entries]),
         spaces.embed([answer_text(entry) for entry in entries]),

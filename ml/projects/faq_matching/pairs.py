@@ -50,12 +50,12 @@ def training_features(
     pool: Executor,
     fold_count: int = FOLDS,
 ) -> Array:
-    """(pairs, features) of training questions, each seen as a new question would be.
+    """(pairs, features): out-of-fold features of the training questions.
 
-    The questions are dealt to `fold_count` folds, near-identical ones together: the features of a
-    question come from a memory of the other folds. Every fold's memory also forgets one entry in
-    `FORGOTTEN`, others for each fold, so that the model learns to rank entries that nobody asked
-    about before: for one question in `FORGOTTEN` the right one is among them.
+    The features of a question come from a memory of the other folds; near-identical questions share
+    a fold. Each fold's memory also omits the questions of one entry in `FORGOTTEN`, a different set
+    per fold, so that the model learns to rank entries without known questions. The right entry is
+    omitted for about one question in `FORGOTTEN`.
     """
     out = np.empty((len(pairs[0]), len(NAMES)), np.float32)
     fold = folds(group, fold_count, seed)

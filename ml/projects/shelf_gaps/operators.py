@@ -54,8 +54,10 @@ def roi_align(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    """The features (n, c, h, w) under each roi (k, 5: image, x1, y1, x2, y2), averaged over
-    `sampling_ratio`² points a bin, or over one point a pixel where that is not positive:
+    """Pool features (n, c, h, w) in regions of interest, as torchvision's `roi_align` does.
+
+    `rois` is (k, 5): image number, x1, y1, x2, y2. Each bin is the mean of `sampling_ratio`²
+    points, or of about one point per pixel if `sampling_ratio` is not positive. Returns
     (k, c, pooled_height, pooled_width).
     """
     # Coordinates and means in single precision, as torchvision's operator has them under autocast.

@@ -98,9 +98,10 @@ def sample_size(deviation: float, effect: float, alpha: float, power: float) -> 
 
 
 def fixed_size(deviation: float, effect: float, alpha: float, power: float) -> int:
-    """The same for a test with one look, at the end: (z of 1 − alpha/2 + z of power)² times
-    deviation² / effect² (Fleiss, Levin, Paik 2003, "Statistical methods for rates and proportions",
-    chapter 4).
+    """Return the sample size of a fixed-horizon test, which looks at the data once, at the end.
+
+    (z of 1 − alpha/2 + z of power)² times deviation² / effect² (Fleiss, Levin, Paik 2003,
+    "Statistical methods for rates and proportions", chapter 4).
     """
     factor = float(norm.ppf(1 - alpha / 2)) + float(norm.ppf(power))
     return math.ceil((factor * deviation / effect) ** 2)

@@ -27,7 +27,7 @@ LOCAL = "local"
 TRACKED = release_file.TRACKED
 ENVIRONMENTS = (LOCAL, *TRACKED)
 FILE = "release.yml"
-# Of release.yml that are looked at for the versions before.
+# How many commits of release.yml are searched for earlier versions.
 COMMITS = 50
 _HEADER = "# Written by `ml release propose`; `ml release apply` brings it about.\n"
 _NEW = """\
@@ -116,10 +116,11 @@ def was_declared_before(
 
 
 def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
-    """Every declared decision: where it is declared, its hash, and whether it was made there.
+    """Return (place of the declaration, hash, is_ours) for every declared decision.
 
-    Those of tracked files are as committed. One was made on a backend that keeps its evidence; of
-    workspaces, which share a registry, in the one that has the environment's endpoint.
+    `is_ours`: the decision was made on this backend, which then keeps its evidence. If workspaces
+    share a registry, it is the one with the environment's endpoint. Tracked files are read as
+    committed.
     """
     rows = []
     for project in projects(backend):

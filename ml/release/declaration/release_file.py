@@ -180,7 +180,7 @@ class Strategy:
     ] = field(default_factory=Tolerances)
 
     def within(self, p95_ms: float) -> Strategy:
-        """The same, for a project whose gate `latency` allows so many milliseconds."""
+        """Return the strategy with a latency tolerance of at most half the gate's `p95_ms`."""
         lenient = min(self.tolerances.latency_ms, p95_ms / 2)
         return replace(self, tolerances=replace(self.tolerances, latency_ms=lenient))
 

@@ -313,11 +313,11 @@ def _identity(
 
 
 def _as_told_here(root: Path, version: Version, evidence: Evidence) -> Evidence:
-    """The evidence without what it claims and this machine can tell better.
+    """Replace what the evidence claims by what this machine can verify.
 
-    The date is that of the registry if that is earlier. Code is dirty unless the commit has the
-    snapshot that ran. Hardware of the deployment's type is this machine's, and advisories are those
-    that are looked up.
+    The date is the registry's if that is earlier. The code is dirty unless the commit contains the
+    snapshot that ran. The hardware is this machine's if it stands for the instance type. The stored
+    advisories are dropped: they are looked up again.
     """
     stored, created, lineage = version.kept_at(version.evidence), evidence.created, evidence.lineage
     chain, latency = evidence.supply_chain, evidence.latency
@@ -352,8 +352,10 @@ def _is_dirty(root: Path, stated: bool | None, code: str | None, commit: str | N
 
 
 def by_metric_of(own: Evidence, other: Evidence, folder: Path) -> Evidence:
-    """The evidence of another version with the primary metric of `own`, by its predictions in the
-    folder; as it is where the metric is the project's own and the version was measured by another.
+    """Recompute the evidence of another version for the primary metric of `own`.
+
+    Uses its predictions in `folder`. Returns it unchanged if the primary metrics are the same, or
+    if the metric is a custom metric that the versions do not share.
     """
     ours, theirs = own.evaluation, other.evaluation
     name = ours.primary_metric or ""

@@ -41,8 +41,8 @@ from policies.promotion.evidence import Evidence
 from policies.supply_chain.formats import formats, is_faulty
 
 Ask = Callable[[Mapping[str, object]], Answer]
-# Of the requests, so many of the first, which show each value, and so many at random: an evaluation
-# that says otherwise of some rows does not know which.
+# The parity check sends the first requests, which cover every value, and a random sample: an
+# evaluation cannot know which rows are checked.
 FIRST, DRAWN = 100, 100
 # What rounding alone does not reach; the gate has the tolerance.
 DIFFERS = 1e-6
@@ -63,8 +63,9 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class ParityCheck:
-    """What a server is asked, and where its answers hold the prediction (`pointer`); without rows
-    the `reason` why it cannot be asked.
+    """The parity check: the evaluated rows to send, and the path of the prediction (`pointer`).
+
+    Without rows, `reason` says why no request can be sent.
     """
 
     rows: Sequence[Evaluated]
@@ -165,11 +166,11 @@ def champion_on(
     theirs: Evidence,
     serves: Serving,
 ) -> Evidence:
-    """The evidence of a champion with the candidate's rows answered by its own serving, one by one.
+    """Measure a champion by requests to its own scoring code, one per row of the candidate.
 
-    `folder` has the candidate's evaluation, `serves` is what the champion's evidence was measured
-    with. Of a ranking the entry that comes first is read, and nothing of later places. Raises
-    ValueError where its answers do not say all that the metrics need.
+    `folder` has the candidate's evaluation, `serves` the scoring code that measured the champion's
+    evidence. A ranking is read at its first place only. Raises ValueError if the responses lack
+    what the metrics need.
     """
     ours = candidate.evaluation
     rows = read_predictions(folder / PREDICTIONS, ours)
@@ -233,7 +234,7 @@ def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]
 def _predicted(
     answer: Answer, row: Prediction, task: Task, pointer: str, threshold: float | None
 ) -> Prediction:
-    """An answer as predictions.csv has it; ValueError where it says less."""
+    """Convert a response to a row of predictions.csv; ValueError if it lacks a field."""
     value = _value(answer.body, task, pointer) if answer.status == 200 else None
     classes = (probabilities(answer.body) or {}) if task == "multiclass" else {}
     score, rank = 0.0, 0
@@ -266,7 +267,7 @@ def _predicted(
 def _answered(
     ask: Ask, case: Evaluated, task: Task, pointer: str, usual: float
 ) -> tuple[float, str]:
-    """How far the answer lies from the prediction, and what it says."""
+    """Send the request; return the difference from the evaluated prediction, and the response."""
     try:
         answer = ask(case.asked.request)
     except (OSError, http.client.HTTPException) as error:

@@ -254,13 +254,12 @@ def champion_evidence(
 ) -> Evidence | None:
     """The champion's evidence on the candidate's data; empty when it cannot be measured.
 
-    Where the champion's predictions are of the same data, rows and right answers they are compared
-    as they are kept, whatever made either model. Else its model is evaluated on the candidate's
-    data by the code that evaluated it, which knows its library and columns; where that fails its
-    own serving is asked for the candidate's rows, and at last the candidate's evaluation takes it.
-    One of other `folds` may have learnt from these rows, and cannot be measured.
-    `digest` is that of the candidate, whose evidence is `own`, with the evaluation's files in the
-    folder `rows`.
+    Its stored predictions are used if they cover the same data, rows and labels. Otherwise the
+    champion is evaluated on the candidate's data: by its own evaluation code or, if that fails, by
+    requests to its own scoring code, and at last by the candidate's evaluation code. A champion
+    trained with other `folds` may have seen these rows and cannot be measured.
+    `digest` and `own` are the candidate's digest and evidence; `rows` is the folder with the files
+    of its evaluation.
     """
     if champion is None:
         return None
@@ -405,10 +404,11 @@ def writer_of(backend: Backend, pipeline: Run, output: str) -> Run:
 def champion_of(
     backend: Backend, model: str, environment: str, way_back: bool = False
 ) -> Version | None:
-    """The version to beat: the one that serves by the endpoint's own state, else the alias's.
+    """Return the version to beat: the one that the endpoint serves, else the champion alias's.
 
-    An alias may be moved by anybody who writes to the registry, and a version removed: Refused
-    where it lacks the one that serves, unless a `way_back` from it is asked for.
+    The endpoint counts first because anybody with write access to the registry can move an alias or
+    delete a version. Raises Refused if the registry lacks the served version, unless this is a
+    rollback (`way_back`).
     """
     name = backend.endpoints.name_of(model, environment)
     live = backend.endpoints.live(name)

@@ -281,7 +281,7 @@ def _measure(
 
 
 def _latency(times: Sequence[float], instance_type: str) -> Latency:
-    """Of the milliseconds of requests, one after another, on this machine."""
+    """Summarise sequential request times (ms) on this machine as latency percentiles."""
     slower = sorted(times)
     percentiles = (slower[min(int(len(slower) * share), len(slower) - 1)] for share in PERCENTILES)
     p50, p95, p99 = percentiles

@@ -283,8 +283,10 @@ def _strategy(backend: Backend, project: Project, environment: str, check: GateC
 def _parity_check(
     project: Project, wanted: Request, check: GateCheck
 ) -> tuple[ParityCheck, float] | None:
-    """The evaluated rows to ask the deployment for, and the tolerance; None in a rehearsal, whose
-    server is the one that was asked, and for a way back.
+    """Return the rows of the parity check and its tolerance.
+
+    None in the simulated environment, where the proposal already checked this server, and for a
+    rollback.
     """
     if wanted.rehearsal or wanted.served_before:
         return None

@@ -118,8 +118,10 @@ def roll_back(
 
 
 def _is_return(branch: Sequence[Declared], now: Declared) -> bool:
-    """Whether the branch declared the same before what it replaces, by the same decision: a
-    rollback that is committed, or one that is not yet. A rollback that was reverted is none.
+    """Return whether `now` is a rollback: the branch declared it before its present release.
+
+    The decision must be the same, too. A rollback that is not committed counts; one that was
+    reverted does not.
     """
     decided = [(entry.digest, entry.serving, entry.decision) for entry in branch]
     again = (now.digest, now.serving, now.decision)
@@ -131,8 +133,10 @@ def _is_return(branch: Sequence[Declared], now: Declared) -> bool:
 def _before(
     registry: Registry, now: Declared, log: History, branch: Sequence[Declared]
 ) -> Sequence[Declared]:
-    """The good versions before what is declared, the last one first: those of the branch where it
-    is committed or the audit log has none, else those of the audit log.
+    """Return the good versions before the declared one, latest first.
+
+    They come from the branch if it declares `now`, or if the audit log has none; otherwise from
+    the audit log.
     """
     *before, _ = audit.returnable([*branch, now], lambda each: (each.digest, each.serving))
     good = [entry for entry in reversed(before) if log.is_good(entry)]

@@ -122,7 +122,7 @@ class Training:
 
 
 def state(run: Run, training: Training | None) -> str:
-    """The second line of the comment: which runs it shows."""
+    """Return the second line of the comment, a hidden marker: its commit and workflow run ids."""
     trained = f" train: {training.id}" if training else ""
     return f"<!-- commit: {run.commit} run: {run.id}{trained} -->"
 

@@ -132,7 +132,7 @@ def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, 
             break
     else:
         actual = f"pull request {number} got the new commit {now[:12]} while its files were listed"
-        raise Refused(Problem("commit-changed", actual, head[:12], "see the run of that commit"))
+        raise Refused(Problem("commit-changed", actual, head[:12], "see the new commit's checks"))
     names = {str(file["filename"]) for file in listed}
     before = {str(file.get("previous_filename") or file["filename"]) for file in listed}
     gone = {str(file["filename"]) for file in listed if file["status"] == "removed"}

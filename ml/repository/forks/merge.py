@@ -155,9 +155,9 @@ def differences(root: Path, before: str, after: str) -> list[str]:
 
 
 def as_in(root: Path, commit: str, names: Iterable[str]) -> set[str]:
-    """Those of the files that are in the work tree as a commit has them, or has not.
+    """Return the files whose state in the work tree (content or absence) is that of the commit.
 
-    With an index of its own: flags in a person's hide no change.
+    Uses a temporary index, so that flags in the user's index (`assume-unchanged`) hide no change.
     """
     with own_index(root, commit) as index:
         present = {*git.run(root, "ls-files", "--cached", "-z", index=index).split("\0")}

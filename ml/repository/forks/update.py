@@ -437,10 +437,10 @@ def request(root: Path, github: GitHub, revision: str = "", source: str = "") ->
 
 
 def _people(github: GitHub, pull: Mapping[str, Any]) -> str:
-    """Who besides the one that opened a pull request has a commit on its branch; "" for nobody.
+    """Return who, besides the app that opened it, has commits on a pull request; "" for nobody.
 
-    GitHub itself commits what is made by its API. Only an app's are not somebody's: an account that
-    GitHub does not know is somebody.
+    GitHub's API commits as `web-flow`, which does not count. If a person opened the pull request,
+    that person counts, and so does an account that GitHub does not know.
     """
     login = str((pull.get("user") or {}).get("login"))
     own = {"web-flow", *([login] if login.endswith("[bot]") else [])}

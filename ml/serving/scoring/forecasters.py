@@ -236,8 +236,10 @@ KINDS = {"ets": ets, "theta": theta, "arima": arima}
 def exogenous(
     times: NDArray[np.datetime64], holidays: Sequence[str], known: Values | None, spec: Parameters
 ) -> Values:
-    """(series, times, columns): the calendar, whether a time is a holiday or next to one, and the
-    `known` columns, of times (series, times).
+    """(series, times, columns): calendar features, three holiday flags and the `known` columns.
+
+    `times` has the shape (series, times). The flags say whether the day before, the day itself and
+    the day after are holidays; without `holidays` there are none.
     """
     import pandas as pd
 

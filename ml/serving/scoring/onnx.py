@@ -18,9 +18,9 @@ _PROBABILITIES = ("probabilities", "output_probability")
 
 
 class Graph:
-    """A model on the CPU, one thread a call.
+    """An ONNX model on the CPU, with one thread per call.
 
-    Raises RuntimeError with ONNX Runtime's own message for a file that is no such model.
+    Raises RuntimeError with ONNX Runtime's message if the file is not an ONNX model.
     """
 
     def __init__(self, model: Path) -> None:

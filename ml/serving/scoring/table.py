@@ -84,9 +84,10 @@ class Table:
         load: Callable[[Path], Any],
         predict: Callable[[Any, NDArray[np.float64]], NDArray[Any]],
     ) -> Table:
-        """The model that Azure ML mounted, its files verified first; raises as `open_model`.
+        """Open the model that Azure ML mounted, after verifying its files; raises as `open_model`.
 
-        One that an AutoML job chose has members, which no project's `load` reads.
+        A model of an AutoML job consists of members (`ml.serving.scoring.members`): `load` and
+        `predict` are not used for it.
         """
         served = open_model()
         columns = Columns.load(served.folder, derive)

@@ -75,7 +75,7 @@ def _without_repeats(from_sdk: Iterable[Problem], from_rules: list[Problem]) -> 
 
 
 def _order(problem: Problem, spec: Spec) -> tuple[bool, str, int]:
-    """Its own lines in their order, then those of the components that it runs."""
+    """Sort key: problems of the spec by line first, then those of the components that it runs."""
     if problem.place is None:
         return False, "", 0
     is_elsewhere = problem.place.path != spec.document.shown and problem.place.line > 0

@@ -77,7 +77,7 @@ def placed(node: Node, clusters: Sequence[Cluster]) -> Placed | None:
 
 
 def compute(node: Node) -> str:
-    """Its own compute, else that of what is around it."""
+    """Return the node's compute, else the default of the nearest enclosing job; "" without one."""
     at: Node | None = node
     while at is not None:
         for written in (at.get("compute"), at.get("settings", "default_compute")):

@@ -107,7 +107,7 @@ def _algorithms(own: Part, key: str) -> tuple[str, ...]:
 
 
 def snake(name: str) -> str:
-    """`LightGBM` as `light_gbm`, as azure-ai-ml writes what it takes in both forms."""
+    """Convert `LightGBM` to `light_gbm`, as azure-ai-ml does: it accepts both forms."""
     return _WORD.sub("_", name).lower()
 
 

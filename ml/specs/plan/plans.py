@@ -368,10 +368,9 @@ class SweepPlan(Job):
 class AutoMLPlan(Job):
     """An AutoML job: the table to search a model for, the task, and what ends the search.
 
-    `inputs` has its data by the field that names it (`training_data`, `validation_data` …).
-    `primary_metric` is as its trials log it. `algorithms` are those that alone are tried, or all,
-    and `blocked` those that are not. `settings` are the fields as they are written, those without
-    data.
+    `inputs` maps each data field (`training_data`, `validation_data` …) to its input.
+    `primary_metric` is the name under which trials log it. `algorithms` is the allow list, empty
+    for all, and `blocked` the block list. `settings` has the other fields of the spec as written.
     """
 
     task: str

@@ -21,7 +21,7 @@ from ml.specs.parts import Part
 class Spot:
     """A node of the spec: the keys that lead to it, and the SDK's field or schema.
 
-    `part` is where it is: in another file when the spec names that file above it.
+    `part` is its position in the YAML: in another file if the spec includes one above the node.
     """
 
     keys: tuple[Key, ...]

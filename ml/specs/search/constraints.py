@@ -87,12 +87,12 @@ class Expression:
         return ast.unparse(self._tree)
 
     def holds(self, values: Mapping[str, object], partial: bool = False) -> bool:
-        """Whether the values satisfy it.
+        """Return whether the values satisfy the constraint.
 
-        A constraint on a parameter that these values lack (one of another branch of a nested
-        choice) holds. `given(name)` tests for a parameter; for a `partial` point the answer is
-        unknown, and the constraint holds too. Raises Unclear when the expression has no value,
-        as in a division by zero.
+        It also holds if the values lack one of its parameters, which belongs to another branch of a
+        nested choice; `given(name)` tests for that. Any constraint with a missing parameter holds
+        for a `partial` point. Raises Unclear if the expression cannot be evaluated (division by
+        zero).
         """
         if partial and not self.names <= values.keys():
             return True
@@ -102,7 +102,7 @@ class Expression:
             return True
         except (ArithmeticError, ValueError, TypeError) as error:
             inputs = ", ".join(f"{name}={values.get(name)}" for name in sorted(self.names))
-            message = f"`{self.text}` has no value for {inputs}: {error}"
+            message = f"`{self.text}` cannot be evaluated for {inputs}: {error}"
             hint = "exclude that case first: `x == 0 or 1 / x > 2`"
             raise Unclear(message, "true or false for every point", hint) from None
 

@@ -377,7 +377,7 @@ def _structure(
         elif key != "jobs" and part.keys not in sweep_keys:
             hint, place = f"jobs: {{STEP: {{{key}: …}}}}", part.place(key)
             yield Problem(
-                "misplaced-hint", f"`{key}` is not in a sweep", "a sweep step", hint, place
+                "misplaced-hint", f"`{key}` is outside a sweep", "it in a sweep step", hint, place
             )
     steps = value.get("jobs")
     if steps is not None and not isinstance(steps, dict):

@@ -301,8 +301,9 @@ def _parquet(file: Path, table: Mapping[str, Any], asked: _Asked) -> dict[str, A
 
 
 def _compact(rows: pd.DataFrame, asked: _Asked) -> dict[str, Any]:
-    """The same values in less memory: numbers in single precision, texts as categories. Those of
-    the target keep theirs.
+    """Reduce memory: store numbers in single precision and texts as categories.
+
+    Numbers of the target keep double precision.
     """
     import pandas as pd
     from pandas.api import types

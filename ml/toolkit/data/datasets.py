@@ -353,7 +353,7 @@ class Dataset:
         return {f"{part}_{name}": value for name, value in values.items()}
 
     def leakage(self) -> list[Check]:
-        """That the rows of the test are later than training, where rows are split by time."""
+        """Check that all test rows are later than training; [] unless rows are split by time."""
         if not self.about.time:
             return []
         return [not_later(self.train.times, self.test.times, self.about.time)]
@@ -543,7 +543,7 @@ def _slices(values: Sequence[Value]) -> list[str]:
 
 
 def _hash(row: Sequence[Value]) -> str:
-    """The same for rows of the same values, however they are written: `1`, `1.0` and ` 1`."""
+    """Hash the values of a row; `1`, `1.0` and ` 1` hash equally."""
     written = [
         int(value) if isinstance(value, float) and value.is_integer() else value for value in row
     ]
@@ -552,7 +552,7 @@ def _hash(row: Sequence[Value]) -> str:
 
 
 def _numbered(contents: Sequence[str]) -> Iterator[str]:
-    """The same, with a number for one that occurs again."""
+    """Yield the names; repeated ones get a number as suffix, so that all are unique."""
     times: Counter[str] = Counter()
     for name in contents:
         times[name] += 1

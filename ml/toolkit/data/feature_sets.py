@@ -33,7 +33,7 @@ class FeatureJoin:
 
 
 def seconds(time: str) -> float:
-    """Of an ISO 8601 time since 1970; one without a zone is taken as UTC."""
+    """Convert an ISO 8601 time to epoch seconds; a time without a zone is in UTC."""
     moment = datetime.fromisoformat(time)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 

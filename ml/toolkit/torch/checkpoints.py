@@ -180,16 +180,18 @@ class Checkpoints:
         self._held = before
 
     def restore(self) -> int:
-        """Load the newest checkpoint that is whole and return its step; 0 where there is none.
+        """Load the newest intact checkpoint and return its step; 0 without any.
 
-        What is damaged is set aside, and said. Raises CheckpointError for a whole one of another
-        model: the folder is another training's.
+        Damaged checkpoints are set aside with a warning. Raises CheckpointError for an intact
+        checkpoint of another model: the folder belongs to another training.
         """
         return self._restore(None) or 0
 
     def go_back(self, before: int) -> int | None:
-        """The same with the newest of a step before this one: later ones are set aside, and the
-        position in the data (`Batches`) stays. Where there is none, None, and all stay.
+        """Load the newest intact checkpoint before step `before` and return its step.
+
+        Later checkpoints are set aside; the position in the data (`Batches`) does not change.
+        Returns None, and sets nothing aside, if there is no earlier checkpoint.
         """
         return self._restore(before)
 

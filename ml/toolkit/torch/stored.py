@@ -46,7 +46,7 @@ class Unusable(Exception):
 
 
 class Foreign(Unusable):
-    """A whole checkpoint, of another model."""
+    """An intact checkpoint that belongs to another model."""
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -77,7 +77,7 @@ class Examples:
 
     @classmethod
     def of(cls, panel: Panel, split: str, spec: Spec) -> Examples:
-        """Those of a split."""
+        """Compute the training examples of a split."""
         units = panel.units(split)
         parts = [features(*panel.history(unit), spec) for unit in units]
         levels = np.array([level for _, level in parts])

@@ -125,7 +125,7 @@ class Segments:
 
     @property
     def number(self) -> int:
-        """Of the segment that grows, from 0."""
+        """The number of the segment that is being trained, from 0."""
         return self.growth.rounds // self._size
 
     def seeded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:

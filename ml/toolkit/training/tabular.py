@@ -232,7 +232,7 @@ def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
 
 
 def _row_latency(project: Tabular, dataset: Dataset, columns: Columns, folder: Path) -> Latency:
-    """Of one row of validation after another, by the model as it is loaded to serve."""
+    """Measure the latency of one-row predictions on the validation rows, with the saved model."""
     table = project.matrix(dataset, VALIDATION, columns)[:TIMED]
     loaded = project.model.load(folder)
     rows = [table[start : start + 1] for start in range(len(table))]

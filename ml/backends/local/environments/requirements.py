@@ -173,7 +173,7 @@ class Mismatch:
 
 @cache
 def differences(environment: Environment) -> tuple[Mismatch, ...]:
-    """In the order of the conda file; none of an environment without one."""
+    """Compare the conda file with this Python, in the file's order; () without a conda file."""
     return tuple(_differences(environment))
 
 

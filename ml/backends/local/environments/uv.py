@@ -156,7 +156,7 @@ def pip_settings(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _exists(place: str) -> bool:
-    """Of places on this disk those that exist: pip passes over the others, uv fails."""
+    """Return whether a path exists (URLs always do): pip ignores missing ones, uv fails."""
     parts = urlsplit(place)
     if parts.scheme not in {"", "file"}:
         return True

@@ -265,7 +265,7 @@ class Execution:
         return self.run
 
     def _warnings(self, status: Status, warnings: tuple[Problem, ...]) -> tuple[Problem, ...]:
-        """Those given and of empty outputs if the run completed; of changed inputs in any case."""
+        """Collect warnings: about changed inputs always, all others if the run completed."""
         now = files.states(files.mounted(self.plan))
         changed = outcome.written_inputs(self.plan, self._mounted, now)
         if status != "Completed":

@@ -139,7 +139,7 @@ class LocalRuns:
         return Path(place) if place else None
 
     def lineage(self, run: Run) -> list[LineageNode]:
-        """Of a run that was removed only the name is left."""
+        """See `RunStore`. Of a removed run only the name is known."""
         nodes: dict[str, LineageNode] = {}
         _follow(run, self, nodes, set())
         return list(nodes.values())

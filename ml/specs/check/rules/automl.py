@@ -55,7 +55,7 @@ def automl_share(node: Node) -> Iterator[Finding]:
 
 @rule("automl-algorithms", scope="automl", source="reference-yaml-job-automl: training")
 def automl_algorithms(node: Node) -> Iterator[Finding]:
-    """Of the algorithms that a job allows it does not block every one."""
+    """A job does not block every algorithm that it allows."""
     keys = ("training", "allowed_training_algorithms"), ("training", "blocked_training_algorithms")
     allowed, blocked = (
         {snake(str(name)) for name in names} if isinstance(names := node.get(*key), list) else set()

@@ -44,7 +44,7 @@ class Full(Exception):
 
 
 class Room:
-    """The bytes that all requests and answers occupy beyond SMALL each."""
+    """Memory of all requests in progress, in bytes; the first SMALL of each do not count."""
 
     def __init__(self) -> None:
         self.held = 0
