@@ -23,6 +23,8 @@ from tests.release import fast_server, tiny
 from tests.release.tiny import Tiny
 from tests.shared import once
 
+# A failed assertion of the scenario says what it compared; pytest does so for test_*.py alone.
+pytest.register_assert_rewrite("tests.release.scenario")
 # Worse, fair, fair too (not better by more than chance), and better.
 SKILLS = (0.7, 0.8, 0.8025, 0.95)
 
@@ -154,6 +156,12 @@ def challenged(declared: Template, copied: Callable[[Template], World]) -> World
 def promoted_world(promoted: Template, copied: Callable[[Template], World]) -> World:
     """Version 1 is live by the state, its server stopped."""
     return copied(promoted)
+
+
+@pytest.fixture
+def declared_world(declared: Template, copied: Callable[[Template], World]) -> World:
+    """Version 1 is live by the state, its server stopped; a better version 2 is declared."""
+    return copied(declared)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
 import signal
 import threading
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,17 +16,13 @@ from typing import Any
 import pytest
 from azure.core.pipeline.transport import RequestsTransport
 
-from infra.settings import loader
 from infra.settings.workflows import RELEASER
 from ml.backends.azure import traffic
 from ml.backends.azure.backend import AzureBackend
-from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.workspace import REGISTRY, VARIABLES
 from ml.backends.deployments import Canary, Launch, Live
 from ml.backends.endpoints import Endpoints
-from ml.backends.local.serving.endpoint import candidate
 from ml.backends.model_registry import model_folder
-from ml.backends.runs import Run
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.canary import canary
@@ -36,199 +30,22 @@ from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
 from ml.release.promotion.gate_check import GateCheck
-from ml.release.promotion.propose import Proposal, propose
 from ml.release.rollout import apply as applying
-from ml.release.rollout.apply import Acceptance, Applied, RolloutPlan, apply
+from ml.release.rollout.apply import Acceptance, Applied, RolloutPlan
 from ml.release.rollout.invoke import ask
-from ml.release.rollout.plan import plan
-from ml.release.rollout.rollback import roll_back
-from ml.release.rollout.status import status
 from ml.serving.scoring.manifest import folder_digest
-from ml.specs.plan import planning
-from ml.specs.sdk.load import load
 from tests.backends.conftest import azure
 from tests.backends.deployments import QUICK, SAMPLES, released
 from tests.release import tiny
-from tests.release.authority import Authority, Workflow
+from tests.release.authority import Authority
 from tests.release.canary.greens import script
 from tests.release.killing import killed
-from tests.release.promotion.test_environments import REVIEWS, commit, rehearse
 from tests.release.test_commands import ml
-from tests.shared import declare_endpoint
 from tests.stand_ins.azure.actions import actions
 from tests.stand_ins.azure.running import StandIn, provision, register_environment
 
 __all__ = ["azure"]
 AUTHORITY = Authority()
-
-
-class World:
-    """The tiny project, its data and environment registered in a workspace of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.project = tiny.make(folder, tiny.SINGLE)
-        self.backend = AzureBackend(candidate=candidate)
-        self.backend.verifier = AUTHORITY.verifier
-        register_environment(self.backend.workspace.client, "ml-cpu", "1")
-        self.endpoint = self.backend.endpoints.name_of("tiny", "dev")
-        for state in self.backend.assets.compare(folder):
-            self.backend.assets.create(state)
-
-    def move(self, home: Path, patch: pytest.MonkeyPatch) -> AzureBackend:
-        """Go on with another home, as another machine does; its backend."""
-        patch.setenv("MLOPS_HOME", str(home))
-        self.backend = AzureBackend(candidate=candidate)
-        self.backend.verifier = AUTHORITY.verifier
-        return self.backend
-
-    def train(self, skill: float) -> str:
-        """A completed run of that skill; its name."""
-        return self.run("train.yml", {"inputs.skill": str(skill)}).name
-
-    def run(self, job: str, changes: Mapping[str, str] | None = None) -> Run:
-        """A completed run of one of the project's jobs."""
-        run = self.backend.run(planning.plan(load(self.project.folder / "jobs" / job, changes)))
-        assert run.status == "Completed", run.error
-        return run
-
-    def propose(self, run: str, environment: str = "dev") -> Proposal:
-        """As the workflow that evaluates does it; what it declares is committed."""
-        made = propose(
-            self.backend, "tiny", run, environment, attestor=Workflow(AUTHORITY, commit=None)
-        )
-        assert made.decision.allowed, made.decision.blocking
-        commit("a release")
-        return made
-
-
-@pytest.fixture
-def world(azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setenv(REGISTRY, f"shared-{azure.enter(monkeypatch)}")
-    monkeypatch.chdir(tmp_path)
-    stacks = tmp_path.parent / f"{tmp_path.name}-stacks"
-    declare_endpoint("tiny", stacks / "Pulumi.dev.yaml")
-    monkeypatch.setattr(loader, "FOLDER", stacks)
-    made = World(tmp_path)
-    rehearse(made.project.folder, tmp_path.parent / f"{tmp_path.name}-osv", REVIEWS)
-    monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path.parent / f"{tmp_path.name}-osv"))
-    return made
-
-
-@pytest.mark.slow
-def test_the_whole_way(
-    world: World,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Train, propose, plan, apply, a better version by a canary, and back to the first.
-
-    Each step is on another machine, as of a workflow every run is on a fresh runner. What is rolled
-    back to serves by the code that it had, not by the commit's.
-    """
-    backend, lines, waits = world.backend, list[str](), list[str]()
-
-    def machine() -> AzureBackend:
-        return world.move(tmp_path_factory.mktemp("home"), monkeypatch)
-
-    # A pipeline stands for its step, which calls the model otherwise.
-    first, second = world.run("single.yml").name, world.train(0.95)
-    made = world.propose(first)
-    assert made.run == f"{first}.train"
-    assert made.evidence.lineage.environment == "azureml:ml-cpu:1"
-    stops = plan(backend, "tiny", "dev").stops
-    assert stops and stops.problems[0].hint.startswith("make deploy ENV=dev")
-    with pytest.raises(Refused, match=f"no-endpoint.*{world.endpoint}"):
-        apply(backend, "tiny", "dev", "ana")
-    provision(backend.workspace.client, world.endpoint)
-    steps = plan(backend, "tiny", "dev")
-    assert steps.unsigned and steps.stops is None and steps.serving is None
-    other = ExitStack()
-    other.enter_context(AzureBackend().endpoints.reserve(world.endpoint, waits.append))
-
-    def leave(sentence: str) -> None:
-        waits.append(sentence)
-        assert world.backend.endpoints.live(world.endpoint) is None
-        other.close()
-
-    done = apply(machine(), "tiny", "dev", "ana", progress=lines.append, waiting=leave)
-    assert len(waits) == 1
-    assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    assert ask(backend, world.endpoint, {"question": "how?"}).version == "1"
-
-    machine()
-    score = world.project.folder / "endpoint" / "score.py"
-    score.write_text(score.read_text() + "# Other serving code, which a rollback takes back.\n")
-    commit("other serving code")
-    better = world.propose(second)
-    assert better.champion and better.champion.version == "1"
-    look = ("release", "plan", "tiny", "--env", "dev", "--on", "azure")
-    for authority, code, words in ((Authority(), 3, "attestation"), (AUTHORITY, 0, "steps to")):
-        program = authority.program(tmp_path_factory.mktemp("gh"))
-        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-        found, out, err = ml(capsys, *look)
-        assert (found, words in out + err) == (code, True), err
-    lines.clear()
-    with monkeypatch.context() as slow, pytest.raises(Refused, match="p95 is 999 ms") as refused:
-        slow.setattr(AzureEndpoints, "p95_ms", lambda *_: 999.0)
-        apply(machine(), "tiny", "dev", "bo", progress=lines.append)
-    assert refused.value.problems[0].code == "too-slow" and "p95" not in " ".join(lines)
-    assert ask(backend, world.endpoint, {"question": "how?"}).version == "1"
-    world.propose(second)
-    done = apply(machine(), "tiny", "dev", "bo", progress=lines.append)
-    assert done and (done.outcome, done.version.version) == ("applied", "2"), done.decision.blocking
-    assert done.canary and done.canary.kind == "passed"
-    latency = "latency on the deployment"
-    answers = "parity check"
-    begun = [latency, answers, *(f"canary: {share} %" for share in (10, 50, 100))]
-    assert [start for line in lines for start in begun if line.startswith(f"{start}:")] == begun
-    assert ask(backend, world.endpoint, {"question": "how?"}).version == "2"
-    (now,) = status(machine(), "tiny", "dev")
-    assert (now.declared, now.champion, now.serving, now.signed_off) == ("2", "2", "2", "bo")
-    assert now.verdict == "as declared" and now.url
-
-    assert roll_back(machine(), "tiny", "dev", "it was a test").declared.version == "1"
-    commit("back")
-    done = apply(machine(), "tiny", "dev", "ana")
-    assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    words = ("invoke", world.endpoint, '{"question": "how?"}', "--on", "azure", "--json")
-    code, out, _ = ml(capsys, *words)
-    assert code == 0 and json.loads(out)["model_digest"] == done.version.digest
-    words = ("release", "status", "tiny", "--env", "dev", "--on", "azure", "--json")
-    code, out, _ = ml(capsys, *words)
-    (found,) = json.loads(out)
-    assert code == 0
-    assert (found["serving"], found["audit"], found["signed_off"]) == ("1", "verified", "ana")
-    code, out, _ = ml(capsys, "release", "drift", "--env", "dev", "--on", "azure", "--json")
-    release, model = json.loads(out)
-    assert code == 0 and not release["differences"] and release["words"] == "as declared"
-    assert model["about"] == "model" and model["unknown"], model
-    done = apply(machine(), "tiny", "dev", "ana")
-    assert done and done.outcome == "unchanged"
-    served = {"endpoint": world.endpoint, "url": world.backend.endpoints.url(world.endpoint)}
-    for run, expected in ((first, [served]), (second, [])):
-        for command in ("show", "lineage"):
-            code, out, _ = ml(capsys, "runs", command, run, "--on", "azure", "--json")
-            (model,) = json.loads(out)["models"]
-            assert code == 0 and model["serving"] == expected, (run, command)
-
-    machine()
-    code, _, err = ml(capsys, "audit", "verify", "--on", "azure")
-    assert code == 0 and "none changed" in err and "dev committed in" in err
-    code, _, err = ml(capsys, "audit", "verify")
-    assert code == 0 and "no line yet" in err
-    code, _, err = ml(capsys, "evidence", "verify", "tiny", "1", "--on", "azure")
-    assert code == 0 and "DIFFERS" not in err
-
-
-@pytest.mark.slow
-@pytest.mark.torture(only=True)
-def test_a_pipeline_with_a_sweep_is_proposed(world: World) -> None:
-    """By its name: the model is that of the sweep's best trial."""
-    run = world.run("pipeline.yml")
-    made = world.propose(run.name)
-    assert made.evidence.lineage.environment == "azureml:ml-cpu:1"
-    assert made.run == run.step("sweep").best
 
 
 def test_local_is_not_on_azure() -> None:
@@ -242,10 +59,7 @@ def test_local_is_not_on_azure() -> None:
 
 
 def test_staging_needs_the_shared_registry(
-    own_home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 2 names the setting; dev is where models are made, and needs none."""
     tiny.make(tmp_path)
@@ -263,7 +77,7 @@ def test_staging_needs_the_shared_registry(
 
 @pytest.mark.slow
 def test_the_same_files_reach_another_workspace(
-    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through the shared registry, with the marks of the version; other files are refused.
 
@@ -305,7 +119,7 @@ def test_the_same_files_reach_another_workspace(
 
 @pytest.mark.slow
 def test_requests_of_callers_are_in_the_log(
-    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version that answers every sample and fails callers is taken back, after a mirror."""
     azure.enter(monkeypatch)

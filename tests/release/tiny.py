@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from ml.backends.base import Backend
 from ml.backends.deployments import Launch
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
@@ -338,31 +339,24 @@ class Tiny:
         """The project's folder."""
         return self.root / "ml" / "projects" / "tiny"
 
-    def train(self, skill: float) -> Run:
-        """A completed training run of the real local backend."""
-        spec = load(self.folder / "jobs" / "train.yml", {"inputs.skill": str(skill)})
-        run = BACKEND.run(plan(spec))
-        assert run.status == "Completed", (run.folder / "logs" / "std_log.txt").read_text()
+    def run(self, job: str, backend: Backend = BACKEND, **inputs: object) -> Run:
+        """A completed run of a job of the project, some of its inputs changed."""
+        changes = {f"inputs.{name}": str(value) for name, value in inputs.items()}
+        run = backend.run(plan(load(self.folder / "jobs" / job, changes)))
+        assert run.status == "Completed", run.error
         return run
+
+    def train(self, skill: float, backend: Backend = BACKEND) -> Run:
+        """A completed training run."""
+        return self.run("train.yml", backend, skill=skill)
 
     def sweep(self) -> Run:
         """A completed sweep over two skills."""
-        return self._run("sweep-random.yml")
+        return self.run("sweep-random.yml")
 
-    def pipeline(self) -> Run:
+    def pipeline(self, backend: Backend = BACKEND) -> Run:
         """A completed pipeline: the data copied, the same sweep, the best model evaluated."""
-        return self._run("pipeline.yml")
-
-    def single(self) -> Run:
-        """A completed run of SINGLE."""
-        for name, text in SINGLE.items():
-            (self.root / name).write_text(text.lstrip("\n"))
-        return self._run("single.yml")
-
-    def _run(self, job: str) -> Run:
-        run = BACKEND.run(plan(load(self.folder / "jobs" / job)))
-        assert run.status == "Completed", run.error
-        return run
+        return self.run("pipeline.yml", backend)
 
 
 def make(root: Path, changed: Mapping[str, str] | None = None) -> Tiny:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from ml.core.errors import Exit, Refused
 from ml.release import audit
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
+from ml.release.promotion import propose as proposing
 from ml.release.promotion.propose import propose
 from ml.release.rollout import plan, rollback
 from ml.release.rollout.apply import apply
@@ -25,7 +30,7 @@ from ml.release.rollout.invoke import ask
 from ml.release.rollout.status import status
 from tests.local import BACKEND, LOG
 from tests.release import tiny
-from tests.release.conftest import World
+from tests.release.conftest import Template, World
 from tests.release.test_commands import ml
 
 # It needs what a team writes down before its first promotion.
@@ -69,6 +74,19 @@ def rehearse(project: Path, osv: Path, written: str = WRITTEN) -> None:
     commit("gates for a rehearsal")
 
 
+@contextmanager
+def rehearsal(trained: Template, factory: pytest.TempPathFactory) -> Iterator[Template]:
+    """Work in a copy of the template whose gates pass for prod, its latencies known."""
+    made = replace(trained, root=factory.mktemp("repository"), home=factory.mktemp("home"))
+    for old, new in ((trained.root, made.root), (trained.home, made.home)):
+        shutil.copytree(old, new, dirs_exist_ok=True)
+    with made.inside(), pytest.MonkeyPatch.context() as patch:
+        rehearse(made.root / "ml/projects/tiny", made.home / "osv")
+        patch.setenv("MLOPS_ADVISORIES", str(made.home / "osv"))
+        patch.setattr(proposing, "_measured", tiny.measured)
+        yield made
+
+
 def advisories(osv: Path) -> None:
     """A source of advisories, as many as an export of osv.dev has at least."""
     osv.mkdir()
@@ -88,95 +106,6 @@ def files() -> dict[str, str]:
 def evidence() -> Path:
     """The evidence that travels with a promotion to prod."""
     return Path("ml/projects/tiny/evidence/prod.json")
-
-
-@pytest.mark.slow
-def test_promoted_by_commits_and_reverted(
-    rehearsed: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two promotions, `git revert`, the revert reverted, and `ml release rollback`: all the same.
-
-    The version before comes back at once, without a canary, whatever the gates that compare would
-    say today; what was gone back from has a canary when it is promoted anew.
-    """
-    assert apply(BACKEND, "tiny", "prod", "ana") is None
-    (empty,) = status(BACKEND, "tiny", "prod")
-    assert empty.verdict.startswith("no model yet") and empty.declared is None
-    made = propose(BACKEND, "tiny", rehearsed.run(0.8), "prod")
-    assert made.decision.outcome == "pending", made.decision.blocking
-    assert [path.name for path in made.written] == ["release.yml", "prod.json"]
-    assert {line[3:] for line in git("status", "--porcelain", "-uall").splitlines()} == {
-        "ml/projects/tiny/release.yml",
-        str(evidence()),
-    }
-    commit("Promote tiny 1 to prod")
-    first = files()
-    tiny.staged()
-    found = plan.plan(BACKEND, "tiny", "prod")
-    assert found.unsigned and "no canary" in " ".join(found.steps) and found.serving is None
-    unsigned = apply(BACKEND, "tiny", "prod")
-    assert unsigned and unsigned.outcome == "rejected" and endpoint.live("tiny-prod") is None
-    done = apply(BACKEND, "tiny", "prod", "ana")
-    assert done and (done.outcome, done.rollout.launch.endpoint, done.version.version) == (
-        "applied",
-        "tiny-prod",
-        "1",
-    )
-    assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
-    assert ask(BACKEND, "tiny-prod", {"question": "how?"}).version == "1"
-    settled = plan.plan(BACKEND, "tiny", "prod")
-    assert settled.steps == () and settled.verdict.startswith("nothing to do")
-
-    assert propose(BACKEND, "tiny", rehearsed.run(0.95), "prod").decision.allowed
-    commit("Promote tiny 2 to prod")
-    tiny.staged()
-    lines = len(audit.verify(LOG))
-    found = plan.plan(BACKEND, "tiny", "prod")
-    assert found.serving and found.serving.version == "1" and not found.stops
-    assert [step for step in found.steps if step.startswith(("10 %", "50 %", "100 %"))]
-    assert len(audit.verify(LOG)) == lines  # a plan leaves no trace
-    assert endpoint.live("tiny-prod").launch.version == "1"  # type: ignore[union-attr]
-    done = apply(BACKEND, "tiny", "prod", "ben")
-    assert done and done.canary and (done.version.version, done.replaced.version) == ("2", "1")
-    (is_now,) = status(BACKEND, "tiny", "prod")
-    assert (is_now.declared, is_now.serving, is_now.champion) == ("2", "2", "2")
-    assert is_now.signed_off == "ben" and is_now.verdict == "as declared"
-    assert is_now.last_attempt and is_now.last_attempt.outcome == "applied"
-
-    git("revert", "--no-edit", "HEAD")
-    assert files() == first
-    found = plan.plan(BACKEND, "tiny", "prod")
-    assert "no canary: this version served here before" in found.steps
-    assert found.decision and "non-inferiority" in {
-        one.gate for one in found.decision.results if one.mode == "report-only"
-    }
-    code, out, _ = ml(capsys, "release", "plan", "tiny", "--env", "prod", "--on", "local", "--json")
-    assert code == 0 and json.loads(out)["to_do"] and json.loads(out)["declared"]["version"] == "1"
-    unsigned = apply(BACKEND, "tiny", "prod")
-    assert unsigned and unsigned.outcome == "rejected"  # going back takes a name too
-    done = apply(BACKEND, "tiny", "prod", "cy")
-    assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    assert ask(BACKEND, "tiny-prod", {"question": "how?"}).version == "1"
-
-    git("revert", "--no-edit", "HEAD")
-    done = apply(BACKEND, "tiny", "prod", "cy")
-    assert (
-        done and done.version.version == "2" and done.canary
-    )  # forward again: a promotion like another
-
-    back = rollback.roll_back(BACKEND, "tiny", "prod", "it is slow")
-    assert (back.declared.version, back.replaced.version) == ("1", "2") and files() == first
-    done = apply(BACKEND, "tiny", "prod", "cy")
-    assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
-    again = rollback.roll_back(BACKEND, "tiny", "prod")
-    assert again.declared.version == "1" and not again.written
-
-    # As it was before any promotion.
-    git("checkout", "-q", "HEAD~4", "--", "ml/projects/tiny/release.yml")
-    assert apply(BACKEND, "tiny", "prod", "cy") is None
-    (is_now,) = status(BACKEND, "tiny", "prod")
-    assert is_now.verdict == "nothing is declared; version 1 keeps serving"
-    assert ask(BACKEND, "tiny-prod", {"question": "how?"}).version == "1"
 
 
 @pytest.mark.slow
@@ -237,7 +166,8 @@ def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
         len(list(LocalRuns().all())) == before
         and desired_state.read(BACKEND, "tiny", "prod") is None
     )
-    assert propose(BACKEND, "tiny", dirty.name).decision.allowed
+    here = propose(BACKEND, "tiny", dirty.name)
+    assert here.decision.allowed and here.evidence.lineage.dirty is True
 
 
 @pytest.mark.slow
@@ -310,6 +240,7 @@ def test_environments_do_not_disturb_each_other(
     for environment in ("prod", "dev"):
         done = apply(BACKEND, "tiny", environment, "ana")
         assert done and (done.outcome, done.version.version) == ("applied", "1")
+    assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
 
 
 def test_environments_on_azure_need_a_workspace(

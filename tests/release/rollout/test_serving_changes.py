@@ -105,26 +105,6 @@ def test_changed_serving_is_proposed_signed_off_and_rolled_out(served: World) ->
     assert propose(BACKEND, "tiny", served.run(0.8)).decision.outcome == "already-champion"
 
 
-def test_a_rollback_serves_the_earlier_model_by_its_own_code(challenged: World) -> None:
-    """Version 2 comes with other serving code; the way back to version 1 takes its own, at once,
-    and is tried by the requests of then: those of now it does not know.
-    """
-    first = endpoint.live("tiny")
-    changed(challenged)
-    challenged.run(0.95)
-    propose(BACKEND, "tiny", challenged.run(0.95))
-    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
-    requests = challenged.project.folder / "endpoint" / "requests.jsonl"
-    requests.write_text('{"question": "how?", "language": "en"}\n')
-    back = roll_back(BACKEND, "tiny")
-    assert first and back.declared.serving == first.launch.serving
-    done = apply(BACKEND, "tiny", "local", "ana")
-    assert done.outcome == "applied" and done.canary is None
-    live = endpoint.live("tiny")
-    assert live and live.launch.serving == first.launch.serving
-    assert ask(BACKEND, "tiny", QUESTION).version == "1"
-
-
 def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
     """A declaration of another machine needs the files that it was proposed with."""
     changed(served)
