@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from ml.backends.base import Backend
-from ml.backends.deployments import SLOTS, Launch, Live, Server
+from ml.backends.deployments import SLOTS, Live, Server
 from ml.backends.local.serving.endpoint import folder
 from ml.backends.model_registry import DIGEST_PREFIX, model_folder
 from ml.backends.runs import STARTED_BY, Event, Filter, Run
@@ -123,6 +123,7 @@ class BackendContract:
         assert run.parameters == run.trial(run.best).parameters
         self.check_tracking(run, "FINISHED")
         for number, trial in enumerate(run.trials):
+            assert backend.runs.find(trial.name).id == trial.id
             parent, sample = backend.runs.parent(trial), backend.runs.sample(trial)
             assert parent is not None and parent.id == run.id
             assert sample is not None and (sample.number, sample.values) == (
@@ -269,6 +270,8 @@ class BackendContract:
         third = backend.run(replace(command("print(3)"), tags={STARTED_BY: "release"}))
         assert backend.runs.entries()[0].run.id == third.id
         assert backend.runs.find("latest", "tests").id == second.id
+        other = backend.run(replace(command("print(4)"), experiment="other"))
+        assert backend.runs.find("latest").id == other.id
         assert {entry.kind for entry in entries} == {"command"}
         assert Filter(experiment="tests").apply(entries) == entries
         assert Filter(experiment="others").apply(entries) == []
@@ -306,18 +309,22 @@ class BackendContract:
             folder.mkdir(parents=True)
             (folder / "model.txt").write_text(digit)
         first = registry.register("m", "p", "sha256:" + "a" * 64, run.id)
-        assert registry.register("m", "p", "sha256:" + "a" * 64, run.id) == first
+        assert registry.register("m", "p", "sha256:" + "a" * 64, "another") == first
         second = registry.register("m", "p", "sha256:" + "b" * 64, run.id)
         assert [version.version for version in registry.versions("m")] == ["1", "2"]
+        assert (second.digest, second.project, second.run) == ("sha256:" + "b" * 64, "p", run.id)
         assert registry.versions("other") == []
         assert list(registry.versions()) == [first, second]
         assert registry.find("m", "2") == second
-        with pytest.raises(Refused, match="no-such-version"):
-            registry.find("m", "3")
+        for model in ("m", "none"):
+            with pytest.raises(Refused, match="no-such-version"):
+                registry.find(model, "3")
         assert registry.champion("m", "local") is None
-        registry.promote(second, "local", "code")
-        champion = registry.champion("m", "local")
-        assert champion and champion.digest == second.digest
+        for version in (first, second, first, second):
+            registry.promote(version, "local", "code")
+            champion = registry.champion("m", "local")
+            assert champion and champion.digest == version.digest
+        assert registry.champion("m", "prod") is None
         assert champion.served_in("code") == ("local",) and champion.served_in("other") == ()
         registry.demote("m", "local")
         assert registry.champion("m", "local") is None
@@ -329,6 +336,7 @@ class BackendContract:
         assert registry.find("m", "1") == kept and kept.evidence == "c" * 64
         kept = registry.keep_evidence(first, "d" * 64)
         assert kept.kept_at("c" * 64) and kept.kept_at("d" * 64) and kept.evidence == "d" * 64
+        assert kept.kept_at("e" * 64) is None
 
     def test_the_evidence_of_a_version_is_brought(
         self, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -354,6 +362,7 @@ class BackendContract:
             shared.bring(unkept)
         assert not unkept.evidence_folder.exists()
 
+    @pytest.mark.attack("Many writers append to the audit log at once")
     def test_lines_of_many_writers_make_one_chain(self, backend: Backend, home: Path) -> None:
         """Nothing is lost of what several processes append to the audit log at once."""
         log = backend.audit_log
@@ -377,39 +386,6 @@ class BackendContract:
         assert not backend.resumption or not backend.resumption.was_stopped(run)
         with pytest.raises(Refused):
             backend.cancel(run.name)
-
-    @pytest.mark.slow
-    def test_a_version_is_deployed_and_taken_back(
-        self, backend: Backend, deployments: Path, tmp_path: Path
-    ) -> None:
-        """It answers behind the endpoint's address; the next takes over, and the first again."""
-        endpoints, name = backend.endpoints, "words"
-        assert (endpoints.live(name), endpoints.url(name)) == (None, None)
-        first, second = (released(backend, name, tmp_path) for _ in "ab")
-
-        def deploy(launch: Launch) -> Live:
-            endpoints.check_launch(launch)
-            with endpoints.locked(name):
-                server = endpoints.begin(launch)()
-                assert endpoints.is_up(server)
-                assert endpoints.score(server, SAMPLES[0]).status == 200
-                endpoints.switch(name, Live(server, launch))
-                endpoints.start_router(name)
-                endpoints.drain(name)
-                endpoints.stop_idle(name)
-                return Live(server, launch)
-
-        for launch in (first, second, first):
-            deployed = deploy(launch)
-            live = endpoints.live(name)
-            assert live is not None and live.server == deployed.server and live.canary is None
-            kept = (live.launch.model, live.launch.version, live.launch.digest, live.launch.serving)
-            assert kept == (launch.model, launch.version, launch.digest, launch.serving)
-            answer = endpoints.ask(name, SAMPLES[0])
-            assert answer.status == 200 and isinstance(answer.body, dict)
-            assert answer.body["model_digest"] == launch.digest
-        assert endpoints.ask(name, {"question": 3}).status == 400
-        assert endpoints.url(name) is not None
 
     def ask(self, backend: Backend, experiment: Experiment, key: str) -> str:
         """The digest of the model that answers a key, which the endpoint splits by itself."""
@@ -490,6 +466,7 @@ class BackendContract:
         taken back, and blue serves.
         """
         endpoints, name = backend.endpoints, "words"
+        assert (endpoints.live(name), endpoints.url(name)) == (None, None)
         first, good = (released(backend, name, tmp_path) for _ in "ab")
         bad = released(backend, name, tmp_path, script("raise RuntimeError('bad')"))
         hoards = "hoard.append(bytearray(b'x' * 8_000_000))"
@@ -520,4 +497,9 @@ class BackendContract:
                     undo.pop_all()
             after = endpoints.live(name)
             assert after is not None and after.canary is None
-            assert after.launch.digest == good.digest
+            names = ("model", "version", "digest", "serving")
+            assert all(getattr(after.launch, name) == getattr(good, name) for name in names)
+            answer = endpoints.ask(name, SAMPLES[0])
+            assert answer.status == 200 and isinstance(answer.body, dict)
+            assert answer.body["model_digest"] == good.digest
+        assert endpoints.ask(name, {"question": 3}).status == 400

@@ -346,32 +346,6 @@ def test_a_run_is_opened(
 
 
 @pytest.mark.slow
-def test_a_running_job_is_cancelled(workspace: StandIn, spec: Path) -> None:
-    """From another process, by its name; the run that is followed ends as Canceled."""
-    (spec.parent / "code" / "say.py").write_text(
-        "import time; print('on', flush=True); time.sleep(60)"
-    )
-    said: list[str] = []
-    ended: list[str] = []
-
-    def follow() -> None:
-        ended.append(AzureBackend(Options(say=said.append)).run(planned(spec)).status)
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    backend = AzureBackend()
-    deadline = threading.Event()
-    for _ in range(600):
-        entries = backend.runs.entries()
-        if entries and entries[0].run.status == "Running":
-            break
-        deadline.wait(0.1)
-    run = backend.cancel(entries[0].run.name)
-    thread.join()
-    assert (run.status, ended) == ("Canceled", ["Canceled"])
-
-
-@pytest.mark.slow
 def test_assets_are_registered_once(workspace: StandIn, tmp_path: Path) -> None:
     """A missing one is registered; the same content is unchanged; other content is told."""
     (tmp_path / "words").mkdir()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,8 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
 from ml.core import home as homes
 from ml.core.errors import Place, Problem, Refused
-from tests.backends.conftest import LOG, Plans, Sweeps
+from tests.backends.conftest import Plans
 from tests.backends.executors import locks, start
-
-
-def test_find(home: Path, command: Plans, sweep: Sweeps) -> None:
-    """By name, by MLflow id, a trial by its own name, and the latest of an experiment."""
-    one = LocalBackend().run(command("print(1)"))
-    two = LocalBackend().run(sweep(LOG + "log('score', 1.0)"))
-    other = LocalBackend().run(replace(command("print(1)"), experiment="other"))
-    assert LocalRuns().find(one.name) == LocalRuns().find(one.id) == one
-    assert LocalRuns().find(two.trials[1].name) == two.trials[1]
-    assert LocalRuns().find("latest") == other
-    assert LocalRuns().find("latest", experiment="tests") == two
 
 
 def test_a_run_that_is_not_there(home: Path, command: Plans) -> None:
@@ -110,13 +98,3 @@ def test_what_a_killed_executor_was_starting_holds_its_lock_a_moment_longer(home
     with jobs.hold(folder.name):
         pass
     assert jobs.abandoned() == locks(home) == []
-
-
-def test_a_half_made_run_is_passed_over(home: Path, command: Plans) -> None:
-    """A folder without a record, or with half of one, hides no other run."""
-    run = LocalBackend().run(command("print(1)"))
-    (home / "jobs" / "empty_cove_01").mkdir()
-    torn = home / "jobs" / "torn_cove_01"
-    torn.mkdir()
-    (torn / "job.json").write_text('{"kind": "comm')
-    assert list(LocalRuns().all()) == [run]

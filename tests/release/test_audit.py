@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import pytest
 
@@ -77,17 +76,6 @@ def test_a_torn_last_line_is_found_and_nothing_is_added_to_it() -> None:
     for act in (lambda: audit.verify(LOG), lambda: audit.append(LOG, "decision", {})):
         with pytest.raises(Refused):
             act()
-
-
-@pytest.mark.attack("Many writers append to the audit log at once")
-def test_many_writers_make_one_chain() -> None:
-    """Threads that append at once wait for each other."""
-    threads = [threading.Thread(target=fill, args=(10,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(audit.verify(LOG)) == 40
 
 
 @pytest.mark.attack("The disk is full while the audit log is written")
