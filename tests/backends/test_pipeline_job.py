@@ -67,8 +67,12 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_branches_run_at_once(
     run_pipeline: RunPipeline, repository: Path, client: MlflowClient
 ) -> None:
-    """A diamond: both branches between one top and one bottom, each a child run of the pipeline."""
-    run = run_pipeline(DIAMOND.replace("HERE", str(repository)))
+    """A diamond: both branches between one top and one bottom, each a child run of the pipeline.
+
+    Each is found by its name and id; the run of every event has what has begun.
+    """
+    told: list[Event] = []
+    run = run_pipeline(DIAMOND.replace("HERE", str(repository)), told.append)
     assert run.status == "Completed", run.error
     assert (run.outputs["all"] / "t").read_text() == "left\nright\n"
     assert [one.name.rpartition(".")[2] for one in run.steps][0::3] == ["top", "bottom"]
@@ -78,40 +82,26 @@ def test_branches_run_at_once(
         assert tracked.info.status == "FINISHED"
         assert tracked.data.tags["mlflow.parentRunId"] == run.id
         assert one.folder.parent == run.folder / "steps"
+        assert LocalRuns().find(one.id) == LocalRuns().find(one.name) == one
     assert run.step("top").parameters == {"word": "hello"}
-
-
-def test_what_is_written_can_be_read_again(run_pipeline: RunPipeline, repository: Path) -> None:
-    """By name and by id, the steps too; a step's lineage has the digest of its data."""
-    run = run_pipeline(DIAMOND.replace("HERE", str(repository)))
     assert LocalRuns().find(run.name) == run
-    assert LocalRuns().find(f"{run.name}.left") == run.step("left")
-    assert LocalRuns().find(run.step("left").id) == run.step("left")
     with pytest.raises(KeyError):
         run.step("nobody")
+    assert (told[0].kind, told[-1].kind) == ("started", "ended")
+    assert told[-1].run == run
+    for kind in ("step_started", "step_ended"):
+        assert sum(event.kind == kind for event in told) == 4
+    assert all(e.step in e.run.steps for e in told if e.kind.startswith("step"))
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected", "status"),
-    [
-        ("", {"a": "Failed", "b": "not-started", "c": "Completed", "d": "not-started"}, "Failed"),
-        (
-            "settings: {continue_on_step_failure: true}",
-            {"a": "Failed", "b": "not-started", "c": "Completed", "d": "not-started"},
-            "Failed",
-        ),
-    ],
-)
+@pytest.mark.parametrize("settings", ["", "settings: {continue_on_step_failure: true}"])
 def test_a_failure_stops_what_needs_it(
-    run_pipeline: RunPipeline,
-    client: MlflowClient,
-    settings: str,
-    expected: dict[str, str],
-    status: str,
+    run_pipeline: RunPipeline, client: MlflowClient, settings: str
 ) -> None:
     """Other branches go on, which is Azure ML's default too."""
     run = run_pipeline(FAILING.replace("SETTINGS", settings))
-    assert (statuses(run), run.status) == (expected, status)
+    expected = {"a": "Failed", "b": "not-started", "c": "Completed", "d": "not-started"}
+    assert (statuses(run), run.status) == (expected, "Failed")
     assert run.error is not None
     assert run.error.code == "step-failed"
     assert "step `a` failed; 2 not started" in run.error.found
@@ -335,17 +325,6 @@ Path(sys.argv[2]).write_text("")
     assert run.status == "Completed", run.error
     sweep = run.step("inner").step("sweep") if is_nested else run.step("sweep")
     assert [trial.metrics["score"] for trial in sweep.trials] == [2, 2]
-
-
-def test_events_tell_the_story(run_pipeline: RunPipeline, repository: Path) -> None:
-    """Started, each step's start and end, ended; the run of every event has what has begun."""
-    told: list[Event] = []
-    run = run_pipeline(DIAMOND.replace("HERE", str(repository)), told.append)
-    assert (told[0].kind, told[-1].kind) == ("started", "ended")
-    assert told[-1].run == run
-    for kind in ("step_started", "step_ended"):
-        assert sum(event.kind == kind for event in told) == 4
-    assert all(e.step in e.run.steps for e in told if e.kind.startswith("step"))
 
 
 def test_what_a_step_asks_for_that_is_not_here(repository: Path) -> None:

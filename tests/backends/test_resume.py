@@ -69,13 +69,31 @@ def tracked(run: Run) -> list[tuple[str, str]]:
 
 
 def test_a_killed_sweep_goes_on_where_it_stood(home: Path, sweep: Sweeps, tmp_path: Path) -> None:
-    """Finished trials are kept; those that ran are run again with their values; new ones follow."""
+    """Finished trials are kept; those that ran are run again with their values; new ones follow.
+
+    First attempts count nowhere. They are in the records, in the folder and in MLflow, where they
+    are KILLED under their own names.
+    """
     plan = waiting(sweep, tmp_path)
     dead = killed(plan, tmp_path)
     assert (dead.status, dead.ended_by) == ("Canceled", "executor-killed")
     done = [trial for trial in dead.trials if trial.status == "Completed"]
     (tmp_path / "go").touch()
     run = resumption.resume(dead)
+    first_attempts = {2, 3}
+    for number in first_attempts:
+        trial = run.trials[number]
+        (first,) = trial.former
+        assert first.id == dead.trials[number].id != trial.id
+        assert first.status == "Canceled"
+        assert first.folder == run.folder / "attempts" / f"{number}.1"
+        assert records.read(first.folder).parameters == trial.parameters
+        value = trial.parameters["x"]
+        assert reader.curve(trial.id, "score") == [value, value + 1]
+    assert tracked(run) == sorted(
+        [(f"{run.name}_{number}", "FINISHED") for number in range(6)]
+        + [(f"{run.name}_{number}, attempt 1", "KILLED") for number in first_attempts]
+    )
     assert (run.status, run.id, run.name) == ("Completed", dead.id, dead.name)
     assert [trial.name for trial in run.trials] == [f"{run.name}_{n}" for n in range(6)]
     assert {trial.status for trial in run.trials} == {"Completed"}
@@ -89,36 +107,6 @@ def test_a_killed_sweep_goes_on_where_it_stood(home: Path, sweep: Sweeps, tmp_pa
     assert LocalRuns().find(run.name) == run
     assert locks(home) == []
     settled(run)
-
-
-def test_first_attempts_are_kept_and_count_nowhere(
-    home: Path, sweep: Sweeps, tmp_path: Path
-) -> None:
-    """In the records, in the folder and in MLflow, where they are KILLED under their own names."""
-    dead = killed(waiting(sweep, tmp_path), tmp_path)
-    (tmp_path / "go").touch()
-    run = resumption.resume(dead)
-    for number in (2, 3):
-        trial = run.trials[number]
-        (first,) = trial.former
-        assert first.id == dead.trials[number].id != trial.id
-        assert first.status == "Canceled"
-        assert first.folder == run.folder / "attempts" / f"{number}.1"
-        assert records.read(first.folder).parameters == trial.parameters
-        assert reader.curve(trial.id, "score") == [
-            trial.parameters["x"],
-            trial.parameters["x"] + 1,
-        ]
-    assert tracked(run) == [
-        (f"{run.name}_0", "FINISHED"),
-        (f"{run.name}_1", "FINISHED"),
-        (f"{run.name}_2", "FINISHED"),
-        (f"{run.name}_2, attempt 1", "KILLED"),
-        (f"{run.name}_3", "FINISHED"),
-        (f"{run.name}_3, attempt 1", "KILLED"),
-        (f"{run.name}_4", "FINISHED"),
-        (f"{run.name}_5", "FINISHED"),
-    ]
 
 
 def refused(run: Run, timeout_s: float | None = None) -> str:

@@ -106,38 +106,29 @@ def test_failed_trials_of_a_completed_sweep_are_warnings(home: Path, sweep: Swee
     assert records.read(run.folder) == run
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_a_sweep_without_a_finite_value_fails(home: Path, sweep: Sweeps, value: str) -> None:
-    """With the line of the objective, and the log to read."""
-    error = failure(LocalBackend().run(sweep(LOG + f"log('score', float('{value}'))")))
-    assert error.code == "metric-not-finite"
-    assert error.place == Place("jobs/job.yml", 20)
-    assert f"logged {value} as `score`" in error.found
-
-
-def test_a_metric_of_another_name_is_suggested(home: Path, sweep: Sweeps) -> None:
-    """A sweep whose trials never log the primary metric names what they did log."""
-    run = LocalBackend().run(sweep(LOG + "log('scores', 1.0); log('loss', 2.0)"))
-    error = failure(run)
-    assert error.code == "metric-missing"
-    assert "`loss`, `scores`" in error.found
-    assert "did you mean `primary_metric: scores`" in error.hint
-
-
-def test_a_trial_that_never_logs(home: Path, sweep: Sweeps) -> None:
-    """Its error differs from that of a trial that failed."""
-    error = failure(LocalBackend().run(sweep("print('I log nothing')")))
-    assert error.code == "metric-missing"
-    assert "no metric at all" in error.found
-    assert "std_log.txt" in error.hint
-
-
-def test_when_every_trial_fails_the_first_error_is_shown(home: Path, sweep: Sweeps) -> None:
-    """The sweep's error has the first trial's cause."""
-    error = failure(LocalBackend().run(sweep("raise SystemExit('no data here')")))
-    assert error.code == "no-trial-completed"
-    assert "none of 3 trials completed" in error.found
-    assert "no data here" in error.found
+@pytest.mark.parametrize(
+    ("script", "code", "found", "hint"),
+    [
+        *(
+            (f"log('score', float('{x}'))", "metric-not-finite", f"logged {x} as `score`", "")
+            for x in ("nan", "inf", "-inf")
+        ),
+        (
+            "log('scores', 1.0); log('loss', 2.0)",
+            *("metric-missing", "`loss`, `scores`", "did you mean `primary_metric: scores`"),
+        ),
+        ("print('I log nothing')", "metric-missing", "no metric at all", "std_log.txt"),
+        ("sys.exit('no data here')", "no-trial-completed", "none of 3 trials completed", ""),
+        ("sys.exit('no data here')", "no-trial-completed", "no data here", ""),
+    ],
+)
+def test_why_no_trial_is_the_best(
+    home: Path, sweep: Sweeps, script: str, code: str, found: str, hint: str
+) -> None:
+    """No finite value, another metric's name, no metric, or every trial failed."""
+    error = failure(LocalBackend().run(sweep(LOG + script)))
+    assert error.code == code and found in error.found and hint in error.hint
+    assert error.place == Place("jobs/job.yml", 20) or code != "metric-not-finite"
 
 
 def test_the_sweeps_timeout_cancels_all_its_trials(home: Path, sweep: Sweeps) -> None:

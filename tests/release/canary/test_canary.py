@@ -170,31 +170,20 @@ def test_a_step_that_nobody_can_decide_is_rolled_back(
         made.lead(replace(QUICK, step_s=1.0))
 
 
-def test_a_router_that_is_gone_ends_it_and_blue_is_what_the_state_says(servers: Servers) -> None:
-    """Nothing is recorded against green for that."""
+@pytest.mark.parametrize("code", ["router-unresponsive", "baseline-failed"])
+def test_what_ends_beside_green_says_nothing_of_it(servers: Servers, code: str) -> None:
+    """The router, or the baseline: the error names it, and blue is what the state says."""
     made = servers.pair()
-    folder = endpoint.folder("echo") / endpoint.ROUTER
-    timer = threading.Timer(1.0, processes.stop, (folder,))
+    router, baseline = endpoint.folder("echo") / endpoint.ROUTER, made.trial.baseline
+    assert baseline
+    ended = router if code == "router-unresponsive" else baseline.slot
+    timer = threading.Timer(1.0, processes.stop, (ended,))
     timer.start()
     with pytest.raises(Refused) as raised:
         made.lead()
     timer.join()
     state = endpoint.live("echo")
-    assert raised.value.problems[0].code == "router-unresponsive"
-    assert state and state.server == made.blue and state.canary is None
-
-
-def test_a_baseline_that_ends_says_nothing_of_green(servers: Servers) -> None:
-    """The error names the cause; blue has everything again."""
-    made = servers.pair()
-    assert made.trial.baseline
-    timer = threading.Timer(1.0, processes.stop, (made.trial.baseline.slot,))
-    timer.start()
-    with pytest.raises(Refused) as raised:
-        made.lead()
-    timer.join()
-    state = endpoint.live("echo")
-    assert raised.value.problems[0].code == "baseline-failed"
+    assert raised.value.problems[0].code == code
     assert state and state.server == made.blue and state.canary is None
 
 
