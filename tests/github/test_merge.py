@@ -414,11 +414,7 @@ def test_what_the_next_environment_refuses_has_no_pull_request(team: Repository)
 @pytest.mark.timeout(900)
 @pytest.mark.attack("A pull request brings code that its training would run beside the sign-in")
 def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
-    team: Repository,
-    azure: StandIn,
-    own_home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    team: Repository, azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command runs; the evidence of the merge passes the gates of dev.
 

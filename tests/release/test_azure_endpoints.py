@@ -218,9 +218,7 @@ class Portal:
 
 
 @pytest.fixture
-def portal(
-    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Portal:
+def portal(azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Portal:
     azure.enter(monkeypatch)
     monkeypatch.setattr(module, "BUSY_POLL_S", 0.05)
     monkeypatch.setattr(module, "stack_of", lambda name: "dev")
@@ -417,7 +415,7 @@ def test_a_long_operation_shows_the_time_so_far() -> None:
 
 @pytest.mark.slow
 def test_a_busy_service_is_waited_for(
-    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a sentence each time, for a bounded time, whatever words it has."""
     azure.enter(monkeypatch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def test_a_workspace_without_the_container_of_releases(
 
 @pytest.mark.slow
 def test_a_line_whose_answer_was_lost_is_written_once(
-    azure: StandIn, own_home: Path, monkeypatch: pytest.MonkeyPatch
+    azure: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request is repeated and refused, since its own line is at the end; one of another
     machine in between comes first, and the chain holds.
@@ -77,10 +76,7 @@ def test_a_line_whose_answer_was_lost_is_written_once(
 
 @pytest.mark.slow
 def test_one_machine_at_a_time_releases_to_an_endpoint(
-    azure: StandIn,
-    own_home: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    azure: StandIn, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second says who does and until when, and waits: for its end, or for that of its lease,
     where it was killed. One that lost its lease changes nothing any more.

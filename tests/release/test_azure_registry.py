@@ -58,12 +58,7 @@ def test_versions_are_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("late", [True, False])
 def test_machines_that_register_at_once_have_versions_of_their_own(
-    shared: bool,
-    late: bool,
-    azure: StandIn,
-    own_home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    shared: bool, late: bool, azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None is lost and none is mixed up; the same content is one version, whoever is first.
 
@@ -110,7 +105,7 @@ def test_machines_that_register_at_once_have_versions_of_their_own(
 @pytest.mark.slow
 @pytest.mark.attack("files of a stranger in the registry, tagged with the digest of what serves")
 def test_what_is_read_has_the_content_of_its_digest(
-    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is passed over where the true files are there too, else refused; nothing of it stays."""
     azure.enter(monkeypatch)
@@ -140,7 +135,7 @@ def test_what_is_read_has_the_content_of_its_digest(
 
 
 @pytest.mark.attack("a stranger's tag in the registry names a folder of this machine")
-def test_a_tag_names_no_folder(own_home: Path) -> None:
+def test_a_tag_names_no_folder() -> None:
     """What is no digest counts as none, and a version without one is not used."""
     up = "../../../../etc"
     for tags in ({}, {"digest": f"sha256:{up}", "evidence": up}, {"digest": up}, {"digest": "."}):
@@ -152,7 +147,7 @@ def test_a_tag_names_no_folder(own_home: Path) -> None:
 
 @pytest.mark.slow
 def test_a_model_may_have_two_dashes_in_its_name(
-    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what is kept beside versions is no model."""
     azure.enter(monkeypatch)
@@ -168,7 +163,7 @@ def test_a_model_may_have_two_dashes_in_its_name(
 @pytest.mark.slow
 @pytest.mark.attack("another project's version in the registry has the digest of ours")
 def test_a_version_of_another_project_is_not_ours(
-    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours has a number of its own, and is the same version when it is registered again."""
     azure.enter(monkeypatch)
@@ -182,7 +177,7 @@ def test_a_version_of_another_project_is_not_ours(
 @pytest.mark.slow
 @pytest.mark.attack("another team's model in the registry has the name of ours, and is champion")
 def test_a_champion_of_another_repository_is_neither_taken_nor_overwritten(
-    azure: StandIn, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two forks with the same example, even with the same content; each has its own versions."""
     azure.enter(monkeypatch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -20,13 +19,7 @@ from policies.promotion.evidence import Evidence
 from tests.local import BACKEND, LOG
 from tests.policies import cases
 from tests.release import tiny
-from tests.release.conftest import Template, World
-
-
-@pytest.fixture
-def two(declared: Template, copied: Callable[[Template], World]) -> World:
-    """Version 1 (skill 0.8) is champion, version 2 (0.95) declared; nothing runs."""
-    return copied(declared)
+from tests.release.conftest import World
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -37,7 +30,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_champion_is_what_is_compared_with(two: World) -> None:
+def test_the_champion_is_what_is_compared_with(declared_world: World) -> None:
     """By version, by run, and either way round; no run is made and no decision logged."""
     before = len(audit.verify(LOG)), len([*LocalRuns().all()])
     found = versus(BACKEND, "tiny:2", None, "local")
@@ -51,8 +44,8 @@ def test_the_champion_is_what_is_compared_with(two: World) -> None:
     assert found.decision.champion == "1"
     for words in (
         ("tiny:2", "tiny:1"),
-        (two.run(0.95), "champion@local"),
-        ("tiny:2", two.run(0.8)),
+        (declared_world.run(0.95), "champion@local"),
+        ("tiny:2", declared_world.run(0.8)),
     ):
         again = versus(BACKEND, *words, "local")
         assert again.metrics == found.metrics, words
@@ -62,7 +55,7 @@ def test_the_champion_is_what_is_compared_with(two: World) -> None:
 
 
 def test_other_features_than_the_champions_are_noted(
-    two: World, monkeypatch: pytest.MonkeyPatch
+    declared_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hash of the feature set is another one."""
     load = evidence.load
@@ -77,7 +70,7 @@ def test_other_features_than_the_champions_are_noted(
     assert versus(BACKEND, "tiny:2", None, "local").notes == (told,)
 
 
-def test_the_environment_is_the_champions(two: World) -> None:
+def test_the_environment_is_the_champions(declared_world: World) -> None:
     """`champion@ENV` names it already; without one it is `local`."""
     assert versus(BACKEND, "tiny:2", "champion@local").environment == "local"
     with pytest.raises(Refused, match="no-such-champion"):
@@ -87,7 +80,7 @@ def test_the_environment_is_the_champions(two: World) -> None:
     assert versus(BACKEND, "tiny:2", "champion@local", "prod").environment == "prod"
 
 
-def test_the_champion_itself(two: World) -> None:
+def test_the_champion_itself(declared_world: World) -> None:
     """Nothing to compare, and said so."""
     found = versus(BACKEND, "tiny:1", None, "local")
     assert found.champion is None
@@ -96,10 +89,10 @@ def test_the_champion_itself(two: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_champion_on_other_data_is_scored_again(two: World) -> None:
+def test_a_champion_on_other_data_is_scored_again(declared_world: World) -> None:
     """Its numbers are then of the candidate's questions."""
-    tiny.questions(two.project.root, 300)
-    run = two.project.train(0.9)
+    tiny.questions(declared_world.project.root, 300)
+    run = declared_world.project.train(0.9)
     from ml.release.promotion.propose import propose
 
     propose(BACKEND, "tiny", run.name, reason="new data")
@@ -111,9 +104,9 @@ def test_a_champion_on_other_data_is_scored_again(two: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_only_evaluated(two: World) -> None:
+def test_a_run_that_was_only_evaluated(declared_world: World) -> None:
     """The pipeline's own evaluation is compared; no gate is asked, and what is missing is named."""
-    done = two.project.pipeline()
+    done = declared_world.project.pipeline()
     found = versus(BACKEND, done.name, None, "local")
     assert found.decision is None
     assert [note for note in found.notes if "the gates were not evaluated" in note]
@@ -132,7 +125,7 @@ def test_a_run_that_was_only_evaluated(two: World) -> None:
         ("no_such_run_01", "no-such-run"),
     ],
 )
-def test_what_is_not_there(two: World, wanted: str, code: str) -> None:
+def test_what_is_not_there(declared_world: World, wanted: str, code: str) -> None:
     with pytest.raises(Refused) as raised:
         versus(BACKEND, wanted, None, "local")
     assert raised.value.problems[0].code == code
@@ -145,7 +138,7 @@ def test_a_model_of_which_nothing_is_known(world: World) -> None:
         versus(BACKEND, run, None, "local")
 
 
-def test_evidence_that_was_edited_claims_nothing(two: World) -> None:
+def test_evidence_that_was_edited_claims_nothing(declared_world: World) -> None:
     """Neither numbers nor differences: the gates refuse it, and the comment says why."""
     papers = BACKEND.registry.find("tiny", "2").evidence_folder / "evidence.json"
     papers.write_text(papers.read_text().replace("0.95", "0.99", 1))
@@ -154,7 +147,9 @@ def test_evidence_that_was_edited_claims_nothing(two: World) -> None:
     assert found.decision is not None and found.decision.outcome == "rejected"
 
 
-def test_the_command_in_three_forms(two: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_in_three_forms(
+    declared_world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A comment, a document, a table."""
     comment = said(capsys, "tiny:2", "--format", "md")
     assert comment.startswith(marker("tiny", "local") + "\n")
@@ -163,7 +158,7 @@ def test_the_command_in_three_forms(two: World, capsys: pytest.CaptureFixture[st
     document = json.loads(said(capsys, "tiny:2", "--format", "json"), parse_constant=pytest.fail)
     assert document["metrics"][0]["verdict"] == "better"
     assert document["decision"]["outcome"] == "pending" and document["missing"] == []
-    assert document["lineage"]["run_name"] == two.run(0.95)
+    assert document["lineage"]["run_name"] == declared_world.run(0.95)
     table = said(capsys, "tiny:2")
     assert "better" in table and "latency, p95" in table
     with pytest.raises(SystemExit) as ended:

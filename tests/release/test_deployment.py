@@ -318,7 +318,7 @@ def project(root: Path, name: str, score: str = "") -> Path:
 
 
 @pytest.fixture
-def repository(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with code that every project may import."""
     root = tmp_path / "repository"
     (root / "ml" / "measures").mkdir(parents=True)

@@ -26,22 +26,16 @@ from ml.release.promotion.gate_check import GateCheck, champion_of, check_gates,
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.plan import plan
-from ml.specs.plan import planning
-from ml.specs.sdk.load import load
 from policies.promotion.decision import Result
 from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.authority import Authority, Workflow
-from tests.release.conftest import Template, World
-from tests.release.promotion.test_environments import commit, git, rehearse
+from tests.release.conftest import World
+from tests.release.promotion.test_environments import commit, git, rehearse, rehearsed
 from tests.release.test_commands import ml
 from tests.stand_ins.memory import MemoryBackend
 
-
-@pytest.fixture
-def declared_world(declared: Template, copied: Callable[[Template], World]) -> World:
-    """Version 1 is live by the state, its server stopped; a better version 2 is declared."""
-    return copied(declared)
+__all__ = ["rehearsed"]
 
 
 def now_declared(environment: str = "local") -> Declared:
@@ -316,15 +310,10 @@ def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 @pytest.mark.attack("prod is declared without staging")
 def test_an_environment_waits_for_the_one_before(
-    world: World,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    rehearsed: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Plan and apply refuse until staging served this model by this serving code."""
-    rehearse(world.project.folder, tmp_path / "osv")
-    monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
-    proposal = propose(BACKEND, "tiny", world.run(0.8), "prod")
+    proposal = propose(BACKEND, "tiny", rehearsed.run(0.8), "prod")
     assert proposal.decision.outcome == "pending" and proposal.decision.request.rehearsal
     words = ("tiny", "--env", "prod", "--on", "local")
     code, _, err = ml(capsys, "release", "plan", *words)
@@ -341,20 +330,16 @@ def test_an_environment_waits_for_the_one_before(
 @pytest.mark.slow
 @pytest.mark.attack("The evaluation has uncommitted changes")
 @pytest.mark.parametrize("hidden", [False, True])
-def test_an_uncommitted_evaluation(
-    world: World, hidden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_uncommitted_evaluation(rehearsed: World, hidden: bool) -> None:
     """prod refuses it, whatever git says; `local` takes it and says so."""
-    rehearse(world.project.folder, tmp_path / "osv")
-    monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
-    script = world.project.folder / "evaluate.py"
+    script = rehearsed.project.folder / "evaluate.py"
     if hidden:
         git("update-index", "--skip-worktree", "ml/projects/tiny/evaluate.py")
     script.write_text(script.read_text() + "# Another line.\n")
     with pytest.raises(Refused, match="lineage: evaluated by commit") as raised:
-        propose(BACKEND, "tiny", world.run(0.8), "prod")
+        propose(BACKEND, "tiny", rehearsed.run(0.8), "prod")
     assert "commit it" in str(raised.value) and "train again" not in str(raised.value)
-    made = propose(BACKEND, "tiny", world.run(0.8))
+    made = propose(BACKEND, "tiny", rehearsed.run(0.8))
     assert made.decision.allowed and made.evidence.lineage.evaluation_dirty is True
 
 
@@ -374,7 +359,7 @@ def test_an_evaluation_that_flatters_is_not_what_the_server_answers(promoted_wor
 
 @pytest.mark.attack("The registry says that an environment served what it never declared")
 def test_an_environment_has_served_what_the_branch_declared(
-    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A registry's word alone opens no environment, and neither does a file without a commit."""
     root = tmp_path / "repository"
@@ -403,19 +388,18 @@ def test_an_environment_has_served_what_the_branch_declared(
 @pytest.mark.slow
 @pytest.mark.attack("Evidence that no trusted workflow made is applied to the real place")
 def test_the_real_place_takes_attested_evidence_alone(
-    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rehearsal, another authority, another workflow, edited evidence: the gate refuses all."""
     root = tmp_path / "repository"
     root.mkdir()
     monkeypatch.chdir(root)
-    folder, authority = tiny.make(root).folder, Authority()
+    project, authority = tiny.make(root), Authority()
     git("init", "-q")
-    rehearse(folder, tmp_path / "osv")
+    rehearse(project.folder, tmp_path / "osv")
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
     backend = MemoryBackend(tmp_path / "memory", authority.verifier)
-    spec = load(folder / "jobs" / "train.yml", {"inputs.skill": "0.8"})
-    run = backend.run(planning.plan(spec)).name
+    run = project.train(0.8, backend).name
 
     def gate(attestor: Workflow | None) -> Result:
         decision = propose(backend, "tiny", run, "dev", attestor=attestor).decision

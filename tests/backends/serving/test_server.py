@@ -31,7 +31,7 @@ def slot(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def echo(own_home: Path, tmp_path: Path) -> Iterator[Live]:
+def echo(tmp_path: Path) -> Iterator[Live]:
     """The endpoint `echo` with a live server."""
     made = launch(tmp_path)
     started = server.start(endpoint.folder("echo") / "blue", made)
@@ -186,7 +186,7 @@ def test_a_server_that_never_answers_is_stopped(slot: Path, tmp_path: Path) -> N
     assert process_of(slot) is None
 
 
-def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path) -> None:
+def test_it_outlives_the_command_that_started_it(tmp_path: Path) -> None:
     """The server of a process that has ended answers, and another process finds and stops it."""
     slot = tmp_path / "slot"
     made = launch(tmp_path)
@@ -295,7 +295,7 @@ def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
     assert process_of(echo.server.slot) is None
 
 
-def test_an_endpoint_without_a_promoted_model(own_home: Path) -> None:
+def test_an_endpoint_without_a_promoted_model() -> None:
     """The error has the next command."""
     with pytest.raises(Refused) as raised:
         endpoint.ensure("faq-matching")
@@ -303,7 +303,7 @@ def test_an_endpoint_without_a_promoted_model(own_home: Path) -> None:
     assert problem.code == "no-live-deployment" and "ml release propose" in problem.hint
 
 
-def test_a_state_file_that_cannot_be_read(own_home: Path) -> None:
+def test_a_state_file_that_cannot_be_read() -> None:
     """The error names it."""
     folder = endpoint.folder("echo")
     folder.mkdir(parents=True)
@@ -330,7 +330,7 @@ def test_a_state_file_that_cannot_be_read(own_home: Path) -> None:
     ],
 )
 def test_a_state_file_with_a_field_of_another_type(
-    own_home: Path, tmp_path: Path, field: str, value: object
+    tmp_path: Path, field: str, value: object
 ) -> None:
     """It is refused where it is read."""
     path = endpoint.folder("echo") / "live.json"

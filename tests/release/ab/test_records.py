@@ -141,7 +141,7 @@ for number in range(int(sys.argv[1]), int(sys.argv[2])):
 
 
 @pytest.mark.slow
-def test_several_write_at_once_and_one_is_killed(begun: Begun, own_home: Path) -> None:
+def test_several_write_at_once_and_one_is_killed(begun: Begun) -> None:
     """Four writers, one of them ended by SIGKILL: every line of the others is there, once."""
     made = begun()
     ranges = [(0, 40), (40, 80), (80, 120), (200, 100_000)]

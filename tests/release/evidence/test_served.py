@@ -293,7 +293,7 @@ def champion_on(
 
 @pytest.mark.parametrize("task", SCORES)
 def test_a_champion_answers_the_candidates_rows(
-    task: Task, tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The metrics of what its serving says: those of the same answers are the same."""
     own, theirs = champion_on(tmp_path, task, monkeypatch, asked(task))

@@ -116,7 +116,7 @@ def test_a_champion_is_measured_on_other_data_by_its_own_code(promoted_world: Wo
 
 
 def test_a_champion_of_an_earlier_schema_is_asked_by_its_serving(
-    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A column is new and the target is called otherwise, so that no evaluation takes the other's
     model: the server that the champion came with answers the new rows.

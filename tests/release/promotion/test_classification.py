@@ -20,10 +20,7 @@ from tests.release.test_commands import ml
 
 @pytest.mark.slow
 def test_a_classification_from_propose_to_the_next_champion(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    own_home: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Thresholds on the AUC and the log loss, paired by the log loss, a slice and a canary."""
     project = tiny_classes.make(tmp_path)

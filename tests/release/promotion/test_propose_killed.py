@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
-from tests.release.promotion.test_environments import commit, evidence, git, rehearse
+from tests.release.promotion.test_environments import commit, evidence, git, rehearsal
 
 pytestmark = pytest.mark.slow
 
@@ -79,14 +78,7 @@ class Waiting:
 @pytest.fixture(scope="module")
 def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Waiting:
     """Made once, in a repository and a home of its own."""
-    root, at = tmp_path_factory.mktemp("rehearsed"), tmp_path_factory.mktemp("waiting")
-    shutil.copytree(trained.root, root, dirs_exist_ok=True)
-    shutil.copytree(trained.home, at, dirs_exist_ok=True)
-    made = replace(trained, root=root, home=at)
-    with made.inside(), pytest.MonkeyPatch.context() as patch:
-        rehearse(root / "ml/projects/tiny", at / "osv")
-        patch.setenv("MLOPS_ADVISORIES", str(at / "osv"))
-        patch.setattr(proposing, "_measured", tiny.measured)
+    with rehearsal(trained, tmp_path_factory) as made:
         assert proposing.propose(BACKEND, "tiny", made.names[0.8], "prod").decision.allowed
         commit("version 1 waits")
         model = LocalRuns().find(made.names[0.95]).outputs["model"]

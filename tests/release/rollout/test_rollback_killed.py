@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
-from tests.release.promotion.test_environments import commit, files, rehearse
+from tests.release.promotion.test_environments import commit, files, rehearsal
 
 pytestmark = pytest.mark.slow
 
@@ -47,14 +45,8 @@ BRIEFLY = {
 @pytest.fixture(scope="module")
 def twice(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Template:
     """Versions 1 and 2 went to prod, one after the other; the files of 1 are kept in `first`."""
-    root, at = tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("twice")
-    shutil.copytree(trained.root, root, dirs_exist_ok=True)
-    shutil.copytree(trained.home, at, dirs_exist_ok=True)
-    made = replace(trained, root=root, home=at)
-    with made.inside(), pytest.MonkeyPatch.context() as patch:
-        rehearse(root / "ml/projects/tiny", at / "osv")
-        patch.setenv("MLOPS_ADVISORIES", str(at / "osv"))
-        patch.setattr(proposing, "_measured", tiny.measured)
+    with rehearsal(trained, tmp_path_factory) as made:
+        first = made.home / "first"
         for number, skill in enumerate((0.8, 0.95), start=1):
             assert proposing.propose(BACKEND, "tiny", made.names[skill], "prod").decision.allowed
             commit(f"Promote tiny {number} to prod")
@@ -62,9 +54,9 @@ def twice(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Templa
             done = apply(BACKEND, "tiny", "prod", "ana")
             assert done and done.outcome == "applied"
             if number == 1:
-                (at / "first").mkdir()
+                first.mkdir()
                 for name, text in files().items():
-                    (at / "first" / name).write_text(text)
+                    (first / name).write_text(text)
         endpoint.stop("tiny-prod")
     return made
 

@@ -530,7 +530,7 @@ def test_a_disk_that_is_full_from_any_effect_on_stops_nothing(number: str) -> No
             releases.apply_on_a_full_disk(effects=effects)
 
 
-def test_the_history_is_what_status_reads(own_home: Path) -> None:
+def test_the_history_is_what_status_reads() -> None:
     """An applied version is not said to be rolled back although it once was."""
     declared = declaration("1")
     for event in ("rolled-back", "applied"):

@@ -48,7 +48,6 @@ def with_reference(backend: AzureBackend, version: Version, folder: Path) -> Ver
 @pytest.mark.slow
 def test_a_model_on_azure_is_watched(
     azure: StandIn,
-    own_home: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -107,9 +106,7 @@ def test_a_model_on_azure_is_watched(
 
 
 @pytest.mark.slow
-def test_what_collectors_leave(
-    azure: StandIn, own_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_collectors_leave(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torn and strange lines are counted, files of hours before are not read, an answer may be in
     the next hour's file, and a request without one is none of this model.
     """

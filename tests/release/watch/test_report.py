@@ -301,10 +301,7 @@ def test_the_page_needs_nothing_from_outside_and_cannot_be_injected_into(tmp_pat
 
 
 def test_what_callers_sent_cannot_command_the_terminal(
-    tmp_path: Path,
-    own_home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nor break the lines, nor be half of a character, which no file can hold."""
     rows = [requests.Row(str(n), {"q": "\x1b[2J\n\ud800"}, None) for n in range(99)]
@@ -317,7 +314,7 @@ def test_what_callers_sent_cannot_command_the_terminal(
     assert "\x1b" not in out and "\ud800" not in out
 
 
-def test_a_version_that_does_not_serve(own_home: Path) -> None:
+def test_a_version_that_does_not_serve() -> None:
     """Named, but nothing that it was asked is kept; each environment has an endpoint of its own."""
     version = Version("tiny", "1", "sha256:d", "tiny", "r", "")
     collect(version, QUESTIONS)
