@@ -1,5 +1,5 @@
 # What is needed to work on the framework itself; a thin fork does not have it.
-TYPED += benchmarks docs infra policies
+TYPED += benchmarks docs infra policies tests
 TESTED += automl images $(VENV)/actionlint.stamp $(VENV)/checkov.stamp $(VENV)/docs.stamp $(VENV)/update.stamp
 
 # Azure Storage for the tests, which runs on Node.js: the machine's, or one from a wheel.

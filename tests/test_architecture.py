@@ -379,21 +379,20 @@ def test_the_rule_of_class_names_allows_and_refuses() -> None:
     }
 
 
-def _unpacked(node: ast.AST) -> bool:
-    """Whether it is a call that unpacks a literal: `f(*(a, b))`, or `f(**{"a": b})` of names."""
-    return isinstance(node, ast.Call) and (
-        any(isinstance(a, ast.Starred) and isinstance(a.value, ast.Tuple) for a in node.args)
-        or any(
-            isinstance(keyword.value, ast.Dict)
-            and all(
-                isinstance(key, ast.Constant)
-                and str(key.value).isidentifier()
-                and not iskeyword(str(key.value))
-                for key in keyword.value.keys
-            )
-            for keyword in node.keywords
-            if keyword.arg is None
+def _unpacked(node: ast.Call) -> bool:
+    """Whether a call unpacks a literal: `f(*(a, b))`, or `f(**{"a": b})` of names."""
+    return any(
+        isinstance(a, ast.Starred) and isinstance(a.value, ast.Tuple) for a in node.args
+    ) or any(
+        isinstance(keyword.value, ast.Dict)
+        and all(
+            isinstance(key, ast.Constant)
+            and str(key.value).isidentifier()
+            and not iskeyword(str(key.value))
+            for key in keyword.value.keys
         )
+        for keyword in node.keywords
+        if keyword.arg is None
     )
 
 
@@ -403,7 +402,7 @@ def test_calls_name_their_arguments() -> None:
         f"{module}:{node.lineno}"
         for module, path in MODULES.items()
         for node in ast.walk(_tree(path))
-        if _unpacked(node)
+        if isinstance(node, ast.Call) and _unpacked(node)
     ]
     assert calls == []
 
@@ -421,7 +420,9 @@ def test_calls_name_their_arguments() -> None:
 )
 def test_the_rule_of_arguments_allows_and_refuses(code: str, unpacks: bool) -> None:
     """Names that are no identifiers, and merged mappings, cannot be keywords."""
-    assert any(map(_unpacked, ast.walk(ast.parse(code)))) == unpacks
+    (statement,) = ast.parse(code).body
+    assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    assert _unpacked(statement.value) == unpacks
 
 
 def test_no_module_calls_log_model() -> None:

@@ -17,7 +17,7 @@ from docs.generate import first_day as page
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.first_day import __main__ as program
 from ml.backends.azure.first_day.rows import Row, form_of, load, words
-from ml.backends.azure.workspace import configured
+from ml.backends.azure.workspace import Workspace, configured
 from ml.backends.deployments import Live
 from ml.core.errors import Exit
 from tests.backends.deployments import released
@@ -314,14 +314,14 @@ def test_the_stand_in_answers_as_expected(
         server = backend.endpoints.begin(launch)()
         backend.endpoints.switch("words", Live(server, launch))
     answers: dict[str, tuple[int, Any]] = {}
-    answer = program.Workspace.answer
+    answer = Workspace.answer
 
     def noted(self: Any, plane: str, method: str, path: str, body: Any) -> tuple[int, Any]:
         row = next(row for row in COMPARED if row.name not in answers)
         answers[row.name] = answer(self, plane, method, path, body)
         return answers[row.name]
 
-    monkeypatch.setattr(program.Workspace, "answer", noted)
+    monkeypatch.setattr(Workspace, "answer", noted)
     code = program.main(["--record", str(tmp_path / "new")])
     out = capsys.readouterr().out
     assert code == Exit.DONE and answers.keys() == {row.name for row in COMPARED}, out

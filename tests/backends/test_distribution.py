@@ -298,8 +298,7 @@ def test_the_command_runs_once_the_nodes_are_there(
     which = shutil.which
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(
-        distribution.shutil,
-        "which",
+        "shutil.which",
         lambda name, path=None: str(python) if name == "python" else which(name, path=path),
     )
     script = "import pathlib; print((pathlib.Path.home() / '.ray' / 'auth_token').exists())"

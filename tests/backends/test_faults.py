@@ -14,7 +14,6 @@ from typing import IO
 import pytest
 from mlflow.exceptions import MlflowException
 
-from ml.backends import snapshot
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records
@@ -144,7 +143,7 @@ def test_a_disk_that_fills_up_under_a_snapshot_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot.shutil, "copyfileobj", full)
+        patch.setattr("shutil.copyfileobj", full)
         with pytest.raises(Refused) as refused:
             LocalBackend().run(plan)
     assert refused.value.exit_code == Exit.RUN_FAILED
@@ -226,7 +225,7 @@ def test_a_sweep_whose_disk_fills_up_ends_its_trials(
     home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No process stays, the sweep is Failed with the reason, the trials so far are kept."""
-    real, calls = snapshot.shutil.copytree, []
+    real, calls = shutil.copytree, []
 
     def fills_up(source: object, target: object, **options: object) -> object:
         calls.append(target)
@@ -234,7 +233,7 @@ def test_a_sweep_whose_disk_fills_up_ends_its_trials(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(source, target, **options)
 
-    monkeypatch.setattr(snapshot.shutil, "copytree", fills_up)
+    monkeypatch.setattr("shutil.copytree", fills_up)
     run = LocalBackend().run(sweep(LOG + "log('score', 1.0)", max_total_trials=3))
     assert [trial.status for trial in run.trials] == ["Completed", "Completed", "Failed"]
     assert run.trials[2].error is not None

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ml.backends import runs
 from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.workspace import Workspace
 from ml.backends.local.runs.store import LocalRuns
@@ -22,7 +21,7 @@ BARRED = Refused(Problem("no-permission", "it is barred", hint="infra doctor"))
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that have passed."""
     now = [0.0]
-    monkeypatch.setattr(runs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     return now
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends import snapshot
 from ml.backends.deployments import Live
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.serving import endpoint, processes, server
@@ -110,7 +109,7 @@ def test_a_mistake_is_told_and_touches_nothing(
         with monkeypatch.context() as patch:
             if case == "a full disk":
                 Path("code/script.py").write_text("print(2)\n")
-                patch.setattr(snapshot.shutil, "copyfileobj", full)
+                patch.setattr("shutil.copyfileobj", full)
             assert ml("run", str(spec)) == exit_code, case
         said = capfd.readouterr().err
         assert f"error[{code}]: " in said and "\n  hint: " in said, f"{case}\n{said}"

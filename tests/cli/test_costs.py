@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.cost import prices
 from infra.settings import loader
 from infra.settings.model import Cluster
 from ml.cli.render import costs
@@ -144,9 +145,9 @@ def test_an_instance_is_priced_where_the_list_has_it() -> None:
 def test_a_node_of_a_cluster_is_priced_as_the_environment_has_it() -> None:
     """Its size and whether it is spot are in the stack file; `local` has no clusters."""
     found = costs.of_instance("prod")("azureml:cpu-cluster")
-    stack = costs.loader.load("prod")
+    stack = loader.load("prod")
     (cluster,) = [one for one in stack.clusters if one.name == "cpu-cluster"]
-    listed = costs.prices.read().find(
+    listed = prices.read().find(
         f"vm/{cluster.vm_size}", stack.location, "spot" if cluster.spot else "dedicated"
     )
     assert found and listed and found.instance_type == cluster.vm_size
@@ -159,7 +160,7 @@ def test_without_a_price_list_every_price_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list that cannot be read stops no release: the evidence leaves the amounts out."""
-    monkeypatch.setattr(costs.prices, "FILE", tmp_path / "prices.json")
+    monkeypatch.setattr(prices, "FILE", tmp_path / "prices.json")
     assert costs.of_instance("local")("Standard_DS3_v2") is None
 
 

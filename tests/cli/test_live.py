@@ -44,9 +44,10 @@ def sweep(*trials: Run, best: str | None = None) -> Run:
 
 def rendered(run: Run) -> list[str]:
     """The table as text, line by line."""
-    console = Console(file=io.StringIO(), width=100, no_color=True)
+    text = io.StringIO()
+    console = Console(file=text, width=100, no_color=True)
     console.print(SweepProgress(PLAN).table(run))
-    return console.file.getvalue().splitlines()
+    return text.getvalue().splitlines()
 
 
 def test_running_trials_come_first_then_the_best() -> None:

@@ -11,7 +11,7 @@ from ml.backends.runs import Service
 from ml.cli.render.links import Links, has_desktop
 from ml.reports.pages import default_path
 from tests.backends.made_runs import made
-from tests.reports.test_report_command import ml
+from tests.release.test_commands import ml
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ml.features import materialize as module
 from ml.features.definition import FeatureSet, read
 from ml.features.materialize import main, materialize, plan
+from ml.features.online import write_file
 from ml.features.store import State, state, stored
 from ml.features.timeline import FeatureError
 from tests.features.conftest import CODE, write_set
@@ -249,7 +250,7 @@ def test_a_killed_run_changes_nothing(
     before = content(account_payments, tmp_path / "store")
     write(source, "2.parquet", [payment(10), payment(21, late=9)])
     materialize(account_payments, source, tmp_path / "scratch")
-    replace = module.write_file
+    replace = write_file
     for allowed in range(3):
         left = [allowed]
 

@@ -691,9 +691,9 @@ def _evaluated(text: str, context: Mapping[str, Any]) -> Any:
         if token == "!":
             return not atom()
         if token == "(":
-            value = either()
+            inner = either()
             assert tokens.pop(0) == ")"
-            return value
+            return inner
         if token.startswith("'"):
             return token[1:-1].replace("''", "'")
         if token.isdigit():

@@ -39,8 +39,8 @@ def answers(expected: Any, predicted: Any, score: Any = 0.0) -> Answers:
 
 
 BINARY = answers(TRUTH, SAID, SCORE)
-REGRESSION = answers(*(line.tolist() for line in NUMBERS))
-MULTICLASS = answers(*LABELS, np.where(LABELS[0] == LABELS[1], 0.6, 0.2))
+REGRESSION = answers(NUMBERS[0].tolist(), NUMBERS[1].tolist())
+MULTICLASS = answers(LABELS[0], LABELS[1], np.where(LABELS[0] == LABELS[1], 0.6, 0.2))
 # Of the tenth that scores highest; rows that tie at its end count in part, as the mean of them.
 ORDER = np.argsort(-SCORE, kind="stable")[: COUNT // 10]
 TIED = SCORE[ORDER[-1]] == SCORE

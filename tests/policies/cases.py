@@ -14,6 +14,7 @@ from policies.promotion import gate_settings
 from policies.promotion.decision import Decision, Request, Result
 from policies.promotion.engine import decide
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse
+from policies.promotion.gate import Gates
 
 NOW = datetime(2025, 6, 1, 12, 0, tzinfo=UTC)
 DIGEST = "sha256:" + "a" * 64
@@ -35,7 +36,7 @@ gates:
 """
 
 
-def load_gates(folder: Path, text: str = PROJECT) -> gate_settings.Gates:
+def load_gates(folder: Path, text: str = PROJECT) -> Gates:
     """The floor, tightened by a project's file."""
     path = folder / "gates.yml"
     path.write_text(text)

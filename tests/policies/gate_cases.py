@@ -15,6 +15,7 @@ from policies.promotion import gate_settings
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, parse
+from policies.promotion.gate import Gates
 from tests.policies.cases import DOCUMENT, OTHER, PROJECT, REQUEST, UNITS, computed, members
 
 FOLDER = Path(__file__).with_name("gates")
@@ -43,7 +44,7 @@ class GateCase:
         request: Request = replace(REQUEST, **self.change.get("request", {}))
         return decide(self._gates(folder), _evidence(own), champion, request)
 
-    def _gates(self, folder: Path) -> gate_settings.Gates:
+    def _gates(self, folder: Path) -> Gates:
         document = yaml.safe_load(PROJECT)
         for key, value in self.change.get("gates", {}).items():
             gate, setting = key.split(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from ml.measures.schema import Estimate
 from policies.promotion import gate_settings
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, parse
-from policies.promotion.gate_settings import Gates
+from policies.promotion.gate import Gates
 from tests.policies.cases import (
     DOCUMENT,
     REQUEST,
@@ -47,7 +47,7 @@ PATHS = sorted(set(_paths(DOCUMENT)) - UNCHECKED)
 BAD: list[Any] = [None, math.nan, math.inf, -math.inf, 1.797e308, -1, True]
 BAD += ["", "  ", [], {}, "nan", [1], 10**400]
 # These are sound values in these places.
-SOUND = {
+SOUND: Mapping[tuple[str, ...], list[Any]] = {
     ("lineage", "dirty"): [True],
     ("lineage", "evaluation_dirty"): [True],
     ("rehearsal",): [True],

@@ -23,10 +23,12 @@ from ml.release import audit
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, Latency, LockedPackage, SupplyChain
-from policies.promotion.gate_settings import FLOOR, SETTINGS, Gates, load
+from policies.promotion.gate import Gates
+from policies.promotion.gate_settings import FLOOR, SETTINGS, load
 from policies.waivers import NEVER, GateWaiver, merge_days
 from tests.local import LOG
 from tests.policies.cases import (
+    DOCUMENT,
     NOW,
     PROJECT,
     REQUEST,
@@ -40,7 +42,7 @@ from tests.policies.cases import (
     result,
     sliced,
 )
-from tests.policies.test_fail_closed import DOCUMENT, SPOILS, _evidence, _is_bad, _spoiled
+from tests.policies.test_fail_closed import SPOILS, _evidence, _is_bad, _spoiled
 from tests.policies.waiver_cases import ALLOWED, INVALID, REFUSED, waiver
 
 

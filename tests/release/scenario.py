@@ -225,7 +225,7 @@ class ReleaseScenario:
         done = self.apply_first(team)
         assert done and (done.outcome, done.version.version) == ("applied", "1")
         assert (done.canary, done.replaced) == (None, None)
-        assert done.change.launch.endpoint == team.endpoint
+        assert done.rollout.launch.endpoint == team.endpoint
         reply = ask(team.backend, team.endpoint, QUESTION)
         assert reply.body["model_digest"] == made.candidate.digest and not reply.started
         assert isinstance(reply.body["answers"], list)

@@ -18,7 +18,7 @@ from infra.settings.model import Settings
 from ml.backends.azure import endpoint_record
 from ml.backends.azure import endpoints as module
 from ml.backends.azure.backend import AzureBackend
-from ml.backends.azure.endpoint_record import CANARY, LIVE, Written
+from ml.backends.azure.endpoint_record import CANARY, LIVE, Written, stack_of
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.workspace import Workspace
@@ -69,7 +69,7 @@ def test_a_release_names_the_endpoint_as_infra_does(environment: str, stacks: Pa
     assert name == settings.names.regional(declared.name)
     assert 3 <= len(name) <= 32 and name[0].isalpha()
     (stacks / "Pulumi.another.yaml").write_text("config: {\n")
-    assert module.stack_of(name) == environment
+    assert stack_of(name) == environment
     assert endpoint.name_of("words", environment) == f"words-{environment}"
     assert endpoint.name_of("words", "local") == "words"
 

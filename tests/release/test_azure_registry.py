@@ -94,9 +94,9 @@ def test_machines_that_register_at_once_have_versions_of_their_own(
     assert first._tagged("tiny--snapshots", "one") == ["2"]
     shutil.rmtree(home.models())
     shutil.rmtree(home.snapshots())
-    for version in second.versions("tiny"):
-        second.bring(version)
-        assert folder_digest(version.folder) == version.digest
+    for registered in second.versions("tiny"):
+        second.bring(registered)
+        assert folder_digest(registered.folder) == registered.digest
     for folder in folders:
         second.bring_folder("tiny", folder, has(folder.name))
         assert (folder / "code.py").read_text() == folder.name

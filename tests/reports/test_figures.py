@@ -178,7 +178,8 @@ def test_the_charts_of_two_models_side_by_side(project: Path) -> None:
         Side("loan 1", "", Evidence(lineage=Lineage(run=job().id))),
         Side("calm_river_02", "", Evidence()),
     ]
-    page = Page(comparison_page(Comparison(*sides, "loss", (), (), (), (), "", 0.95), BACKEND))
+    comparison = Comparison(sides[0], sides[1], "loss", (), (), (), (), "", 0.95)
+    page = Page(comparison_page(comparison, BACKEND))
     assert page.problems == []
     images = [of["alt"] for name, of in page.elements if name == "img"]
     assert images == ["Loss <b>", "Rate", "Rate", "Many", "Many"]

@@ -12,8 +12,7 @@ from ml.core.errors import Refused
 from ml.specs.assets import assets, feature_sets
 from ml.specs.assets.assets import AssetSpec
 from tests.conftest import ROOT
-from tests.features.conftest import write_set
-from tests.specs.test_feature_sets import ENTITY
+from tests.features.conftest import ENTITY, write_set
 
 STORE = "abfss://offline@account.dfs.core.windows.net"
 

@@ -34,7 +34,6 @@ from ml.backends.runs import (
     Filter,
     LineageNode,
     Run,
-    Sample,
     Service,
     Status,
     Watch,
@@ -44,7 +43,7 @@ from ml.backends.runs import (
 from ml.core import trees
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import resolve_command
-from ml.specs.plan.plans import CommandPlan, PipelinePlan, Plan, SweepPlan, Value
+from ml.specs.plan.plans import CommandPlan, PipelinePlan, Plan, Sample, SweepPlan, Value
 from ml.sweeps.objective import leader, score
 from ml.sweeps.samplers import sampler_for
 

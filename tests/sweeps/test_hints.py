@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -146,7 +147,8 @@ def test_no_trial_breaks_a_constraint(algorithm: str) -> None:
     assert len(samples) == 40
     refused = 0
     for sample in samples:
-        values, model = sample.values, sample.values["model"]
+        values: Mapping[str, Any] = sample.values
+        model = values["model"]
         assert values["x"] + values["y"] <= 0.5
         assert model.get("depth", 9) >= 5 or values["a"] == 1
         assert values["a"] < 3 or "penalty" not in model

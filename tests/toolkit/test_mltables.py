@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ from ml.backends.local.parallel import mini_batches
 from ml.toolkit.data import mltables
 
 
-def table(folder: Path, text: str, **contents: str) -> dict[str, object]:
+def table(folder: Path, text: str, **contents: str) -> dict[str, Any]:
     """The description of a table whose MLTable has this text, beside the files given."""
     for name, content in contents.items():
         (folder / name.replace("_", ".", 1)).write_text(content)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ml.backends import traffic
 from ml.backends.local.serving import processes
 from ml.backends.local.serving.router import process, records
 from ml.backends.local.serving.router.records import Collector, numbered
@@ -139,7 +140,7 @@ def test_a_body_that_is_too_long_is_null(tmp_path: Path) -> None:
     """Its line is written."""
     loop = asyncio.new_event_loop()
     made = Collector(tmp_path, loop)
-    long = json.dumps("x" * records.MAX_BODY).encode()
+    long = json.dumps("x" * traffic.MAX_BODY).encode()
     made.add("blue", "d", long, 200, b"7")
     made.flush()
     loop.close()

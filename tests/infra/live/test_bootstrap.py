@@ -34,7 +34,7 @@ from infra.settings.workflows import (
     CustomRole,
     role_id,
 )
-from ml.core.azure import ROLES
+from ml.core.azure import ISSUER, ROLES
 from ml.core.errors import Refused
 from tests.conftest import ROOT
 from tests.infra.programs import ran
@@ -516,7 +516,7 @@ def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> N
     assert "missing" in out and "--run makes them" in err
     found = json.loads(ran(capsys, "bootstrap", "dev", "--run", "--json")[1])
     assert {one["outcome"] for one in found} == {"exists", "created"}
-    assert bootstrap.ISSUER in json.dumps(found)
+    assert ISSUER in json.dumps(found)
 
 
 @pytest.mark.usefixtures("filled")

@@ -209,7 +209,7 @@ def test_a_sas_beyond_the_limit_of_the_stack(
     """Exit 2, and the limit is the stack file's."""
     settings = load("dev")
     short = replace(settings, storage=replace(settings.storage, sas_hours=2))
-    monkeypatch.setattr(cli.loader, "load", lambda stack, folder: short)
+    monkeypatch.setattr("infra.settings.loader.load", lambda stack, folder: short)
     code, out, err = ran(capsys, "sas", "dev", "raw/in/a.csv", "--hours", "3")
     assert (code, out) == (2, "")
     assert "error[sas-too-long]: 3 h" in err and "at most 2 h" in err

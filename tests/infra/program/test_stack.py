@@ -15,6 +15,7 @@ from typing import Any
 
 import pulumi
 import pytest
+from pulumi_azure_native import machinelearningservices
 
 from infra.live.addresses import Addresses
 from infra.preview.capture import SECRET, Capture, Resource, changes
@@ -1111,7 +1112,7 @@ def test_a_preview_before_the_registry_lacks_its_accounts(
 ) -> None:
     """Pulumi previews every stack before it changes the first; another failure is one."""
     monkeypatch.setattr("pulumi.runtime.is_dry_run", lambda: True)
-    monkeypatch.setattr(registries.ml, "get_registry", lambda **names: _absent(names))
+    monkeypatch.setattr(machinelearningservices, "get_registry", lambda **names: _absent(names))
     assert registries._accounts(load("dev")) == {}
     monkeypatch.setattr("pulumi.runtime.is_dry_run", lambda: False)
     with pytest.raises(Refused, match="make deploy ENV=shared"):
@@ -1121,7 +1122,7 @@ def test_a_preview_before_the_registry_lacks_its_accounts(
     def forbidden(**names: str) -> None:
         raise PermissionError("AuthorizationFailed")
 
-    monkeypatch.setattr(registries.ml, "get_registry", forbidden)
+    monkeypatch.setattr(machinelearningservices, "get_registry", forbidden)
     with pytest.raises(PermissionError):
         registries._accounts(load("dev"))
 

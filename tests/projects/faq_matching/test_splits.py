@@ -84,8 +84,8 @@ def with_copies(faq: Faq) -> Faq:
     for at, question in enumerate(faq.questions[::3]):
         entry = question.entry if at % 4 else int(rng.integers(len(faq.entries)))
         copies.append(Question(f"copy-{at}", entry, question.text.replace("?", " !")))
-    for at, entry in enumerate(faq.entries[::2]):
-        copies.append(Question(f"printed-{at}", 2 * at, entry.text + " please"))
+    for at, printed in enumerate(faq.entries[::2]):
+        copies.append(Question(f"printed-{at}", 2 * at, printed.text + " please"))
     return replace(faq, questions=(*faq.questions, *copies))
 
 

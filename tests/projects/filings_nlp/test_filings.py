@@ -13,7 +13,8 @@ import pytest
 from ml.projects.filings_nlp import corpus, filings
 from ml.projects.filings_nlp.corpus import PARTS, SCHEMA, TEST, TRAIN, VALIDATION
 from ml.projects.filings_nlp.filings import EVENTS, IS_BETTER, IS_WORSE, NOTHING, Filing
-from ml.projects.filings_nlp.language import FACTS, SECTIONS, SECTORS
+from ml.projects.filings_nlp.language import FACTS, SECTORS
+from ml.projects.filings_nlp.tokens import SECTIONS
 
 DATA = SCHEMA.parent / "filings"
 

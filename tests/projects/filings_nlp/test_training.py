@@ -122,7 +122,7 @@ def test_weight_sharing_chooses_the_architecture_that_is_trained(
     assert run.data.metrics["search_kernel_1_weight"] > 1 / 3
     words = [f"--{of.replace('_', '-')}={found[of]}" for of in ("layers", "kernel_1", "kernel_2")]
     trained("alone", *words)
-    with mock.patch.object(train.search, "step_choices", side_effect=AssertionError):
+    with mock.patch("ml.toolkit.torch.search.step_choices", side_effect=AssertionError):
         assert trained("again", *search) == found
     weights = [(tmp_path / of / export.WEIGHTS).read_bytes() for of in ("found", "alone", "again")]
     assert weights == weights[:1] * 3

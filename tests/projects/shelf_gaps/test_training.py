@@ -132,7 +132,7 @@ def test_a_training_that_was_stopped_goes_on(
 
 
 def _resolve(path: str) -> Any:
-    from ml.projects.shelf_gaps.train import Checkpoints
+    from ml.toolkit.torch.checkpoints import Checkpoints
 
     return getattr(Checkpoints, path.rpartition(".")[2])
 

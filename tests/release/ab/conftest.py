@@ -22,7 +22,7 @@ BINARY: dict[str, Any] = {"outcome": "binary", "baseline": 0.4, "effect": 0.1}
 def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
     """Begins an experiment, binary unless told otherwise; the salts are the same in every run."""
     salts = count()
-    monkeypatch.setattr(experiment.secrets, "token_hex", lambda size: f"{next(salts):0{2 * size}x}")
+    monkeypatch.setattr("secrets.token_hex", lambda size: f"{next(salts):0{2 * size}x}")
 
     def begin(name: str = "wording", **settings: Any) -> Experiment:
         return experiment.declare(

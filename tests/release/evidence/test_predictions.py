@@ -166,8 +166,8 @@ def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
     narrow = replace(RANKED, unit="question", resampled="entity", metrics={"test": by["question"]})
     assert any("low" in one for one in disagreements(kept(narrow, found.sha256), found))
     fewer = read_predictions(write(tmp_path, rows[:9]), RANKED)
-    wrong = disagreements(kept(replace(narrow, metrics={"test": by["entity"]}), ""), fewer)
-    assert any("9 groups" in one for one in wrong)
+    faults = disagreements(kept(replace(narrow, metrics={"test": by["entity"]}), ""), fewer)
+    assert any("9 groups" in fault for fault in faults)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ml.backends.deployments import BASELINE, Canary, Launch, Server
+from ml.backends.deployments import BASELINE, Canary, Launch, Live, Server
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.router import process
@@ -157,7 +157,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
 
     change_routes = endpoint.switch
 
-    def switch(name: str, to: endpoint.Live | None) -> None:
+    def switch(name: str, to: Live | None) -> None:
         machine.effect(writes=to is not None)  # nothing to serve: a file is removed
         change_routes(name, to)
         if to is not None:
@@ -256,11 +256,12 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     )
     patch.setattr(proposing, "store", digest)
     patch.setattr(proposing, "_measure", lambda *given, is_judged: [version(given[2][-1])])
-    patch.setattr(proposing.evidence, "collect", lambda _, registered, *options: registered)
+    collect = "ml.release.evidence.evidence.collect"
+    patch.setattr(collect, lambda _, registered, *options: registered)
     patch.setattr(applying, "_declared_version", lambda *given: served(given[-1].version))
     patch.setattr(audit.History, "has_decided", lambda *_: True)
     patch.setattr(applying, "_declared_serving", lambda *_: serves)
-    patch.setattr(proposing.serving, "keep", lambda *_: None)
+    patch.setattr("ml.release.serving.keep", lambda *_: None)
 
 
 def digest(number: str) -> str:

@@ -791,7 +791,7 @@ def test_a_private_template_is_cloned_with_its_token(
     """template-update.yml gives the app's as TEMPLATE_TOKEN; without one git signs in itself."""
     settings: list[Mapping[str, str]] = []
     monkeypatch.setattr(
-        module.git, "clone", lambda root, address, to, given: settings.append(given)
+        "ml.core.git.clone", lambda root, address, to, given: settings.append(given)
     )
     for token in ("", "secret"):
         monkeypatch.setenv("TEMPLATE_TOKEN", token)

@@ -93,7 +93,7 @@ class Server(ThreadingHTTPServer):
     def __init__(
         self,
         respond: Callable[[Request], Answer],
-        copy: Callable[[str, int], None],
+        copy: Callable[..., None],
         certificate: Path,
         key: Path,
     ) -> None:

@@ -330,7 +330,7 @@ def test_without_room_for_a_checkpoint_training_goes_on(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with checkpointed(tmp_path), monkeypatch.context() as patch:
-        patch.setattr(segments.os, "fsync", full)
+        patch.setattr("os.fsync", full)
         assert by_lightgbm() == expected
     assert "warning[no-checkpoint]" in (err := capsys.readouterr().err)
     assert "No space left on device" in err and not [*tmp_path.glob("*/*")]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from infra.live.arm import Arm
-from infra.live.doctor import Check, examine
+from infra.live.check import Check
+from infra.live.doctor import examine
 from infra.settings.model import Settings
 from tests.infra.live.declared import SUBSCRIPTION, resources
 
