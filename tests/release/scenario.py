@@ -331,6 +331,8 @@ class ReleaseScenario:
                 (found,) = json.loads(out)["models"]
                 assert code == 0 and found["serving"] == [address] * does, (run, command)
         team.move()
+        code, out, _ = ml(capsys, "gate", "--released", "--env", "dev", *where)
+        assert (code, out) == (0, "✔ tiny 1 in dev: passes\n")
         code, _, err = ml(capsys, "audit", "verify", *where)
         assert code == 0 and "none changed" in err
         code, _, err = ml(capsys, "evidence", "verify", "tiny", "1", *where)
