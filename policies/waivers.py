@@ -181,7 +181,7 @@ class GateWaiver(Waiver):
         return f"{self.item} {super().__str__()}".strip()
 
     def to_json(self) -> Mapping[str, object]:
-        """Its fields, dates as text."""
+        """Return the fields, with dates as text."""
         stated = {key: value for key, value in asdict(self).items() if key != "last"}
         merged = self.merged.isoformat() if self.merged else None
         return {**stated, "expires": self.expires.isoformat(), "merged": merged}

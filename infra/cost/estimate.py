@@ -61,7 +61,7 @@ class Month:
 
 
 def constant(month: float) -> Month:
-    """What does not depend on use."""
+    """Return a cost that does not depend on use."""
     return Month(month, month, month)
 
 
@@ -84,11 +84,11 @@ def cluster_month(cluster: Cluster, rate: float, highest: float) -> Month:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Numbers of the items that are billed by the piece; a test compares them with the program.
+    """Counts of the resources that are billed per item; a test compares them with the program.
 
-    `endpoints` are our private endpoints, `outbound` those of the managed network, including the
-    ones it adds itself; `registries` is the one of the asset registry in the stack that makes it;
-    `machines` are clusters, instances and VMs by name, with their size and most nodes.
+    `endpoints` are the project's private endpoints, `outbound` those of the managed network,
+    including the ones that Azure adds. `registries` counts an asset registry only in the stack that
+    creates it. `machines` are clusters, instances and VMs: (name, VM size, maximum nodes).
     """
 
     endpoints: int
@@ -176,7 +176,7 @@ class Estimate:
 
 
 def priced(item: str, basis: str, price: Price | None, units: Month) -> Line:
-    """The line of an item of which a month takes so many units."""
+    """Return the line of an item; `units` are its units per month."""
     amount = price.amount if price else 0.0
     month = Month(amount * units.idle, amount * units.typical, amount * units.worst)
     return Line(item, basis, month, price)
@@ -215,7 +215,7 @@ def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
 
 
 def _unstated(settings: Settings, prices: PriceList, counts: Inventory) -> Iterator[Line]:
-    """Machines that the program declares and no setting states: nobody knows when they stop."""
+    """Yield machines declared by the program but not by a setting, costed as always on."""
     for name, size, nodes in sorted(counts.machines - inventory(settings).machines):
         price = prices.find(f"vm/{size}", settings.location)
         basis = f"{size}, {nodes} nodes, not in the stack file"

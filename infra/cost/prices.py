@@ -129,7 +129,7 @@ def _no_prices(reason: str) -> Refused:
 
 
 def fetch(url: str) -> Mapping[str, Any]:
-    """One page over HTTPS; Refused without a JSON answer."""
+    """Fetch one page over HTTPS; raise Refused if the response is not a JSON object."""
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:  # https, from ADDRESS alone
             page = json.load(answer)

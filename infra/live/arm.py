@@ -99,8 +99,9 @@ class Arm:
 
 
 def asset_registry(arm: Arm, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An asset registry with its accounts, as the program asks for it (`getRegistry`): Azure's own
-    answer, without its `properties` around; an empty one before it exists.
+    """Return the `properties` of an asset registry with its accounts; {} before it exists.
+
+    `asked` are the arguments of the program's invoke `getRegistry`.
     """
     group, name = asked["resourceGroupName"], asked["registryName"]
     subscription = asked.get("subscriptionId", arm.subscription)

@@ -47,10 +47,11 @@ LOCKS = "Locks Contributor"
 
 @dataclass(frozen=True)
 class State:
-    """Where Pulumi keeps the state of one environment, and the key of its secrets.
+    """The storage of one environment's Pulumi state, and the key of its secrets.
 
-    Whoever may write it decides what the next update believes, so each environment has an account
-    of its own, in its subscription, and a group of its own: the program makes and deletes another.
+    Whoever can write the state controls the next update. Each environment therefore has its own
+    storage account in its subscription, in a separate resource group: the program creates and
+    deletes another one.
     """
 
     group: str
@@ -117,10 +118,10 @@ def _runner(environments: Sequence[Settings]) -> Iterator[Step]:
 
 
 def shared_subscriptions(environments: Sequence[Settings]) -> Iterator[str]:
-    """A warning for each subscription with several environments.
+    """Yield a warning for each subscription with several environments.
 
-    Roles are assigned on the whole subscription, because a deployment creates its resource group.
-    A Contributor of it may also let an account take keys, that of another state among them.
+    Roles are assigned on the whole subscription, because a deployment creates its resource group. A
+    Contributor may also enable key access on storage accounts, including that of another state.
     """
     for subscription in sorted({settings.subscription for settings in environments}):
         stacks = [
@@ -164,7 +165,7 @@ def _condition_differences(assignments: Any, condition: str) -> Iterator[str]:
         yield "its condition is another one" if condition else "it has a condition"
 
 
-# Of an account, as Azure answers → what it means.
+# Settings of a storage account in Azure's response that open it → what they mean.
 _OPENINGS = {
     "allowSharedKeyAccess": "account keys bypass role assignments",
     "allowBlobPublicAccess": "a container of it may be public",
@@ -277,8 +278,9 @@ def _slug(role: CustomRole) -> str:
 
 
 def _role_definition(settings: Settings, role: CustomRole) -> Step:
-    """Its id contains the subscription, so that every platform in it finds the same definition. A
-    role is defined where it is granted.
+    """Return the step that defines a custom role where it is granted.
+
+    The role's id is derived from the subscription, so all its platforms share one definition.
     """
     here = role != REGISTRY_PUBLISHER
     subscription = settings.subscription if here else settings.registry_subscription
@@ -349,7 +351,7 @@ class Grant:
 
 
 def grants(settings: Settings) -> Iterator[Grant]:
-    """What the identities that read and that deploy an environment may do."""
+    """Yield the role assignments of the identities that preview and that deploy an environment."""
     scope, blobs = f"/subscriptions/{settings.subscription}", "Storage Blob Data"
     account, vault = (f"{{{settings.environment}-{part}.id}}" for part in ("account", "vault"))
     yield Grant("preview-reader", "preview", "Reader", scope)
@@ -469,7 +471,7 @@ def _on_main(name: str, answer: Any, _: str) -> Any:
 
 
 def _identities(settings: Settings) -> Iterator[Step]:
-    """The identities that the program makes, once a person has started its deployment."""
+    """Yield the steps for the identities that the program creates, once a person deploys it."""
     names = settings.names
     group = ("--resource-group", names.group, "--subscription", settings.subscription)
     deploy = ("gh", "workflow", "run", "infra.yml", "--repo", settings.github)
@@ -479,7 +481,7 @@ def _identities(settings: Settings) -> Iterator[Step]:
 
 
 def _identity(settings: Settings, purpose: Purpose) -> Iterator[Step]:
-    """An identity beside the state, as which a job of one GitHub environment signs in."""
+    """Yield the steps of an identity, in the state's group, for jobs of one GitHub environment."""
     where = ("--resource-group", state(settings).group, "--subscription", settings.subscription)
     prefix = f"{settings.environment}-{purpose}"
     identity = f"id-{settings.name}-{prefix}"

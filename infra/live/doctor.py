@@ -83,7 +83,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
         "Contributor",
     ),
 }
-# Of a private endpoint that leads to the asset registry.
+# For a private endpoint to the asset registry.
 CONNECTION = (
     "Microsoft.MachineLearningServices/registries/privateEndpointConnectionsApproval/action",
     APPROVER,
@@ -197,7 +197,7 @@ def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 
 def registry_permissions(settings: Settings, arm: Arm) -> Iterator[Check]:
-    """The same of the subscription of the asset registry, where that is another one."""
+    """Check the permissions on the asset registry's subscription, if it is another one."""
     there = settings.registry_subscription
     if settings.asset_registry.mode == "use" and there != settings.subscription:
         needed = [ACTIONS["authorization:RoleAssignment"]]

@@ -216,12 +216,12 @@ def _seconds(text: str) -> int | None:
 
 
 def _value(kind: str, answer: Mapping[str, Any], name: str, *, outermost: bool = False) -> Any:
-    """The value of an input in Azure's answer; ABSENT if it has none. `outermost`: the answer is a
-    resource, and not an input within another or an item of a list.
+    """Return the value of an input in Azure's response; ABSENT if it has none.
 
-    The SDK flattens `properties` and renames some inputs. At every depth, what is not in the answer
-    itself is in its `properties`, as the subnets of a network and the rules of a security group
-    are. Names differ in case, `_` and `.` (`Application_Type`).
+    The SDK flattens `properties` and renames some inputs: at every depth a value is looked up in
+    the response and in its `properties` (the subnets of a network, the rules of a security group).
+    Names may differ in case, `_` and `.` (`Application_Type`). `outermost`: the response is a
+    resource, not a nested input or a list item.
     """
     inner = answer.get(PROPERTIES)
     inner = inner if isinstance(inner, Mapping) else {}

@@ -89,9 +89,9 @@ def purpose_environment(settings: Settings, purpose: Purpose) -> Iterator[Step]:
 def protected_environment(
     environment: str, settings: Settings, more: Words = (), reviewers: tuple[str, ...] = ()
 ) -> Iterator[Step]:
-    """A GitHub environment that main alone deploys to, and that nobody bypasses.
+    """Yield the steps of a GitHub environment that only main deploys to, without admin bypass.
 
-    `can_admins_bypass` is not in GitHub's documentation of the request, but is taken
+    GitHub does not document `can_admins_bypass` for this request but accepts it
     (google/go-github#2725).
     """
     path = f"repos/{settings.github}/environments/{environment}"
@@ -122,9 +122,9 @@ def protected_environment(
 
 
 def rulesets(settings: Settings, keys: tuple[str, ...]) -> Iterator[Step]:
-    """Who changes main, the tags of releases, and the branches of proposals.
+    """Yield the steps of the rulesets for main, release tags and proposal branches.
 
-    Until the keys of the stacks are on main administrators alone push to it, and then nobody.
+    Until the stacks' keys are on main, only administrators push to it; afterwards nobody does.
     """
     app = ("gh", "variable", "list", "--repo", settings.github, "--env", BOT)
     command = ("gh", "variable", "set", "APP_ID", "--repo", settings.github, "--env", BOT)

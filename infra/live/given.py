@@ -65,8 +65,9 @@ def given(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterato
 
 
 def needed(settings: Settings) -> Iterator[tuple[tuple[str, str], str]]:
-    """What the deployer needs on each resource that is given: an action with a role that has it,
-    and the id. Its owner assigns the role.
+    """Yield what the deployer needs on each existing resource: ((action, role), resource id).
+
+    The owner of the resource assigns the role.
     """
     network = settings.network
     for need, ids in (
@@ -89,7 +90,7 @@ def _exists(what: str, id: str, kind: str, arm: Arm) -> Iterator[Check]:
 
 
 def _scope(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """It leads to the stack's logs, which nobody could query otherwise."""
+    """Check that the private link scope contains the stack's logs, else nobody can query them."""
     scope = settings.monitoring.private_link_scope
     listed = arm.all(f"{scope}/scopedResources", version("monitor:PrivateLinkScopedResource"))
     linked = {
@@ -147,9 +148,9 @@ def _peering(hub: str, peerings: Sequence[Mapping[str, Any]]) -> Check:
 def _subnet(
     name: str, subnet: Mapping[str, Any] | None, needed: int, settings: Settings
 ) -> Iterator[Check]:
-    """It is large enough, delegated to nobody else, and lets in what is put into it.
+    """Check a subnet's free addresses, delegation, security group and service endpoints.
 
-    Runners need `needed` addresses in all, others as many free ones.
+    Runners need `needed` addresses in total, other users as many free ones.
     """
     if subnet is None:
         yield Check(name, "error", "the network has no such subnet", "ask its owner for it")

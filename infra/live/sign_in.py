@@ -70,8 +70,9 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
 
 
 def _environment(file: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """What azidentity's WorkloadIdentityCredential reads, for the state and its key, and what
-    azure-native does, which asks GitHub itself.
+    """Return the variables for azidentity's WorkloadIdentityCredential and for azure-native.
+
+    The first signs in to the state and its key; azure-native requests tokens from GitHub itself.
     """
     return {
         **{name: text for name, text in variables.items() if name != "AZURE_KEYVAULT_AUTH_VIA_CLI"},
@@ -84,7 +85,7 @@ def _environment(file: Path, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _keep(file: Path, variables: Mapping[str, str], ended: Event) -> None:
-    """A token that GitHub does not give is asked for again when its turn comes."""
+    """Renew the token every `EVERY_S` seconds until `ended`; retry a failure the next time."""
     # Signals are for the thread that waits for the command.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     while not ended.wait(EVERY_S):
@@ -95,7 +96,7 @@ def _keep(file: Path, variables: Mapping[str, str], ended: Event) -> None:
 
 
 def _renew(file: Path, variables: Mapping[str, str]) -> None:
-    """Replace the file as a whole: it is read at any time, and by nobody else."""
+    """Write a new token to the file: atomically, and readable by this user only."""
     request = Request(f"{variables[URL]}&{urlencode({'audience': AUDIENCE})}")
     request.add_header("Authorization", f"Bearer {variables[TOKEN]}")
     with urlopen(request, timeout=30) as response:

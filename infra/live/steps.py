@@ -37,13 +37,13 @@ INSTALL = {
 
 @dataclass(frozen=True)
 class Step:
-    """`look` asks, `make` creates; words may contain `{name.output}` of an earlier step's answer.
-    After `--input -` the last word is the standard input.
+    """A setup step: `look` queries what exists, `make` creates it.
 
-    `existing` reads the answer of `look`, given the `value` that it should have; None or empty if
-    nothing exists. `differences` says how what exists is other than it should be, given the same;
-    `undo` are the commands before `make`, such as those that remove what is too much. It is not
-    made before the steps of `after` exist.
+    Words may contain `{name.output}` of an earlier step's response; after `--input -` the last word
+    is the standard input. `existing` reads the response of `look`, given the expected `value`; None
+    or empty if nothing exists. `differences` yields how the existing object differs from the
+    expected one. `undo` returns commands to run before `make`, such as removing surplus objects.
+    The step is not made before the steps in `after` exist.
     """
 
     name: str
@@ -68,9 +68,9 @@ class Result:
 
 
 def carry_out(plan: Sequence[Step], run: Run, *, make: bool) -> Iterator[Result]:
-    """Each step as it is done; without `make` only questions are asked.
+    """Run the steps and yield each result; without `make` only run queries.
 
-    A step that depends on a missing one is missing too, and is not asked about.
+    A step that depends on a missing one is missing too, and is not queried.
     """
     answers: dict[str, Any] = {}
     missing: set[str] = set()
@@ -176,7 +176,7 @@ def literal(value: object) -> str:
 
 
 def referring(value: object) -> str:
-    """JSON in which a text that refers to another step stands for its number."""
+    """Return JSON; a string that is only `{step.output}` becomes an unquoted placeholder."""
     return re.sub(r'"\{(\{[\w.-]+\})\}"', r"\1", literal(value))
 
 

@@ -29,10 +29,10 @@ from infra.settings.workflows import (
 
 @dataclass(frozen=True)
 class Access:
-    """What jobs of one GitHub environment may do, or what a part of the environment may.
+    """The permissions of the jobs of one GitHub environment, or of a resource of the stack.
 
-    `grants` are pairs of a role and the resource it is on; `jobs` are `FILE: JOB`. `purpose` is
-    None where no workflow signs in.
+    `grants` are pairs (role, scope); `jobs` are `FILE: JOB`. `purpose` is None if no workflow signs
+    in.
     """
 
     environment: str
@@ -93,7 +93,7 @@ def _of(settings: Settings, grant: bootstrap.Grant) -> tuple[str, str]:
 def _of_program(
     settings: Settings, declared: Sequence[Resource]
 ) -> dict[str, set[tuple[str, str]]]:
-    """The roles of each holder: a GitHub environment, what uses an identity, or a person's id."""
+    """Return the roles of each holder: a GitHub environment, a resource, or a person's id."""
     holders = _holders(settings, declared)
     grants: dict[str, set[tuple[str, str]]] = {}
     for resource in declared:

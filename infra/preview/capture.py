@@ -24,9 +24,9 @@ class Resource:
     """One registered resource; `inputs` are camelCase, secrets are `SECRET`.
 
     `parent`, `dependencies` and `uses` (input → the resources that it derives from) hold URNs.
-    `hooks` are the names of what the program does once it is made, or after the name of another
-    moment; `provider` is the name of the one that makes it, "" for the stack's own; `options` are
-    further ones of Pulumi.
+    `hooks` are the names of resource hooks that run after creation; others are prefixed with their
+    event. `provider` names an explicit provider, "" for the stack's default; `options` are further
+    Pulumi options.
     """
 
     urn: str
@@ -99,8 +99,10 @@ class Property:
 
 @dataclass(frozen=True)
 class Change:
-    """The change of a resource; `properties` lists the differences of a changed one, and of
-    another one those that it is nothing without.
+    """The change of one resource.
+
+    `properties` lists the differences of a changed resource, and of an added or removed one the
+    properties that identify it (`_essence`).
     """
 
     what: Literal["added", "removed", "changed"]
@@ -286,7 +288,7 @@ def _change(
 
 
 def _essence(resource: Resource) -> Iterator[tuple[str, Any]]:
-    """Who gets which role on what: the name of an assignment tells none of them."""
+    """Yield principal, role and scope of a role assignment, none of which its name shows."""
     if resource.kind == "authorization:RoleAssignment":
         for path in ("principalId", "roleDefinitionId", "scope"):
             yield path, resource.inputs.get(path, ABSENT)

@@ -59,8 +59,8 @@ Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):
     """One run of one stack; the results are `resources`, `problems`, `errors` and `outputs`.
 
-    With `azure_like` the program is answered with texts like Azure's in place of references, and
-    the results are the same, unless the program tells an update by them.
+    With `azure_like` the engine returns texts like Azure's instead of references. The results are
+    the same, unless the program uses them to detect an update.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return empty_pb2.Empty()
 
     def Invoke(self, request: Any, context: Any) -> Any:
-        """The registry of another stack, and texts that only Azure knows of anything else."""
+        """Answer an invoke: the registry of another stack, placeholders for anything else."""
         answer = struct_pb2.Struct()
         provider = self.providers.get(request.provider.rpartition("::")[0])
         asked = {**(provider.inputs if provider else {}), **self._passed(request.args)}
@@ -119,7 +119,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return provider_pb2.InvokeResponse(**{"return": answer})
 
     def ReadResource(self, request: Any, context: Any) -> Any:
-        """What exists already (`.get`): its id is known; outputs of another stack are not."""
+        """Answer a read of an existing resource (`.get`): its id is known, its outputs are not."""
         urn, answer = self._urn(request), struct_pb2.Struct()
         self._note(urn, request.name, request.id)
         if request.type == "pulumi:pulumi:StackReference":
@@ -191,12 +191,12 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return f"{AZURE_ID}{text}" if match[0].endswith(".id}") else text
 
     def _passed(self, value: Any) -> Any:
-        """What the program passed, with references again."""
+        """Return a value from the program, with Azure-like texts mapped back to references."""
         text = json.dumps(plain(json_format.MessageToDict(value)))
         return json.loads(_AZURE.sub(lambda found: self._texts.get(found[1], found[0]), text))
 
     def _note(self, urn: str, name: str, id: str) -> None:
-        """What the program reads: its values are not known here, so a rule looks at its id."""
+        """Record a resource that the program reads: only its id is known, so rules check that."""
         of_stack = f"urn:pulumi:{self._stack}::{self._project}::{READ}::{name}"
         self.reads[urn] = Resource(of_stack, READ, name, "", {"id": id})
 
@@ -221,9 +221,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
 
 
 def registry(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A registry as the provider answers with it offline: in any region, with accounts that only
-    Azure knows.
-    """
+    """Return a registry as the provider would: in every region, its accounts as placeholders."""
 
     def account(part: str) -> Mapping[str, Any]:
         id = f"${{Registry:{asked['registryName']}.{part}}}"

@@ -7,7 +7,7 @@ from infra.preview.capture import Capture, Resource
 
 
 def counted(capture: Capture) -> Inventory:
-    """The numbers of a stack's items, whatever its settings say."""
+    """Count the billed items among a stack's resources, independent of its settings."""
     kinds = [item.kind for item in capture.provided]
     workspaces = (item.inputs for item in capture.provided if item.inputs.get("kind") == "Default")
     workspace = next(workspaces, {})

@@ -106,7 +106,7 @@ class OutputsOfStacks(pulumi.runtime.ResourceModule):
     """Makes what the engine answers with for the outputs of another stack."""
 
     def version(self) -> None:
-        """None: any."""
+        """Return None: any version."""
 
     def construct(self, name: str, typ: str, urn: str) -> Any:
         """The outputs of the stack whose reference is `name`."""
@@ -114,9 +114,9 @@ class OutputsOfStacks(pulumi.runtime.ResourceModule):
 
 
 class Outputs(Mapping[str, str]):
-    """Any output of another stack: text that begins with a reference, since nobody knows it here.
+    """The outputs of another stack: each is a placeholder, since its value is unknown here.
 
-    Pulumi's unknown value would do in a dry run alone, and leave out what the program makes of it.
+    Pulumi's unknown value works only in a dry run, and omits what the program derives from it.
     """
 
     def __init__(self, reference: str) -> None:

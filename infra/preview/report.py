@@ -64,11 +64,11 @@ LIMITS_HINT = (
 
 @dataclass(frozen=True)
 class Report:
-    """One stack. `base` is the revision that it is compared with, "" without a comparison.
+    """The report of one stack; `base` is the revision it is compared with, "" without a comparison.
 
-    `removed`: the revision had the stack, and its file is gone. `imported` are the environments of
-    Pulumi ESC that set more than its file; `edits` are the changes of the files that it is made
-    from.
+    `removed`: the stack file exists only at that revision. `imported` are the Pulumi ESC
+    environments that add settings to the file; `edits` are changes of the files that the preview
+    reads.
     """
 
     capture: Capture
@@ -94,7 +94,7 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reviewer has to know besides: first what this preview does not know."""
+        """Return notes for the reviewer, starting with settings that this preview does not know."""
         imported = (
             f"Pulumi reads settings from the ESC environment {name} too: this preview, its policies"
             " and its cost do not know them"
@@ -104,7 +104,7 @@ class Report:
 
     @property
     def weakenings(self) -> tuple[str, ...]:
-        """Changes that lessen a safeguard or give somebody more rights."""
+        """Return changes that weaken a safeguard or grant more permissions."""
         return tuple(weakenings((*self.edits, *self.changes)))
 
     @property
@@ -225,7 +225,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
 
 
 def budgeted(capture: Capture, cost: Estimate, limits: Limits) -> Iterator[Breach]:
-    """What the budget would not warn of in time, or each month; its currency is the bill's."""
+    """Yield budgets that warn too late or every month; their currency is that of the bill."""
     month = cost.total
     for budget in (each for each in capture.provided if each.kind == "consumption:Budget"):
         amount = budget.inputs.get("amount")
@@ -452,9 +452,9 @@ def _counts(changes: Sequence[Change]) -> str:
 
 
 def _values(difference: Property) -> tuple[str, str]:
-    """Both values in at most `LONGEST` characters; what they share at the beginning is cut first.
+    """Return both values in at most `LONGEST` characters, cutting their common beginning first.
 
-    A role is shown by its name: its id says it in the last of many characters.
+    A role is shown by its name: role ids differ only near the end.
     """
     values = (difference.before, difference.after)
     before, after = (value if isinstance(value, str) else json.dumps(value) for value in values)

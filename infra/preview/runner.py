@@ -63,10 +63,10 @@ class Runner:
         bare: bool = False,
         azure_like: bool = False,
     ) -> Capture:
-        """One run of the program of the tree at `root`; Refused with its own message if it fails.
+        """Run the program of the tree at `root`; raise Refused with its message if it fails.
 
-        `config` is what Pulumi would hand to it beside the stack file, as `-c` does. `bare` runs it
-        without the shortcut that `launch` describes; `azure_like` with other unknown values.
+        `config` adds to the configuration of the stack file, as `-c` does. `bare` skips the
+        shortcut that `launch` describes; `azure_like` uses other unknown values (see `Engine`).
         """
         values = {**loader.configuration(stack, root / "infra"), **(config or {})}
         engine = Engine(PROJECT, stack, ask, azure_like)
@@ -158,7 +158,7 @@ def captures(
 
 
 def _told_apart(capture: Capture, other: Capture) -> Iterator[str]:
-    """What the program declares otherwise where ids look like Azure's."""
+    """Yield what the program declares differently if ids look like Azure's."""
     for change in changes(capture, other):
         paths = ", ".join(difference.path for difference in change.properties) or change.what
         yield f"{change.name}: an update declares it otherwise than this preview: {paths}"
@@ -167,7 +167,7 @@ def _told_apart(capture: Capture, other: Capture) -> Iterator[str]:
 def findings(
     context: pack.Context, capture: Capture, resources: Sequence[Resource]
 ) -> list[Breach]:
-    """What the rules find in the resources and in the stack; Refused where a rule fails."""
+    """Return the rules' findings in the resources and the stack; raise Refused if a rule fails."""
     items = [_item(resource, resource.inputs) for resource in resources]
     stack = [
         replace(_item(resource, _outputs(resource)), uses=resource.uses)

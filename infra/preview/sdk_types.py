@@ -49,8 +49,10 @@ def outputs(token: str) -> frozenset[str] | None:
 
 
 def answer(token: str, label: str) -> dict[str, Any]:
-    """What Azure answers for a resource, or an invoke such as `storage:getBlob`: texts and
-    objects of them as `${label.output}`, lists without members, nothing else.
+    """Return Azure's answer for a resource, or an invoke such as `storage:getBlob`.
+
+    Texts, also within objects, are placeholders `${label.output}`; lists are empty; other types are
+    omitted.
     """
     provider, module, name = token.split(":")
     name = f"G{name[1:]}Result" if name.startswith("get") else name

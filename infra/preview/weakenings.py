@@ -178,7 +178,7 @@ def weakenings(changes: Iterable[Change]) -> Iterator[str]:
 
 
 def _differences(change: Change) -> tuple[Property, ...]:
-    """What has changed; a role of another subscription is the same role."""
+    """Return the changed properties; a role of another subscription counts as the same role."""
     if change.what == "changed":
         return tuple(
             difference
@@ -223,8 +223,9 @@ def edits(stack: str, before: Path, after: Path) -> tuple[Change, ...]:
 
 
 def _reached(tree: Path) -> dict[str, str]:
-    """What the program's code names of other modules, such as `os.system`: a command, or a question
-    that a deployment answers otherwise than a preview does.
+    """Return what the program's code uses of other modules, such as `os.system`.
+
+    Such a call runs a command, or may differ between a preview and a deployment.
     """
     reached: dict[str, str] = {}
     for path in (path for glob in PROGRAMS for path in sorted(tree.glob(glob))):

@@ -60,7 +60,7 @@ class Identity(Component):
         self.register_outputs({})
 
     def _workflow(self, purpose: Purpose) -> managedidentity.UserAssignedIdentity:
-        """One credential an identity: Azure refuses two concurrent writes."""
+        """Create a workflow's identity with one credential: Azure rejects concurrent writes."""
         identity = self._identity(purpose)
         managedidentity.FederatedIdentityCredential(
             self.child(f"github-{purpose}"),
@@ -113,7 +113,7 @@ COUNTS_AFTER_S = 120
 
 
 async def wait_until_it_counts(args: pulumi.ResourceHookArgs) -> None:
-    """After an assignment was made, and never for one that is there: what needs it waits for it."""
+    """Wait until a newly created role assignment is effective; its dependents wait for this."""
     await asyncio.sleep(COUNTS_AFTER_S)
 
 

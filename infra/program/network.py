@@ -270,7 +270,7 @@ class Network(Component):
         )
 
     def _route(self) -> network.RouteTableArgs:
-        """All traffic out of the network goes to the hub's firewall."""
+        """Create the route table that sends all outbound traffic to the hub's firewall."""
         table = network.RouteTable(
             self.child("routes"),
             route_table_name=self._site.names.local("rt"),

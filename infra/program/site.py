@@ -18,9 +18,7 @@ Options = pulumi.ResourceOptions | None  # of a component
 
 
 def configuration() -> dict[str, str]:
-    """What Pulumi is configured with for this program, but its secrets: every key of its own name
-    space, and where the provider deploys.
-    """
+    """Return Pulumi's configuration without secrets: the program's namespace and PLACE."""
     values = {}
     for key in get_config_env():
         space, _, name = key.partition(":")
@@ -64,8 +62,10 @@ class Site:
 
 
 class Component(pulumi.ComponentResource):
-    """A part of a stack. The names of its children begin with its own, so that a program can have
-    several instances; `usual` are the names of those that stacks have, whose children need none.
+    """A component of a stack, whose name prefixes the names of its children.
+
+    A program can thus have several instances. The children of an instance named in `usual`, as
+    stacks have, get no prefix.
     """
 
     def __init__(

@@ -237,7 +237,7 @@ def _serverless(args: WorkspaceArgs) -> ml.ServerlessComputeSettingsArgs | None:
 
 
 def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
-    """Only approved destinations if private; a starter's network may reach the internet.
+    """Return the managed network: approved destinations only if private, else the internet.
 
     A starter needs a managed network too, because its nodes have no public addresses.
     """

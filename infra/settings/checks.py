@@ -385,7 +385,7 @@ _OF_REGISTRY = ("zone_redundant", "keep_untagged_days")
 
 
 def _given(settings: Settings) -> Findings:
-    """Resources that another team makes: what one needs, and what has no effect beside it."""
+    """Check the settings of existing resources: missing requirements, settings without effect."""
     network, vault = settings.network, settings.vault
     inside = f"{network.virtual_network}/subnets/"
     nodes = network.isolation == "own" or bool(settings.machines("data-science-vm"))

@@ -98,6 +98,6 @@ def _mismatches(root: Path, names: tuple[str, ...], order: tuple[str, ...]) -> I
 
 
 def _mismatch(found: str, expected: tuple[str, ...], place: Place) -> Problem:
-    """What one place declares beside what another does."""
+    """Return the problem of one place that declares other environments than the rest."""
     hint = f"change the stack files, `order` in {repository.GATES} and the workflows together"
     return Problem("environment-mismatch", found, ", ".join(expected), hint, place)

@@ -27,9 +27,9 @@ _ROLES = {"maintain": 2, "admin": 5}
 
 @dataclass(frozen=True)
 class Ruleset:
-    """Who may do what to some branches or tags: nobody but `bypass`, which are roles or the app.
+    """A ruleset for branches or tags; only `bypass`, which are roles or the app, is exempt.
 
-    `rules` are GitHub's types of rules with the parameters that count.
+    `rules` maps GitHub's rule types to the parameters that are compared.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Ruleset:
         ]
 
     def body(self, apps: Mapping[str, Any]) -> dict[str, object]:
-        """What GitHub is sent to make it."""
+        """Return the request body that creates the ruleset."""
         return {
             "name": self.name,
             "target": self.target,
@@ -102,7 +102,7 @@ class Ruleset:
 
 
 def bypassing(answer: Mapping[str, Any]) -> list[tuple[str, Any]] | None:
-    """Who may pass a ruleset; None if GitHub does not show it."""
+    """Return the bypass actors of a ruleset; None if GitHub does not show them."""
     actors = answer.get("bypass_actors")
     if not isinstance(actors, list):
         return None
@@ -172,8 +172,9 @@ RULESETS = (
 
 
 def environment_differences(answer: Mapping[str, Any], reviewers: Collection[str]) -> Iterator[str]:
-    """How an environment is other than declared, by GitHub's answer on it; `reviewers` are users
-    and teams (organisation/team), without any nobody has to approve.
+    """Yield how GitHub's response on an environment differs from the declaration.
+
+    `reviewers` are users and teams (organisation/team); without any, no approval is required.
     """
     policy = answer.get("deployment_branch_policy") or {}
     if policy.get("protected_branches") or not policy.get("custom_branch_policies"):

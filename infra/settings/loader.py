@@ -35,7 +35,7 @@ ABOUT = frozenset({"author", "description", "license", "website"})
 PROJECT = {"name": "platform", "runtime": {"name": "python", "options": {"virtualenv": "../.venv"}}}
 # Values that must be encrypted: `pulumi config set --secret`.
 SECRETS = frozenset({"platform:lake_sas"})
-# What the provider reads of a stack file too; its other keys are none of ours.
+# Keys of a stack file that the Pulumi provider reads; its other keys are not used here.
 PLACE = frozenset({f"azure-native:{key}" for key in ("location", "subscriptionId", "tenantId")})
 # Pulumi's ciphertext: base64, optionally after a version and a nonce. A SAS does not match.
 _CIPHERTEXT = re.compile(r"[A-Za-z0-9+/:=_-]+")
@@ -74,7 +74,7 @@ def load(stack: str, folder: Path = FOLDER) -> Settings:
 
 
 def environment(stack: str, folder: Path = FOLDER) -> Settings:
-    """As `load`, of a stack in which models are trained and released; Refused for another one."""
+    """Load a stack in which models are trained and released; raise Refused for another one."""
     settings = load(stack, folder)
     if settings.makes_registry:
         message, listed = f"`{stack}` has only the shared registry", ", ".join(environments(folder))
@@ -84,8 +84,9 @@ def environment(stack: str, folder: Path = FOLDER) -> Settings:
 
 
 def configured(stack: str, config: Mapping[str, str]) -> Settings:
-    """The settings of the configuration that Pulumi hands to a program: texts, JSON for what is
-    more than a text. Refused as `load`, without lines.
+    """Read the settings from the configuration that Pulumi passes to a program.
+
+    Strings are plain text, other values JSON. Raises Refused as `load`, without line numbers.
     """
     properties = reader.schema(StackFile)["properties"]
     values = {key: _value(text, properties.get(key, {})) for key, text in config.items()}
@@ -104,7 +105,7 @@ def configured(stack: str, config: Mapping[str, str]) -> Settings:
 
 
 def _value(text: str, form: Mapping[str, Any]) -> Any:
-    """What a text of Pulumi's stands for, where the setting is more than a text."""
+    """Parse a configuration value: JSON unless the setting is a string or the text is invalid."""
     if form.get("type") == "string" or "enum" in form or "const" in form:
         return text
     try:
@@ -114,8 +115,9 @@ def _value(text: str, form: Mapping[str, Any]) -> Any:
 
 
 def configuration(stack: str, folder: Path = FOLDER) -> Mapping[str, str]:
-    """What Pulumi makes of a stack file for its program, without the secrets; nothing where there
-    is no file. Refused for one that is no stack file.
+    """Return the configuration that Pulumi passes for a stack file, without secrets.
+
+    {} if there is no file. Raises Refused if it is not a stack file.
     """
     if stack not in stacks(folder):
         return {}
@@ -128,8 +130,9 @@ def configuration(stack: str, folder: Path = FOLDER) -> Mapping[str, str]:
 
 
 def declared(stack: str, folder: Path = FOLDER) -> Settings:
-    """The same without the checks across settings: what is deployed keeps its names whatever size
-    Azure retires meanwhile. Refused as `load`.
+    """Load the settings without checks across settings; raises Refused as `load`.
+
+    A deployed stack must stay readable even if Azure has retired one of its VM sizes.
     """
     return _read(stack, folder)[0]
 

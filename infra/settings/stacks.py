@@ -15,7 +15,7 @@ _REGISTRY = ("config", "platform:asset_registry")
 
 @dataclass(frozen=True)
 class Stack:
-    """What a stack file says of others: whether it makes the registry, and whose it uses."""
+    """A stack's relation to the shared registry: whether it makes one, or whose it uses."""
 
     name: str
     makes_registry: bool
@@ -30,7 +30,7 @@ def names(folder: Path) -> tuple[str, ...]:
 
 
 def read(folder: Path) -> Mapping[str, Stack]:
-    """Every stack of the folder by its name; one that cannot be read says nothing of others."""
+    """Read the stack files of a folder; an unreadable one counts as unrelated to others."""
     return {name: _stack(name, folder / f"Pulumi.{name}.yaml") for name in names(folder)}
 
 
@@ -62,10 +62,10 @@ def needed(stacks: Mapping[str, Stack], name: str) -> str:
 
 
 def ordered(root: Path) -> tuple[str, ...]:
-    """Every stack of a repository after the one that it refers to, else as releases go through
-    them (the gate `order`), those that it has `unordered` last.
+    """Return all stacks, each after the one it refers to, else in release order (gate `order`).
 
-    Raises Refused for an environment without a place there: it would be deployed after prod.
+    Stacks in `unordered` come last. Raises Refused for an environment missing from `order`: it
+    would be deployed after prod.
     """
     stacks, release = read(root / FOLDER), repository.environments(root)
     unordered = repository.environments(root, "unordered")

@@ -76,11 +76,11 @@ class CustomRole:
     data_actions: tuple[str, ...] = ()
 
     def id(self, subscription: str) -> str:
-        """The same GUID for every platform in the subscription: the role is the same too."""
+        """Return the role's GUID, the same for every platform in the subscription."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{subscription.lower()}/{self.name}"))
 
     def permissions(self, actions: object) -> Mapping[str, object]:
-        """What it grants with these of its `actions`, as Azure stores it."""
+        """Return the role's permissions with these `actions`, in Azure's format."""
         return {
             "actions": actions,
             "notActions": [],
@@ -159,10 +159,10 @@ REGISTRY_PUBLISHER = CustomRole(
 CUSTOM_ROLES = (JOB_SUBMITTER, RELEASER, BLOB_WRITER, REGISTRY_PUBLISHER)
 # What an environment grants on the registry that it uses, and on the accounts of that.
 ON_REGISTRY = ("Reader", APPROVER, REGISTRY_PUBLISHER.name)
-# What releases note: the audit log, and what they wrote last of each endpoint.
+# The container of releases: the audit log, and the last written state of each endpoint.
 RELEASES = "releases"
-# Where a `data_collector` writes requests and answers (how-to-collect-production-data), in the
-# container of what jobs leave: jobs of any project could read those of another's callers.
+# The path of a `data_collector`'s requests and responses (how-to-collect-production-data) in the
+# container of job outputs: jobs of one project could read those of another's callers.
 COLLECTED = "modelDataCollector/*"
 # Where a workspace keeps what jobs leave: its two datastores of blobs.
 OF_JOBS = ("azureml", "azureml-blobstore-*")
@@ -171,9 +171,11 @@ OF_UPLOADS = ("-".join("?" * digits for digits in (8, 4, 4, 4, 12)),)
 
 
 def writes_only(*containers: str, path: str = "", apart: str = "") -> str:
-    """The condition of an assignment that writes blobs of these containers alone, and below `path`;
-    it neither writes nor reads what is `apart`, a path too. `*` stands for any text, `?` for one
-    character (role-based-access-control/conditions-format, StringLike).
+    """Return the condition of a role assignment that writes only blobs of these containers.
+
+    `path` limits writing to paths that match; paths that match `apart` are neither written nor
+    read. `*` matches any text, `?` one character (role-based-access-control/conditions-format,
+    StringLike).
     """
     writes = " AND ".join(
         f"!(ActionMatches{{'{action}'}})"
@@ -215,9 +217,9 @@ def role_id(name: str, subscription: str) -> str:
 
 
 def role_name(definition: str) -> str:
-    """The name of the role that a `roleDefinitionId` is of; its GUID when it is none of ours.
+    """Return the name of the role with this `roleDefinitionId`; its GUID if unknown.
 
-    A description beside it may say anything, the id is what Azure grants.
+    Azure grants the id, whatever a description beside it says.
     """
     *scope, id = definition.lower().rstrip("/").split("/")
     custom = {role.id("".join(scope[2:3])): role.name for role in CUSTOM_ROLES}

@@ -37,7 +37,7 @@ def sigmoid(answers: Values, labels: NDArray[Any], weights: Values) -> Calibrati
         if 0 < is_one.sum() < len(is_one):  # of a group or a time all may be of one class
             model = LogisticRegression(C=1e4, max_iter=500)
             model.fit(odds.reshape(-1, 1), is_one, sample_weight=weights)
-            # One that turns the order round has learnt noise.
+            # A negative slope would reverse the order: it has fitted noise.
             if model.coef_[0, 0] > 0:
                 slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
         slopes.append(slope)
@@ -75,10 +75,10 @@ def calibrate(
     seed: int,
     weights: Values | None = None,
 ) -> tuple[Calibration | None, Answers, str]:
-    """The calibration that these answers ask for, the answers as others correct them, a sentence.
+    """Return the calibration of these answers or None, the cross-fitted answers, and a note.
 
-    One counts where it lowers the log loss of answers that it was not fitted to and does not lower
-    `value`, the metric of the search. `weights` are those of all rows of the table.
+    A calibration is used if it lowers the log loss of answers that it was not fitted to, without
+    lowering `value`, the search's metric. `weights` are those of all rows of the table.
     """
     from sklearn.metrics import log_loss
 

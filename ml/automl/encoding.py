@@ -71,7 +71,7 @@ def fit(
 
 
 def _typical(entry: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any]:
-    """What stands for a missing value of an input with these values."""
+    """Return the imputation for missing values of an input with these values."""
     of, present = Input(entry), values.dropna()
     different = present.unique()
     if present.dtype == "category":
@@ -102,8 +102,9 @@ def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float
 
 
 def _date(table: Table, column: Column, rows: Rows, orders: bool) -> dict[str, Any]:
-    """The parts that vary. One that `orders` the folds says nothing of how late it is: what is
-    judged is later than all that is fitted.
+    """Return the encoding of a date: the parts that vary in these rows.
+
+    If the column orders the folds, year and days are left out: validation rows are always later.
     """
     values = table.frame[column.name].iloc[rows].dropna().unique()
     times = [time for text in values if (time := read_date(str(text), column.order))]
@@ -144,15 +145,16 @@ def _encoder(others: Any = 5) -> Any:
 
 
 def _targets(labels: NDArray[Any], classes: int) -> list[NDArray[np.float64]]:
-    """What has a mean: the labels, or of several classes whether it is this one. A class that none
-    of these rows has is one too.
+    """Return the targets to average: the labels, or for each class whether a row has it.
+
+    A class without a row among these has a target too.
     """
     each = [labels == at for at in range(classes)] or [labels]
     return [of.astype(np.float64, copy=False) for of in each]
 
 
 def _crossed(codes: NDArray[np.int64], labels: NDArray[Any], classes: int) -> NDArray[np.float32]:
-    """For each row the means of others: these are the same ones for every class."""
+    """Return cross-fitted target means for each row; all classes use the same folds."""
     from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold
 
     kind = KFold if labels.dtype.kind == "f" else StratifiedKFold
@@ -221,7 +223,7 @@ def matrix(
 
 
 def _of_texts(of: Input, texts: Any, codes: NDArray[Any]) -> NDArray[np.float32]:
-    """What serves computes of each text there, and last of a missing one, whose code is -1."""
+    """Encode each text as in serving; the last row encodes a missing text (code -1)."""
     numbers = np.empty((len(texts) + 1, len(of.names)), dtype=np.float32)
     for place in np.flatnonzero(np.bincount(codes.astype(np.int64) + 1)).tolist():
         text = None if place == 0 else str(texts[place - 1])

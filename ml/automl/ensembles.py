@@ -27,7 +27,7 @@ NAMES = frozenset({VOTING, STACK})
 ROUNDS = 12
 # Members of a stack: the best of each family before the second of any.
 MOST_STACKED = 5
-# Where one set of rows judges, these parts of it are answered by models of the others.
+# A single validation set is split into this many parts, each predicted by models of the others.
 PARTS = 5
 _FILE = "answers.npz"
 Predict = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -35,7 +35,7 @@ Predict = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Answers:
-    """What a trial answered to the rows of each fold, or by each seed, which it did not fit."""
+    """A trial's predictions for the rows of each fold, or by each seed, which it did not fit."""
 
     rows: Sequence[NDArray[np.int64]]
     values: Sequence[NDArray[np.float64]]
@@ -85,7 +85,7 @@ def crossed(
             others = [number for number in range(len(answers.rows)) if number != at]
             of_others = np.concatenate([answers.values[number] for number in others])
             rows_of_others = np.concatenate([answers.rows[number] for number in others])
-            # Where folds are drawn again, others have rows of this one.
+            # If folds are drawn repeatedly, other folds contain rows of this one.
             apart = ~np.isin(rows_of_others, rows)
             values.append(fit(of_others[apart], rows_of_others[apart])(of))
     return Answers(answers.rows, values, answers.labels)

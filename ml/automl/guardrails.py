@@ -117,8 +117,10 @@ def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Findi
 
 
 def _of_category(problem: Problem, name: str, rows: NDArray[Any]) -> Values:
-    """The means of the target by category, each of the other parts of these rows, of the class that
-    they follow best; zeros where they follow none. Codes would be ranked by the alphabet.
+    """Return cross-fitted target means by category; zeros if the target does not depend on it.
+
+    In a classification they are those of the class that correlates best. Category codes would rank
+    categories alphabetically.
     """
     from sklearn.model_selection import PredefinedSplit
     from sklearn.preprocessing import TargetEncoder
@@ -180,7 +182,7 @@ def _explained(a: Values, b: Values, weights: Values) -> float:
 
 
 def _of_validation(problem: Problem) -> Iterator[Finding]:
-    """Rows that judge and know too much of those fitted: of one group, or not later."""
+    """Report leaking validation rows: also in training, of a training group, or not later."""
     choices = problem.job.choices
     if actual := _repeated(problem, *problem.folds[0]):
         yield "validation", f"{actual} validation rows {ARE_FITTED}"
@@ -199,7 +201,7 @@ def _of_validation(problem: Problem) -> Iterator[Finding]:
 
 
 def _of_test(problem: Problem) -> Iterator[Finding]:
-    """Rows for the end that the fit knows: the same ones, of one group, or not later."""
+    """Report leaking test rows: also in training, of a training group, or not later."""
     sets, choices = (problem.fitted, problem.test), problem.job.choices
     if not len(problem.test):
         return
@@ -360,8 +362,9 @@ def _same_in_groups(
 
 
 def _are_bands(values: NDArray[Any], codes: NDArray[np.int64], of_rows: NDArray[np.int64]) -> bool:
-    """Whether another column has one value for each of a few ranges of these numbers, as bands of
-    ages have: of what names something neighbours differ.
+    """Return whether another column is a binning of these numbers, as age bands are.
+
+    Neighbouring values of an identifier would differ in it.
     """
     first = np.unique(codes, return_index=True)[1]
     of_groups = of_rows[first[np.argsort(values[first])]]

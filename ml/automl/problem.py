@@ -35,10 +35,10 @@ _MOST_REPEATS = 20
 
 
 class Job:
-    """What the spec says about the data and the judging; see `ml.backends.local.automl_sweep`.
+    """The spec's settings of data and validation; see `ml.backends.local.automl_sweep`.
 
-    `seed` is that of the folds and the fits, `seconds` what the search may take in all; a table is
-    taken as it stands unless it `featurizes`.
+    `seed` is that of folds and fits, `seconds` the time limit of the search. Without `featurizes`
+    the table is used unchanged.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -116,13 +116,13 @@ class Problem:
         return values if target is None else (values - target["mean"]) / target["deviation"]
 
     def in_units(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Answers of what was fitted, as they are served."""
+        """Convert predictions of the standardized target to the units of the target."""
         target = self.target
         return answers if target is None else answers * target["deviation"] + target["mean"]
 
     @property
     def answered(self) -> dict[str, Any]:
-        """What members.json says of the answer."""
+        """Return the description of the answer for members.json."""
         target = self.target
         about: dict[str, Any] = {"task": self.task, "positive": self.positive}
         return about if target is None else about | {"target": target}
@@ -149,7 +149,7 @@ class Problem:
         )
 
     def sample(self, rows: Rows, count: int) -> Rows:
-        """So many of these rows, of a classification with its share of each class."""
+        """Draw `count` of these rows; in a classification, stratified by class."""
         labels = self.labels if self.classes else None
         of = validation.Divided(labels, len(self.labels), self.job.seed)
         return of.hold_out(rows, count / len(rows))[1]
@@ -164,7 +164,7 @@ class Problem:
         return self.once(lambda: encoding.matrix(*of), name, rows)
 
     def once(self, compute: Callable[[], Value], name: str, rows: Rows) -> Value:
-        """What is computed of these rows by this name, once in a search."""
+        """Return the result of `compute` for these rows, cached under `name` for the search."""
         return self.cache.of(compute, self.source, name, rows.tobytes())
 
     def labels_of(self, rows: Rows) -> NDArray[Any]:

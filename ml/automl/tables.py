@@ -31,7 +31,7 @@ MOSTLY_NUMBERS = 0.9
 LARGEST_TARGET = 1e150
 # Words a value, from which a text is prose.
 PROSE = 4
-# What is chosen for dates and timestamps.
+# The choice for dates and timestamps.
 A_TIME = "a time"
 Feature = Literal["", "number", "category", "mean", "date", "words"]
 # Azure ML's purposes of a column (how-to-configure-auto-features: column purpose).
@@ -96,7 +96,7 @@ def of_every_trial() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the spec says of columns: their purposes, and what is not to be computed of them.
+    """The spec's choices for columns: purposes, imputation and blocked transformations.
 
     `group` and `time` are the columns by which rows are divided (`ml.automl.validation`).
     """
@@ -110,9 +110,7 @@ class Choices:
     time: str = ""
 
     def meaning(self, name: str) -> str:
-        """What the spec takes a column for, "" where it does not say. Ends the program for a
-        purpose that is none.
-        """
+        """Return a column's purpose in the spec, "" if unset; stop for an unknown purpose."""
         purpose = str(self.purposes.get(name, ""))
         meaning = PURPOSES.get(purpose.replace("_", "").lower(), "")
         if purpose and not meaning:
@@ -141,8 +139,9 @@ class Choices:
 def as_table(
     rows: pd.DataFrame, choices: Choices | None = None, *, target: str, regression: bool
 ) -> Table:
-    """The table with a kind and a choice for each column. Ends the program for what no model can be
-    made of: no such column, a target of one value, no feature.
+    """Return the table with a kind and an encoding for each column.
+
+    Ends the program if no model can be trained: missing column, constant target, no feature.
     """
     import pandas as pd
 
@@ -176,7 +175,7 @@ def as_table(
 
 
 def _refuse_two_uses(target: str, choices: Choices) -> None:
-    """End the program where the spec uses a column for two things, of which none is a feature."""
+    """End the program if the spec gives one column two uses other than as a feature."""
     uses = [(target, "the target"), (choices.weight, "the row weight")]
     uses += [(name, "a split of `cv_split_column_names`") for name in choices.splits]
     uses += [(choices.group, "the group"), (choices.time, "the time")]
@@ -353,7 +352,7 @@ def _text(
 
 
 def _why_no_number(texts: pd.Series[Any]) -> str:
-    """What keeps a column from being one of numbers where most of its values are, or ""."""
+    """Return why a column of mostly numbers is not numeric, or ""."""
     import pandas as pd
 
     written: Any = texts.cat.categories

@@ -53,9 +53,9 @@ COMPARED, TIMED = 2_000, 50
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial answered to rows that were not fitted, of each fold or by each seed. `fitted`
-    are the rows of the model that is in the folder, `notes` what a reader of the leaderboard should
-    know of it.
+    """A trial's predictions for rows that it did not fit, by fold or by seed.
+
+    `fitted` are the rows of the model in the folder, `notes` are remarks for the leaderboard.
     """
 
     answers: Answers
@@ -146,7 +146,7 @@ def _fit(
 
 
 def _why_not_balanced(problem: Problem) -> str:
-    """Why probabilities would stay those of the classes as they are balanced, or ""."""
+    """Return why probabilities cannot be calibrated after balancing the classes, or ""."""
     weights = problem.table.weights
     of_all = np.ones(len(problem.table)) if weights is None else weights
     judged = [rows for _, rows in problem.folds]
@@ -306,7 +306,7 @@ def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
 
 
 def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
-    """A model of what the best of each family answer, judged by those that it was not fitted to."""
+    """Fit a model to the predictions of each family's best trial, with cross-validation."""
     members = [members[at] for at in ensembles.stacked([member.family for member in members])]
     learners = families.META_LEARNERS[problem.job.task]
     kind = (problem.job.settings.get("stack") or {}).get("stack_meta_learner_type", "none")

@@ -83,8 +83,9 @@ class Divided:
         return rows[~held], rows[held]
 
     def aside(self, rows: Rows) -> Fold:
-        """The rows that are left, and a share that a fit may look at while it goes on; an empty one
-        of few rows, and where the groups, times or classes of these cannot be divided.
+        """Split off a share of the rows for early stopping: return (the others, the share).
+
+        The share is empty for few rows, or if their groups, times or classes cannot be split.
         """
         nobody = rows[:0]
         if len(rows) < FEW_TO_PART:
@@ -108,8 +109,9 @@ class Divided:
         return len(rows) // 2 if self.groups is None else len(np.unique(self.groups[rows]))
 
     def folds(self, rows: Rows, count: int, asked: str = "") -> Sequence[Fold]:
-        """So many folds. By time each is judged by rows later than all that it fits. `asked` says
-        what of the spec wants so many.
+        """Return `count` folds; by time, each is validated on rows later than all it fits.
+
+        `asked` names the setting that requires the count, for messages.
         """
         import warnings
 

@@ -24,7 +24,7 @@ from ml.core.errors import Refused
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://azureml-gitops-starter/evaluation/v1"
-# How much later than the evidence was made it may be signed.
+# The latest time, after the evidence was made, at which it may be signed.
 MAX_DELAY, CLOCK_SKEW = timedelta(minutes=30), timedelta(minutes=5)
 TIMEOUT_S = 60
 _WORKFLOW = re.compile(r"https://github\.com/([^/]+/[^/]+)/(\.github/workflows/[^@]+)@(refs/.+)")
@@ -32,7 +32,7 @@ _WORKFLOW = re.compile(r"https://github\.com/([^/]+/[^/]+)/(\.github/workflows/[
 
 @dataclass(frozen=True)
 class Statement:
-    """What an attestation says: this evidence, of this model, came out of this evaluation.
+    """An attestation's content: this evaluation of this model produced this evidence.
 
     The digests are sha256; `commit` and `evaluation` are of the code that evaluated the model.
     """
@@ -44,7 +44,7 @@ class Statement:
     created: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """As in-toto has it: the files that it is about, and what it says of them."""
+        """Return the in-toto statement: its subjects, which are files, and the predicate."""
         digests = {"evidence.json": self.evidence, "model": self.model}
         return {
             "_type": STATEMENT_TYPE,
@@ -63,7 +63,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who signed: a workflow of a repository on a branch, as the issuer of its token says.
+    """The signer: a workflow of a repository on a branch, by the issuer of its token.
 
     The code that it ran is of that repository and branch as well. `runner` is `github-hosted` or
     `self-hosted`, `trigger` the event that started it, such as `push`.
@@ -77,7 +77,7 @@ class Identity:
     trigger: str
 
     def to_json(self) -> Mapping[str, str]:
-        """As evidence has it when it is loaded."""
+        """Return the fields, as loaded evidence contains them."""
         return asdict(self)
 
 

@@ -32,7 +32,10 @@ UNFINISHED = "run-unfinished"
 
 @dataclass(frozen=True)
 class EnvironmentComparison:
-    """An environment beside the one that a job would get: for programs, and a line a difference."""
+    """An environment compared with the one that a job would get.
+
+    `data` is for programs, `lines` has a line for each difference.
+    """
 
     data: Mapping[str, Any]
     lines: tuple[str, ...]
@@ -59,14 +62,14 @@ class WorkflowRun:
 
 @dataclass(frozen=True)
 class Options:
-    """How a backend runs plans; each is harmless where it means nothing.
+    """How a backend runs plans; options that do not apply are ignored.
 
-    `root` is that of the repository whose models it releases; default, the working directory.
-    The output of a command goes to `echo`. `isolated` builds the environment that a spec asks for.
-    `say` gets progress of what comes before the run. `evict_after` are the seconds after which a
-    job is killed as a spot node would be, each time `evict_notice` seconds after a SIGTERM.
-    `again` starts a job that a remote backend has for the same commit and spec already. `workflow`
-    is there where a workflow's identity submits.
+    `root` is the repository whose models are released; default, the working directory. `echo`
+    receives a command's output. `isolated` builds the environment that a spec requires. `say`
+    receives progress before the run starts. `evict_after` are the seconds after which a job is
+    killed like a preempted spot node, each time `evict_notice` seconds after a SIGTERM. `again`
+    starts a new job even if a remote backend has one for the same commit and spec. `workflow` is
+    set if a workflow's identity submits.
     """
 
     echo: TextIO | None = None
@@ -80,7 +83,7 @@ class Options:
 
 
 class AuditLog(Protocol):
-    """One file that is only ever added to, by all machines that release to the same place."""
+    """An append-only file shared by all machines that release to the same place."""
 
     @property
     def place(self) -> str:
@@ -90,15 +93,15 @@ class AuditLog(Protocol):
         """All of it; None before the first line. Raises Refused."""
 
     def append(self, line: Callable[[bytes | None], bytes]) -> None:
-        """Append what `line` makes of the present content; nobody else appends in between.
+        """Append the line that `line` makes of the present content; nobody else appends in between.
 
-        `line` is called again when another machine was faster. It is on the disk when this returns,
-        whole or not at all. Raises Refused.
+        `line` is called again if another machine was faster. The line is on disk when this returns,
+        completely or not at all. Raises Refused.
         """
 
 
 class Resumption(Protocol):
-    """Runs that were stopped and can go on, which not every backend has."""
+    """Resuming stopped runs, which not every backend supports."""
 
     def find(self, name: str) -> Run:
         """The run with that name or id, repaired if its record is damaged. Raises Refused."""
@@ -135,7 +138,7 @@ class Backend(Protocol):
 
     @property
     def rehearsal(self) -> bool:
-        """Whether dev, staging and prod are only acted out here; False for the real place."""
+        """Return whether dev, staging and prod are only simulated here."""
 
     @property
     def runs(self) -> RunStore:
@@ -154,7 +157,7 @@ class Backend(Protocol):
         """The log of what was decided and released here."""
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
-        """What this backend cannot honour; the caller ends with exit code 33 when there is any."""
+        """Return what this backend cannot run; if there is any, the caller exits with code 33."""
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
         """Harmless differences from Azure ML that a person should read before the run."""
@@ -186,9 +189,9 @@ class Backend(Protocol):
 
     @property
     def candidate(self) -> Callable[[Launch], AbstractContextManager[Candidate]] | None:
-        """Starts a server on this machine, which only the caller asks, and ends it with the block.
+        """Return a context manager that starts a local server for the caller only.
 
-        Raises Refused when it does not start.
+        The server ends with the block. Raises Refused if it does not start.
         """
 
     @property
@@ -205,7 +208,7 @@ class Backend(Protocol):
 
     @property
     def prepare(self) -> Callable[[], object] | None:
-        """Begins what a first run needs whatever its plan is; returns at once."""
+        """Return a function that begins what any first run needs, and returns at once."""
 
     @property
     def serve_pages(self) -> Callable[[int | None, Callable[[str], None]], None] | None:

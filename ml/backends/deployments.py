@@ -146,10 +146,10 @@ class Server:
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's answer: the HTTP status and the JSON body (text when it is not JSON).
+    """A server's response: the HTTP status and the JSON body (text if it is not JSON).
 
-    `deployment` is the one behind a router that answered, "" without a router; `by_model` is false
-    where what is before the model answered in its place.
+    `deployment` is the one that responded behind a router, "" without a router; `by_model` is false
+    if something before the model responded instead.
     """
 
     status: int
@@ -196,7 +196,7 @@ def idle_slot(live: Live | None) -> str:
 
 @dataclass(frozen=True)
 class Live:
-    """The live server of an endpoint, how to start it again, and the canary beside it."""
+    """The live server of an endpoint, the launch to restart it, and the canary."""
 
     server: Server
     launch: Launch

@@ -29,9 +29,9 @@ class Router(Protocol):
         """The address that requests are posted to."""
 
     def renew(self) -> Mapping[str, Any]:
-        """What was counted (`tallies`: by deployment, then by kind of request).
+        """Renew a canary's lease, if the backend has leases, and return the counts.
 
-        A canary's lease starts anew, where the backend has leases.
+        They are in `tallies`: by deployment, then by kind of request.
         """
 
     def answers(self, since: int = 0) -> Sequence[Mapping[str, Any]]:
@@ -46,16 +46,16 @@ class Router(Protocol):
 
 
 class Candidate(Protocol):
-    """A server of this machine that is started to be asked; it gets no requests of callers."""
+    """A server on this machine that only its starter sends requests to."""
 
     def score(self, body: Mapping[str, object]) -> Answer:
         """Post one request; OSError or HTTPException without an answer."""
 
     def measure(self, bodies: Sequence[Mapping[str, object]], requests: int) -> list[float]:
-        """The milliseconds of each of the requests, one after another, with the bodies in turn.
+        """Return the milliseconds of each request; they are sent one by one, cycling the bodies.
 
-        `WARM_UP` requests before them are not counted. Raises ValueError at the first answer that
-        is not 200: the time of an error is not a latency.
+        `WARM_UP` requests come first and do not count. Raises ValueError at the first response
+        other than 200: the time of an error is not a latency.
         """
 
     def failure(self, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
@@ -85,9 +85,9 @@ class Endpoints(Protocol):
         """The endpoint that serves the model in the environment; nothing is asked of it."""
 
     def live(self, endpoint: str, *, as_released: bool = True) -> Live | None:
-        """What is live, whether or not it runs now; None when nothing ever was.
+        """Return what is live, running or not; None if nothing ever was.
 
-        Who only looks asks with `as_released=False`: the answer then is what somebody made of it.
+        With `as_released=False` the state is returned even if somebody changed it.
         """
 
     def url(self, endpoint: str) -> str | None:
@@ -98,10 +98,10 @@ class Endpoints(Protocol):
 
     @property
     def reserve(self) -> Reserve | None:
-        """Keeps other machines from releasing to the endpoint of that name meanwhile.
+        """Return the lock that keeps other machines from releasing to the named endpoint.
 
-        Where another one does, the function is told which, and this one waits. None where no other
-        machine can.
+        If another machine holds it, the function receives which one, and this machine waits. None
+        if no other machine can release.
         """
 
     @property

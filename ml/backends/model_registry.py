@@ -15,7 +15,7 @@ from ml.core import home, names
 DIGEST_PREFIX = "sha256:"
 # The file of the evidence whose sha256 a version is kept with.
 EVIDENCE_FILE = "evidence.json"
-# As many hexadecimal digits of a sha256 name the folder of the evidence.
+# The number of hexadecimal sha256 digits that name the folder of the evidence.
 _NAMED = 16
 
 
@@ -63,13 +63,13 @@ class Version:
 
 
 class Shared(Protocol):
-    """The files of a registry that other machines use too."""
+    """The files of a registry shared with other machines."""
 
     def demand(self, environment: str) -> None:
         """Raises Refused when no version can get from here to that environment."""
 
     def keep_folder(self, model: str, folder: Path) -> None:
-        """Keep a folder of the home beside the model's versions; its name says what is in it."""
+        """Store a folder of the home with the model's versions; its name is its digest."""
 
     def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
         """Bring such a folder to this machine, as `bring` does.
@@ -78,9 +78,9 @@ class Shared(Protocol):
         """
 
     def bring(self, version: Version) -> None:
-        """Bring the version's files and its evidence to this machine, where they are not here.
+        """Download the version's files and its evidence if they are not here.
 
-        What nobody kept stays away. Raises Refused where the content is not that of the digest.
+        Files that nobody stored are skipped. Raises Refused if content does not match its digest.
         """
 
 
@@ -92,7 +92,7 @@ class Registry(Protocol):
 
     @property
     def exists(self) -> Callable[[], bool] | None:
-        """Whether its store is here, where it is on this machine: somebody may move it away."""
+        """Return a check that a local store still exists: somebody may move it away."""
 
     @property
     def shared(self) -> Shared | None:
@@ -160,9 +160,9 @@ def marks(tags: Mapping[str, str]) -> dict[str, Any]:
 def withdrawn(
     versions: Sequence[Version], version: Version, environment: str, serving: str
 ) -> list[tuple[Version, str]]:
-    """What served in the environment after this version by this serving code did, [] if never.
+    """Return what served in the environment after this version with this serving code.
 
-    To promote it again is to return to it; the others are versions and serving codes.
+    [] if it never served. To promote it again is a rollback; the pairs are (version, serving code).
     """
     entries = [
         (each, code, since)

@@ -58,9 +58,9 @@ def different_data(runs: RunStore, ranked: Iterable[Run]) -> bool:
 
 
 def value(runs: RunStore, run: Run, metric: str, goal: str) -> float | None:
-    """The value by which a sweep ranks the run: the best one that it ever logged.
+    """Return the value by which a sweep ranks the run: its best logged one.
 
-    None when it logged none, NaN when one of them is not finite: the training diverged.
+    None if it logged none; NaN if one of them is not finite, because the training diverged.
     """
     try:
         curve = [number for _, number in runs.curves([run], metric).get(run.id, ())]

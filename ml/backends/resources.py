@@ -18,9 +18,9 @@ FAMILIES = BATCH_DEPLOYMENTS | {"schedule", "batch_endpoint", "batch_deployment"
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of a declaration: `unchanged` where the place has the same content already.
+    """The result of applying a declaration; `unchanged` if its content was already there.
 
-    `commands` are what a person may want to type next.
+    `commands` are suggested next commands.
     """
 
     kind: str

@@ -34,7 +34,7 @@ STATUSES: tuple[Status, ...] = ("Queued", "Running", "Completed", "Failed", "Can
 _NEWS_S = 60.0
 # Seconds without a line until a step says how long it took; a run later says it less often.
 QUIET_S = 8.0
-# What follows it in a problem of a failed script is the end of its log.
+# In the problem of a failed script, the end of its log follows this text.
 LOG_FOLLOWS = "; the end of its log:"
 # The statuses of a run that has not ended.
 OPEN: frozenset[Status] = frozenset({"Queued", "Running"})
@@ -46,7 +46,7 @@ Curve = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class Pause:
-    """When a run stood still: from its stop (for the reason `ended_by`) until it was resumed."""
+    """A pause of a run: from its stop (for the reason `ended_by`) until it was resumed."""
 
     since: float
     until: float
@@ -351,11 +351,11 @@ class RunStore(Protocol):
 
     @property
     def poll_s(self) -> float:
-        """Seconds between two looks at a run that goes on."""
+        """Return the polling interval for an unfinished run, in seconds."""
 
     @property
     def patience_s(self) -> Callable[[Refused], float] | None:
-        """Seconds for which a run that goes on elsewhere is looked for again after that error."""
+        """Return the retry timeout, in seconds by error, for a run that continues elsewhere."""
 
     @property
     def records(self) -> Records | None:
@@ -443,9 +443,9 @@ class RunStore(Protocol):
 
 @dataclass
 class Patience:
-    """How long the run of that name is looked for; `say` gets what is waited for.
+    """The retry timeout for a run that cannot be read; `say` receives what is waited for.
 
-    `again` is the command that follows it anew.
+    `again` is the command that resumes following it.
     """
 
     store: RunStore
@@ -479,7 +479,7 @@ class Patience:
             self.say(f"{problem.found}; {self.run}: following is tried again ({until})")
 
     def seen(self) -> None:
-        """The run was seen: what comes next is waited for anew."""
+        """Reset the timeout: the run could be read."""
         self._since, self._news_s = None, 0.0
 
 

@@ -115,10 +115,10 @@ def _texts(plan: Plan) -> Iterator[str]:
 def unnamed_projects(
     code: Path, texts: Collection[str], started: Collection[str] = ()
 ) -> frozenset[Path]:
-    """The folders of projects in `code` that the texts do not name, nor the code of those named.
+    """Return the project folders in `code` that neither the texts nor the named projects use.
 
-    None of them where one of `started` names no project, or a text or that code looks into
-    `ml/projects` without naming one: what it imports there is not known.
+    Returns none if one of `started` names no project, or if a text or used code refers to
+    `ml/projects` without naming a project: what it imports is unknown.
     """
     folder = code / "ml" / "projects"
     others = {path.name: path for path in _folders(folder)}
@@ -192,8 +192,9 @@ def _copy(files: list[tuple[str, Path]], within: Path | None) -> str:
 
 
 def _open(path: Path, within: Path | None) -> BinaryIO:
-    """The file at `path`, opened where its links lead; no folder on the way there is a link, so
-    that nobody replaces one by a link between the look and the copy.
+    """Open the file that `path` resolves to; no folder on the way may be a link.
+
+    So nobody can replace a folder by a link between the check and the copy.
     """
     real = Path(os.path.realpath(path))
     root = Path(os.path.realpath(within)) if within else Path(real.anchor)

@@ -31,7 +31,7 @@ _SETTINGS = (
     f"core.hooksPath={os.devnull}",
     f"core.attributesFile={os.devnull}",
     "core.pager=cat",
-    # What a repository keeps of its history besides commits may say otherwise than they do.
+    # Caches of the history besides the commits may contradict them.
     "core.commitGraph=false",
     # A repository inside has settings of its own; its commit counts, and nothing is run in it.
     "diff.ignoreSubmodules=dirty",
@@ -47,7 +47,7 @@ _DRIVERS = (
     r"^(filter\..*\.(clean|smudge|process|required)|diff\.(external|.*\.(textconv|command)))$"
 )
 _HARMLESS = {"required": "false", "textconv": "cat", "command": "true", "external": "true"}
-# What a program that reads what others wrote does not get.
+# Variables withheld from a program that reads untrusted content.
 SECRETS = ("GH_TOKEN", "GITHUB_TOKEN")
 # Without the settings of the user and of the machine, and without remotes: git fetches what a
 # partial clone lacks while it reads, and a remote's settings name programs.
@@ -65,12 +65,12 @@ def run(
     content: bytes = b"",
     index: Path | None = None,
 ) -> str:
-    """What git prints in a folder of a work tree, to the last byte; other bytes than UTF-8's as
-    surrogates. `settings` are more of git's, `content` is what it reads as its input, and `index` a
-    file that it takes for the index.
+    """Run git in a folder of a work tree and return its output exactly.
 
-    Raises Refused without git, without a repository that git takes for this user's (its owner, or
-    `safe.directory`), and where git fails, as in a partial clone that lacks what is asked for.
+    Bytes that are not UTF-8 become surrogates. `settings` are additional git settings, `content` is
+    its standard input, `index` replaces the index file.
+    Raises Refused without git, without a repository that git trusts for this user (its owner, or
+    `safe.directory`), and if git fails, as in a partial clone that lacks an object.
     """
     root, directory = repository_of(folder)
     place = ("-C", str(folder), f"--git-dir={directory}", f"--work-tree={root}")
@@ -92,10 +92,10 @@ def ask(folder: Path, *words: str) -> str | None:
 
 
 def commit(folder: Path, revision: str) -> str | None:
-    """The commit that a person or a workflow names; None where git knows none.
+    """Resolve a revision that a person or a workflow names; None if git does not know it.
 
-    A branch comes before a tag of its name, in which git itself would look first: who may push a
-    tag `origin/main`, and merge nothing, would say what main is.
+    A branch takes precedence over a tag of the same name, unlike in git: otherwise whoever may push
+    a tag `origin/main`, but merge nothing, would define main.
     """
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options")
     names = (f"{place}{revision}^{{commit}}" for place in ("refs/remotes/", "refs/heads/", ""))
@@ -152,9 +152,9 @@ def clone(
 
 
 def merge_lines(texts: Sequence[bytes], labels: Sequence[str]) -> tuple[bytes | None, bool]:
-    """Ours, the former and the new text merged line by line, and whether lines are in conflict.
+    """Merge three versions of a text by lines; return it, and whether there are conflicts.
 
-    Those have markers with the three labels. None for what is no text.
+    Conflicts have markers with the three labels. The text is None if an input is binary.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("ours", "old", "new")]

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from ml.core.documents import Document, Key
 from ml.core.errors import Problem, Refused, nearest
 
-# Of every dataclass of a settings file: unknown keys are refused, numbers are finite.
+# The configuration of all settings dataclasses: unknown keys are rejected, numbers are finite.
 CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
 T = TypeVar("T")
 
@@ -218,7 +218,7 @@ def _resolved(part: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str
 
 
 def _untitled(part: Any) -> Any:
-    """Without the titles that pydantic derives from names."""
+    """Return a JSON schema without the titles that pydantic derives from names."""
     if isinstance(part, list):
         return [_untitled(item) for item in part]
     if not isinstance(part, dict):

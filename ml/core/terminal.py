@@ -38,9 +38,7 @@ def _spelt(match: re.Match[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """One line of text with its control characters and line ends spelt out, and with what is
-    printed as nothing, or over other lines.
-    """
+    """Return a text as one line, with control, invisible and overprinting characters escaped."""
     if text.isascii() and text.isprintable():
         return text
     line, marks = "", 0
@@ -69,7 +67,7 @@ class Shown(io.TextIOBase):
         self._line = ""
 
     def write(self, text: str) -> int:
-        """Write it, readable; the length of what was given."""
+        """Write the text, made readable; return the length of the given text."""
         lines = readable(text)
         if self._in_workflow:
             escaped = _COMMAND.sub(_spelt, self._line + lines)
@@ -107,7 +105,7 @@ class Shown(io.TextIOBase):
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """The stream below, for a renderer with colours of its own."""
+    """Return the unfiltered stream, for a renderer that writes its own colours."""
     return stream.raw if isinstance(stream, Shown) else stream
 
 

@@ -143,10 +143,10 @@ class Extent:
 
 
 def measure(root: Path, commit: str, deepest: int = 100) -> Extent:
-    """The extent of a commit, with a folder or a file counted as often as it is written.
+    """Return the extent of a commit; repeated folders and files count each time they occur.
 
-    Nothing is unfolded: each object is read once, since a pack of some kilobytes may write more
-    than a disk holds. Below the `deepest` folder nothing is counted.
+    Each object is read only once, since a pack of some kilobytes may expand to more than a disk
+    holds. Folders deeper than `deepest` are not counted.
     """
     level = Counter({git.run(root, "rev-parse", f"{commit}^{{tree}}").strip(): 1})
     blobs: Counter[str] = Counter()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Key, event in nanoseconds, and values as JSON.
 Encoded = tuple[str, int, str]
-# Of a connection and of an answer of Redis; each is tried twice.
+# Timeout of a Redis connection and of a response; each is tried twice.
 REDIS_TIMEOUT_S = 0.25
 _COMPLETE = ""  # field of a hash of Redis that `put` has written; a key is never empty
 _ABANDONED_S = 3600  # after which a hash of a killed `put` is deleted

@@ -73,9 +73,10 @@ def permuted(
 
 @dataclass(frozen=True)
 class ExplainedRows:
-    """What each feature added to the score of each row: `added`, rows × features, in the order of
-    their shares. `values` are what the model took, NaN for what was missing; of a feature in
-    `categories` they are places among them.
+    """What each feature added to the score of each row: `added`, rows × features.
+
+    Features are in the order of their shares. `values` are the inputs of the model, NaN if missing;
+    for a feature in `categories` they are indexes into its categories.
     """
 
     ids: Sequence[str]
@@ -98,7 +99,7 @@ class ExplainedRows:
 
     @classmethod
     def read(cls, folder: Path) -> ExplainedRows | None:
-        """Those of a folder; None without the file. Raises ValueError for another form."""
+        """Read the rows of a folder; None without the file, ValueError for another format."""
         try:
             document = json.loads((folder / FILE).read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -34,8 +34,10 @@ _DIGITS = (2, 2, 2, 2, 6)
 
 @dataclass(frozen=True)
 class Matches:
-    """The boxes of some images, the highest score first: of which `image`, and whether each is
-    `right` at each overlap (overlaps, boxes). `objects` are those of each image.
+    """The predicted boxes of some images, highest score first.
+
+    `image` is the image of each box, `right` whether it matches an object at each overlap threshold
+    (overlaps, boxes). `objects` counts the objects of each image.
     """
 
     image: NDArray[np.int64]
@@ -64,7 +66,7 @@ def read(text: str, numbers: int) -> NDArray[np.float64]:
     except (ValueError, TypeError, RecursionError):
         raise ValueError(f"{text[:40]!r} is no list of boxes of {numbers} numbers") from None
     if not np.isfinite(rows).all() or (rows[:, 2:4] < rows[:, :2]).any():
-        raise ValueError(f"{text[:40]!r} has a box that is none")
+        raise ValueError(f"{text[:40]!r} has a box with a negative side or a non-finite number")
     if numbers == 5 and not ((rows[:, 4] >= 0) & (rows[:, 4] <= 1)).all():
         raise ValueError(f"{text[:40]!r} has a score that is not between 0 and 1")
     return rows
@@ -86,7 +88,7 @@ def certain(text: str) -> int:
 
 
 def matches(expected: Sequence[str], predicted: Sequence[str]) -> Matches:
-    """The boxes of the images beside their objects."""
+    """Match predicted boxes with the objects of each image (COCO evaluation)."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 

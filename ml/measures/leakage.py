@@ -61,7 +61,7 @@ JOINT, MOST_ROWS, TREES, MOST_TRIED = 3, 2000, 60, 100
 # Values that a message lists; the others are counted.
 NAMED = 3
 SHARED = "identifiers.shared"
-# Where what `SHARED` compared is kept: of which identifier, in which part, and the value hashed.
+# The file of the identifiers that `SHARED` compared: identifier, part, hashed value.
 IDENTIFIERS = "identifiers.csv"
 COLUMNS = ("of", "part", "sha256")
 TRAINING, TEST = "training", "test"

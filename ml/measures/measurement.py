@@ -49,19 +49,18 @@ PREDICTION = "prediction"
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split: one of each field a row. `columns` are those of the table, for metrics
-    of the project's own.
+    """The rows of one split; each field has one entry per row.
 
-    `labels` are the right answers: 0 and 1 (binary), labels (multiclass, ranking), numbers
-    (regression). `scores` are the model's answers: the probability of 1 (binary), one column a
-    class (multiclass: probabilities; ranking: any score), numbers (regression). `slices` says
-    where each row belongs by each dimension ("" for nowhere), `groups` what is drawn with it.
-    `identifiers` are what a row is recognised by among the rows of training, `ids` by default.
-    `folds` are the numbers of the folds of rows that were answered out of fold: by a model that was
-    trained on the rows of training of other folds.
-    `requests` are what a client sends to have the prediction of each row: the endpoint has to
-    answer as the scores say (the gate `serving`). A binary row with a score above `threshold` is
-    predicted as "1".
+    `labels` are the true labels: 0 and 1 (binary), labels (multiclass, ranking), numbers
+    (regression). `scores` are the model's predictions: the probability of 1 (binary), one column
+    per class (multiclass: probabilities; ranking: any score), numbers (regression). `slices` maps a
+    dimension to each row's slice ("" for none), `groups` are drawn together. `identifiers` identify
+    a row among the training rows, by default the `ids`. `columns` are those of the table, for
+    custom metrics.
+    `folds` are the fold numbers of rows with out-of-fold predictions: by a model that was trained
+    on the training rows of the other folds.
+    `requests` are what a client sends for the prediction of each row: the endpoint must return the
+    scores (the gate `serving`). A binary row with a score above `threshold` is predicted as "1".
     """
 
     ids: Sequence[str]
@@ -103,11 +102,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Features:
-    """What the model took of the first split that is not `validation`: rows × features, as numbers.
+    """The model's inputs for the first split other than `validation`: rows × features, as numbers.
 
     In a ranking the rows are those of its right answers. Columns numbered in `categorical` are
-    codes. `inputs` are the same rows where no column is spread over several: leaks are looked for
-    there.
+    codes. `inputs` are the same rows without columns that an encoding spreads over several; the
+    leakage check uses them.
     """
 
     names: Sequence[str]
@@ -259,9 +258,7 @@ def warn(checks: Sequence[Check]) -> None:
 
 
 def _overlaps(training: Rows, tests: Mapping[str, Rows], identified_by: str) -> Iterator[Check]:
-    """What the models were trained on of the rows that they answered; of each fold the model that
-    answered it.
-    """
+    """Check for training rows among the evaluated ones; in a fold, of the model that scored it."""
     plain = [rows.recognised_by for rows in tests.values() if not rows.folds]
     if plain:
         yield shared(training.recognised_by, [name for ids in plain for name in ids], identified_by)
@@ -288,9 +285,9 @@ def _explained(contributions: Contributions | str, names: Sequence[str]) -> dict
 
 
 def _weakness(goal: str, primary_metric: str, baseline: Metrics, constant: Metrics) -> str:
-    """What to say of a baseline that is worse than a constant answer, "" of any other.
+    """Return a note on a baseline that is weaker than a constant prediction, "" otherwise.
 
-    `constant` is of one split.
+    `constant` has the metrics of the constant on one split.
     """
     sign = 1 if goal == "maximize" else -1
     for split, metrics in constant.items():
@@ -356,9 +353,7 @@ def metric_values(
     classes: Sequence[str] = (),
     own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
 ) -> dict[str, float]:
-    """Every metric of the task on these rows, without intervals; those that are not defined on them
-    are left out.
-    """
+    """Return all metrics of the task on these rows, without intervals or undefined metrics."""
     answers = Answers.of(predict(task, "", rows, classes, own_metrics))
     return values(metrics_of_task(task, own_metrics), answers)
 
@@ -370,7 +365,7 @@ def constant_answer(
     count: int,
     classes: Sequence[str] = (),
 ) -> NDArray[np.float64]:
-    """The same answer to `count` rows, learnt from labels; ValueError for a task that has none."""
+    """Return a constant prediction for `count` rows, fitted to labels; ValueError without one."""
     target = KINDS[task].target
     if target is None:
         raise ValueError(f"a {task} has no constant prediction: set `baseline`")

@@ -135,9 +135,9 @@ class Draws:
 
 @dataclass(frozen=True)
 class Metric:
-    """One of `of_units`, a value a row, and `of_all`, a value a draw, NaN where it has none.
+    """A metric: `of_units` gives a value per row, `of_all` one per draw, NaN if undefined.
 
-    `range` are the lowest and the highest value that it can have; infinity for one without an end.
+    `range` are the lowest and the highest possible value; infinity if unbounded.
     """
 
     goal: Goal
@@ -150,11 +150,11 @@ class Metric:
 class OwnMetric:
     """A metric that a project defines, computed at evaluation.
 
-    `of` takes the answers and the columns of the table (name → a value a row) and gives a value a
-    row, of which the metric is the mean. With `ratio` it gives (rows, 2): the metric is the sum of
-    the first column by the sum of the second, whose values are not negative. The values are kept
-    with the predictions, so that intervals and comparisons can be computed without this function.
-    `code` is the sha256 of the file that has the function: of another one, values are others.
+    `of` takes the answers and the columns of the table (name → a value per row) and returns a value
+    per row; the metric is their mean. With `ratio` it returns (rows, 2): the metric is the sum of
+    the first column divided by that of the second, which is not negative. The values are stored
+    with the predictions, so that intervals and comparisons need no call of this function. `code` is
+    the sha256 of the function's file: values of different code are not comparable.
     """
 
     goal: Goal
@@ -207,7 +207,7 @@ class OwnMetric:
         return Metric(self.goal, self.range, of_units=lambda answers: answers.own[name][:, 0])
 
     def stated(self) -> StatedMetric:
-        """As an evaluation states it; ValueError where no file has the function."""
+        """Return the metric as evaluations state it; ValueError if its function is in no file."""
         code = self.code
         if self.of is not None:
             try:
@@ -493,9 +493,10 @@ def estimates(
     seed: int = 0,
     groups: Groups | None = None,
 ) -> dict[str, Estimate]:
-    """As `estimate`, of several metrics on the same draws, which take most of the time; those that
-    are not defined on these units (the AUC where all are "0") are left out, and a gate that asks
-    for one refuses. ValueError when there is no unit, or for too few groups.
+    """Estimate several metrics as `estimate`, on the same draws, which take most of the time.
+
+    Metrics that are undefined on these units (the AUC if all are "0") are omitted, and a gate that
+    requires one fails. Raises ValueError without units, or for too few groups.
     """
     if not len(answers):
         raise ValueError("no unit to measure on")

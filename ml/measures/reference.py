@@ -72,7 +72,7 @@ def write_reference(
 
 
 def summary(kind: Kind, values: Sequence[object]) -> dict[str, Any]:
-    """What is kept of a column."""
+    """Summarize a column for reference.json."""
     present = [value for value in (clean(kind, value) for value in values) if value is not None]
     if not present:
         raise ValueError(f"a {kind} column without any value")
@@ -116,17 +116,16 @@ def words(text: str) -> list[str]:
 
 
 def measures(text: str, vocabulary: frozenset[str]) -> tuple[float, float, float]:
-    """In the order of MEASURES; the last is the share of words that are not in the vocabulary."""
+    """Return the values of MEASURES; the last is the share of words not in the vocabulary."""
     tokens = words(text)
     unknown = sum(word not in vocabulary for word in tokens)
     return float(len(text)), float(len(tokens)), unknown / len(tokens) if tokens else 1.0
 
 
 def _text(texts: list[str]) -> dict[str, Any]:
-    """The vocabulary of one half, and how the other half looks beside it.
+    """Return the vocabulary of one half of the texts, and the measures of the other half.
 
-    Measured on the texts that it was made of, every word would be known: a text of the same kind
-    would look strange.
+    Measured on its own texts, every word would be known, and a similar text would look strange.
     """
     shuffled = list(texts)
     random.Random(0).shuffle(shuffled)

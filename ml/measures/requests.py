@@ -33,9 +33,10 @@ class Request:
 
 
 def covering(requests: Sequence[Request], most: int = MOST) -> list[Request]:
-    """Up to `most` of the requests, in an order of which each beginning shows as much as it can:
-    first a request with each text and each missing value of every place, with the least and the
-    greatest number of it, places of few values first; then the others.
+    """Return up to `most` requests, ordered so that every prefix covers as much as possible.
+
+    First come requests with each text and each missing value of every field, and with its least and
+    greatest number, fields with few values first; then the others.
     """
     holders: dict[str, dict[object, int]] = {}
     extremes: dict[str, dict[str, tuple[float, int]]] = {}

@@ -25,7 +25,7 @@ COMPUTED: Mapping[str, object] = MappingProxyType({"computed": True})
 Text = str | None
 Number = float | None
 Flag = bool | None
-# What stands for a value that is absent, of types that are not None then.
+# Defaults of absent values, for types that do not allow None.
 _EMPTY: Mapping[object, Any] = MappingProxyType({float: math.nan, Mapping: {}, tuple: ()})
 _TYPES = {float: "number", bool: "boolean", str: "string", datetime: "string"}
 

@@ -49,12 +49,12 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetColumn:
-    """What is predicted where it is a column of a table.
+    """The kind of target, if a column of a table is predicted.
 
-    `types` are the types that the column may have, () for any. `labels` makes the right answers of
-    its values and the `positive` one; `numbers` what a model takes of those; `constant` the best
-    same answer to every row, by the primary metric. `fits` says whether a column of so many
-    different values, numbers or not, can be one.
+    `types` are the allowed types of the column, () for any. `labels` makes true labels of its
+    values, given the `positive` one; `numbers` encodes those for a model; `constant` is the best
+    constant prediction by the primary metric. `fits` says whether a column with so many distinct
+    values, numbers or not, can be a target.
     """
 
     types: tuple[str, ...]
@@ -70,11 +70,12 @@ class TargetColumn:
 class Kind:
     """One kind of task.
 
-    `answer` is what a model gives for a `unit`, which is also what the bootstrap draws where units
-    do not hang together. `given` makes answers of labels, scores and the names of the scores'
-    columns; `fault` says why expected, predicted, rank and score cannot be an answer. `seen` is how
-    `ml watch` compares predictions, and `loss` what one costs. `target` is None where a model is
-    not of one column of a table; then there is no constant, and no column gives the answer away.
+    `answer` is what a model predicts for a `unit`, which is also what the bootstrap draws if units
+    are independent. `given` makes answers of labels, scores and the names of the scores' columns;
+    `fault` says why expected, predicted, rank and score cannot be an answer. `seen` is how `ml
+    watch` compares predictions, `loss` the loss of one. `target` is None if the task does not
+    predict one column of a table; then there is no constant prediction and no leakage check of
+    columns.
     """
 
     answer: str

@@ -50,11 +50,10 @@ def append(log: AuditLog, event: str, details: Mapping[str, object]) -> str:
 
 
 def verify(log: AuditLog, holding: str | None = None) -> tuple[Line, ...]:
-    """Every line, once each follows from the one before; raises Refused naming the first that does
-    not.
+    """Return all lines of the log after verifying its hash chain; raise Refused at a broken line.
 
-    Lines cut off the end leave a sound chain, and so does a log that is written anew: with
-    `holding`, a hash that somebody noted before (hex), one line must have it.
+    The chain stays valid if lines are cut off the end, or if the log is rewritten: with `holding`,
+    a hash (hex) that somebody noted before, one line must have it.
     """
     lines = _lines(log, log.read())
     if holding is not None and holding not in [line["hash"] for line in lines]:
@@ -81,9 +80,9 @@ def _lines(log: AuditLog, content: bytes | None) -> list[Line]:
 
 
 def against(backend: Backend, lines: Sequence[Line]) -> Sequence[str]:
-    """What the log was held against: a sentence for each decision that is declared.
+    """Check that the log contains the declared decisions; return a sentence for each.
 
-    Raises Refused when the log lacks one that belongs into it: it was cut off or written anew.
+    Raises Refused if the log lacks one that belongs to it: it was truncated or rewritten.
     """
     numbers = {line["hash"]: line["number"] for line in lines}
     sentences = []
@@ -110,7 +109,7 @@ def _checked(text: bytes, number: int, previous: str) -> Mapping[str, object]:
     if not follows:
         raise ValueError("it does not follow the line before it")
     if claimed != _hash(content):
-        raise ValueError("its content is not what its hash was made from")
+        raise ValueError("its content does not match its hash")
     # A key written twice reads as the last of the two, and its hash holds.
     if text != json.dumps(line, sort_keys=True).encode():
         raise ValueError("it is not as it was written")

@@ -153,7 +153,10 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
 
 
 def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[Problem, ...]:
-    """What may load code from data in the code that the server imports, or lies beside it."""
+    """Return a problem for each way in which the serving code may load code from data.
+
+    It covers what the server imports, and files beside it.
+    """
     listed = gate_settings.load(gates)["format"].names("imports")
     files = dict(IgnoreFile(code).files({home.home()}))
     serving_code = Code(files, posixpath.normpath(script), listed, repository.root(code))
@@ -172,9 +175,9 @@ def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[
 
 
 def code_problems(deployment: Path) -> Sequence[Problem]:
-    """What a proposal would refuse of the code of a deployment.yml.
+    """Return the problems of a deployment.yml's code for which a proposal would be rejected.
 
-    Of a file that is wrong in another way nothing: another check says that.
+    A file that is invalid in another way has none here: another check reports that.
     """
     try:
         configuration = documents.read(deployment).get("code_configuration")
@@ -200,9 +203,9 @@ def keep(
 
 
 def bring(registry: Registry, model: str, digest: str) -> Serving | None:
-    """As `find`, of what was kept on any machine, to be served.
+    """Find what any machine stored under the digest, to be served, as `find`.
 
-    Raises Refused when its variables or its environment are not those that a deployment may have.
+    Raises Refused if its variables or its environment are not allowed in a deployment.
     """
     file = _path(digest)
     shared = registry.shared
@@ -219,7 +222,7 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
         for name, fault in ((name, fault) for name, texts in faults.items() for fault in texts):
             raise Refused.of(
                 name,
-                f"{fault.found} in what was proposed as {digest[:12]}",
+                f"{fault.found} in the proposed deployment {digest[:12]}",
                 fault.expected,
                 "change deployment.yml and propose the version again",
                 exit_code=Exit.GATE_SAID_NO,
@@ -252,9 +255,9 @@ def _has(file: Path, digest: str) -> bool:
 
 
 def find(digest: str) -> Serving | None:
-    """What was kept under the digest; None when nothing was, or the snapshot of its code is gone.
+    """Return what was stored under the digest; None if nothing was, or its code snapshot is gone.
 
-    Raises Refused when the file is not what was kept.
+    Raises Refused if the file has changed.
     """
     serving = _read(digest)
     return serving if serving is not None and serving.code.is_dir() else None

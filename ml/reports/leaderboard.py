@@ -82,7 +82,7 @@ def board_of(sweep: Sweep) -> Leaderboard | None:
 
 
 def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
-    """The same; raises Refused where there is none."""
+    """Return the leaderboard of a run's sweep; raise Refused if there is none."""
     board = board_of(sweep)
     if board is None:
         actual = f"{run.name} is not an AutoML job with a best trial on this machine"

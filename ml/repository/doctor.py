@@ -98,7 +98,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program answered: the JSON that it printed, or the reason why there is none."""
+    """A program's response: the JSON that it printed, or the reason why there is none."""
 
     json: Any = None
     error: str = ""
@@ -108,7 +108,7 @@ Ask = Callable[[Sequence[str]], Answer]
 
 
 def ask(words: Sequence[str]) -> Answer:
-    """Run a program that asks; at most a minute."""
+    """Run a program that only reads; the timeout is a minute."""
     program = shutil.which(words[0])
     if program is None:
         return Answer(error=f"`{words[0]}` is not installed")
@@ -291,7 +291,7 @@ def _strangers(repository: str, ask: Ask) -> Check:
 
 
 def _forks(repository: str, ask: Ask) -> Check:
-    """What checks of a fork are given in a private repository: a public one gives them nothing."""
+    """Check what workflows of forks get in a private repository (nothing in a public one)."""
     path = f"repos/{repository}/actions/permissions/fork-pr-workflows-private-repos"
     answer, name, runs = ask(("gh", "api", path)), "forks", "run_workflows_from_fork_pull_requests"
     if answer.error:
@@ -366,7 +366,7 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
 
 
 def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:
-    """Those of tags and of the app's branches, which `infra bootstrap` makes by these names."""
+    """Check the rulesets of tags and of the app's branches, by their names in `infra bootstrap`."""
     path, fix = f"repos/{repository}/rulesets", "infra bootstrap --run"
     answer = ask(("gh", "api", f"{path}?includes_parents=false&per_page=100"))
     ids = {ruleset.get("name"): ruleset.get("id") for ruleset in answer.json or ()}

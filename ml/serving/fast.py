@@ -127,7 +127,7 @@ def _dumps(result: object) -> bytes:
 
 
 def _request_ids(headers: Headers) -> Headers:
-    """The ids of the response: those of the request, and the names that one of them stands for."""
+    """Return the response's id headers: the request's ids, and those derived from them."""
     named = dict(headers)
     own = named.get(_ID) or str(uuid.uuid4()).encode()
     legacy = named.get(_LEGACY_ID)
@@ -172,7 +172,7 @@ def _error(status: int, message: str) -> Response:
 
 
 def _plain(value: Any) -> object:
-    """What orjson makes of an array, a number of numpy or a dataclass."""
+    """Convert an array, a numpy number or a dataclass for orjson."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return vars(value) if hasattr(value, "__dict__") else None

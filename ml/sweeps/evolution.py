@@ -89,7 +89,7 @@ class Evolution(Source):
     def _changed(
         self, raw: Mapping[str, float], stream: RandomState, fixed: Mapping[str, FixedValue]
     ) -> Candidate:
-        """The point with another number for one variable; those that it activates are drawn."""
+        """Return the point with one variable mutated; variables that it activates are drawn."""
         _, inactive = self._settled(self._with(raw, {}), {})
         active = [path for path in raw if path.partition(".")[0] not in inactive]
         free = [
@@ -109,9 +109,9 @@ class Evolution(Source):
     def _settled(
         self, point: Candidate, fixed: Mapping[str, FixedValue]
     ) -> tuple[Candidate, set[str]]:
-        """The point with the first value for each inactive parameter, and these parameters.
+        """Set each inactive parameter to its first value; return the point and these parameters.
 
-        A condition sees what the conditions before it made of the point.
+        A condition is evaluated on the result of the conditions before it.
         """
         inactive: set[str] = set()
         for condition, expression in self._conditions:

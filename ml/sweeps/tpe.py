@@ -96,7 +96,7 @@ class Tpe(Source):
             self._study.tell(trial, state=TrialState.FAIL)
 
     def _origin(self) -> dict[str, Any]:
-        """What TPE knew: the good trials, the score of the last of them, and how many others."""
+        """Return TPE's state: good trials, the score of the last one, the number of others."""
         good = self._ranked[: min(math.ceil(0.1 * len(self._ranked)), 25)]
         scores = [self._sign * value for kind, value, _, _ in good if kind == COMPLETED]
         return {

@@ -18,7 +18,7 @@ CUSTOM_ROLES = (
     *("AzureML Job Submitter", "AzureML Releaser", BLOB_WRITER),
     "AzureML Registry Publisher",
 )
-# What a workflow may do, by the end of the name of its GitHub environment. Training changes neither
+# The roles of a workflow, by the suffix of its GitHub environment's name. Training changes neither
 # endpoints nor the shared registry; releasing runs no jobs; watching changes nothing.
 WORKFLOWS: Mapping[str, frozenset[str]] = {
     "train": frozenset(
@@ -59,7 +59,7 @@ _CONDITION = re.compile(
     rf"(?:(?P<below> AND \({re.escape(_PATH)} StringLike '[^']+'\))?\)\)"
     rf"|(?P<apart> AND {_APART}\)\) AND \(\({re.escape(_READS)}\) OR {_APART}\)))"
 )
-# What an identity of a stack may belong to, beside a workflow.
+# Resources that may use an identity of a stack, besides a workflow.
 _HOLDERS = (Kind.WORKSPACE, Kind.COMPUTE, Kind.ENDPOINT)
 IDENTITY_OPERATOR = "Managed Identity Operator"
 # /subscriptions/S/resourceGroups/G/providers/NAMESPACE/TYPE/NAME: role-based-access-control/

@@ -19,8 +19,8 @@ FILE = ROOT / "policies/infra/limits.yml"
 BASE = "default"
 # Beyond these a limit limits nothing: a budget that nobody reads, a day of idle nodes.
 MOST_NODES, MOST_IDLE_MINUTES, MOST_BUDGET, MOST_GB = 100, 1440, 1_000_000, 1000
-# What an environment may do without: public addresses, copies, alerts. Any other rule needs a
-# waiver, which names a resource and ends.
+# Rules that an environment may turn into advice: public addresses, copies, alerts. Any other rule
+# needs a waiver, which names a resource and expires.
 ADVISABLE = frozenset(
     (
         *("workspace-public-access", "workspace-isolation", "workspace-outbound-endpoint"),
@@ -90,12 +90,10 @@ class Limits:
 def load(
     rules: Collection[str], file: Path = FILE, own: Collection[str] = ()
 ) -> Mapping[str, Limits]:
-    """Limits by environment, `default` included.
+    """Read the limits of each environment, including `default`.
 
-    `advice` may name those of the `rules` that are in `ADVISABLE`, or the fork's `own`.
-
-    An environment states what differs from `default`, or `{}`. Raises Refused with every problem
-    of the file.
+    `advice` may name `rules` in `ADVISABLE`, or the fork's `own`. An environment states its
+    differences from `default`, or `{}`. Raises Refused with every problem of the file.
     """
     document = documents.read(file)
     differences = settings.read(_FILE, document)

@@ -87,7 +87,7 @@ RULES = (*_RULES, *_OWN_RULES)
 
 @dataclass(frozen=True)
 class Violation:
-    """What a rule refuses; `exemption` says who or what turns it into advice, "" for nobody."""
+    """A violation of a rule; `exemption` says what turns it into advice, "" for nothing."""
 
     rule: str
     item: Item

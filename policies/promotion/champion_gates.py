@@ -22,7 +22,8 @@ STATISTIC_RESAMPLES = 2000
 _HELD = 500_000
 # So few distinct rows are counted in a draw, instead of drawing all rows.
 _FEW = 50
-# Of an interval that is wider nobody is told how many units would narrow it.
+# If an interval is too wide by more than this factor, no message estimates how many units would
+# narrow it.
 MOST_WIDER = 10
 SEED = 20_240_229  # fixed, so that the same evidence always gets the same decision
 # An interval over fewer groups is not reliable (Cameron, Gelbach and Miller 2008).

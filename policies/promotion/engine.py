@@ -66,7 +66,7 @@ RULES: Mapping[str, Rule] = {
 # what they find today is shown and blocks nothing.
 ROLLBACK_GATES = frozenset({*PROPERTIES, "attestation", "order", "sign-off"})
 
-# Those of what an evaluation measured, by which a run's model is judged before it is registered.
+# Rules on an evaluation's measurements, applied to a run's model before it is registered.
 EVALUATION_RULES = {
     name: RULES[name]
     for name in (
@@ -74,13 +74,13 @@ EVALUATION_RULES = {
         *("superiority", "forecasting", "fairness", "explainability"),
     )
 }
-# Those of the version itself: the others are about its promotion, which is over once it serves.
+# Rules on the version itself; the others concern its promotion, which is over once it serves.
 RELEASED_RULES = {
     name: rule
     for name, rule in RULES.items()
     if name not in ("freshness", "first-promotion", *COMPARING, "order", "sign-off")
 }
-# Those of what is known of a run's model before it is evaluated.
+# Rules on what is known of a run's model before it is evaluated.
 RUN_RULES: Mapping[str, Rule] = {
     "lineage": provenance.lineage_before_evaluation,
     "format": provenance.model_format,

@@ -13,9 +13,9 @@ from ml.core import documents, settings
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
 
-# Of every canary outside of the environment `local`.
+# The policy for every canary outside of the environment `local`.
 CANARY = ROOT / "policies/promotion/canary.yml"
-# Of every project's watch.yml; `ignore` is a number of columns.
+# The policy for every project's watch.yml; `ignore` is a number of columns.
 WATCH = ROOT / "policies/promotion/watch.yml"
 Number = Annotated[float, Field(ge=0)]
 

@@ -26,7 +26,7 @@ from policies.supply_chain.model_structure import (
 )
 from policies.supply_chain.onnx_structure import check_onnx, messages
 
-# What loads without running code, as `detect` knows it.
+# Formats that load without running code, as `detect` recognizes them.
 FORMATS = ("lightgbm-text", "xgboost-json", "json", "npz", "onnx", "safetensors", "skops")
 # The first line of LightGBM's text format, whatever the boosting type.
 _LIGHTGBM = b"tree\n"
@@ -106,9 +106,7 @@ def _lightgbm(file: Path) -> str:
 
 
 def _json(file: Path) -> str:
-    """`xgboost-json` of an object with a `learner`, which XGBoost loads, else `json`; "" of what is
-    none.
-    """
+    """Return `xgboost-json` for an object with a `learner`, as XGBoost loads, `json`, or ""."""
     if file.stat().st_size > _LARGEST:
         return ""
     try:
@@ -137,8 +135,9 @@ def _refuse_constant(name: str) -> float:
 
 
 def _onnx(file: Path) -> str:
-    """`onnx` of a model that needs nothing else; "" of what is none, and where an operator is not
-    of the standard or of the model's own functions, or a tensor lies in another file.
+    """Return `onnx` for a self-contained ONNX model of standard operators, else "".
+
+    Operators may also be the model's own functions. No tensor may be in another file.
     """
     if file.stat().st_size > _LARGEST:
         return ""

@@ -40,7 +40,7 @@ _REPOSITORY = "ml/serving/scoring/"
 
 @dataclass(frozen=True)
 class Trace:
-    """What may load code from data: the file, the line (0 for a file that is no code), and what."""
+    """A place that may load code from data: file, line (0 unless it is code), and finding."""
 
     file: Path
     line: int
@@ -142,7 +142,7 @@ def _imported(name: str, node: ast.AST) -> Sequence[str]:
 
 
 def _problems(node: ast.AST) -> list[str]:
-    """What no serving code may do, of a name, an attribute or an argument."""
+    """Return what is forbidden in serving code about a name, an attribute or an argument."""
     name, attribute = getattr(node, "id", ""), getattr(node, "attr", "")
     if _BUILTINS.fullmatch(name) or _REFUSED.fullmatch(name or attribute):
         return [f"`{ast.unparse(node)}`"]

@@ -16,7 +16,8 @@ from ml.toolkit.automl.cells import stop
 
 # Origins that are scored, and earlier ones that only calibrate intervals, by the number of series.
 MANY_SERIES, JUDGING, CALIBRATING, JUDGING_FEW, CALIBRATING_FEW = 10, 3, 2, 12, 3
-# Of few series so many are scored even where they leave less than half of the times to fit.
+# With few series, at least this many origins are scored, even if less than half of the times remain
+# to fit.
 FEWEST_JUDGING = 5
 # A quantile needs so many errors: it takes those of neighbouring steps where a step has fewer.
 FEWEST_ERRORS = 40

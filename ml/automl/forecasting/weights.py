@@ -30,12 +30,12 @@ def choose(
     error: Callable[[Answers], float],
     calibrating: int = 0,
 ) -> list[Weights]:
-    """The numbers of the members and their weights, which sum to 1: at each origin those that the
-    errors at earlier origins give, and last those that the errors at all origins give.
+    """Return the members and their weights, which sum to 1, for each origin, and the final ones.
 
-    `families` names the family of each trial; `error` is 0 for perfect answers to the rows of one
-    or more origins, and higher for worse ones. The first `calibrating` origins are not scored: they
-    share the weights of the first one that is.
+    At an origin they depend on the errors at earlier origins; the final ones on the errors at all
+    origins. `families` names the family of each trial; `error` is 0 for perfect answers to the rows
+    of one or more origins, and higher for worse ones. The first `calibrating` origins are not
+    scored: they share the weights of the first scored one.
     """
     count = len(answers[0].rows)
     errors = np.array([[error(_only(trial, [at])) for at in range(count)] for trial in answers])

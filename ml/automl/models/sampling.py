@@ -14,7 +14,7 @@ from ml.automl.models.numbers import Numbers
 
 # The values of `balance`.
 BALANCES = ("none", "classes", "under", "smote")
-# Those that depend on the seed.
+# Sampling methods that depend on the seed.
 DRAWN = ("under", "smote")
 # Rows of each rarer class for each row of the most frequent one, after smote and after under.
 MADE, LEFT = 0.3, 0.3

@@ -120,7 +120,7 @@ class AzureBackend:
         return AzureAssets(self.workspace)
 
     def prepare(self) -> None:
-        """Settings that are missing are told before a spec is read."""
+        """Report missing settings before a spec is read."""
         _ = self.workspace
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
@@ -201,7 +201,7 @@ class AzureBackend:
             return submission.prepare(plan)
 
     def _started(self, wanted: Submission) -> Any:
-        """The job of that name: the one that there is, or the submitted one."""
+        """Return the existing job of that name, or submit it."""
         existing = self.runs.job(wanted.name)
         number = 1
         while existing is not None and self._options.again:

@@ -36,7 +36,7 @@ class AzureAuditLog:
         return f"{RELEASES}/{self._workspace.name}/audit.jsonl"
 
     def read(self) -> bytes | None:
-        """None also for the moment in which the blob is there and its first line is not."""
+        """Return the content; None if the blob is missing, or exists but is still empty."""
         return or_none(lambda: self._blob.download_blob().readall()) or None
 
     def append(self, line: Callable[[bytes | None], bytes]) -> None:
@@ -78,7 +78,7 @@ class Lease:
 
     @contextmanager
     def hold(self, waiting: Callable[[str], None]) -> Iterator[Lease]:
-        """Hold it; `waiting` is told who does before this one waits."""
+        """Hold the lease; before this machine waits, `waiting` receives the holder."""
         from azure.core.exceptions import AzureError
         from azure.storage.blob import BlobLeaseClient
 
@@ -155,7 +155,7 @@ class Lease:
 
 
 def _identity() -> str:
-    """Of whoever releases, for people: the workflow's run, or the user and the machine."""
+    """Return who releases, for messages: the workflow run, or user and machine."""
     if run := os.environ.get("GITHUB_RUN_ID"):
         return f"https://github.com/{os.environ.get('GITHUB_REPOSITORY')}/actions/runs/{run}"
     return f"{home.user()} on {socket.gethostname()}"

@@ -29,11 +29,11 @@ def collected(
     *,
     serving: Mapping[str, str],
 ) -> Iterator[Mapping[str, Any]]:
-    """See `Endpoints.collected`; the requests of releases themselves are left out.
+    """See `Endpoints.collected`; requests sent by releases are excluded.
 
-    An answer names the model that gave it (`model_digest`): deployments are used again. An error
-    has none: it is of the model that answered before it, and where none did, of the one that the
-    deployment has now (`serving`, digests by deployment).
+    A response names its model (`model_digest`), because deployments are reused. An error response
+    names none: it is attributed to the model of the preceding response, else to the deployment's
+    present model (`serving`, digests by deployment).
     """
     first = datetime.fromtimestamp(since, UTC).strftime(_HOUR) if since else ""
     files: dict[str, set[str]] = defaultdict(set)

@@ -38,7 +38,7 @@ _VOLATILE = frozenset(
 
 
 class Routes(TypedDict):
-    """Who gets which requests, in percent, and the tags of a release."""
+    """Traffic and mirror shares by deployment, in percent, and the tags of a release."""
 
     traffic: dict[str, int]
     mirror: dict[str, int]
@@ -48,10 +48,10 @@ class Routes(TypedDict):
 
 
 class Written(TypedDict):
-    """What releases wrote last of the endpoint that was `created` then.
+    """The state that releases last wrote of the endpoint with this creation time.
 
-    Its `routes` are the last of them; while they change, one of two. Each of the `deployments` has
-    its fields; it is None while it is made or deleted.
+    The endpoint has the last of `routes`; during a change, one of two. `deployments` maps names to
+    fields, None while a deployment is being created or deleted.
     """
 
     created: str
@@ -63,13 +63,13 @@ _WRITTEN = TypeAdapter(Written)
 
 
 class Record:
-    """What releases wrote last of an endpoint: somebody else may change the endpoint."""
+    """The state of an endpoint that releases last wrote, to detect changes by others."""
 
     def __init__(self, workspace: Workspace, endpoint: str) -> None:
         self._workspace, self._endpoint = workspace, endpoint
 
     def read(self) -> Written | None:
-        """None before the first release. Raises Refused for what no release wrote."""
+        """Return the record, None before the first release; raise Refused if it is invalid."""
         content = or_none(lambda: self._blob.download_blob().readall())
         if content is None:
             return None
@@ -102,7 +102,7 @@ NOTHING: Routes = {"traffic": {}, "mirror": {}, "live": "", "canary": ""}
 
 
 def routes_of(resource: Any) -> Routes:
-    """What a release sets of an endpoint: who gets which requests, and its own two tags."""
+    """Return what a release sets on an endpoint: traffic, mirror, and the release's tags."""
     shares = (resource.traffic, resource.mirror_traffic)
     traffic, mirror = ({name: of for name, of in (share or {}).items() if of} for share in shares)
     tags = resource.tags or {}
@@ -119,7 +119,7 @@ def tags_of(routes: Routes) -> dict[str, str]:
 
 
 def content_of(deployment: Any) -> dict[str, str]:
-    """What a deployment is, by the names of its fields: `environment_variables.X`."""
+    """Return a deployment's fields that identify it, flattened: `environment_variables.X`."""
     fields = json.loads(json.dumps(load.fields_of(deployment), default=str))
     return dict(_flat({key: value for key, value in fields.items() if key not in _VOLATILE}))
 
@@ -133,8 +133,9 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 
 def changes_of(record: Written, routes: Routes, deployments: Mapping[str, Any]) -> Iterator[str]:
-    """What differs from what releases wrote, a phrase each. Deployments of other names are not
-    ours, as long as they get no traffic.
+    """Yield each difference from the recorded state as a phrase.
+
+    Deployments with other names are ignored as long as they get no traffic.
     """
     if routes not in record["routes"]:
         wrote = record["routes"][-1]

@@ -207,7 +207,10 @@ class AzureEndpoints:
         return router
 
     def begin(self, launch: Launch, slot: str = "") -> Callable[[], Server]:
-        """A second deployment of what is deployed is a copy of the first."""
+        """Begin a deployment; return a function that waits for its server.
+
+        A second deployment of the deployed version is a copy of the first.
+        """
         self._check_lease(launch.endpoint)
         resource, deployments = self._check(launch.endpoint)
         name = slot or idle_slot(self._state(launch.endpoint, resource, deployments))
@@ -223,7 +226,7 @@ class AzureEndpoints:
         return lambda: self._wait(wait, Path(launch.endpoint) / name)
 
     def switch(self, endpoint: str, to: Live | None) -> None:
-        """With the same shares as on this machine, but a mirror for green alone.
+        """Switch traffic to these shares; only the canary gets a mirror.
 
         learn.microsoft.com/azure/machine-learning/how-to-safely-rollout-online-endpoints: "You can
         mirror traffic to only one deployment".
@@ -295,7 +298,7 @@ class AzureEndpoints:
         return answer
 
     def ask(self, endpoint: str, body: Mapping[str, object]) -> Answer:
-        """The answer's digest tells which deployment it was."""
+        """Post a request through the router; the response's digest identifies the deployment."""
         answer = self.start_router(endpoint).post(json.dumps(body))
         state = self.live(endpoint, as_released=False)
         digest = answer.body.get("model_digest") if isinstance(answer.body, dict) else None
@@ -319,9 +322,9 @@ class AzureEndpoints:
         return Refused(Problem("no-live-deployment", actual, expected, hint))
 
     def resident(self, server: Server) -> tuple[float, float] | None:
-        """As Azure Monitor has it: the average of its instances over the latest minute.
+        """Return (time, bytes) of Azure Monitor: the instances' average over the latest minute.
 
-        Metrics that cannot be read say nothing of a version: its memory is not judged then.
+        Returns None if the metrics cannot be read: memory is then not judged.
         """
         try:
             minutes = self._minutes(server, _MEMORY, time.time() - _RECENT_S)
@@ -530,7 +533,7 @@ class AzureEndpoints:
         return any(each is not None and each.provisioning_state not in _ENDED for each in every)
 
     def _await_routes(self, endpoint: str, before: Routes, after: Routes) -> None:
-        """Until the service tells what it was given: Azure/azure-dev#3881."""
+        """Wait until the service returns the new routes (Azure/azure-dev#3881)."""
         deadline = time.monotonic() + BUSY_S
         while (now := routes_of(self._recorded(endpoint)[0])) != after:
             if now != before or time.monotonic() > deadline:
@@ -628,7 +631,7 @@ def _share(text: str | None) -> float:
 
 
 def _launch(endpoint: str, deployment: Any) -> Launch:
-    """What is deployed; it has no code and settings on this machine."""
+    """Return the launch of a deployment; its code and settings are not on this machine."""
     tags = deployment.tags or {}
     digest = tags.get(DIGEST, "")
     return Launch(

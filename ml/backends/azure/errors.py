@@ -177,7 +177,7 @@ UNKNOWN = "request-rejected"
 # Codes of the service's own faults.
 _PASSING = frozenset({"InternalServerError", "OutOfCapacity"})
 _REFUSED = Known(UNKNOWN, 0, "", "Azure rejected it: {message}", "the full response: tail LOG")
-# What azure-ai-ml raises on an answer of another shape than it takes for granted.
+# Raised by azure-ai-ml if a response has another shape than it assumes.
 _UNCHECKED = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
@@ -271,7 +271,7 @@ def _codes(error: Any) -> Iterator[str]:
 
 
 def retried(act: Callable[[], T], pause_s: float, attempts: int = 4) -> T:
-    """The result of an operation, begun again while what it fails of may pass (`is_passing`)."""
+    """Return the result of an operation, retried after transient errors (`is_passing`)."""
     from azure.core.exceptions import HttpResponseError
 
     for _ in range(attempts - 1):
@@ -285,7 +285,7 @@ def retried(act: Callable[[], T], pause_s: float, attempts: int = 4) -> T:
 
 
 def _status_of_operation(error: HttpResponseError) -> str:
-    """What the operation ended as that failed; "" for another error."""
+    """Return the final status of a failed long-running operation; "" for another error."""
     from azure.core.polling.base_polling import OperationFailed
 
     if error.response is None or not isinstance(error.inner_exception, OperationFailed):

@@ -87,7 +87,7 @@ class Outputs(Mapping[str, Path]):
         return self._folder / "outputs" / name
 
     def _download(self, name: str, target: Path) -> None:
-        """Into a folder beside it first: what is cut off is not taken for an output."""
+        """Download an output into a temporary folder, then move it: a partial one is never used."""
         unfinished = self._folder / "unfinished"
         try:
             with as_refusals(), self._workspace.quiet():
@@ -108,12 +108,12 @@ class Outputs(Mapping[str, Path]):
 
 @dataclass(frozen=True)
 class JobReader:
-    """Makes runs of jobs, of their MLflow runs, and of those of their parts."""
+    """Converts jobs, with their MLflow runs and their parts, to `Run` objects."""
 
     workspace: Workspace
 
     def folder(self, job: str) -> Path:
-        """Where what was brought of a job lies on this machine."""
+        """Return the local folder for the logs and outputs of a job."""
         return self.workspace.folder / job
 
     def run(self, job: Any, tracked: Mapping[str, Any] | None, children: Children) -> Run:
@@ -332,7 +332,7 @@ def _inputs(job: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _written(port: Any) -> Any:
-    """What an input or output holds; azure-ai-ml's nodes have no public way to a literal.
+    """Return the value of an input or output; azure-ai-ml has no public access to a literal.
 
     The `path` of an input raises ValidationException for one.
     """

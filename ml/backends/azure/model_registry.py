@@ -77,22 +77,22 @@ class AzureRegistry:
             self.bring_folder(version.model, version.evidence_folder, is_evidence(version.evidence))
 
     def keep_folder(self, model: str, folder: Path) -> None:
-        """As a model too: the SDK downloads no data assets of a registry."""
+        """Store the folder as a model: the SDK cannot download a registry's data assets."""
         self._add(_beside(model, folder), folder.name, folder, {})
 
     def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
-        """Other files that somebody tagged with the digest are passed over."""
+        """Download the folder; skip other files that somebody tagged with its digest."""
         name = _beside(model, folder)
         self._bring(name, self._tagged(name, folder.name), folder, is_content)
 
     def _add(
         self, name: str, digest: str, folder: Path, tags: Mapping[str, str], about: str = ""
     ) -> Any:
-        """The version with that digest; made of the folder if there is none.
+        """Return the version with that digest; register the folder if there is none.
 
         Versions of models are positive integers (Azure/azureml-examples#2725), so the digest is a
-        tag. Where another machine takes the number meanwhile, azure-ai-ml fails, or returns what
-        that one registered: what has the number by then says whether it is this content.
+        tag. If another machine takes the number meanwhile, azure-ai-ml fails, or returns that
+        machine's version: the digest of what has the number then decides.
         """
         from azure.ai.ml.entities import Model
 
@@ -195,7 +195,7 @@ class AzureRegistry:
 
     @cached_property
     def _repository(self) -> str:
-        """As the stack files name it; "" without one."""
+        """Return the GitHub repository that the stack files name; "" without one."""
         named = (
             loader.declared(stack, loader.FOLDER).github for stack in loader.stacks(loader.FOLDER)
         )
@@ -218,12 +218,12 @@ class AzureRegistry:
         return sorted(listed, key=lambda each: (each.name, _order(str(each.version))))
 
     def _champions(self, model: str, environment: str) -> list[Any]:
-        """One; two while a champion takes the place of another."""
+        """Return the champion, or two while one replaces another."""
         listed, tag = self._registered(model), _CHAMPION + environment
         return [entity for entity in listed if (entity.tags or {}).get(tag) == _YES]
 
     def _versions_of(self, name: str) -> list[Any]:
-        """The versions of what has this name, the oldest first; none of what is not there."""
+        """Return the versions with this name, oldest first; [] if there are none."""
         listed = or_none(lambda: list(self._models.list(name=name)))
         return sorted(listed or (), key=lambda each: _order(str(each.version)))
 

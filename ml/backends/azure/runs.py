@@ -54,7 +54,7 @@ from ml.specs.plan.plans import Sample, Value
 
 _LOGS = "logs"
 _BUILD = "image_build"
-# What a log's name may hold: it names a file here. `retry_001/` is the folder of a second attempt.
+# Allowed log names, since they name local files. `retry_001/` is the folder of a second attempt.
 _LOG = re.compile(
     r"user_logs/(?:(retry_\d{1,9})/)?(std_log[A-Za-z0-9_-]{0,100}\.txt)"
     r"|azureml-logs/((?:70_driver_log[A-Za-z0-9_-]{0,100}|20_image_build_log)\.txt)"
@@ -91,7 +91,7 @@ class AzureRuns:
 
     # As often as azure-ai-ml's `stream` looks at first (RunHistoryConstants).
     poll_s: ClassVar[float] = 2.0
-    # What the service calls a failure of its own may last; a sign-in is renewed within a minute,
+    # How long errors that the service calls its own may last; a sign-in is renewed within a minute,
     # and a replica that does not know a run yet has it by then.
     LONG_S: ClassVar[float] = 1800.0
     SHORT_S: ClassVar[float] = 120.0
@@ -388,7 +388,7 @@ class AzureRuns:
 
     @property
     def reader(self) -> JobReader:
-        """What makes runs of jobs."""
+        """Return the converter of jobs to runs."""
         return JobReader(self.workspace)
 
     def services(self, run: Run) -> Sequence[Service]:
@@ -440,17 +440,17 @@ class AzureRuns:
 
 
 def _local_name(file: str) -> str | None:
-    """The name here of a log of the service: its own, after the folder of a retry if there is one.
+    """Return the local name of a service log: its own, after the folder of a retry if any.
 
-    None for a file that is no log of the user's program or of the image's build. Two files of the
-    service never have one name here. The names are those of azure-ai-ml's JobLogPattern and tests.
+    None unless it is a log of the user's program or of the image build. Local names are unique. The
+    names are those of azure-ai-ml's JobLogPattern and of tests.
     """
     match = _LOG.fullmatch(file)
     return None if match is None else ".".join(filter(None, match.groups()))
 
 
 def _by_rank(names: Iterable[str]) -> dict[str, str]:
-    """Rank → name of its log. A log that names no rank, or one that another has, has its name."""
+    """Map ranks to log names; a log without a rank, or with one already taken, keeps its name."""
     ranks: dict[str, str] = {}
     # Those of the common runtime, std_log, come before the earlier 70_driver_log, as in the SDK.
     for name in sorted(names, key=lambda name: (not name.startswith("std_log"), name)):

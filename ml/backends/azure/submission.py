@@ -43,12 +43,12 @@ class Submission:
 
 
 def prepare(plan: Plan) -> Submission:
-    """The submission of a plan that was made from a spec; nothing is sent.
+    """Return the submission of a plan that was made from a spec; nothing is sent.
 
-    The name has the display name and a digest of all that the result depends on: the commit, the
-    code that travels, the spec with its `--set`, and data that lies on this machine. The code is a
-    snapshot of it, since azure-ai-ml would match every file of the repository against .amlignore,
-    those of .venv too, and would upload what was edited meanwhile.
+    The name consists of the display name and a digest of all that determines the result: the
+    commit, the uploaded code, the spec with its `--set`, and local data. The code is a snapshot:
+    azure-ai-ml would match every file of the repository, even those of .venv, against .amlignore,
+    and would upload later edits.
     """
     spec = plan.spec
     # An entity of its own: azure-ai-ml changes the one that it submits.
@@ -70,9 +70,9 @@ def prepare(plan: Plan) -> Submission:
 
 
 def _source(folder: Path) -> dict[str, str]:
-    """The commit that the spec is of, as properties; an address with a sign-in is left out.
+    """Return the spec's commit as properties; a remote URL with credentials is left out.
 
-    azure-ai-ml would take that of the working directory: see `no_repository`.
+    azure-ai-ml would use the commit of the working directory: see `no_repository`.
     """
     status = git.ask(folder, "status", "--porcelain", "--untracked-files=normal")
     address = git.ask(folder, "remote", "get-url", "origin") or ""
@@ -87,9 +87,9 @@ def _source(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def no_repository() -> Iterator[None]:
-    """Hide repositories from git, which azure-ai-ml asks for the commit of the working directory.
+    """Hide git repositories from azure-ai-ml, which reads the commit of the working directory.
 
-    The settings of a repository may run programs, and the job has its commit (`prepare`).
+    A repository's settings may run programs, and the job already has its commit (`prepare`).
     """
     before = os.environ.get("GIT_DIR")
     os.environ["GIT_DIR"] = os.devnull
@@ -167,9 +167,9 @@ def _local_data(plan: Plan) -> dict[str, tuple[Path, str]]:
 
 
 def _digest(plan: Plan, document: Any, code: list[str]) -> str:
-    """What the name of a job says of its content; local data count by what they hold.
+    """Return the digest in a job's name; local data counts by content, not by location.
 
-    Where they lie does not: another machine finds the same job.
+    Another machine thus finds the same job.
     """
     data = {field: digest for field, (_, digest) in _local_data(plan).items()}
     for field in data:

@@ -25,7 +25,7 @@ from ml.core.errors import Refused
 
 # The caller's name of a request, which the log has as XMSClientRequestId.
 CLIENT_ID = "x-ms-client-request-id"
-# What the ids of requests that a release sends itself begin with.
+# Prefix of the ids of requests that a release sends itself.
 MARK = "release-"
 # The log is asked this often; a request is in it after minutes.
 LOG_S = 10.0
@@ -59,7 +59,7 @@ class AzureRouter:
         self._asked = time.monotonic()
 
     def follow(self, state: Live) -> None:
-        """The endpoint's shares from now on; where requests are copied, those of the copies."""
+        """Use these shares from now on; while requests are mirrored, those of the mirror."""
         with self._lock:
             self._live, self._shares = state.server.slot.name, state.mirror or state.traffic
             for name in state.traffic:

@@ -61,8 +61,8 @@ MODEL_ERROR = 424
 BY_MODEL = frozenset({200, 408, MODEL_ERROR})
 # MLflow's REST API: "runs/search … max_results: the maximum number of runs desired".
 PAGE = 1000
-# What an answer's Retry-After is cut to, in seconds: azure-core would sleep for as long as it says,
-# and who follows a run or waits for an operation has bounds of their own.
+# Upper limit of a response's Retry-After, in seconds: azure-core would sleep as long as it says,
+# but following a run and waiting for an operation have their own timeouts.
 LONGEST_S = 60.0
 # The ARM id of an offline store, as azure-ai-ml's `STORE_REGEX_PATTERN` has it.
 _CONTAINER = re.compile(
@@ -72,7 +72,7 @@ _CONTAINER = re.compile(
 
 @dataclass(frozen=True)
 class Workspace:
-    """An Azure Machine Learning workspace; nothing is sent before something is asked."""
+    """An Azure Machine Learning workspace; nothing is sent before the first request."""
 
     subscription: str
     group: str
@@ -90,7 +90,7 @@ class Workspace:
 
     @property
     def folder(self) -> Path:
-        """What was brought from it to this machine: logs and outputs, a folder for each job."""
+        """Return the local folder for logs and outputs, with one folder per job."""
         return home.home() / "azure" / self.name
 
     @cached_property
@@ -173,9 +173,9 @@ class Workspace:
 
     @property
     def _storage_credential(self) -> Any:
-        """As azure-ai-ml's for uploads: a SAS of an hour, or the client's own where none is given.
+        """Return a SAS valid for an hour, as azure-ai-ml uses, or the client's own credential.
 
-        MLClient's public `get(include_secrets=True)` returns the account key in its place.
+        MLClient's public `get(include_secrets=True)` returns the account key instead.
         learn.microsoft.com/rest/api/azureml/datastores/list-secrets
         """
         from azure.ai.ml.entities import NoneCredentialConfiguration
@@ -198,7 +198,8 @@ class Workspace:
 
         who = [os.environ.get(name) for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID")]
         if os.environ.get(WORKFLOW_URL) and all(who):
-            # What `az login` got in a workflow ends after an hour, and a training may not.
+            # In a workflow the token of `az login` expires after an hour; a training may take
+            # longer.
             return ClientAssertionCredential(*who, _workflow_token)
         return DefaultAzureCredential()
 

@@ -38,7 +38,7 @@ SEED = 0
 # What a trial answered to rows that it did not fit: ensembles are made of it.
 PREDICTIONS = "predictions"
 BEST_MODEL = "best_model"
-# Of fewer trials none is kept back for an ensemble; a stack that the spec does not ask for takes
+# With fewer trials none is reserved for an ensemble; a stack that the spec does not request needs
 # more.
 FEWEST_WITH_ENSEMBLE, FEWEST_WITH_STACK = 4, 10
 # "No early stopping for the first 20 iterations (landmarks) … the early stopping window starts on
@@ -94,7 +94,7 @@ _META = "stack_meta_learner_type"
 # Transformers without which a family could not be fitted, and those whose parameters are read.
 _NEEDED = frozenset({"one_hot_encoder", "label_encoder"})
 _STRATEGIES = ("mean", "median", "most_frequent", "constant")
-# What says which rows judge, and which are for the end.
+# Settings that select the validation rows, and the test rows.
 _ONE_OF = (
     ("validation_data", "validation_data_size", "n_cross_validations", "cv_split_column_names"),
     ("test_data", "test_data_size"),
@@ -235,8 +235,9 @@ def _known(plan: AutoMLPlan) -> Mapping[str, Family | Forecasters]:
 
 
 def families(plan: AutoMLPlan) -> Mapping[str, Family | Forecasters]:
-    """What is tried: those that the spec allows, else the usual ones, without those it blocks; of
-    forecasters also the naive ones, whatever it allows.
+    """Return the model families to try: those the spec allows, or the defaults, minus blocked.
+
+    Forecasting also tries the naive ones, whatever the spec allows.
     """
     from ml.automl.forecasting.families import ALWAYS
 

@@ -84,11 +84,10 @@ class LocalAuditLog:
 class LocalBackend:
     """Runs command, sweep and pipeline jobs as processes of this machine (see `Backend`).
 
-    `echo` is where the output of a command job is shown while it runs; a sweep's trials write to
-    their logs alone. Not honoured, and said so: compute, environment, resources, the isolation of
-    a node (a script can read whatever its user can). `isolated` runs every command in an
-    environment that is built from its conda file; `say` is told how that goes. `evictions` are for
-    every command that it starts.
+    `echo` receives the output of a command job while it runs; a sweep's trials write only to their
+    logs. Ignored, and reported: compute, environment, resources, the isolation of a node (a script
+    can read whatever its user can). `isolated` runs every command in an environment built from its
+    conda file; `say` receives the progress. `evictions` apply to every command.
     """
 
     name = "local"
@@ -191,7 +190,7 @@ class LocalBackend:
         return tuple(dict.fromkeys(lines))
 
     def _where(self, environment: Environment) -> str:
-        """Which Python stands for an environment, and how it differs from the environment."""
+        """Return which Python replaces an environment, and how it differs from it."""
         name = f"local: environment `{environment.reference or 'inline'}`"
         if self._isolated and environment.dependencies is not None:
             recipe = building.recipe(environment)
@@ -264,7 +263,7 @@ def _launching(command: CommandPlan, is_isolated: bool) -> Iterator[Problem]:
 
 
 def _hinted(sweep: SweepPlan) -> str:
-    """What the hints come to; Refused when their constraints leave nothing of the space."""
+    """Summarize the hints; raise Refused if their constraints exclude the whole space."""
     from ml.sweeps.samplers import feasible_share
 
     points, constraints = len(sweep.hints.points), len(sweep.hints.constraints)

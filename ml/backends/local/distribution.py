@@ -62,17 +62,18 @@ def evicted_node(folder: Path) -> Path:
 
 
 def elastic_node(plan: CommandPlan) -> int | None:
-    """The node of an elastic job that an eviction ends while the others go on; None for any other
-    job. It is the last one: the first one has the rendezvous.
+    """Return the node of an elastic job that a preemption ends; None for any other job.
+
+    It is the last one: the first one has the rendezvous.
     """
     is_elastic = torchrun.elastic(plan.command) and plan.distribution is not None
     return plan.instance_count - 1 if is_elastic and plan.instance_count > 1 else None
 
 
 def culprit(folder: Path) -> tuple[Path, str]:
-    """The log to read after a failure, and whose it is: that of the rank that failed first.
+    """Return the log to read after a failure, that of the rank that failed first, and its name.
 
-    Of a job with one process it is the command's.
+    A job with one process has only the command's log.
     """
     try:
         name = (folder / "failed_rank").read_text().split()[0]
@@ -84,7 +85,7 @@ def culprit(folder: Path) -> tuple[Path, str]:
 
 
 def differences(plan: CommandPlan) -> Iterator[str]:
-    """What a person should know of how this machine stands in for the nodes."""
+    """Yield how this machine differs from the nodes of the job, for the user."""
     nodes, launcher = plan.instance_count, plan.distribution
     if launcher is None:
         if nodes > 1 and plan.parallel is None:

@@ -22,7 +22,7 @@ UPLOADED = ("outputs", "logs")
 
 
 def inputs(plan: CommandPlan, folder: Path) -> dict[str, str | PurePath | None]:
-    """What `${{inputs.x}}` stands for: a literal's text, the path of data, None when not given."""
+    """Return the values of `${{inputs.x}}`: a literal's text, a data path, None if not given."""
     return {name: _input(name, data, folder) for name, data in plan.inputs.items()}
 
 
@@ -134,9 +134,9 @@ def _has_files(folder: Path) -> bool:
 
 
 def promote(folder: Path, name: str, path: Path) -> Path:
-    """What a part of a run wrote, among the outputs of the whole: a link.
+    """Link an output of a part of the run among the outputs of the run.
 
-    To something inside of the run's folder it is relative, so that it survives a move of both.
+    A link within the run's folder is relative, so that it survives a move of the folder.
     """
     link = folder / "outputs" / name
     link.parent.mkdir(exist_ok=True)

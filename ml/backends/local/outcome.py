@@ -20,7 +20,7 @@ from ml.core.repository import shown
 from ml.specs.plan.plans import CommandPlan, PipelinePlan, SweepPlan
 
 LAST_LINES = 12
-# Of every input: file → its size and when it was last changed.
+# Input name → file → its size and modification time.
 States = Mapping[str, Mapping[str, tuple[int, int]]]
 # What a script, and what bash, says of a package that is not there.
 _NO_MODULE = re.compile(
@@ -107,7 +107,7 @@ def _advice(code: int) -> str:
 
 
 def _missing(lines: Sequence[str], plan: CommandPlan, is_built: bool) -> str:
-    """What to do about a module or program that is not there; "" when that is not it."""
+    """Return the hint for a missing module or program; "" if that is not the cause."""
     missing = [match[1] or match[2] for line in lines if (match := _NO_MODULE.match(line))]
     if not missing:
         return ""
@@ -332,7 +332,7 @@ def _completed(sweep: Run) -> int:
 def pipeline_status(
     plan: PipelinePlan, run: Run, steps: Sequence[Run], cut_short: str
 ) -> tuple[Status, Problem | None]:
-    """The status of a pipeline by those of its steps, and why it is not Completed."""
+    """Return a pipeline's status, from the statuses of its steps, and why it is not Completed."""
     if cut_short:
         done = sum(step.status == "Completed" for step in steps)
         why = REASONS.get(cut_short, cut_short)

@@ -77,15 +77,15 @@ def variables(
     interpreter: Interpreter = HERE,
     passed: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The environment of one run; `own` (the job's environment_variables) wins over all but the
-    three MLFLOW variables, which say where this run is kept.
+    """Return the environment variables of one run.
 
-    Those three are what Azure ML sets. `threads` is this run's share of the cores:
+    `own` (the job's environment_variables) overrides all but the three MLFLOW variables, which
+    locate this run and are those that Azure ML sets. `threads` is this run's share of the cores:
     two LightGBM fits that take two threads each on two cores are a hundred times slower than with
     one each, since waiting OpenMP threads spin (OMP_WAIT_POLICY lets them sleep). A sweep's values
-    are there as AZUREML_SWEEP_<name> (azure-ai-ml's SweepJob documents them). What the job installs
-    by pip lands in its working copy `work`, as on a node of its own, and never in the interpreter.
-    `python` on PATH is `interpreter`'s. `passed` is `of_the_caller`, where that is known already.
+    are passed as AZUREML_SWEEP_<name> (azure-ai-ml's SweepJob documents them). pip installs into
+    the working copy `work`, as on a separate node, and never into the interpreter. `python` on PATH
+    is `interpreter`'s. `passed` is `of_the_caller`, if it is known already.
     """
     packages = str(work / PACKAGES)
     passed = of_the_caller() if passed is None else passed

@@ -57,7 +57,7 @@ class Ranks:
             self._waited_for.add(started.pid)
 
     def wait(self) -> int:
-        """The exit code of all of them together, once none is left."""
+        """Wait until all processes have ended; return their common exit code."""
         while self._running:
             pid, status = os.waitpid(-1, 0)
             number, _ = self._running.pop(pid, (-1, None))

@@ -98,9 +98,9 @@ class Experiment:
         return ticket(key, self.salt)
 
     def request_id(self, key: str) -> str:
-        """What callers send as `x-request-id`, so that an answer that was collected is the key's.
+        """Return the `x-request-id` for callers, which joins collected answers to the key.
 
-        `.` and anything may follow it.
+        `.` and any text may follow it.
         """
         return f"{self._mark}{self.ticket(key)}"
 

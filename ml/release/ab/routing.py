@@ -116,8 +116,9 @@ def stop(
 def headers(
     backend: Backend, experiment: Experiment, arms: Mapping[str, Arm]
 ) -> Mapping[str, Mapping[str, str]]:
-    """What a caller sends with each key where the endpoint does not split the keys itself: whose
-    deployment answers, and an id that joins the outcome. Raises Refused unless A and B serve.
+    """Return the headers for each key, if the endpoint does not split the traffic itself.
+
+    They name the deployment, and an id that joins the outcome. Raises Refused unless A and B serve.
     """
     state = _state(backend, experiment)
     if state.canary is None:

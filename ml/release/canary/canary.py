@@ -224,7 +224,7 @@ class _Watch:
         return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)
 
     def _counted(self, what: str, now: Mapping[str, Any]) -> Mapping[str, int]:
-        """What is judged of each server, over the whole canary."""
+        """Return each server's count of `what` over the whole canary, for the judged requests."""
         return {
             name: sum(now[name][kind][what] - self.first[name][kind][what] for kind in KINDS)
             for name in self.names

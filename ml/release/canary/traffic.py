@@ -202,7 +202,7 @@ class Answers:
 
 
 class TrafficComparison:
-    """Green beside the old version during a step, by the requests of one kind."""
+    """Compares green with the old version during a step, by the requests of one kind."""
 
     def __init__(
         self,
@@ -286,8 +286,9 @@ class ResidentMemory:
         self._warm: dict[Server, tuple[float, float]] = {}
 
     def look(self, answered: int) -> Memory | None:
-        """None until both were measured twice since green has answered enough requests, and when
-        one of them has ended.
+        """Return the memory comparison; None until both were measured twice while green was warm.
+
+        None, too, if one of them has ended.
         """
         if answered < WARM_REQUESTS:
             return None
@@ -367,10 +368,10 @@ class Replay:
 
 
 class Traffic:
-    """Sends a sample for each request of callers, and goes on while there are few of those.
+    """Replays a sample for each request of callers, and continues while there are few of those.
 
-    So a step has time to see as many requests of callers as samples. Only what the router assigns
-    at random counts: no caller holds the samples up.
+    So a step has time to receive as many requests of callers as samples. Only requests that the
+    router assigns at random count: no caller can delay the samples.
     """
 
     def __init__(self, replay: Replay, tallies: Mapping[str, Any]) -> None:

@@ -369,9 +369,10 @@ def _border(g: Floats, n: Floats, b: Floats, m: Floats, margin: float) -> Floats
 
 
 def averaged(evidences: ArrayLike) -> float:
-    """The log of the mean of e-processes given by their logs; the mean of none has no evidence.
+    """Return the log of the mean of e-processes given by their logs; -inf (no evidence) for none.
 
-    The mean of equal ones is exactly each of them: without requests it is 0, which leans nowhere.
+    The mean of equal ones equals each of them exactly: without requests it is 0, which favours
+    neither.
     """
     logs = np.asarray(evidences, dtype=np.float64)
     if logs.size == 0:

@@ -162,9 +162,7 @@ def strategy(backend: Backend, project: str, environment: str) -> Strategy:
 
 
 def new_fields(backend: Backend, project: str) -> tuple[Sequence[str], Sequence[str]]:
-    """The fields that release.yml lets a canary find in answers of other serving code, and why each
-    other one that it lists does not count today.
-    """
+    """Return the new fields that release.yml allows a canary, and why others do not count today."""
     file = path(backend, project, "")
     today = datetime.now(UTC).date()
     return release_file.new_fields(file, today) if file.is_file() else ((), ())

@@ -92,7 +92,7 @@ def find(root: Path, name: str) -> Project:
             f"there is no project `{name}` with a gates.yml",
             f"one of: {', '.join(sorted(projects))}"
             if projects
-            else "a folder under ml/projects: ml/projects/README.md says what is in one",
+            else "a folder under ml/projects, as ml/projects/README.md describes",
             f"did you mean `{close[0]}`?" if close else "",
         )
     return projects[folder]

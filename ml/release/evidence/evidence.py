@@ -203,9 +203,9 @@ def _unfinished(version: Version) -> Iterator[Path]:
 def before_evaluation(
     backend: Backend, version: Version, trained: Run, commit: trees.Commit | None, dirty: bool
 ) -> Evidence:
-    """What is known of a run's model before it is evaluated; all else is empty.
+    """Return the evidence known before a run's model is evaluated; all else is empty.
 
-    The code of the evaluation is that of the `commit`, unless it is `dirty`.
+    The evaluation code is that of the `commit`, unless it is `dirty`.
     """
     lineage = {
         **_training(trained, backend.runs.entry(trained).lineage),
@@ -286,7 +286,7 @@ def _recomputed(digest: str, evaluation: Evaluation, rows: Predictions) -> tuple
 
 
 def _statement(content: bytes, evidence: Evidence) -> Statement:
-    """What an attestation of the evidence has to say."""
+    """Return the statement that an attestation of the evidence must contain."""
     lineage = evidence.lineage
     return Statement(
         evidence=hashlib.sha256(content).hexdigest(),
@@ -300,7 +300,7 @@ def _statement(content: bytes, evidence: Evidence) -> Statement:
 def _identity(
     version: Version, content: bytes, evidence: Evidence, verifier: Verifier | None
 ) -> Mapping[str, str]:
-    """Who made the evidence; raises AttestationError when nobody says so."""
+    """Return who attested the evidence; raise AttestationError without a valid attestation."""
     if verifier is None:
         raise AttestationError("nothing verifies attestations here")
     try:

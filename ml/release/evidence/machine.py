@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-# Where it is set, it names this machine's Azure instance type (`Standard_DS3_v2`).
+# If set, this variable names this machine's Azure instance type (`Standard_DS3_v2`).
 INSTANCE_TYPE = "MLOPS_INSTANCE_TYPE"
 
 

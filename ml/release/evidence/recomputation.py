@@ -157,7 +157,7 @@ class Predictions:
 
 
 def _lacking(task: Task, rows: Answers) -> str:
-    """What a metric that is not defined on the rows may lack."""
+    """Return what the rows may lack for a metric that is undefined on them."""
     if task == "detection":
         return f"its {len(rows)} images have no object"
     if task == "forecasting":
@@ -174,10 +174,9 @@ def sha256(path: Path) -> str:
 
 
 def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
-    """The predictions of an evaluation, which says of which task they are and which metrics of the
-    project's own they have values of.
+    """Read the predictions of an evaluation, which states their task and its custom metrics.
 
-    Raises OSError when the file cannot be opened.
+    Raises OSError if the file cannot be opened.
     """
     splits: dict[str, dict[str, Prediction]] = {}
     faults = []

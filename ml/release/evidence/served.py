@@ -44,7 +44,7 @@ Ask = Callable[[Mapping[str, object]], Answer]
 # The parity check sends the first requests, which cover every value, and a random sample: an
 # evaluation cannot know which rows are checked.
 FIRST, DRAWN = 100, 100
-# What rounding alone does not reach; the gate has the tolerance.
+# A difference larger than rounding errors; the gate has the tolerance.
 DIFFERS = 1e-6
 # The metrics of a ranking that follow from the entry that comes first.
 OF_THE_FIRST = ("gain_at_1",)
@@ -74,10 +74,10 @@ class ParityCheck:
     reason: str = ""
 
     def of(self, ask: Ask) -> Mapping[str, object]:
-        """The part `serving` of the evidence, but for the code: how the answers differ.
+        """Return the part `serving` of the evidence, without the code: how the answers differ.
 
-        A row without an answer differs. Units and predictions are told of the largest difference,
-        and nothing of the request.
+        A row without an answer differs. For the largest difference the unit and the predictions are
+        named, but nothing of the request.
         """
         if self.reason:
             return {"reason": self.reason}
@@ -145,8 +145,9 @@ def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCh
 def _unasked(
     requests: Sequence[Request], predictions: Predictions, out_of_fold: Collection[str]
 ) -> str:
-    """Which row of the splits that a model is promoted on has no request, though there is room;
-    where other models answered those, of the splits that it answered itself.
+    """Return a message if a row of the promoted splits has no request though there is room, or "".
+
+    If other models predicted those out of fold, the splits that this one predicted count.
     """
     aside = out_of_fold or {VALIDATION}
     with_request = {(request.split, request.unit) for request in requests}
@@ -224,7 +225,7 @@ def refuse_faulty(model: Path) -> None:
 
 
 def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:
-    """A server of the launch that is started to be asked; raises what starting it raises."""
+    """Start a server of the launch for checks; raises what starting it raises."""
     if backend.candidate is None:
         actual, expected = f"`{backend.name}` cannot start a server for a check", "--on local"
         raise Refused.of("no-candidate", actual, expected, exit_code=Exit.CANNOT_HONOUR)

@@ -189,10 +189,10 @@ def check_before_evaluation(
     evaluation: Evaluation,
     environment: str,
 ) -> None:
-    """Ask the gates that judge nothing of what the `evaluation` of the run's model will measure.
+    """Evaluate the gates that do not depend on what the `evaluation` will measure.
 
-    Raises Refused with exit code 3 where one refuses the model. A gate with a waiver of some
-    version is left for later: which one this becomes is not known before it is registered.
+    Raises Refused with exit code 3 if one rejects the model. A gate with a version's waiver is left
+    for later: the version is unknown until it is registered.
     """
     gates, commit = load_gates(project), trees.commit(backend.root)
     copies = [part.folder for part in snapshot.of_plan(evaluation).values() if part]

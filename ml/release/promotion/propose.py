@@ -40,7 +40,7 @@ from policies.promotion.evidence import Latency
 
 # Requests that the latency percentiles are measured on; p99 is then the second slowest.
 REQUESTS = 200
-# Of the times of these requests.
+# Reported percentiles of the request latencies.
 PERCENTILES = (0.50, 0.95, 0.99)
 
 
@@ -158,9 +158,7 @@ def collect(
 
 
 def promotion(backend: Backend, proposal: Proposal, environment: str) -> dict[str, Any]:
-    """What a promotion pull request consists of, as JSON: the files, and the comparison of `ml
-    compare` with the decision of the proposal.
-    """
+    """Return a promotion pull request as JSON: the files, the comparison and the decision."""
     version = proposal.candidate
     compared = versus(backend, f"{version.model}:{version.version}", None, environment)
     return {
@@ -241,17 +239,16 @@ def _answers_by(call: _Call, version: Version) -> bool:
 def _measure(
     call: _Call, chosen: Run, digest: str, is_judged: bool = False
 ) -> tuple[Version, Run, Run, Latency, Mapping[str, object], Mapping[str, object]]:
-    """The registered version and what evidence is made of: runs, latency, how it answered evaluated
-    rows, cost.
+    """Register the model and return the version, runs, latency, parity check and cost.
 
-    Beyond `local` only an evaluation that runs now counts. Where the model `is_judged`, one that
-    the gates refuse whatever it says does not run.
+    Beyond `local` only an evaluation that runs now counts. With `is_judged`, the evaluation does
+    not run if the gates reject the model whatever it measures.
     """
     backend, project, model = call.backend, call.project, call.serves.endpoint
     unregistered = Version(model, "", digest, project.name, chosen.id, "")
     evaluated = None
     if call.environment == desired_state.LOCAL and backend.cached:
-        # Of the same command, code, environment and data a new run would give the same result.
+        # A new run of the same command, code, environment and data would give the same result.
         evaluated = backend.cached(evaluation_plan(project, chosen.outputs[MODEL]), EVALUATION)
     if evaluated is None:
         evaluation = evaluation_plan(project, unregistered.folder)
@@ -361,9 +358,9 @@ def _serving_changes(call: _Call, declared: Declared | None, version: Version) -
 
 
 def _rival(call: _Call, declared: Declared | None) -> Version | None:
-    """What is declared and not champion yet; None when it cannot be, or its canary refused it.
+    """Return the declared version that is not champion yet; None if it cannot become champion.
 
-    `ml release rollback` takes one back that is in the way.
+    None, too, if its canary rejected it. `ml release rollback` removes one that is in the way.
     """
     backend = call.backend
     if declared is None or _champion(call, declared.model, declared.digest):

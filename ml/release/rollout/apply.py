@@ -80,7 +80,7 @@ class RolloutPlan:
 
     @property
     def differences(self) -> Sequence[str]:
-        """What the serving code and settings change of those that serve, a sentence each."""
+        """Return what the serving code and settings change of the live ones, a sentence each."""
         before = serving.find(self.live.launch.serving) if self.live else None
         return tuple(serving.changes(before, self.serving)) if before else ()
 
@@ -586,7 +586,7 @@ def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> Refused:
         "rolled-back",
         f"version {rollout.version.version} was rolled back at {outcome.step} % of the "
         f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
-        f"no worse than version {blue.launch.version} beyond what is tolerated",
+        f"no worse than version {blue.launch.version}, within the tolerances",
         hint,
         exit_code=Exit.GATE_SAID_NO,
     )

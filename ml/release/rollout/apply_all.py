@@ -18,12 +18,12 @@ from ml.release.rollout.apply import Applied
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one project.
+    """The result of an apply for one project.
 
-    `outcome`: as of `Applied`, or `rolled-back` (its canary or its start failed, now or when this
-    declaration was tried before), or `failed` (an error that is not about the version). `serving`
-    is the version with all the traffic now, `serving_digest` its model. `gates` are those that
-    refused, `canary` has the figures of the canary that rolled it back.
+    `outcome` is as in `Applied`, or `rolled-back` (its canary or start failed, now or in an earlier
+    attempt at this declaration), or `failed` (an error that is not about the version). `serving` is
+    the version with all the traffic now, `serving_digest` its model. `gates` are those that
+    rejected it, `canary` has the figures of the canary that rolled it back.
     """
 
     project: str

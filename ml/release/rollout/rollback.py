@@ -56,16 +56,16 @@ def roll_back(
     to: str | None = None,
     is_here: bool = False,
 ) -> RolledBack:
-    """Declare the version before the declared one, or the earlier one `to` (`2`, or `2@` and the
-    beginning of its serving's digest, or NONE); `ml release apply` rolls it out.
+    """Declare the previous good version, or the earlier one `to`; `ml release apply` rolls it out.
 
-    Versions that were refused or rolled back are passed over: where the declared one is, the live
-    one is declared. Versions that gates.yml states to be invalid come last. Nothing changes where a
-    rollback led to what is declared, unless a version is named or that one failed since. Where
-    nothing was ever applied, and nothing good is before, the version is withdrawn: nothing is
-    declared. That takes a backend that knows what was applied, because the environment `is_here`,
-    as `local` is. Raises Refused when nothing is declared, when what was applied has nothing good
-    before it, and when the named version is none of those.
+    `to` is a version (`2`), `2@` and a prefix of its serving digest, or NONE. Versions that were
+    rejected or rolled back are skipped; if the declared one was, the live one is declared. Versions
+    that gates.yml states to be invalid come last. Nothing changes if a rollback led to what is
+    declared, unless a version is named or that one failed since. If nothing was ever applied, and
+    no good version precedes, the version is withdrawn: nothing is declared. That takes a backend
+    that knows what was applied, because the environment `is_here`, as `local` is. Raises Refused if
+    nothing is declared, if no good version precedes what was applied, and if the named version is
+    none of those.
     """
     desired_state.check_environment(environment)
     target = projects.find(backend.root, project)

@@ -168,7 +168,7 @@ def _categorical(
 
 
 def _excerpt(value: str, known: Iterable[str]) -> str:
-    """At most _LETTERS of a value, of a longer one from where it differs from every known one."""
+    """Return at most _LETTERS of a value, from where a longer one differs from all known ones."""
     alike = max((_alike(value, other) for other in known), default=0)
     first = alike - _LETTERS // 4 if alike >= _LETTERS // 2 else 0
     first = max(0, min(first, len(value) - _LETTERS))

@@ -35,10 +35,10 @@ class Drift:
 
 
 def drift(backend: Backend, environment: str, since: float | None = None) -> Iterator[Drift]:
-    """Two for each project that declares a version; nothing is changed.
+    """Yield the drift of the release and of the model for each project that declares a version.
 
-    `since` is as for `watch`. A model of which no requests are collected is not judged. Raises
-    Refused as `status` does, and where a question cannot be answered.
+    Nothing is changed. `since` is as for `watch`. A model without collected requests is not judged.
+    Raises Refused as `status` does, and if a request to the backend fails.
     """
     for state in status(backend, None, environment):
         if state.declared is not None:

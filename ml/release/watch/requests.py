@@ -51,8 +51,9 @@ MIN_CRASHED, MAX_CRASHED, _NEWEST, _MAX_NEWEST = 5, 0.05, 100, 0.1
 
 @dataclass(frozen=True)
 class Seen:
-    """The rows, and how many lines could not be read, were of another model, or were refused;
-    `earlier` ones are of before the time that was asked for.
+    """The rows of collected requests, and the numbers of lines that were skipped.
+
+    They were `unreadable`, of `others` (another model), `failed`, or `earlier` than requested.
     """
 
     rows: Sequence[Row]
@@ -84,7 +85,7 @@ class Seen:
 def read_collected(
     lines: Iterable[Mapping[str, Any]], digest: str, since: float | None = None
 ) -> Seen:
-    """What an endpoint recorded (`Endpoints.collected`) of the model with that digest."""
+    """Read what an endpoint recorded (`Endpoints.collected`) for the model with that digest."""
     rows: list[Row] = []
     unreadable = others = failed = earlier = total = crashed = 0
     newest: list[tuple[float, bool]] = []

@@ -51,9 +51,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Of binary answers, in which both labels occur, at each distinct score, the highest first:
-    the shares of "1" that are found, of "0" taken for it, of "1" in what is taken for it, and of
-    all rows taken for it.
+    """Rates of binary answers with both labels at each distinct score, highest first.
+
+    In order: recall, false positive rate, precision, and the share of rows predicted "1".
     """
 
     recall: Values
@@ -119,9 +119,10 @@ def classifier_charts(answers: Answers) -> list[Markup]:
 
 
 def class_charts(answers: Answers, probabilities: Mapping[str, Values]) -> list[Markup]:
-    """Each class of multiclass answers against the rest: curves of the most frequent classes where
-    predictions.csv has the probability of each, else a dot a class at the predicted labels; then
-    which class was taken for which. None where only one label occurs.
+    """Return charts of each class of multiclass answers against the rest, and the confusion matrix.
+
+    They are curves of the most frequent classes if predictions.csv has the probability of each,
+    else a dot per class at the predicted labels. [] if only one label occurs.
     """
     if len({*answers.expected.tolist()}) < 2:
         return []
@@ -177,9 +178,7 @@ def _class_dots(answers: Answers) -> list[Markup]:
 
 
 def confusion(answers: Answers, note: str = "") -> Markup:
-    """How many rows of each class were taken for which, and what the project's own metrics come to
-    there: a cost in each cell where a metric of its own is one.
-    """
+    """Draw the confusion matrix; cells also show sums of custom metrics, such as a cost."""
     every = Counter([*answers.expected.tolist(), *answers.predicted.tolist()])
     labels = sorted(label for label, _ in every.most_common(CONFUSED))
     sums = [name for name, values in answers.own.items() if values.shape[1] == 1][:SUMS]
@@ -220,7 +219,7 @@ def confusion(answers: Answers, note: str = "") -> Markup:
 
 
 def _threshold(answers: Answers) -> str:
-    """From which probability on label 1 was predicted, in a sentence."""
+    """Return a sentence on the threshold from which label 1 was predicted."""
     ones = answers.predicted == "1"
     lowest = answers.score[ones].min(initial=np.inf)
     if answers.score[~ones].max(initial=-np.inf) >= lowest:

@@ -184,7 +184,7 @@ def row(rows: ExplainedRows, at: int, word: str) -> Markup:
 
 
 def _range(values: NDArray[np.float64], has_zero: bool = True) -> tuple[float, float]:
-    """From the lowest to the highest: what is far out is what a reader looks for."""
+    """Return the axis range from the lowest to the highest value: readers look for outliers."""
     every = np.append(values, 0.0) if has_zero or not len(values) else values
     low, high = float(every.min()), float(every.max())
     margin = 0.03 * (high - low) or 1.0

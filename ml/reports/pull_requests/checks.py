@@ -51,10 +51,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Change:
-    """What main's code makes of the files that GitHub lists for a pull request.
+    """The evaluation by main's code of the files that GitHub lists for a pull request.
 
-    `needed` are the jobs that the change has to run, each with a step of it. `judges` are the
-    changed files by which it may decide how it is judged.
+    `needed` are the jobs that the change must run, each with a step of it. `judges` are the changed
+    files by which it may influence how it is judged.
     """
 
     documents: bool
@@ -67,9 +67,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Run:
-    """What GitHub itself says of a run of the checks, and what the change needs.
+    """A run of the checks as GitHub reports it, and what the change needs.
 
-    `id` grows from run to run, 0 for none; `required` names the job that stands for all others.
+    `id` increases from run to run, 0 for none; `required` names the job that aggregates all others.
     """
 
     id: int
@@ -257,10 +257,10 @@ def _is_rule(file: str) -> bool:
 
 
 def _names(files: Sequence[str], length: int) -> list[str]:
-    """All files by their names, or in so many characters: folders with a count take their place.
+    """Return the names of all files in at most `length` characters; folders are folded to a count.
 
-    What has most of the characters is folded, as deep as it can be: whoever fills a folder hides
-    what is beside it nowhere else.
+    The folder with the most characters is folded first, as deep as possible: so filling a folder
+    hides files only there.
     """
     labels = {tuple(file.split("/")): (text(file, len(file)), 1) for file in sorted(files)}
     while sum(len(words) for words, _ in labels.values()) > length:

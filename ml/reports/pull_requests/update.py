@@ -31,7 +31,7 @@ def request(
 
 
 def replaced(newer: int, people: str) -> str:
-    """The comment on one that has commits of people, once a newer one is there."""
+    """Return the comment for a pull request with commits of people, once a newer one exists."""
     return (
         f"A newer version of the template is in #{newer}, which does not have the commits of "
         f"{people}. Cherry-pick what it needs, then close this one."

@@ -31,7 +31,7 @@ PROJECTS, TESTS, WORKFLOWS = "ml/projects", "tests", ".github"
 ENVIRONMENTS = "ml/environments/"
 EVERY_PROJECT = f"{TESTS}/projects/test_every_project.py"
 SOURCES = ("ml", "infra", "policies")
-# How often the files are listed until they are those of one commit.
+# Attempts at listing the files of one commit.
 _LOOKS = 3
 # Files that people read and no program does; a text of a project may be data, or a prompt, but its
 # README, and one beside a Dockerfile or a lock may be what is installed.
@@ -44,7 +44,7 @@ JOB_PACKAGES = ("requirements/main.lock",)
 PACKAGES = (*JOB_PACKAGES, "pyproject.toml", "requirements/framework.lock")
 # The program of the stacks, what it costs and the rules that judge it.
 STACK_PARTS = ("infra/__main__.py", "infra/program/", "infra/settings/", "infra/cost/")
-# What is a project's own, and judges nothing but it; its gates are the exception.
+# Files that belong to one project and judge only it, except its gates.
 OWN = re.compile(rf"({PROJECTS}|{TESTS}/projects)/[^/]+/(?!gates\.yml$).+", re.S)
 BAD_NAME = "bad-name"
 # GitHub lists no more files of a pull request.
@@ -53,7 +53,7 @@ LISTED = 3000
 FRAMEWORK = (*(f"{room}/" for room in SOURCES), f"{TESTS}/", "benchmarks/", "requirements/")
 TEAM = (f"{PROJECTS}/", f"{TESTS}/projects/", ENVIRONMENTS)
 SETTINGS = ("infra/Pulumi*.yaml", "policies/*/*.yml", ".gitignore", ".amlignore")
-# What is in none of the packages of the main job → the target of make that installs it here.
+# Packages that the main job lacks → the make target that installs them.
 EXTRAS = {
     "pytorch": "torch",  # conda's: pytorch-cpu
     "torch": "torch",
@@ -73,12 +73,12 @@ _QUOTED = re.compile(rf"""["']({_MODULE.pattern})(?::[^"'\n]*)?["']""")
 
 @dataclass(frozen=True)
 class Affected:
-    """The names that a change touches, sorted; `causes` has a changed file for each.
+    """The names that a change affects, sorted; `causes` has a changed file for each.
 
-    `framework`: whether the framework's own tests have to run. `documents`: only documents changed.
-    `tests` are the paths that pytest takes. `extras` are the targets of make that install what the
-    affected projects' environments have and the main job has not. `judges` are the files by which
-    a change may decide how it is judged itself: all but documents and what is a project's own.
+    `framework`: whether the framework's tests must run. `documents`: only documents changed.
+    `tests` are paths for pytest. `extras` are the make targets that install the packages of the
+    affected projects' environments that the main job lacks. `judges` are the files by which a
+    change may influence how it is judged: all but documents and a project's own files.
     """
 
     base: str
@@ -99,11 +99,11 @@ class Affected:
 def affected(
     root: Path, base: str, besides: Sequence[str] = (), *, taken_back: bool = False
 ) -> Affected:
-    """What differs between the commit that HEAD and `base` share and the working tree touches.
+    """Return what the changes of the work tree since the merge base with `base` affect.
 
-    Files of the patterns `besides` count as unchanged. With `taken_back` also what a commit in
-    between changed and a later one undid: it may have been brought about meanwhile. Raises Refused
-    for an unknown revision, outside of git, and for a name that no command takes.
+    Files that match `besides` count as unchanged. `taken_back` includes changes that a later commit
+    reverted: they may have been applied meanwhile. Raises Refused for an unknown revision, outside
+    of git, and for a name that no command accepts.
     """
     commit = _merge_base(root, base)
     words = ("--name-only", "--no-renames", "-z")
@@ -118,11 +118,11 @@ def affected(
 
 
 def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, str]:
-    """What a pull request touches in the tree at `root`, which it is merged into, and its commit.
+    """Return what a pull request affects in `root`, the tree it is merged into, and its commit.
 
-    A renamed file counts under both names. Where GitHub lists fewer files than were changed,
-    everything is touched. Raises Refused as `affected`, where GitHub does not answer, and where
-    commits are pushed each time that the files are listed.
+    A renamed file counts under both names. If GitHub lists fewer files than were changed,
+    everything is affected. Raises Refused as `affected`, if GitHub does not respond, and if commits
+    are pushed each time that the files are listed.
     """
     for _ in range(_LOOKS):
         pull = github.get(f"pulls/{number}")
@@ -150,7 +150,7 @@ def _affected(
     removed: frozenset[str],
     complete: bool = True,
 ) -> Affected:
-    """What these files touch; everything where they are not all."""
+    """Return what these files affect; everything if the list is incomplete."""
     code = frozenset(file for file in files if not is_document(file))
     if complete and not code:
         return Affected(base, len(files), bool(files), False)
@@ -172,7 +172,7 @@ class _Change:
     removed: frozenset[str] = frozenset()
 
     def everything(self, base: str, count: int) -> Affected:
-        """All that there is: more has changed than the files."""
+        """Return everything as affected: more has changed than the listed files."""
         cause = f"more than {count} files"
         projects, stacks = sorted(self.projects), sorted(self.stacks)
         return Affected(
@@ -590,7 +590,10 @@ def _merge_base(root: Path, base: str) -> str:
 
 
 def _is_first(root: Path) -> bool:
-    """Whether HEAD has no parent, known or not: a repository made of a template begins so."""
+    """Return whether HEAD has no parent, as in a repository just made from a template.
+
+    A parent that a shallow clone lacks counts.
+    """
     header = git.run(root, "cat-file", "commit", "HEAD").partition("\n\n")[0]
     return "\nparent " not in header
 

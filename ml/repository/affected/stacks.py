@@ -29,12 +29,11 @@ EVENTS = ("push", "workflow_dispatch")
 
 
 def stacks(root: Path, since: str | Mapping[str, str] = "") -> list[str]:
-    """The stacks that have a file, of those that a commit since a revision touches; `since` has one
-    for all of them, or of each that has any.
+    """Return the stacks affected since a revision; `since` is one for all, or maps stacks to them.
 
-    A stack comes after the one that it refers to; else they are in the order in which a release
-    goes through them (the gate `order`), others last. Raises Refused as `affected` does, and for a
-    reference to a stack that makes no registry.
+    A stack comes after the one that it refers to; otherwise stacks are in release order (the gate
+    `order`), others last. Raises Refused as `affected` does, and for a reference to a stack that
+    makes no registry.
     """
     names = [checked(name) for name in files.ordered(root)]
     starts = dict.fromkeys(names, since) if isinstance(since, str) else since
@@ -66,9 +65,9 @@ def deployed(github: GitHub, root: Path, workflow: str) -> str:
 def deployed_stacks(
     github: GitHub, root: Path, workflow: str, names: Sequence[str]
 ) -> Mapping[str, str]:
-    """The commit that each of these stacks was last deployed at; one that never was is left out.
+    """Return the commit at which each stack was last deployed, without stacks that never were.
 
-    A run that succeeded has deployed all that was behind; one that did not may have deployed some.
+    A successful run has deployed all pending stacks; a failed one may have deployed some.
     """
     commits: dict[str, str] = {}
     for run in _runs(github, root, workflow):
@@ -99,7 +98,7 @@ def is_on_main(root: Path, run: Mapping[str, Any]) -> bool:
 
 
 def _results(github: GitHub, run: object) -> Mapping[str, str]:
-    """What came of each stack that a run has deployed, or tried to."""
+    """Return the conclusion of each stack that a run has deployed, or tried to."""
     prefix, suffix = DEPLOY.split("{stack}")
     jobs = github.pages(f"actions/runs/{run}/jobs", "jobs", filter="latest")
     return {

@@ -131,7 +131,7 @@ def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
 
 
 def _problems(root: Path, texts: Mapping[Path, str]) -> Iterator[Problem]:
-    """What is wrong with the files as they would be: stack files, and names of the template."""
+    """Yield the problems of the files after the changes: stack files, and template names."""
     with tempfile.TemporaryDirectory() as folder:
         infra = Path(folder) / "infra"
         infra.mkdir()
@@ -155,7 +155,7 @@ def _problems(root: Path, texts: Mapping[Path, str]) -> Iterator[Problem]:
 
 
 def _values(root: Path, options: Mapping[str, str], ask: Ask | None) -> dict[str, str]:
-    """An answer to each question: the variable, what the files hold, Azure's, a person's."""
+    """Return the answer to each question: from the variable, the files, Azure or a person."""
     current = _current(root)
     values: dict[str, str] = {}
     problems = []
@@ -197,7 +197,7 @@ def _signed_in(field: str) -> str:
 
 
 def _current(root: Path) -> dict[str, str]:
-    """What the stack files hold, without what is a placeholder of the template."""
+    """Return the values in the stack files, without the template's placeholders."""
     held = {stack: loader.configuration(stack, root / "infra") for stack in _stacks(root)}
     current = {}
     for question in QUESTIONS:
@@ -284,8 +284,9 @@ def _stack_file(root: Path, stack: str) -> Path:
 
 @dataclass(frozen=True)
 class Fork:
-    """What a fork is: of which version of which template, without which examples; `lock` is the
-    line of its wheel, "" with the source.
+    """A fork's settings: the template and its version, the examples it drops, and its wheel.
+
+    `lock` is the line that locks the wheel, "" if the fork has the source.
     """
 
     template: str
@@ -407,7 +408,7 @@ def remove_empty(root: Path, folder: Path) -> Path:
 
 
 def _trim(root: Path) -> None:
-    """A thin fork's updates name what is there."""
+    """Trim dependabot.yml to the ecosystems that a thin fork has."""
     updates = root / ".github/dependabot.yml"
     text = re.split(r"^  - package-ecosystem: npm\n", updates.read_text(), flags=re.M)[0]
     updates.write_text(text)

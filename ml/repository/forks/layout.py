@@ -41,7 +41,7 @@ _FREE = re.compile(r"ml/projects/[^/]+/(?!(gates\.yml|release\.yml|evidence)(/|$
 # Bytes of a path and of a part of it that every disk holds, below the folder of a clone.
 _LONGEST_PATH, _LONGEST_NAME = 1000, 255
 _LINK, _GITLINK = "120000", "160000"
-# What file systems leave out of a name, or read as its end: HFS+ and NTFS.
+# Characters that file systems (HFS+, NTFS) ignore in a name or treat as its end.
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _END = re.compile(r"(:.*|[ .]+)$", re.S)
 _SHORT = re.compile(r"(git|gi[0-9a-f]{4})~\d+", re.I)

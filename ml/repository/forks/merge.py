@@ -144,7 +144,7 @@ def content_of(repo: Path, blob: str) -> bytes:
 
 
 def as_bytes(text: str) -> bytes:
-    """What git printed, or is to read, byte by byte."""
+    """Convert git's output or input to bytes without loss."""
     return text.encode(errors="surrogateescape")
 
 
@@ -172,7 +172,7 @@ def as_in(root: Path, commit: str, names: Iterable[str]) -> set[str]:
 
 @contextmanager
 def own_index(root: Path, commit: str) -> Iterator[Path]:
-    """An index with the files of a commit, apart from a person's own."""
+    """Yield a temporary index with the files of a commit, separate from the user's index."""
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
         git.run(root, "read-tree", commit, index=index)

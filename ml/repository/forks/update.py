@@ -63,9 +63,9 @@ CONFLICT, LABELS = "conflict", "labels"
 MERGED = "is merged already"
 # The commit that this work tree is to become, with its text as the message; gone once it has.
 UNFINISHED = "refs/worktree/template-update"
-# The same, once it has, until somebody was told what there is to decide.
+# Set to the same commit after that, until the user was told what there is to decide.
 UNTOLD = "refs/worktree/template-update-untold"
-# What says that an update was made is written last.
+# Files that record an update are written last.
 _LAST = (repository.FRAMEWORK_LOCK, ANSWERS)
 _RELEASE = re.compile(r"v(\d+(?:\.\d+)*(?:(?:a|b|rc|\.post|\.dev)\d+)*)", re.ASCII)
 _LOCKED = re.compile(
@@ -336,7 +336,7 @@ def _commit_at(root: Path, ref: str) -> str:
 def _resume(root: Path) -> None:
     """Finish an update that was interrupted.
 
-    One of which no file was written yet, or that another commit came after, is forgotten.
+    It is discarded if none of its files was written yet, or if another commit followed.
     """
     if not _commit_at(root, UNFINISHED):
         return
@@ -350,7 +350,7 @@ def _resume(root: Path) -> None:
 
 
 def _detached(work: Callable[[], None]) -> None:
-    """Do it in a process that goes on where this one, or all of its group, is killed."""
+    """Run `work` in a process that survives if this one, or its process group, is killed."""
     former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         process = os.fork()
@@ -407,10 +407,10 @@ def _demand_free(root: Path, before: str, after: str) -> None:
 
 
 def request(root: Path, github: GitHub, revision: str = "", source: str = "") -> str:
-    """Keep one pull request with the update; what was done.
+    """Open or update the pull request of a template update; return what was done.
 
-    Its branch is of the version: one that was closed stays closed, and the next version has its
-    own. Those of older versions are closed. One that has a commit of somebody else stays as it is.
+    Its branch is named by the version: a closed one stays closed, and the next version gets its
+    own. Pull requests of older versions are closed, except those with somebody else's commit.
     """
     result = merged(root, revision, source)
     if not result.commit:

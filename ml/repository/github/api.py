@@ -42,7 +42,7 @@ class GitHub:
 
     @classmethod
     def of_workflow(cls) -> GitHub:
-        """From the variables of a workflow; Refused, naming the one that is missing."""
+        """Create the client from a workflow's variables; Refused names one that is missing."""
         names = ("GITHUB_REPOSITORY", "GH_TOKEN")
         values = [os.environ.get(name, "") for name in names]
         for name, value in zip(names, values, strict=True):
@@ -163,9 +163,9 @@ class GitHub:
         return number, f"pull request {number} is {'updated' if is_new else 'as it should be'}"
 
     def pull_requests_of(self, branch: str) -> list[Any]:
-        """Those that an app opened for a branch of this repository, closed ones too.
+        """Return the pull requests that an app opened for a branch here, also closed ones.
 
-        Refused for an open one of a person, or of a workflow's own token, which is no app's.
+        Raises Refused for an open one of a person or of a workflow's token, which is no app's.
         """
         owner = self.repository.partition("/")[0]
         every = []

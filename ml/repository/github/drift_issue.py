@@ -27,7 +27,7 @@ BY_DRIFT = "This issue is updated by drift.yml, and closed when nothing differs.
 
 @dataclass(frozen=True)
 class Subject:
-    """What an issue is about: the words of its title, how its page begins and ends, its rows.
+    """The content of a drift issue: words of the title, beginning and end of the page, rows.
 
     The cells of `rows` are Markdown. `command` shows all of them.
     """

@@ -40,10 +40,10 @@ def declaration(content: str, environment: str) -> str:
 
 
 def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
-    """What main has `now`, with the entry of an environment as in `wanted`, all other bytes as now.
+    """Return main's text `now` with one environment's entry replaced by that of `wanted`.
 
-    Raises Refused where main's entry is not the one that was `seen`, unless it is the wanted one,
-    and where entries do not begin on lines of their own.
+    Raises Refused if main's entry is neither the one that was `seen` nor the wanted one, or if
+    entries do not begin on separate lines.
     """
     try:
         before, entry, there = (_entries(text).get(environment) for text in (seen, wanted, now))
@@ -115,10 +115,10 @@ def _lines_of(
 
 
 def environments(root: Path, since: str = "") -> list[str]:
-    """Those whose declaration a commit since then changed, in the order of releases; all without.
+    """Return the environments whose declaration changed since a commit, in release order.
 
-    A change that was taken back counts: it may have been applied in between. A commit that is not
-    here counts as none.
+    All if no commit is given or it is unknown here. A reverted change counts: it may have been
+    applied in between.
     """
     names = stacks.environments(root)
     if not since or git.ask(root, "cat-file", "-e", f"{since}^{{commit}}") is None:
@@ -233,7 +233,7 @@ def _before(
             earlier.append((each, before))
     if not earlier:
         message = f"no earlier commit declares another release for {environment} in {file}"
-        raise Refused(Problem("no-earlier-version", message, "the whole history", "fetch-depth: 0"))
+        raise Refused(Problem("no-earlier-version", message, "the full history", "fetch-depth: 0"))
     serves = (pair for pair in earlier if serving in declaration(pair[1], environment))
     after, text = next(serves, earlier[0])
     files: dict[str, str | None] = {}

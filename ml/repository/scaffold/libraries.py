@@ -12,8 +12,9 @@ from ml.serving.scoring.columns import Encoding
 
 @dataclass(frozen=True)
 class Library:
-    """`search` has an entry of Azure ML's search space for each of the `settings`; `formats` are
-    those of the model folder's files, as the gate `format` calls them; `resumes` says that its
+    """A library for training: `search` has a search space entry for each of the `settings`.
+
+    `formats` are the formats of the model folder's files, as in the gate `format`; `resumes`: the
     training keeps checkpoints.
     """
 

@@ -48,8 +48,8 @@ FOLDS = 5
 MOST_CLASSES = 20
 # A text with more values, or one that differs in half of the rows, is a name or free text.
 MOST_CATEGORIES = 200
-# Of a number's values the words are typing errors and codes for "unknown". Of few different numbers
-# more have to be numbers: floors are 1, 2, 3 and G.
+# Words among numbers are typing errors and codes for "unknown". With few distinct numbers the share
+# of numbers must be higher: floors are 1, 2, 3 and G.
 MOSTLY_NUMBERS, MOSTLY_FEW_NUMBERS = 0.5, 0.8
 # Values of a slice that are compared.
 MOST_SLICES = 10

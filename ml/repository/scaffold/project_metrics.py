@@ -38,9 +38,9 @@ SPLITS = (
 )
 # Where a project defines metrics of its own, in a table `METRICS`.
 METRICS = "metrics.py"
-# Of a dataset, the one that trials are compared on first.
+# The splits of a dataset; trials are compared on the first.
 PARTS = ("validation", "test", "train")
-# Of a table that is compared with its schema.
+# The largest table that is compared with its schema.
 MOST_BYTES = 20_000_000
 
 

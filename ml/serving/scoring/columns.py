@@ -133,7 +133,7 @@ Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 class Columns:
-    """What a model takes of a row, by the document of `columns.json` and the project's `derive`."""
+    """Converts rows to a model's inputs, by `columns.json` and the project's `derive`."""
 
     def __init__(self, document: Mapping[str, Any], derive: Derive) -> None:
         self._document, self._derive = document, derive
@@ -276,9 +276,7 @@ class Columns:
         return answers
 
     def fill(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Rows of `matrix` as they are fitted, in place: each missing value that the model cannot
-        learn is one of the typical values.
-        """
+        """Fill missing values, in place, with typical values if the model cannot learn them."""
         rows = self._unlearnt(table)
         if len(rows):
             typical = self._typical[rows % _TYPICAL]
@@ -370,9 +368,11 @@ def _derived(derive: Derive, names: Sequence[str], rows: Sequence[Sequence[Value
 
 
 def typical(name: str, values: NDArray[Any], missing: int, rows: int) -> dict[str, Any]:
-    """The entry `typical` of an input with these values in training, without one in `missing` of
-    the rows: evenly from the least to the greatest, in random order, so that those of two inputs
-    are independent. Empty where the model learns what a missing value means.
+    """Return the imputation values (`typical`) of an input with these training values.
+
+    `missing` of the `rows` have none. The values are spread evenly from the least to the greatest
+    and shuffled, so that those of two inputs are independent. Empty if the model learns what a
+    missing value means.
     """
     if missing >= max(_FEWEST, _SMALLEST_SHARE * rows) or not len(values):
         return {}

@@ -75,7 +75,7 @@ class Members:
         return mean
 
     def answers(self, table: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """What each member says of each row, of a `target` in its deviations."""
+        """Return each member's prediction for each row; a `target` is in standard deviations."""
         # The precision in which all were fitted: trees may tell two numbers apart that were one.
         with np.errstate(over="ignore"):
             table = table.astype(np.float32).astype(np.float64)
@@ -110,13 +110,13 @@ def calibrated(
 
 
 def normalized(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Those of each row, so that they sum to 1."""
+    """Normalize each row to sum to 1."""
     parts: NDArray[np.float64] = shares / shares.sum(axis=1, keepdims=True)
     return parts
 
 
 def log_odds(answer: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Those of probabilities, of which 0 and 1 would be infinite."""
+    """Return the log odds of probabilities, clipped because 0 and 1 would be infinite."""
     inside = np.clip(answer, _CERTAIN, 1 - _CERTAIN)
     odds: NDArray[np.float64] = np.log(inside / (1 - inside))
     return odds

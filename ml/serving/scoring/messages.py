@@ -158,7 +158,7 @@ def _error(status: int, details: Mapping[str, str]) -> AMLResponse:
     return AMLResponse({"error": details}, status, json_str=True)
 
 
-# What may be NaN, infinite or too large for a double, and texts, in which all of that is allowed.
+# Matches what may be NaN, infinite or too large for a double; strings may contain it, too.
 _UNUSUAL = rb"NaN|Infinity|\d[\d.]*[eE]\+?\d{2,}|\d{309,}"
 _SUSPECT = re.compile(_UNUSUAL)
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|' + _UNUSUAL, re.DOTALL)

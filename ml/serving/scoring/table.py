@@ -41,9 +41,9 @@ def probabilities(answer: object) -> dict[str, float] | None:
 
 
 def as_asked(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, object]:
-    """The request with the columns, or the fields, that a request of another version has.
+    """Return the request reduced to the columns or fields that another version's request has.
 
-    Raises ValueError that names those that it lacks.
+    Raises ValueError that names missing ones.
     """
     match request, before:
         case (
@@ -135,8 +135,9 @@ class Table:
         return predictions
 
     def _scored(self, numbers: NDArray[np.float64]) -> NDArray[Any]:
-        """What the model says; BadRequest where it has no answer for a number that is too large for
-        it, and one with 0 in its place.
+        """Return the model's predictions; BadRequest if a number is too large for the model.
+
+        That is the case if it fails, or answers NaN, and does not with 0 instead of the number.
         """
         try:
             answer = np.asarray(self._predict(numbers))

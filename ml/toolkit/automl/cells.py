@@ -33,8 +33,9 @@ def is_number(values: pd.Series[Any]) -> bool:
 
 
 def as_texts(values: pd.Series[Any], missing: frozenset[str] = MISSING) -> pd.Series[Any]:
-    """Categories without blanks around them, and none of those that say that one is `missing`; a
-    whole number without a point.
+    """Return categories without surrounding blanks, with `missing` markers as missing values.
+
+    Whole numbers have no decimal point.
     """
     import pandas as pd
     from pandas.api import types

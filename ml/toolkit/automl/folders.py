@@ -23,8 +23,8 @@ _FLAVORS = {
 _LOADER = "ml.serving.scoring.flavor"
 # The versions of ONNX in which estimators are saved.
 OPSETS = {"": 18, "ai.onnx.ml": 3}
-# Of the difference between what was fitted and what is saved, as ONNX Runtime computes in single
-# precision and scikit-learn partly in double.
+# Tolerance between the fitted and the saved model: ONNX Runtime computes in single precision,
+# scikit-learn partly in double.
 ROUNDING = 1e-4
 
 
@@ -58,9 +58,7 @@ def write_json(file: Path, document: object) -> None:
 def apart(
     original: NDArray[np.float64], served: NDArray[np.float64], spread: float
 ) -> NDArray[np.float64]:
-    """How far answers lie apart, by the spread of the target: infinitely where their shapes differ
-    or one is no number.
-    """
+    """Return the distance of answers in units of the target's spread; infinite if incomparable."""
     if original.shape != served.shape:
         return np.full(len(original), np.inf)
     return np.nan_to_num(np.abs(original - served) / spread, nan=np.inf)

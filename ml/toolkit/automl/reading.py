@@ -146,8 +146,9 @@ def _mixed(tables: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def _demand_kinds(tables: Sequence[_File], target: str) -> None:
-    """End the program where a column is of texts in one file and of numbers in another, whose
-    digits nobody wrote.
+    """End the program if a column has texts in one file and numbers in another.
+
+    Numbers whose digits are written in the file would have been read as texts.
     """
     for name in sorted(_mixed(of for _, of in tables)):
         first: dict[str, Path] = {}
@@ -239,7 +240,7 @@ def _delimited(
 
 
 def _json_lines(files: Sequence[Path], table: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
-    """Of all files: a line has the columns that it names."""
+    """Read the JSON lines of all files; a line has only the columns that it names."""
     import pandas as pd
 
     rows = []

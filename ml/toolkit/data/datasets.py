@@ -87,9 +87,9 @@ from ml.toolkit.data.tables import (
 
 TRAIN, TEST = "train", "test"
 PARTS = (TRAIN, VALIDATION, TEST)
-# Of each split: the rest trains.
+# Share of the rows in each split other than training.
 SHARE = 0.2
-# Of validation where there are folds.
+# Share of the validation split if the schema has folds.
 SHARE_BESIDE_FOLDS = 0.25
 MOST_FOLDS = 20
 FEATURES = frozenset(KINDS)
@@ -494,7 +494,7 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
     if about.folds:
         parts[TEST] = parts[TRAIN]
         parts[VALIDATION] = replace(parts[VALIDATION], folds=())
-    # Of folds the test is answered by other models than the one that serves.
+    # With folds, other models than the served one predict the test rows.
     examined = VALIDATION if about.folds else TEST
     requests = [
         _request(columns, features, cells[number])

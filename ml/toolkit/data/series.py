@@ -203,8 +203,10 @@ class Panel:
         )
 
     def request(self, unit: Unit) -> dict[str, object]:
-        """What a client sends for the forecast (`ml.serving.scoring.series`): the values that it
-        depends on, and all of the test, which follow those that a search of forecasters saw.
+        """Return the request for a forecast (`ml.serving.scoring.series`).
+
+        It has the values that the forecast depends on and, up to the cutoff, those of the test
+        period, which follow those that a search of forecasters saw.
         """
         history, known = self.history(unit)
         steps_of_test = unit.cutoff - self.cutoffs[TEST][0]

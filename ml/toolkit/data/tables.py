@@ -25,7 +25,8 @@ from typing import Any, Literal, get_args
 from ml.serving.scoring.columns import MISSING, Kind, Value, read_cell
 
 ColumnType = Literal["id", "text", "timestamp", "float", "integer", "category"]
-# What a request calls the types that a model may take, and in which MISSING stands for no value.
+# Column type → its kind in requests, for types that a model may use; in these, MISSING means no
+# value.
 KINDS: Mapping[str, Kind] = {"float": "float", "integer": "integer", "category": "text"}
 MOST_SHOWN = 20
 FIX = "correct that row"
@@ -246,8 +247,10 @@ def read_table(
 def _drift(
     path: Path, line: int, schema: TableSchema, header: list[str], rows: list[list[str]]
 ) -> Flaw:
-    """How the columns of a file differ from the schema's, in one finding: missing, unexpected, in
-    another order, and those that are there with no value of their type in the first `rows`.
+    """Return, in one finding, how the columns of a file differ from the schema's.
+
+    They are missing, unexpected, in another order, or without a value of their type in the first
+    `rows`.
     """
     names = [column.name for column in schema.columns]
     missing = [name for name in names if name not in header]

@@ -296,8 +296,9 @@ class Checkpoints:
         self._together(done)
 
     def _together(self, done: dict[str, str] | BaseException) -> list[dict[str, str]]:
-        """What every process has done; where one has failed, all do, and the unfinished checkpoint
-        is removed.
+        """Return the results of all processes; if one failed, fail in all.
+
+        The unfinished checkpoint is then removed.
         """
         parts: list[Any] = [None] * self._world.size
         mine = self._sentence(done) if isinstance(done, BaseException) else done

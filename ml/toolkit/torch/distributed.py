@@ -176,15 +176,14 @@ class Metrics:
 def distributed(
     seed: int | None = None, *, device: Device = "auto", timeout_s: float = 600
 ) -> Iterator[World]:
-    """The world of this job: the process group is there inside the context and closed after it.
+    """Yield the world of this job; its process group is closed after the context.
 
-    gloo joins processes on CPUs; on GPUs NCCL sums gradients and gloo the small things. Each
-    process gets the GPU of its local rank. With `seed` first weights are alike in every process:
-    `World.seed` gives each its own afterwards. `device` is what the job asks for: "cuda" raises
-    TrainingError where no GPU is visible, "auto" takes the CPU there; each process logs its own.
-    Raises RankLost where another process died, or did
-    not come to a collective within `timeout_s`; TrainingError where a machine has GPUs, but fewer
-    than processes.
+    gloo connects processes on CPUs; on GPUs NCCL sums gradients and gloo does the rest. Each
+    process gets the GPU of its local rank. With `seed` the initial weights are the same in every
+    process; `World.seed` then gives each its own. `device` is what the job requires: "cuda" raises
+    TrainingError without a visible GPU, "auto" then uses the CPU; each process logs its device.
+    Raises RankLost if another process died or did not join a collective within `timeout_s`;
+    TrainingError if a machine has GPUs, but fewer than processes.
     """
     rank, size, local_rank = _ranks(os.environ)
     # Azure ML sets them for pytorch; Open MPI's processes find the master by another name.
@@ -196,7 +195,7 @@ def distributed(
     if device == "cuda" and not torch.cuda.is_available():
         raise TrainingError(
             "no-gpu",
-            f"the job asks for a GPU; process {rank}, with PyTorch {torch.__version__}, sees none",
+            f"the job requests a GPU; process {rank}, with PyTorch {torch.__version__}, sees none",
             "on a GPU node use an environment with a CUDA build, such as ml-torch-gpu; elsewhere "
             "give the job the device cpu or auto, as `--set inputs.device=cpu`",
         )

@@ -26,7 +26,7 @@ class Superseded(Exception):
 
 
 class Generation:
-    """One start's right to change `folder`, until a newer one begins."""
+    """The exclusive right of one start to change `folder`, until a newer generation begins."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._folder, self.number = folder, number
@@ -34,8 +34,10 @@ class Generation:
 
     @classmethod
     def claim(cls, folder: Path) -> Self:
-        """Begin the next generation. What the older ones had published by then stays; what they
-        had withdrawn and not replaced is there again; the rest of theirs is deleted.
+        """Begin the next generation and clean up after the older ones.
+
+        What they had published stays, what they had withdrawn without replacing is restored, and
+        the rest is deleted.
         """
         generations = folder / FOLDER
         generations.mkdir(parents=True, exist_ok=True)

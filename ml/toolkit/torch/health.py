@@ -197,15 +197,15 @@ class _Silent(RuntimeError):
 
 
 class Watchdog:
-    """Says which process stands still and where, and ends them all, so that the job fails at once.
+    """Ends all processes if one stalls, naming which and where, so that the job fails at once.
 
-    `beat` at each step. A process that has not for `timeout_s` (longer than the longest step and
-    evaluation together; `alive` says that a long part of one moves) writes the stacks of its
-    threads to its log, tells the others where it stands, and, once none of them moves, ends with
-    exit code 70 after a sentence that names who holds the others up: who gives no sign of life,
-    else has the fewest beats, else does not wait in a collective. Where code
-    in C keeps the interpreter's lock no thread of Python runs: then the process writes the stacks
-    after twice that time, and ends with exit code 1.
+    Call `beat` at each step. A process without a beat for `timeout_s` (longer than the longest step
+    plus evaluation; `alive` reports progress within a long part) writes its threads' stacks to its
+    log and tells the others where it is. Once none of them moves, it exits with code 70 after a
+    message that names the process that blocks the others: one without a sign of life, else the one
+    with the fewest beats, else one that does not wait in a collective. If C code holds the
+    interpreter lock, no Python thread runs: then the process writes the stacks after twice that
+    time and exits with code 1.
     """
 
     EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -296,8 +296,9 @@ class Watchdog:
         return time.monotonic() - self._last > self._timeout_s
 
     def _in_time(self, ask: Callable[[], T]) -> T:
-        """What the store of process 0 answers. TCPStore's own time limit ends with a question to
-        that process, for whose answer it waits for ever: _Silent where it does not come.
+        """Return the answer of process 0's store; raise _Silent if it does not come in time.
+
+        TCPStore's timeout ends with a request to that process, whose response it awaits forever.
         """
         answers: list[T] = []
         errors: list[RuntimeError] = []

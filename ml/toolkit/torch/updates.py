@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ml.toolkit.torch.distributed import World
 
-# Where the scale of float16 begins; it then finds its own. torch begins at 65,536 for the mean of a
-# batch; here losses are sums, some hundred times as large.
+# Initial loss scale for float16; it adapts. torch starts at 65,536 for the mean of a batch; here
+# losses are sums, some hundred times as large.
 SCALE = 128.0
 Precision = Literal["float32", "bfloat16", "float16"]
 # Where a step is → why it cannot go on as asked. A step that broke off has an unknown gradient.

@@ -20,7 +20,7 @@ from ml.serving.scoring.members import Members
 from ml.toolkit.data.datasets import TABLE_TASKS, Dataset, Part
 from ml.toolkit.training.boosting import contributions
 
-# Where the facts of a model folder say how it was searched.
+# The key of the search's facts in a model folder.
 FACT = "automl"
 _FILE = "rows.parquet"
 # The rolling-origin forecasts by which a search of forecasters judged its model: rows as pandas
@@ -38,7 +38,7 @@ transformations:
 
 
 class Winner:
-    """What a project's model.py says of its models, of a folder with members."""
+    """The functions of a project's model.py for a folder with AutoML members."""
 
     @staticmethod
     def predict(model: Members, table: NDArray[np.float64]) -> NDArray[np.float64]:

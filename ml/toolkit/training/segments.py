@@ -39,7 +39,7 @@ _STRIDE, _SEEDS = 1_000_003, 2**31
 _PREFIX, _MODEL, _STATE = "round-", "model", "state.json"
 # The one before the newest too, for the case that the newest is not whole.
 _KEPT = 2
-# What does not decide which trees grow: another node may have other cores.
+# Parameters that do not influence the trees: another node may have other cores.
 _BESIDE = frozenset({"num_threads", "nthread", "n_jobs", "verbosity", "verbose"})
 
 _folder: ContextVar[Path | None] = ContextVar("checkpoints", default=None)

@@ -19,8 +19,10 @@ _TYPES = {bool: "flag", str: "text", int: "number", float: "number", list: "list
 
 @dataclass(frozen=True)
 class Row:
-    """A row; without `request`, `command` is run and compared with `expected`. By a person who
-    decides on it: `decision` says what it starts or changes; by make without one, given ENV.
+    """A row: a request to Azure, or a command whose output is compared with `expected`.
+
+    Without `request`, `command` runs: by a person if `decision` says what it starts or changes,
+    else by make, with ENV set.
     """
 
     group: str

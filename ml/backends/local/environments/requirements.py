@@ -155,10 +155,10 @@ NAMED = 4
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A dependency that this interpreter does not have as it is required.
+    """A dependency that this interpreter does not satisfy.
 
-    `here` is the version that it has, "" when it has none, None when nobody can compare: an
-    address, an option of pip, a package that only conda has.
+    `here` is the installed version, "" if none, None if it cannot be compared: a URL, an option of
+    pip, a package that only conda has.
     """
 
     dependency: Dependency

@@ -24,9 +24,9 @@ from ml.specs.plan.plans import (
 def bind(
     step: StepPlan, pipeline: PipelinePlan, written: Mapping[FromStep, Path]
 ) -> CommandPlan | SweepPlan | PipelinePlan:
-    """The step's plan, with no input that comes from elsewhere left open.
+    """Return the step's plan with all inputs from the pipeline and other steps resolved.
 
-    `written` is what the steps of the pipeline before it have written.
+    `written` maps the outputs of earlier steps to their paths.
     """
     inputs = {
         name: _input(data, step.sources[name], pipeline, written) if name in step.sources else data

@@ -32,13 +32,13 @@ METRICS_S = 0.5
 
 @dataclass
 class Execution:
-    """A run of `plan` in `folder`. `start`, then `turn` until it says True, then `finish`.
+    """A run of `plan` in `folder`: call `start`, `turn` until it returns True, then `finish`.
 
     It is a `Task` (see `ml.backends.local.execution.pipeline`). `sampled` are a trial's
     hyperparameters, `parent` is its sweep's run id, `time_limit` the field that set its timeout,
-    and `former` are attempts at the same trial or step that were cut off. A job that was `stopped`
-    starts again in its folder, as a spot node does after an eviction. The log is copied to
-    `echo` while it is written, and `watch` is told of new metrics.
+    and `former` are interrupted attempts of the same trial or step. A `stopped` job restarts in its
+    folder, as on a spot node after a preemption. The log is copied to `echo` while it is written;
+    `watch` receives new metrics.
     """
 
     session: Session

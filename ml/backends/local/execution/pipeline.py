@@ -230,7 +230,7 @@ class Pipeline:
         return self.run
 
     def _start_ready(self) -> None:
-        """Start steps that wait for nothing, and leave out those that wait in vain."""
+        """Start the steps whose dependencies completed; skip those that depend on a failed one."""
         for name, step in list(self._waiting.items()):
             ended = [other for other in step.after if other in self._ended]
             lost = [other for other in ended if self._ended[other].status != "Completed"]
@@ -332,7 +332,7 @@ class Pipeline:
         return Run("", label, status, run.experiment, folder, now, now, **fields)
 
     def _relay(self, event: Event) -> None:
-        """What a sweep step or a nested pipeline tells, as something that happened in this one."""
+        """Forward an event of a sweep step or a nested pipeline as one of this pipeline."""
         self._refresh()
         step = event.step or event.run
         self._watch(Event(event.kind, self.run, event.trial, step))

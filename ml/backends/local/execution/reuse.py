@@ -35,7 +35,7 @@ _APART = frozenset(
     | {"because", "file"}  # of hints: why, and where it says so
 )
 
-# Of a completed step, in its folder: its key, and its outputs with their digests.
+# The record in a completed step's folder: its key, and its outputs with their digests.
 RECORD = "reuse.json"
 
 
@@ -85,7 +85,7 @@ def find(name: str) -> Kept | None:
 
 
 def keep(name: str, run: Run, paths: Mapping[str, Path], digest: Callable[[Path], str]) -> None:
-    """Remember a completed step; one that left an output unwritten is not worth it."""
+    """Record a completed step for reuse, unless it left an output unwritten."""
     if not all(path.exists() for path in paths.values()):
         return
     data = {

@@ -195,7 +195,7 @@ def to_json(value: Any) -> Any:
         raise TypeError(f"a plan cannot contain {type(value)}")
     return {
         "is": name,
-        # What does not count when plans are compared is no part of the plan: the spec behind it.
+        # Fields that do not count in comparisons (the spec behind the plan) are left out.
         "with": {
             item.name: to_json(getattr(value, item.name)) for item in fields(value) if item.compare
         },

@@ -44,9 +44,9 @@ class Session:
 
 @dataclass
 class Preparation:
-    """What all parts of a run share.
+    """The state that all parts of a run share.
 
-    Code is taken once, before the first step: a file that is saved later changes no step.
+    Code is copied once, before the first step: a file that is saved later changes no step.
     """
 
     tracking: Tracking
@@ -98,9 +98,9 @@ class Preparation:
         saved_plan.save(folder, plan, self.code, self.digest, bool(self.interpreters))
 
     def digest(self, path: Path) -> str:
-        """sha256 of data as it was when it was first asked for; "" of what is not there.
+        """Return the sha256 of data, cached at the first request; "" if it does not exist.
 
-        Steps write each output once, and one pipeline sees its data as one state.
+        Steps write each output once, so all steps of a pipeline see its data in one state.
         """
         if path not in self._digests:
             self._digests[path] = assets.digest(path) if path.exists() else ""

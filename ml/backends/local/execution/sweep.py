@@ -207,7 +207,7 @@ class Sweep:
         return any(name in str(run.parameters.get("model")) for name in names)
 
     def _members(self) -> tuple[str, list[Run]] | None:
-        """The ensemble that is to come, and what it is made of; None when there is none."""
+        """Return the next ensemble and its members; None if there is none."""
         names = self._plan.ending.ensembles if self._plan.ending else ()
         models = [str(run.parameters.get("model")) for run in self._trials.runs]
         waiting = [name for name in names if not any(name in model for model in models)]

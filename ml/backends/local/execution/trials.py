@@ -153,10 +153,10 @@ class SavedSweep:
     trials: tuple[SavedTrial, ...]
 
     def restore(self, trials: Trials, sampler: Sampler) -> deque[Sample]:
-        """Bring both to where they were; the samples that are to be run again.
+        """Restore the trials and the sampler; return the samples to run again.
 
-        The sampler recalls every trial in their order, then is told how those that count ended, in
-        the order in which they did.
+        The sampler recalls every trial in order, then receives the results of those that count, in
+        the order in which they ended.
         """
         for trial in self.trials:
             trials.put(trial.run, trial.curve)

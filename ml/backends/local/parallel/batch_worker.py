@@ -58,7 +58,7 @@ class Worker:
         return frame.iloc[batch["start"] : batch["stop"]].reset_index(drop=True)
 
     def _table(self, part: int | None, keys: list[str]) -> Any:
-        """What was last read is kept: mini-batches of one file come one after another."""
+        """Return a table and its groups, cached: mini-batches of one file follow one another."""
         if self._cached[0] != (part, tuple(keys)):
             tables = _load(Path(self._settings["reader"]))
             frame = tables.frame(self._settings["table"], part)

@@ -252,7 +252,7 @@ class BatchProcess:
         return free and self._process.poll() is None
 
     def give(self, batch: dict[str, Any]) -> None:
-        """Let it work on a mini-batch; `failure` reports one that has just died."""
+        """Send a mini-batch to the process; if it has just died, `failure` reports that."""
         self.batch, self.since = batch, time.monotonic()
         limit = self._settings["overhead_timeout_s"]
         self._deadline, self._late = self.since + limit, f"reading it took more than {limit:g} s"
@@ -305,12 +305,12 @@ class BatchProcess:
         return f"the process ended with exit code {code}"
 
     def dismiss(self) -> None:
-        """No more work: shutdown() is called; what it does wrong is in its log alone."""
+        """End the input, so that the process calls shutdown(); its errors are only in its log."""
         with contextlib.suppress(OSError):
             self._sink.close()
 
     def wait(self) -> None:
-        """Until it has ended, after `dismiss`; not for ever."""
+        """Wait for the process to end after `dismiss`; kill it after the timeout."""
         try:
             self._process.wait(self._settings["overhead_timeout_s"])
         except subprocess.TimeoutExpired:

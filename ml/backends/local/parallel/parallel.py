@@ -95,7 +95,7 @@ def refusals(plan: CommandPlan, step: Parallel) -> Iterator[Problem]:
 
 
 def warnings(step: Parallel, folder: Path) -> tuple[Problem, ...]:
-    """What the thresholds let pass."""
+    """Return a warning if mini-batches failed within the thresholds."""
     try:
         counts = json.loads((folder / "mini_batches" / "counts.json").read_text())
     except (OSError, ValueError):

@@ -38,7 +38,7 @@ class Invocation:
 
 
 class Unfit(Exception):
-    """Why a command gets a shell and an interpreter of its own."""
+    """Raised, with the reason, for a command that needs its own shell and interpreter."""
 
 
 def parse(command: str) -> Invocation:

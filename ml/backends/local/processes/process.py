@@ -35,7 +35,7 @@ class Reaper:
         )
 
     def tell(self, *words: object) -> None:
-        """One line; a reaper that was killed does not stop the run."""
+        """Send one line to the reaper; a reaper that was killed does not stop the run."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(" ".join(map(str, words)) + "\n")
@@ -110,7 +110,7 @@ class RunProcess(ABC):
         return code
 
     def terminate(self, grace_s: float = reaper_script.GRACE_S) -> None:
-        """Ask every process of the run to end; `poll` insists after the grace period."""
+        """Send SIGTERM to every process of the run; `poll` kills them after the grace period."""
         if self._returncode is not None:
             return
         kill_at = time.monotonic() + grace_s

@@ -43,10 +43,10 @@ class Evictions:
 
 
 class SpotProcess:
-    """A process on a node that is evicted: `start` starts it, each time anew.
+    """A process on a simulated spot node: `start` starts it again after each preemption.
 
-    `restart` is told when the node has gone and makes what the next one finds. After a notice a
-    command that ends is started again whatever its exit code says: it was asked to end.
+    `restart` is called when the node is gone, and prepares what the next one finds. A command that
+    ends after the notice is restarted whatever its exit code: it was told to end.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ AWAY_S = 60.0
 
 
 class ElasticProcess(SpotProcess):
-    """The agents of an elastic job. `node` is evicted, and another takes its place after AWAY_S;
-    the other nodes go on. `evicted` is the file that says so to `ranks`.
+    """The agents of an elastic job: `node` is preempted, and replaced after AWAY_S.
 
-    Nothing is laid out again, since the nodes share one working copy: `restart` only records it.
+    The other nodes continue. The file `evicted` reports the preemption to `ranks`. Nothing is
+    copied again, since the nodes share one working copy: `restart` only records the preemption.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ def warnings(run: Run, evictions: Evictions) -> tuple[Problem, ...]:
             "ended-before-eviction",
             f"the command had ended before eviction {count + 1} of {requested} "
             f"({evictions.after_s[count]:g} s after its start)",
-            hint="a shorter --evict-after rehearses what you meant to",
+            hint="use a shorter --evict-after",
             severity="warning",
         ),
     )

@@ -80,7 +80,7 @@ def hold(name: str) -> Iterator[float | None]:
 
 
 def _locked(path: Path) -> TextIO:
-    """The lock file, locked by this process, and still the one that others find at `path`."""
+    """Open and lock the lock file; retry if it was replaced at `path` meanwhile."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         lock = path.open("a+")
@@ -107,7 +107,7 @@ def beat(name: str) -> None:
 
 
 def last_sign(name: str) -> float | None:
-    """When the run's executor last left a sign of life; None when its lock file is gone."""
+    """Return when the run's executor last touched its lock file; None if that is gone."""
     try:
         return (home.live() / name).stat().st_mtime
     except FileNotFoundError:
@@ -161,7 +161,7 @@ def forget(name: str) -> None:
 
 
 def _new_folder() -> Path:
-    """Under a name that no run on this machine has, such as `calm_river_03`."""
+    """Create a run folder with a new name, such as `calm_river_03`."""
     home.jobs().mkdir(parents=True, exist_ok=True)
     # The operating system's randomness: a job that seeds `random` must not repeat names.
     generator = random.SystemRandom()

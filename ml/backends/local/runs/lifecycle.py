@@ -173,10 +173,10 @@ def resumable(tracking: Tracking, part: Path) -> Run | None:
 
 
 def set_aside(tracking: Tracking, part: Path, name: str) -> tuple[Run, ...]:
-    """Make room for another attempt at a trial or step; the earlier attempts, the first first.
+    """Set an attempt at a trial or step aside; return all earlier attempts, oldest first.
 
-    Its folder is moved, and its MLflow run becomes KILLED whatever it was. A program that is killed
-    in the middle of this does it again with the same result.
+    Its folder is moved, and its MLflow run becomes KILLED. This is idempotent: a program that is
+    killed in the middle repeats it with the same result.
     """
     former = earlier(part)
     if part.exists():

@@ -165,7 +165,7 @@ def _are_committed(commit: Commit | None, *specs: Path | None) -> bool:
 
 
 def tags(lineage: Mapping[str, Any]) -> dict[str, str]:
-    """The same as MLflow tags; those of git by the names that Azure ML gives them."""
+    """Return the lineage as MLflow tags; those of git have Azure ML's names."""
     code = lineage["code"]
     tags = {
         "mlflow.source.name": lineage["spec"],

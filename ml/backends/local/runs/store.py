@@ -60,7 +60,7 @@ class LocalRuns:
         raise Refused(_no_such_run(name, experiment, runs))
 
     def writer(self, pipeline: Run, output: str) -> Run:
-        """Its output is the folder that the step wrote, or took over from an earlier run of it."""
+        """See `RunStore`: find the step that wrote the output, or the run that it reused."""
         wrote = pipeline.outputs[output].resolve()
         for run in pipeline.below():
             if run.steps or wrote not in {path.resolve() for path in run.outputs.values()}:

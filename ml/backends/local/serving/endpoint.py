@@ -58,9 +58,9 @@ def name_of(model: str, environment: str) -> str:
 
 
 def live(endpoint: str, *, as_released: bool = True) -> Live | None:
-    """What is live by the state file, whether or not it runs now; None when nothing ever was.
+    """Return what is live by the state file, running or not; None if nothing ever was.
 
-    Nobody but releases writes that file. Raises Refused when it cannot be read.
+    Only releases write that file. Raises Refused if it cannot be read.
     """
     path = folder(endpoint) / STATE
     try:
@@ -314,7 +314,7 @@ def routes(state: Live) -> Mapping[str, Any]:
 
 
 def _restart(canary: Canary | None) -> Canary | None:
-    """The experiment's version, running; None when it cannot run: what is live comes first."""
+    """Restart an experiment's version; None if it fails, since the live version has priority."""
     if canary is None or not canary.experiment:
         return None
     try:

@@ -70,11 +70,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(folders: Sequence[Path], scratch: Path) -> str:
-    """Isolate this process for good; returns, in the process that serves, what isolates it.
+    """Isolate this process permanently; return, in the serving process, what isolates it.
 
-    The server reads `folders` and Python, and writes into `scratch` alone. With namespaces it is a
-    child, the first process of its own; its parent ends with it and has its exit status. Raises
-    OSError.
+    The server can read `folders` and Python, and write only to `scratch`. With namespaces it is a
+    child with PID 1; its parent ends with it and has its exit status. Raises OSError.
     """
     parts = available(folders, scratch)
     if sys.platform == "linux":
@@ -150,9 +149,7 @@ def _limit(parts: Collection[str]) -> None:
 
 
 def _separate() -> None:
-    """Go on in a child that is the first process of namespaces of its own; what it leaves ends
-    with it.
-    """
+    """Continue in a child that is PID 1 of new namespaces; its descendants end with it."""
     user, group = os.geteuid(), os.getegid()
     _call("unshare", _NEW | (_NEW_USER if user else 0))
     if user:

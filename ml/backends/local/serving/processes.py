@@ -187,10 +187,10 @@ def port_holder(port: int) -> str:
 
 @dataclass(frozen=True)
 class Listener:
-    """The very socket that a process listens on, by its descriptor and its inode.
+    """The socket that a process listens on, identified by its descriptor and inode.
 
-    While it is open nobody else can take its port, and no other socket is it. Where there is no
-    /proc, `inode` is None and every look asks the system who listens on the port.
+    While it is open nobody else can take its port. Without /proc `inode` is None, and each check
+    asks the system who listens on the port.
     """
 
     pid: int
@@ -209,8 +209,9 @@ class Listener:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether this very process listens on the port. Only the first look reads all connections of
-    the machine, which are thousands while a canary asks.
+    """Return whether this process listens on the port.
+
+    Only the first check reads all connections of the machine: a canary opens thousands.
     """
     seen = _listeners.get((pid, port))
     if seen is None or not seen.is_open():

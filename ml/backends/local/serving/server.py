@@ -80,7 +80,7 @@ def wait_until_ready(starting: Starting, deadline_s: float = START_S) -> Server:
 
 
 def _serving(pid: int, port: int) -> int:
-    """The process that listens: that one, or with namespaces of its own the only child of it."""
+    """Return the process that listens: `pid`, or with namespaces its only child."""
     with suppress(psutil.Error):
         started = psutil.Process(pid)
         for process in (started, *started.children()):
@@ -176,10 +176,11 @@ def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) ->
 def measure_alone(
     pid: int, port: int, bodies: Sequence[Mapping[str, object]], requests: int
 ) -> list[float]:
-    """As `measure`, of the server with this process. Where other processes used more than BUSY of a
-    core meanwhile, it is measured again, MEASUREMENTS times at most, and the times with the least
-    of their work count: they make requests wait, which says nothing of the model. A warning says
-    that even these were disturbed.
+    """Measure the latency of a server, as `measure`, while other processes use little CPU.
+
+    If they used more than BUSY of a core, it is measured again, MEASUREMENTS times at most, and the
+    times with the least other work count: other work delays requests and says nothing of the model.
+    A warning is printed if even these were disturbed.
     """
     least, best = float("inf"), list[float]()
     for number in range(MEASUREMENTS):

@@ -199,7 +199,7 @@ def _create() -> None:
 
 
 def _make_tables(database: Path) -> None:
-    """By MLflow's migrations, which take more than a second."""
+    """Create the tables with MLflow's migrations, which take more than a second."""
     _open(database).engine.dispose()
     _mark_as_checked(database)
 

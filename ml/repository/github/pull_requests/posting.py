@@ -104,10 +104,10 @@ def _is_of(run: Mapping[str, Any], workflow: str, event: str) -> bool:
 
 
 def _shown(github: GitHub, pull: Mapping[str, Any], own: Mapping[int, str]) -> tuple[int, int]:
-    """The newest run of the checks and of a training that the author's comments show.
+    """Return the newest run of the checks and of a training that this author's comments show.
 
-    Whoever may write can edit a comment, and have a workflow of a branch post as the same author:
-    only runs that GitHub has for the pull request count, those of the checks for its last commit.
+    Anyone with write access can edit a comment, or let a branch's workflow post as the same author.
+    So only runs that GitHub lists for the pull request count; checks, for its last commit.
     """
     runs = [shown_runs(body) for body in own.values()]
     checks = max((run for run, _ in runs if _checked(github, run, pull)), default=0)
@@ -297,10 +297,10 @@ def _is_left_by(
     artifact: Mapping[str, Any],
     failed_too: bool,
 ) -> bool:
-    """Whether a run's artifact was made while the newest attempt of a job ran, which succeeded;
-    with `failed_too`, the newest that has ended.
+    """Return whether a job's newest attempt, which succeeded, made the run's artifact.
 
-    Jobs of every attempt are asked for: the newest attempt has no job that it did not start again.
+    With `failed_too` it is the newest that has ended. Jobs of all attempts are queried: the newest
+    attempt of a run lacks jobs that it did not rerun.
     """
     every = github.pages(f"actions/runs/{run_id}/jobs", "jobs", filter="all")
     attempts = [job for job in every if job["name"] == name]

@@ -138,7 +138,7 @@ def _open(root: Path, names: Sequence[str]) -> None:
 
 
 def _kept(app: GitHub, own: GitHub, root: Path, name: str) -> str:
-    """What became of a project's promotion, which a job of this run wrote down."""
+    """Publish a project's promotion from this run's artifact; return what was done."""
     run = int(os.environ["GITHUB_RUN_ID"])
     job = f"evidence ({name})"
     documents, unread = read_artifact(own, run, f"{ARTIFACT}{name}", _DOCUMENT, job)
@@ -239,9 +239,7 @@ def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]
 def _left(
     github: GitHub, run: int, project: str, *, ended: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """The trainings that a run of the workflow had not waited for to the end, or those that `ended`
-    too.
-    """
+    """Yield the trainings that a run did not wait for; with `ended`, also those that ended."""
     _, name, job, _ = _of(project)
     documents, _ = read_artifact(github, run, name, _TRAINED, job, failed_too=True)
     results: Any = documents.get("train") or ()

@@ -31,7 +31,7 @@ from ml.repository.github.api import GitHub, write_outputs
 _COMMAND = re.compile(r"/train(?:[ \t]+(?:`([^`]+)`|(.+)))?")
 WRITERS = ("admin", "maintain", "write")
 _SHA, _SHORT = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{7,40}")
-# What a commit may write beyond what main has, and how deep its folders may lie.
+# Limits of what a commit may add to main's content, and of its folder depth.
 _MOST_BYTES, _MOST_FILES, _DEEPEST = 256 << 20, 20_000, 100
 
 

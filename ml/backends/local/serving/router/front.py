@@ -51,7 +51,7 @@ class Room:
 
 
 class Load:
-    """What one request occupies: its body and its answer, until the caller has read that."""
+    """The memory of one request: its body and its response, until the caller has read that."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
@@ -203,8 +203,9 @@ class _Connection(web.RequestHandler):
                 self.transport.pause_reading()
 
     def end(self, closes: bool) -> None:
-        """The request is answered; aiohttp takes those first that it has read already. After an
-        answer that closes the connection, what comes is the rest of a body that nobody reads.
+        """End a request; aiohttp first handles the requests that it has already read.
+
+        After a response that closes the connection, the rest of the body is not read.
         """
         if self.transport is not None:
             if not closes:

@@ -132,7 +132,7 @@ class Proxy:
 
     @property
     def leased(self) -> bool:
-        """Whether somebody still watches the deployments that are not live."""
+        """Return whether the canary's lease is valid; without a lease it always is."""
         lease = self.routes.lease_s if self.routes else None
         return lease is None or self.loop.time() - self._renewed <= lease
 
@@ -219,10 +219,10 @@ class Proxy:
     def _kind(
         self, request: web.BaseRequest, named: str | None, key: str | None, routes: RouteTable
     ) -> Kind:
-        """What a request is counted as, if it scores.
+        """Return how a request is counted if it scores.
 
-        Nobody can foresee where a new routing key leads. The answer tells, so whoever sends the key
-        again has chosen the deployment.
+        Nobody can foresee where a new routing key leads, but the response shows it: whoever sends
+        the key again has chosen the deployment.
         """
         if named is not None:
             return "apart"

@@ -31,10 +31,10 @@ _NAME = re.compile(r"\d{8}\.jsonl")
 
 
 class Keys:
-    """The routing keys of a canary: a bit for each, at a place that the canary's secret decides.
+    """The routing keys of a canary: one bit each, at a position derived from its secret.
 
-    A key never counts as new twice, and nothing is ever forgotten. That a new key meets the bit of
-    another is rare, whatever callers send: of a thousand, 15 do after a million keys.
+    No key ever counts as new twice. A new key rarely collides with another, whatever callers send:
+    15 in a thousand after a million keys.
     """
 
     def __init__(self) -> None:
