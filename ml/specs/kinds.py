@@ -93,13 +93,13 @@ def kind_of(data: Any) -> Kind | None:
     family = _family_by_schema(data.get("$schema")) or _family_by_shape(data)
     if family is None:
         return None
-    written = data.get("type")
+    default = "command" if family in {"job", "component"} else ""
+    written = data["type"] if isinstance(data.get("type"), str) else default
     # The SDK's older schema has the settings of a model's deployment at its top.
     is_flat = written == "model" and "settings" not in data
     if family == "batch_deployment" and written in _BATCH_TYPES and not is_flat:
         family = _BATCH_TYPES[written]
-    default = "command" if family in {"job", "component"} else ""
-    return Kind(family, written if isinstance(written, str) else default)
+    return Kind(family, written)
 
 
 def mentions_azure_ml(text: str) -> bool:

@@ -114,6 +114,13 @@ LOADING = {
     "version: [1]  # error: wrong-type\n",
     "unknown-field-of-deployment": DEPLOYMENT
     + "instance_count: 1\ninstanc_type: x  # error: unknown-field\n",
+    **{
+        f"batch-deployment-type-{number}": BATCH.partition("code_")[0]
+        + f"type: {written}  # error: bad-value\n"
+        for number, written in enumerate(("[model]", "{name: model}"))
+    },
+    "batch-deployment-type-by-shape": "name: one\nendpoint_name: words\n"
+    "type: [pipeline]  # error: bad-value\ncomponent: azureml:c:1\n",
 }
 
 # What PyYAML lets through.

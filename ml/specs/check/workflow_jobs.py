@@ -287,7 +287,7 @@ class _Request:
         yield from self._each({**rules, **data})(keys, value)
 
     def _data(self, port: Any) -> Rule:
-        kind = port.get("jobInputType") or port.get("job_input_type") if port else None
+        kind = str(port.get("jobInputType") or port.get("job_input_type")) if port else ""
 
         def check(keys: Keys, value: Any) -> Iterator[Problem]:
             if ".".join(map(str, keys[:-1])) in self.spec.document.changed:
@@ -320,7 +320,7 @@ class _Request:
     def _port(self, keys: Keys, value: Any) -> Iterator[Problem]:
         """What a component takes or gives; data have no default, which would be an address."""
         words = ["optional", "description", "mode"]
-        if isinstance(value, dict) and value.get("type") not in _DATA | _MODELS:
+        if isinstance(value, dict) and str(value.get("type")) not in _DATA | _MODELS:
             words += ["default", "min", "max", "enum"]
         kind = self._one_of(_DATA | _MODELS | _VALUES)
         yield from self._each({**dict.fromkeys(words, self._plain), "type": kind})(keys, value)

@@ -95,6 +95,6 @@ def _kind(spec: Spec, keys: tuple[Key, ...]) -> str | None:
     if not keys or "tags" in keys or "environment_variables" in keys:
         return None
     if keys[-1] == "path" and "inputs" in keys:
-        return "data" if spec.get(*keys[:-1], "type") not in MODEL_TYPES else None
+        return "data" if str(spec.get(*keys[:-1], "type")) not in MODEL_TYPES else None
     family = FAMILIES.get(str(keys[-1]))
     return family if family in {"environment", "component"} else None
