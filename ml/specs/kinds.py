@@ -51,11 +51,20 @@ COMPONENTS = frozenset(
 _COMPUTES = frozenset(
     {"amlcompute", "computeinstance", "virtualmachine", "kubernetes", "synapsespark"}
 )
-_DATASTORES = frozenset(
+DATASTORES = frozenset(
     {"azure_blob", "azure_file", "azure_data_lake_gen1", "azure_data_lake_gen2", "one_lake"}
 )
 MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
 _DATA = frozenset({"uri_file", "uri_folder", "mltable"})
+_CONNECTIONS = frozenset(
+    {"git", "container_registry", "python_feed", "s3", "snowflake", "custom", "api_key", "open_ai"}
+    | {"serp", "serverless", "azure_blob", "azure_data_lake_gen2", "azure_one_lake"}
+    | {"azure_sql_db", "azure_synapse_analytics", "azure_my_sql_db", "azure_postgres_db"}
+    | {"azure_open_ai", "azure_ai_services", "azure_ai_search", "azure_content_safety"}
+    | {"azure_speech_services"}
+)
+# Other tools have a `type: git` too; they do not have one of these keys with it.
+_CONNECTION_KEYS = frozenset({"target", "credentials", "api_key"})
 
 # The end of a schema's file name → family; the longest that fits wins.
 _SCHEMAS = {
@@ -64,12 +73,14 @@ _SCHEMAS = {
         *("job", "component", "environment", "data", "model", "online_endpoint", "batch_endpoint"),
         *("online_deployment", "batch_deployment", "schedule", "compute", "workspace", "registry"),
         *("connection", "feature_set", "feature_store", "feature_store_entity", "index"),
-        *("model_package", "serverless_endpoint", "capability_host"),
+        *("serverless_endpoint", "capability_host", "datastore"),
         *("marketplace_subscription", "deployment_template"),
     )
 } | {
     "featuresetbackfill": "feature_set_backfill_request",
+    "dataimport": "data",
     "monitor": "schedule",
+    "package": "model_package",
     "azureblob": "datastore",
     "azurefile": "datastore",
     "azuredatalakegen1": "datastore",
@@ -94,12 +105,18 @@ def kind_of(data: Any) -> Kind | None:
     if family is None:
         return None
     default = "command" if family in {"job", "component"} else ""
-    written = data["type"] if isinstance(data.get("type"), str) else default
+    written = _type(data) or default
     # The SDK's older schema has the settings of a model's deployment at its top.
     is_flat = written == "model" and "settings" not in data
     if family == "batch_deployment" and written in _BATCH_TYPES and not is_flat:
         family = _BATCH_TYPES[written]
     return Kind(family, written)
+
+
+def _type(data: Mapping[str, Any]) -> str:
+    """The `type` of a mapping; "" when it is not text."""
+    written = data.get("type")
+    return written if isinstance(written, str) else ""
 
 
 def mentions_azure_ml(text: str) -> bool:
@@ -121,27 +138,35 @@ def _family_by_schema(schema: Any) -> str | None:
 def _family_by_shape(data: Mapping[str, Any]) -> str | None:
     """The family of a document without a schema, by keys that no other common YAML shares."""
     keys = {key for key in data if isinstance(key, str)}
-    kind = data.get("type")
-    if isinstance(kind, str):
-        if kind in JOBS | COMPONENTS and keys & _WORK.get(kind, frozenset()):
-            return "component" if _is_component(data, kind) else "job"
-        for types, family in ((MODELS, "model"), (_DATA, "data")):
-            if kind in types and "path" in keys:
-                return family
-        if kind in _COMPUTES and "name" in keys:
-            return "compute"
-        if kind in _DATASTORES:
-            return "datastore"
+    kind = _type(data)
     if "endpoint_name" in keys:
-        return "batch_deployment" if keys & _BATCH else "online_deployment"
+        is_batch = kind in _BATCH_TYPES or keys & _BATCH
+        return "batch_deployment" if is_batch else "online_deployment"
+    if kind in JOBS | COMPONENTS and keys & _WORK.get(kind, frozenset()):
+        return "component" if _is_component(data, kind) else "job"
+    for types, family in ((MODELS, "model"), (_DATA, "data")):
+        if kind in types and "path" in keys:
+            return family
+    if kind in _COMPUTES and "name" in keys:
+        return "compute"
+    if kind in DATASTORES | {"hdfs"} and not keys & {"target", "url"}:
+        return "datastore"
+    is_azure = kind.startswith("azure_")
+    if kind in _CONNECTIONS and "name" in keys and (is_azure or keys & _CONNECTION_KEYS):
+        return "connection"
     if "trigger" in keys and keys & {"create_job", "create_monitor", "import_data"}:
         return "schedule"
     if {"specification", "entities"} <= keys:
         return "feature_set"
     if {"index_columns", "name"} <= keys and "features" not in keys:
         return "feature_store_entity"
+    defaults = data.get("defaults")
+    if isinstance(defaults, dict) and "deployment_name" in defaults:
+        return "batch_endpoint"
     if "auth_mode" in keys and "name" in keys:
-        return "online_endpoint"
+        return "serverless_endpoint" if "model_id" in keys else "online_endpoint"
+    if {"name", "location"} <= keys and get_close_matches("replication_locations", keys):
+        return "registry"
     # A misspelt field gets its own problem only when the kind is known.
     environment = get_close_matches("environment", keys, cutoff=0.8)
     if isinstance(data.get("command"), str) and environment:
@@ -168,7 +193,10 @@ _BATCH_TYPES = {
     "model": "model_batch_deployment",
     "pipeline": "pipeline_component_batch_deployment",
 }
-_BATCH = frozenset({"mini_batch_size", "output_action", "output_file_name", "component", "job"})
+_BATCH = frozenset(
+    {"mini_batch_size", "output_action", "output_file_name", "component", "job", "compute"}
+    | {"settings"}
+)
 _ENVIRONMENT = frozenset(
     {"$schema", "name", "version", "image", "build", "conda_file", "inference_config"}
     | {"description", "tags", "os_type", "properties"}

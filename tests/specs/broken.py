@@ -121,6 +121,20 @@ LOADING = {
     },
     "batch-deployment-type-by-shape": "name: one\nendpoint_name: words\n"
     "type: [pipeline]  # error: bad-value\ncomponent: azureml:c:1\n",
+    "import-type": "$schema: http://azureml/sdk-2-0/DataImport.json\nname: i\npath: azureml:p\n"
+    "type: mltabel  # error: invalid-field\n"
+    "source: {type: database, query: select 1, connection: azureml:c}\n",
+    "datastore-type": "$schema: http://azureml/sdk-2-0/OneLakeDatastore.json\nname: d\n"
+    "type: onelake  # error: bad-value\n",
+    "datastore-without-loader": "name: d\ntype: hdfs  # error: bad-value\nname_node_address: h:1\n",
+    "package-server": "$schema: http://azureml/sdk-2-0/ModelVersionPackage.json\n"
+    "target_environment: e\ninferencing_server:\n  type: azureml_onlin  # error: bad-value\n",
+    "misspelt-registry": "name: shared\nlocation: westeurope\n"
+    "replication_location: [{location: westeurope}]  # error: unknown-field\n",
+    "misspelt-connection": "name: c\ntype: azure_open_ai\n"
+    "azure_endpont: https://x.openai.azure.com/  # error: unknown-field\n",
+    "secret-in-a-connection": "name: c\ntype: git\ntarget: https://example.org/r\n"
+    "credentials:\n  type: pat\n  pat: ghp_" + "aB3d" * 9 + "  # error: plaintext-secret\n",
 }
 
 # What PyYAML lets through.

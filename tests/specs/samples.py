@@ -323,4 +323,59 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
         "index",
         "$schema: http://azureml/sdk-2-0/Index.json\nname: i\nversion: '1'\npath: data\n",
     ),
+    # Without `$schema`: by type and shape alone.
+    "batch-deployment-by-shape": (
+        "load_model_batch_deployment",
+        "batch deployment",
+        "name: one\nendpoint_name: nightly\ntype: model\nmodel: azureml:m:1\n"
+        "compute: azureml:c\nenvironment: azureml:e:1\n"
+        "code_configuration: {code: src, scoring_script: file.txt}\n"
+        "settings: {mini_batch_size: 10}\n",
+    ),
+    "pipeline-deployment-by-shape": (
+        "load_pipeline_component_batch_deployment",
+        "batch deployment",
+        "name: one\nendpoint_name: nightly\ntype: pipeline\ncomponent: azureml:c@latest\n"
+        "settings: {default_compute: c, continue_on_step_failure: false}\n",
+    ),
+    "kubernetes-deployment-by-shape": (
+        "load_online_deployment",
+        "online deployment",
+        "name: blue\ntype: kubernetes\nendpoint_name: faq\nmodel: azureml:m:1\n"
+        "instance_count: 1\nenvironment: azureml:e:1\n"
+        "code_configuration: {code: src, scoring_script: file.txt}\n",
+    ),
+    "batch-endpoint-by-shape": (
+        "load_batch_endpoint",
+        "batch endpoint",
+        "name: nightly\nauth_mode: aad_token\ndefaults: {deployment_name: one}\n",
+    ),
+    "serverless-endpoint-by-shape": (
+        "load_serverless_endpoint",
+        "serverless endpoint",
+        "auth_mode: key\nmodel_id: azureml://registries/azureml-meta/models/Llama\nname: llama\n",
+    ),
+    "blob-connection-by-shape": (
+        "load_connection",
+        "connection",
+        "name: b\ntype: azure_blob\nurl: https://a.blob.core.windows.net/c\naccount_name: a\n"
+        "container_name: c\ncredentials: {type: account_key, account_key: '<in the vault>'}\n",
+    ),
+    "lake-connection-by-shape": (
+        "load_connection",
+        "connection",
+        "name: g\ntype: azure_data_lake_gen2\ntarget: https://a.dfs.core.windows.net/c\n",
+    ),
+    "registry-by-shape": (
+        "load_registry",
+        "registry",
+        "name: shared\nlocation: westeurope\nreplication_locations: [{location: westeurope}]\n",
+    ),
+    "data-import": (
+        "load_data",
+        "data asset",
+        "$schema: http://azureml/sdk-2-0/DataImport.json\nname: rows\ntype: mltable\n"
+        "path: azureml://datastores/d/paths/rows\n"
+        "source: {type: database, query: select 1, connection: azureml:base}\n",
+    ),
 }

@@ -60,7 +60,7 @@ def test_entity_is_what_the_sdk_loads(name: str, repo: Path) -> None:
     (repo / "spec.yml").write_bytes(text.encode())
     ours = load(Path("spec.yml")).entity
     theirs = getattr(_load_functions, loader)(repo / "spec.yml")
-    assert hasattr(sdk, loader) or loader.startswith(("load_schedule", "load_model_batch"))
+    assert hasattr(sdk, loader) or loader == "load_schedule" or loader.endswith("batch_deployment")
     assert type(ours) is type(theirs)
     assert dumped(ours) == dumped(theirs)
 
@@ -91,6 +91,13 @@ def _plain(value: Any) -> str:
         "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n",
         "repos: [{repo: local, hooks: []}]\n",
         "image: x\nvariables: {A: b}\nstages: [test]\n",
+        "name: w\non: push\ndefaults: {run: {shell: bash}}\njobs: {}\n",
+        "name: source\ntype: git\nurl: https://example.org/r\n",
+        "name: sink\ntype: custom\nsettings: {a: b}\n",
+        "name: site\nlocation: westeurope\ntags: {a: b}\n",
+        "type: {name: model}\nname: x\n",
+        "type: transformations\npaths: [{file: rows.csv}]\ntransformations: []\n",
+        "gates: {order: [dev, prod]}\n_templates_suffix: ''\nproject_name: {type: str}\n",
         "- a\n- b\n",
         "just text\n",
         "{}\n",

@@ -16,7 +16,7 @@ from ml.core.documents import Document, Key, read, strings
 from ml.core.errors import Problem, Refused, nearest
 from ml.specs.check import secret_patterns
 from ml.specs.expressions import did_you_mean
-from ml.specs.kinds import JOBS, Kind, kind_of
+from ml.specs.kinds import DATASTORES, JOBS, Kind, kind_of
 from ml.specs.parts import Part
 from ml.specs.plan.plans import LITERALS
 from ml.specs.sdk.tree import Leaf, Spot, allowed, leaves, names, type_names
@@ -33,7 +33,7 @@ _NOT_FOUND = re.compile(
 _TYPES = re.compile(
     r"Not a valid (\w+)|Invalid (input )?type|Given value is not a string|is not supported for"
 )
-_UNSUPPORTED = re.compile(r"Unsupported (task|job) type: (.*?)\.?$")
+_UNSUPPORTED = re.compile(r"Unsupported (task|job|datastore) type: (.*?)\.?$")
 TASKS = frozenset(
     {"classification", "regression", "forecasting", "image_classification"}
     | {"image_classification_multilabel", "image_object_detection"}
@@ -198,7 +198,8 @@ def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str,
         return "bad-value", message, " or ".join([*types, f"one of {', '.join(values)}"]), near
     unsupported = _UNSUPPORTED.match(text)
     if unsupported:
-        values = sorted(TASKS if unsupported[1] == "task" else JOBS)
+        kinds = {"task": TASKS, "job": JOBS, "datastore": DATASTORES}
+        values = sorted(kinds[unsupported[1]])
         near = did_you_mean(unsupported[2], values)
         return "bad-value", text.rstrip("."), f"one of {', '.join(values)}", near
     if "In order to specify an existing" in text and isinstance(value, str):
