@@ -260,8 +260,9 @@ def _not_plain(text: str, reference: Reference, place: Place | None) -> Problem:
     return Problem(
         "shell-metacharacter",
         f"the value {text!r} of `{reference.text}` goes where a shell or a program may evaluate it",
-        "a plain word or path: letters, digits and `_ . - / : @ % + ,`",
-        "put this command into a script of `code:`, and pass the value as its argument: "
+        "a plain word or path (the template's policy): letters, digits and `_ . - / : @ % + ,`",
+        "set it in `environment_variables`, or put this command into a script of `code:`, and pass "
+        "the value as its argument: "
         f"`bash FILE.sh '{reference.text}'` or `python FILE.py '{reference.text}'`",
         place,
         source=_SOURCE,

@@ -155,6 +155,11 @@ ALLOWED: dict[str, list[str]] = {
         COMMAND + "name: train-1.2\nexperiment_name: My work (2)\n"
         "inputs: {a_b_1: 1}\noutputs: {y: {type: uri_folder, name: words-2, version: 1.0}}\n"
         "environment_variables: {OMP_NUM_THREADS: '1'}\n",
+        COMPONENT + "inputs: {group.rate: {type: number}}\ncommand: echo ${{inputs.group.rate}}\n",
+        "type: pipeline\ncompute: azureml:c\ninputs: {group.rate: 0.5}\njobs:\n  a:\n"
+        "    type: command\n    component:\n      type: command\n      environment: azureml:e:1\n"
+        "      command: echo ${{inputs.group.rate}}\n      inputs: {group.rate: {type: number}}\n"
+        "    inputs: {group.rate: '${{parent.inputs.group.rate}}'}\n",
     ],
     "deployment-variable": [
         DEPLOYMENT + "environment_variables: {SCORE_RATE: '0.5', OMP_NUM_THREADS: '4'}\n",
@@ -245,6 +250,7 @@ ALLOWED: dict[str, list[str]] = {
                 *("bash -c 'python train.py'", "echo 1 > b.py; python ./b.py", "python -c 1"),
                 *("torchrun --nproc_per_node=2 train.py --config x.py", "python -m pip install a"),
                 *("A=1 python -W ignore -u ./train.py | tee log.txt", "python --version"),
+                *("papermill train.py out.ipynb -k python", "pytest train.py --conf none.py"),
                 *("test -f x.py && python x.py", "/opt/run.sh && bash $HOME/x.sh", "python -m a.b"),
             )
         ),

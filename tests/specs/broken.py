@@ -824,6 +824,9 @@ SERVICE = {
     },
     "variable-of-deployment": DEPLOYMENT
     + "environment_variables:\n  OMP_NUM_THREADS: 4  # error: variable-not-text\n",
+    "variable-of-an-own-server": _NO_SCRIPT.replace("  # error: scoring-script", "")
+    + "environment: {build: {path: context, dockerfile_path: whole}}\n"
+    "environment_variables: {MODEL_NAME: two}  # error: deployment-variable\n",
     "variable-of-batch-settings": BATCH
     + "type: model\nsettings:\n  environment_variables: {A: 1}  # error: variable-not-text\n",
     "variable-of-trial": "type: sweep\nobjective: {goal: maximize, primary_metric: gain}\n"
@@ -999,6 +1002,8 @@ SERVICE = {
     "command: A=${{ inputs.x }} python none.py $[[--x ${{inputs.x}}]]  # error: missing-script\n",
     "script-without-code": "environment: azureml:e:1\n"
     "command: python show.py  # error: missing-script\n",
+    "notebook-that-is-missing": "environment: azureml:e:1\ncode: src\n"
+    "command: papermill none.ipynb train.py  # error: missing-script\n",
     "script-that-is-ignored": "environment: azureml:e:1\ncode: ignored\n"
     "command: python train.py  # error: missing-script\n",
     "scoring-script-that-is-ignored": DEPLOYMENT.replace(
@@ -1038,6 +1043,7 @@ SERVICE = {
             ]
         )
     },
+    "dotted-port-of-a-command-job": COMMAND + "inputs:\n  group.rate: 1  # error: bad-name\n",
     "port-name-of-job": COMMAND + "inputs:\n  learning-rate: 1  # error: bad-name\n",
     "gpus-with-a-build-for-cpus": DEPLOYMENT.replace("DS3_v2", "NC6s_v3")
     + "environment:  # error: deployment-build\n  image: i:1\n"

@@ -57,6 +57,11 @@ def test_message_says_enough(name: str, problems: Check) -> None:
         ("hours-of-timeout", "`timeout` is the text '2 h'", "write seconds: `timeout: 7200`"),
         ("wrong-type", "`instance_count` is the text 'two'", "for example `instance_count: 2`"),
         ("wrong-type-of-inputs", "`inputs` is a list", "for example `inputs: {field: value}`"),
+        (
+            "variable-of-an-own-server",
+            "`MODEL_NAME` is set, which the template's policy forbids: its value may run code",
+            "set it in the image: `ENV MODEL_NAME=…` in the Dockerfile of `build`",
+        ),
         ("value-as-input-of-job", "`type` is the text 'number'", "inline: `rate: VALUE`"),
     ],
 )

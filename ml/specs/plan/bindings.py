@@ -228,8 +228,8 @@ class Ports:
 def source_of(text: str) -> Source | None:
     """The source that a text names when it is exactly one binding; None for other texts."""
     match _binding(text):
-        case ("inputs", name):
-            return FromPipeline(name)
+        case ("inputs", _, *_) as path:
+            return FromPipeline(".".join(path[1:]))
         case ("jobs", step, "outputs", name):
             return FromStep(step, name)
     return None

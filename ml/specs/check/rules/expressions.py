@@ -55,7 +55,9 @@ def unbound_expression(node: Node) -> Iterator[Finding]:
                 continue
             names = declared(node, reference)
             name = reference.name.partition(".")[0]
-            if names is None or name in names or (reference.source, name) == ("outputs", "default"):
+            if names is None or {name, reference.name} & names.keys():
+                continue
+            if (reference.source, name) == ("outputs", "default"):
                 continue
             problem = expressions.unbound(reference, {reference.source: names})
             yield Finding(keys, problem.found, problem.expected, problem.hint)

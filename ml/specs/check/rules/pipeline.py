@@ -88,7 +88,7 @@ def unknown_parent(node: Node) -> Iterator[Finding]:
         if len(path) < 3 or path[1] not in {"inputs", "outputs"}:
             continue
         names = list(map(str, node.mapping(path[1])))
-        if path[2] not in names:
+        if not {path[2], ".".join(path[2:])} & set(names):
             yield Finding(
                 keys,
                 f"`{reference.text}`: the pipeline has no {path[1][:-1]} `{path[2]}`",

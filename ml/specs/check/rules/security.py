@@ -151,10 +151,14 @@ def bad_name(subject: Subject) -> Iterator[Finding]:
     for key, kind in _NAMED.get(spec.kind.family, {}).items():
         yield from _bad_name(kind, spec.get(key), (key,))
     for node in subject.nodes:
+        is_lone = node.parent is None and not node.is_component and node.type != "pipeline"
         for direction in ("inputs", "outputs", "search_space"):
             spellings: dict[str, object] = {}
             for name, fields in node.mapping(direction).items():
-                yield from _bad_name("port", name, (*node.keys, direction, name))
+                # Inputs of a group have a dot: `group.rate`.
+                parts = [name] if is_lone or direction != "inputs" else str(name).split(".")
+                for part in parts:
+                    yield from _bad_name("port", part, (*node.keys, direction, name))
                 if (first := spellings.setdefault(str(name).lower(), name)) != name:
                     actual = f"`{first}` and `{name}` differ only in case"
                     yield Finding((*node.keys, direction, name), actual, "different names")
@@ -196,12 +200,17 @@ def deployment_variable(subject: Subject) -> Iterator[Finding]:
         entity = subject.spec.entity
         variables = getattr(entity, "environment_variables", None) or {}
         mount = getattr(entity, "model_mount_path", None)
-        yield from deployment_faults(variables, mount)
+        is_scored = subject.spec.get("code_configuration") is not None
+        yield from deployment_faults(variables, mount, is_scored)
 
 
-def deployment_faults(variables: Mapping[str, object], mount: object) -> Iterator[Finding]:
+def deployment_faults(
+    variables: Mapping[str, object], mount: object, is_scored: bool = True
+) -> Iterator[Finding]:
     """What a server may not be started with: each variable that is not listed here or has another
     value, and a place for the model, whose files could be those of a library there.
+
+    `is_scored`: the deployment has a scoring script, not a server of its own.
     """
     for name, value in variables.items():
         keys, text = ("environment_variables", str(name)), str(value)
@@ -212,12 +221,14 @@ def deployment_faults(variables: Mapping[str, object], mount: object) -> Iterato
                 yield Finding(keys, actual, f"one line of at most {_MAX_VALUE} characters")
         elif not high:
             listed = ", ".join(_NUMBERS)
+            hint = f"call it `SCORE_{str(name).upper()}` if only score.py reads it"
+            if not is_scored:
+                hint = f"set it in the image: `ENV {name}=…` in the Dockerfile of `build`"
             yield Finding(
                 keys,
-                f"`{name}` is set",
+                f"`{name}` is set, which the template's policy forbids: its value may run code",
                 f"one of {listed}, or a name of the project's own that begins with `SCORE_`",
-                f"call it `SCORE_{str(name).upper()}` if only score.py reads it; what a library "
-                "reads may name code that it runs",
+                hint,
             )
         elif not re.fullmatch(r"[1-9][0-9]{0,5}", text) or not low <= int(text) <= high:
             expected = f"a whole number from {low} to {high}"

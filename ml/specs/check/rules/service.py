@@ -42,7 +42,8 @@ _PYTHON = r"(?:\S*/)?python[\d.]*(?: -[WX] ?\S+| -[bBdEhiIOPqRsSuvVx]+)*"
 _RUNS = re.compile(
     r"(?:(?:exec|time|nohup|env|sudo|[A-Za-z_]\w*=\S*|conda run(?: -\S+ \S+)*|uv run) )*(?:"
     rf"(?:torchrun|accelerate launch|deepspeed|mpirun|mpiexec|horovodrun|{_PYTHON} -m torch\.\S+"
-    r"|coverage run|streamlit run|papermill|pytest|uv run) (?:.*? )?(?P<launched>\S+\.(?:py|ipynb))"
+    r"|coverage run|streamlit run|papermill|pytest|uv run) (?:.*? )??"
+    r"(?P<launched>\S+\.(?:py|ipynb))"
     rf"|(?:{_PYTHON} -m )?pip3? install (?:.*? )?-r ?(?P<requirements>\S+)"
     rf"|{_PYTHON} -m (?P<module>[\w.]+)|(?:{_PYTHON}|Rscript) (?P<script>[^\s-]\S*)"
     r"|(?:bash|sh|source|\.)(?: -[eluxo]+| pipefail)* (?P<shell>[^\s-]\S*)"
@@ -193,7 +194,7 @@ def model_version(subject: Subject) -> Iterator[Finding]:
         versions.append((("version",), spec.get("version")))
     for keys, value in walk(spec.document.data):
         inside = keys[-2:-1] in {("inputs",), ("outputs",)} and isinstance(value, dict)
-        if inside and value.get("type") in MODEL_TYPES:
+        if inside and str(value.get("type")) in MODEL_TYPES:
             reference = assets.parse(str(value.get("path") or ""))
             versions += [((*keys, "version"), value.get("version"))]
             versions += [((*keys, "path"), reference.version or None)] if reference else []
