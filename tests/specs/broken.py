@@ -374,6 +374,9 @@ NUMBERS = {
 }
 
 PIPELINES = {
+    "older-binding": PIPELINE + "  use:\n    command: ls ${{inputs.x}}\n"
+    "    environment: azureml:e:1\n"
+    "    inputs: {x: '${{jobs.prepare.outputs.prepared}}'}  # error: unknown-parent\n",
     "empty-pipeline": "type: pipeline\ncompute: azureml:c\njobs: {}  # warning: empty-pipeline\n",
     "mltable-without-its-file": COMMAND
     + "inputs:\n  x:\n    type: mltable\n    path: src  # error: bad-mltable\n",
@@ -596,6 +599,27 @@ SCHEDULES = {
     "  frequency: day\n  interval: 0  # error: bad-recurrence\n",
 }
 
+_SPARK = (
+    "type: spark\ncode: src\nentry: {file: file.txt}\n%s"
+    "conf: {spark.driver.cores: 1, spark.driver.memory: 2g, spark.executor.cores: 1, "
+    "spark.executor.memory: 2g, spark.executor.instances: 1}\n"
+)
+_SPARK_RESOURCES = "resources: {instance_type: standard_e4s_v3, runtime_version: '3.4'}\n"
+SPARK = {
+    "spark-conf": (_SPARK % _SPARK_RESOURCES)
+    .replace(".instances: 1", ".instance: 1")
+    .replace("1}", "1}  # error: invalid-field"),
+    "spark-without-compute": (_SPARK % "").replace("\n", "  # error: invalid-field\n", 1),
+    "spark-instance-type": _SPARK
+    % _SPARK_RESOURCES.replace("e4s", "d4s").replace("}", "}  # error: bad-value"),
+    "spark-step": "type: pipeline\njobs:\n  a:\n    type: spark\n    code: src\n"
+    "    entry: {file: file.txt}\n    compute: azureml:pool\n"
+    "    conf: {spark.driver.cores: 1, spark.driver.memory: 2g}  # error: invalid-field\n",
+    "transfer-without-compute": "type: pipeline\njobs:\n  a:  # error: no-compute\n"
+    "    type: data_transfer\n    task: import_data\n"
+    "    source: {type: database, query: select 1, connection: azureml:c}\n"
+    "    outputs: {sink: {type: mltable, path: azureml://datastores/d/paths/x}}\n",
+}
 _BATCH = """\
 type: pipeline
 compute: azureml:c
@@ -1062,6 +1086,7 @@ CASES = {
     **AUTOML_JOBS,
     **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES,
     **PARALLEL,
+    **SPARK,
     **DISTRIBUTED,
     **ELASTIC,
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from traceback import walk_tb
@@ -25,6 +26,7 @@ from ml.specs.sdk.tree import Leaf, Spot, allowed, leaves, names, type_names
 _FAULTS = (AttributeError, TypeError, LookupError, RecursionError)
 _UNPARSED = re.compile(r"Error while parsing yaml file: (?P<file>.*?)\s*(?:\n|$)")
 SOURCE = "azure-ai-ml 1.35, the loader that `az ml` uses"
+_AS_PRINTED = "azure-ai-ml's message, as `az ml` prints it"
 _NOT_IN_SET = re.compile(r"Value (?P<value>.*) passed is not in set (?P<set>\[.*\])", re.DOTALL)
 _NOT_FOUND = re.compile(
     r"Can't find .* in resolved absolute path: (?P<resolved>.*?)\.?$"
@@ -75,6 +77,19 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
     problems = _without_consequences(problems)
     problems.sort(key=lambda problem: problem.place.line if problem.place else 0)
     return tuple(dict.fromkeys(problems))
+
+
+def invalid(messages: Mapping[str, str], document: Document) -> tuple[Problem, ...]:
+    """The problems in what the SDK's validation of a loaded entity says, by the path of the node.
+
+    A message about several nodes is reported at the last one. `missing-script` has the entry's.
+    """
+    paths = {message: path for path, message in messages.items() if not path.endswith("entry")}
+    return tuple(
+        Problem("invalid-field", message, "", _AS_PRINTED, place, source=SOURCE)
+        for message, path in paths.items()
+        for place in [document.place(*path.split("."))]
+    )
 
 
 def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
@@ -209,8 +224,7 @@ def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str,
     if any(map(_TYPES.search, messages)) or "Field may not be null." in messages:
         return "wrong-type", message, expected_types, _type_hint(name, value, field)
     sentence = _first_sentence(text)
-    hint = "azure-ai-ml's message, as `az ml` prints it"
-    return "invalid-field", f"{f'`{name}`: ' if name else ''}{sentence}", "", hint
+    return "invalid-field", f"{f'`{name}`: ' if name else ''}{sentence}", "", _AS_PRINTED
 
 
 def _not_found(messages: tuple[str, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ _COMPONENT = "reference-yaml-job-pipeline: jobs.<name>.component"
 _YAML = "reference-yaml-job-pipeline: expressions"
 # Types of step whose outputs are all written in the step or in its component.
 _DECLARING = frozenset({"command", "sweep", "parallel", "spark", "pipeline"})
+
+
+_OLDER = re.compile(r"\$\{\{\s*((?:inputs|outputs|jobs)\.[^}]*\}\})")
 
 
 def bindings(node: Node) -> Iterator[tuple[tuple[Key, ...], Reference]]:
@@ -83,6 +87,11 @@ def unknown_output(node: Node) -> Iterator[Finding]:
 @rule("unknown-parent", scope="pipeline", source=_YAML)
 def unknown_parent(node: Node) -> Iterator[Finding]:
     """`${{parent.inputs.Z}}` and `${{parent.outputs.Z}}` name what the pipeline declares."""
+    for name, step in node.mapping("jobs").items():
+        for keys, text in strings(step):
+            if keys[:1] in {("inputs",), ("outputs",)} and _OLDER.fullmatch(text):
+                actual = f"`{text}` is the older form, which azure-ai-ml does not submit"
+                yield Finding(("jobs", name, *keys), actual, _OLDER.sub(r"${{parent.\1", text))
     for keys, reference in bindings(node):
         path = reference.path
         if len(path) < 3 or path[1] not in {"inputs", "outputs"}:

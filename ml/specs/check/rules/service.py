@@ -29,7 +29,7 @@ from ml.specs.sdk.errors import in_words
 from ml.specs.sdk.load import Spec
 
 DEPLOYMENTS = frozenset({"online_deployment", "batch_deployment", "model_batch_deployment"})
-_COMPUTING = frozenset({"command", "sweep", "parallel", "automl"})
+_COMPUTING = frozenset({"command", "sweep", "parallel", "automl", "data_transfer"})
 _ONLINE = "reference-yaml-endpoint-online"
 # Of a node's type: the keys of its code, and of what it runs.
 _KEYS: dict[str, tuple[tuple[Key, ...], tuple[Key, ...]]] = {
