@@ -267,6 +267,8 @@ ALLOWED: dict[str, list[str]] = {
         for zone in ("UTC", "W. Europe Standard Time")
     ],
     "scale-settings": [
+        "name: c-one\ntype: amlcompute\nsize: Standard_DS3_v2\nmin_instances: 0\n"
+        "max_instances: 2\n",
         DEPLOYMENT + "instance_count: 1\nscale_settings: {type: default}\n",
         DEPLOYMENT.replace("managedOnline", "kubernetesOnline").replace(
             "instance_type: Standard_DS3_v2", "type: kubernetes"
@@ -410,8 +412,11 @@ ALLOWED: dict[str, list[str]] = {
         _CRON % "0 * * * *",
     ],
     "bad-recurrence": [
+        "name: c-one\ntype: computeinstance\nschedules:\n  compute_start_stop:\n"
+        "    - action: start\n      trigger: {type: recurrence, frequency: week, interval: 1, "
+        "schedule: {hours: [8], minutes: [0], week_days: [monday]}}\n",
         "name: s\ncreate_job: azureml:j\ntrigger: {type: recurrence, frequency: day, interval: 1, "
-        "schedule: {hours: [0, 23], minutes: [0, 59]}}\n"
+        "schedule: {hours: [0, 23], minutes: [0, 59]}}\n",
     ],
     "sweep-without-space": [SWEEP + SPACE + LIMITS],
     "grid-continuous": [

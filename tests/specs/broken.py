@@ -554,6 +554,7 @@ ATTACKS = {
     + "inputs:\n  x: {type: uri_folder, path: nowhere}  # warning: missing-file\n",
 }
 
+_INSTANCE = "name: c-one\ntype: computeinstance\nschedules:\n  compute_start_stop:\n"
 SCHEDULES = {
     name: f"name: s\ncreate_job: azureml:j\ntrigger:\n  type: cron\n"
     f'  expression: "{expression}"  # error: bad-cron\n'
@@ -595,10 +596,30 @@ SCHEDULES = {
             ]
         )
     },
+    "cron-of-an-instance": _INSTANCE + "    - action: stop\n      trigger:\n        type: cron\n"
+    "        expression: 0 25 * * *  # error: bad-cron\n"
+    "        time_zone: Mars Time  # error: bad-time-zone\n",
+    "recurrence-of-an-instance": _INSTANCE + "    - action: stop\n      trigger:\n"
+    "        type: recurrence\n        frequency: week\n        interval: 1\n        schedule:\n"
+    "          hours: [25]  # error: bad-recurrence\n          minutes: [0]\n",
+    "recurrence-of-a-feature-set": "$schema: http://azureml/sdk-2-0/Featureset.json\nname: f\n"
+    "version: '1'\nspecification: {path: data}\nentities: [azureml:a:1]\n"
+    "materialization_settings:\n  schedule:\n    type: recurrence\n    frequency: Hour\n"
+    "    interval: 0  # error: bad-recurrence\n",
     "recurrence-interval-0": "name: s\ncreate_job: azureml:j\ntrigger:\n  type: recurrence\n"
     "  frequency: day\n  interval: 0  # error: bad-recurrence\n",
 }
 
+_CLUSTER = "name: c-one\ntype: amlcompute\nsize: Standard_DS3_v2\n"
+INSTANCES = {
+    "cluster-of-less-than-nothing": _CLUSTER + "max_instances: -1  # error: number-out-of-range\n",
+    "cluster-from-more-to-less": _CLUSTER
+    + "min_instances: 5  # error: scale-settings\nmax_instances: 2\n",
+    "batch-of-less-than-nothing": BATCH
+    + "type: model\ncompute: azureml:c\nsettings:\n  mini_batch_size: -10  # error: number-out-of-range\n",
+    "default-outside-of-the-enum": COMPONENT + "command: echo ${{inputs.e}}\ninputs:\n"
+    "  e: {type: string, enum: [a, b], default: c}  # error: port-range\n",
+}
 _SPARK = (
     "type: spark\ncode: src\nentry: {file: file.txt}\n%s"
     "conf: {spark.driver.cores: 1, spark.driver.memory: 2g, spark.executor.cores: 1, "
@@ -1087,6 +1108,7 @@ CASES = {
     **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES,
     **PARALLEL,
     **SPARK,
+    **INSTANCES,
     **DISTRIBUTED,
     **ELASTIC,
 }  # fmt: skip

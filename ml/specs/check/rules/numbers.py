@@ -35,6 +35,9 @@ LEAST: dict[str, int] = {
     "error_threshold": -1,
     "number_of_workers": 1,
     "port": 1,
+    "min_instances": 0,
+    "max_instances": 0,
+    "mini_batch_size": 1,
 }
 _MOST = {"port": 65_535}
 # Fields whose name is not enough: the last two keys. Probes, requests and the collector are those
@@ -60,11 +63,11 @@ BETWEEN: dict[tuple[str, str], tuple[float, float]] = {
 MAX_KUBERNETES_MS = 300_000
 # Other whole numbers: azure-ai-ml's schemas (1.35, `fields.Int`) cut what follows the point.
 _WHOLE = frozenset(
-    {"max_total_trials", "max_concurrent_trials", "max_cores_per_trial", "mini_batch_size"}
-    | {"n_cross_validations", "truncation_percentage", "seed", "cv_step_size", "interval"}
-    | {"forecast_horizon", "max_iteration_count", "min_instances", "max_instances", "port"}
-    | {"number_of_epochs", "training_batch_size", "validation_batch_size", "early_stopping_delay"}
-    | {"min_node_count", "max_node_count", "idle_time_before_scale_down", "polling_interval"}
+    {"max_total_trials", "max_concurrent_trials", "max_cores_per_trial", "cv_step_size"}
+    | {"n_cross_validations", "truncation_percentage", "seed", "interval", "forecast_horizon"}
+    | {"max_iteration_count", "number_of_epochs", "training_batch_size", "validation_batch_size"}
+    | {"early_stopping_delay", "min_node_count", "max_node_count", "idle_time_before_scale_down"}
+    | {"polling_interval"}
 )
 _FRACTIONS = frozenset({"slack_factor", "slack_amount", "sampling_rate"})
 

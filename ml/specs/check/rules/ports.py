@@ -21,7 +21,9 @@ def fault(value: Any, port: Mapping[str, Any]) -> tuple[str, str] | None:
 
     Text that reads as the port's number or boolean fits: Azure ML passes every literal as text.
     """
-    kind = str(port.get("type", "")).lower()
+    kind, allowed = str(port.get("type", "")).lower(), port.get("enum")
+    if isinstance(allowed, list) and str(value) not in map(str, allowed):
+        return "not an allowed value", f"one of {', '.join(map(str, allowed))}"
     if kind not in {"number", "integer", "boolean"}:
         return None
     if kind == "boolean":
@@ -104,10 +106,7 @@ def input_range(node: Node) -> Iterator[Finding]:
         is_literal = isinstance(value, str | int | float) and "${{" not in str(value)
         if not isinstance(port, dict) or not is_literal:
             continue
-        wrong, allowed = fault(value, port), port.get("enum")
-        if isinstance(allowed, list) and str(value) not in map(str, allowed):
-            wrong = "not an allowed value", f"one of {', '.join(map(str, allowed))}"
-        if wrong:
+        if wrong := fault(value, port):
             actual = f"`{keys[-1]}: {value}` is {wrong[0]}"
             hint = f"change it, or the type, range or `enum` of `{name}` in the component"
             yield Finding(keys, actual, wrong[1], hint, place=owner.place(*keys))
@@ -129,7 +128,7 @@ def port_range(node: Node) -> Iterator[Finding]:
         wrong = fault(default, port) if default is not None else None
         if wrong and not (isinstance(default, str) and "${{" in default):
             message = f"the default {default} of `{name}` is {wrong[0]}"
-            hint = f"change the default, or the type or range of `{name}`"
+            hint = f"change the default, or the type, range or `enum` of `{name}`"
             yield Finding(("inputs", name, "default"), message, wrong[1], hint)
 
 

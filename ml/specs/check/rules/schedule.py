@@ -9,7 +9,8 @@ from ml.specs.assets import assets
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import kind_of
-from ml.specs.sdk.load import time_zones
+from ml.specs.parts import Part
+from ml.specs.sdk.load import Spec, time_zones
 
 _YAML = "reference-yaml-schedule"
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -49,38 +50,52 @@ def cron_fault(expression: str) -> tuple[str, str] | None:
     return None
 
 
-@rule("bad-cron", scope="schedule", source=f"{_YAML}: cron expression")
+def _triggers(spec: Spec) -> Iterator[Part]:
+    """The triggers of a schedule, a compute instance and a feature set."""
+    starts = spec.get("schedules", "compute_start_stop")
+    for number in range(len(starts) if isinstance(starts, list) else 0):
+        yield spec.at("schedules", "compute_start_stop", number, "trigger")
+    yield spec.at("materialization_settings", "schedule")
+    if spec.kind.family == "schedule":
+        yield spec.at("trigger")
+
+
+@rule("bad-cron", scope="spec", source=f"{_YAML}: cron expression")
 def bad_cron(subject: Subject) -> Iterator[Finding]:
     """A cron expression has five fields, each in its range; those of the date are `*`."""
-    keys = ("trigger", "expression")
-    expression = subject.spec.get(*keys)
-    wrong = cron_fault(expression) if isinstance(expression, str) else None
-    if not wrong and isinstance(expression, str) and {*expression.split()[2:4]} - {"*", "?"}:
-        wrong = "Azure ML ignores the day of month and the month", "`*` in both"
-    if wrong:
-        hint = "`15 16 * * 1` is 16:15 on Mondays"
-        yield Finding(keys, f"`{expression}`: {wrong[0]}", wrong[1], hint)
+    for trigger in _triggers(subject.spec):
+        expression = trigger.get("expression")
+        wrong = cron_fault(expression) if isinstance(expression, str) else None
+        if not wrong and isinstance(expression, str) and {*expression.split()[2:4]} - {"*", "?"}:
+            wrong = "Azure ML ignores the day of month and the month", "`*` in both"
+        if wrong:
+            keys, hint = (*trigger.keys, "expression"), "`15 16 * * 1` is 16:15 on Mondays"
+            yield Finding(keys, f"`{expression}`: {wrong[0]}", wrong[1], hint)
 
 
-@rule("bad-recurrence", scope="schedule", source=f"{_YAML}: recurrence pattern")
+@rule("bad-recurrence", scope="spec", source=f"{_YAML}: recurrence pattern")
 def bad_recurrence(subject: Subject) -> Iterator[Finding]:
     """A recurrence names hours, minutes and days that clocks and its frequency have."""
-    frequency, pattern = (subject.spec.get("trigger", key) for key in ("frequency", "schedule"))
+    for trigger in _triggers(subject.spec):
+        yield from _recurrence(trigger)
+
+
+def _recurrence(trigger: Part) -> Iterator[Finding]:
+    """What is wrong with the recurrence of one trigger."""
+    frequency, pattern = str(trigger.get("frequency")).lower(), trigger.get("schedule")
     for key, expected in {"week_days": "week", "month_days": "month"}.items():
         if isinstance(pattern, dict) and pattern.get(key) and frequency != expected:
             actual = f"`{key}` with `frequency: {frequency}`"
-            yield Finding(("trigger", "schedule", key), actual, f"`frequency: {expected}`")
-    start, end = (str(subject.spec.get("trigger", key) or "") for key in ("start_time", "end_time"))
+            yield Finding((*trigger.keys, "schedule", key), actual, f"`frequency: {expected}`")
+    start, end = (str(trigger.get(key) or "") for key in ("start_time", "end_time"))
     if start and end and end.replace(" ", "T") <= start.replace(" ", "T"):
-        yield Finding(("trigger", "end_time"), f"it ends at {end}", f"a time after {start}")
-    interval = subject.spec.get("trigger", "interval")
+        yield Finding((*trigger.keys, "end_time"), f"it ends at {end}", f"a time after {start}")
+    interval = trigger.get("interval")
     if isinstance(interval, int) and not isinstance(interval, bool) and interval < 1:
-        yield Finding(
-            ("trigger", "interval"), f"`interval` is {interval}", "at least 1", "interval: 1"
-        )
+        keys = (*trigger.keys, "interval")
+        yield Finding(keys, f"`interval` is {interval}", "at least 1", "interval: 1")
     for key, (low, high) in {"hours": (0, 23), "minutes": (0, 59), "month_days": (1, 31)}.items():
-        keys = ("trigger", "schedule", key)
-        values = subject.spec.get(*keys)
+        keys, values = (*trigger.keys, "schedule", key), trigger.get("schedule", key)
         for value in values if isinstance(values, list) else [values]:
             if isinstance(value, int) and not low <= value <= high:
                 yield Finding(keys, f"`{key}` has {value}", f"{low} to {high}", f"delete {value}")
@@ -105,13 +120,15 @@ def schedule_job(subject: Subject) -> Iterator[Finding]:
         yield Finding(("create_job",), f"the schedule creates a {kind}", "a pipeline job", hint)
 
 
-@rule("bad-time-zone", scope="schedule", source="azure-ai-ml 1.35 constants.TimeZone")
+@rule("bad-time-zone", scope="spec", source="azure-ai-ml 1.35 constants.TimeZone")
 def bad_time_zone(subject: Subject) -> Iterator[Finding]:
     """A trigger's time zone has the name that Windows gives it."""
-    keys = ("trigger", "time_zone")
-    if isinstance(zone := subject.spec.get(*keys), str) and zone.lower() not in time_zones():
-        actual, hint = f"Azure ML has no time zone `{zone}`", "time_zone: W. Europe Standard Time"
-        yield Finding(keys, actual, "UTC, or the Windows name of a time zone", hint)
+    for trigger in _triggers(subject.spec):
+        zone, keys = trigger.get("time_zone"), (*trigger.keys, "time_zone")
+        if isinstance(zone, str) and zone.lower() not in time_zones():
+            hint = "time_zone: W. Europe Standard Time"
+            expected = "UTC, or the Windows name of a time zone"
+            yield Finding(keys, f"Azure ML has no time zone `{zone}`", expected, hint)
 
 
 @rule("schedule-input", scope="schedule", source="azure-ai-ml 1.35 BaseCreateJobSchema.make")

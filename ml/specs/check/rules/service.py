@@ -346,12 +346,14 @@ def no_compute(node: Node) -> Iterator[Finding]:
 
 @rule(
     "scale-settings",
-    scope="online_deployment",
+    scope="spec",
     source="azure-ai-ml 1.35 ManagedOnlineDeployment._validate_scale_settings",
 )
 def scale_settings(subject: Subject) -> Iterator[Finding]:
-    """A managed deployment scales by Azure Monitor; one on Kubernetes between two sizes."""
-    scale = subject.spec.mapping("scale_settings")
+    """A managed deployment scales by Azure Monitor; one on Kubernetes and a cluster in a range."""
+    is_deployment = subject.spec.kind.family == "online_deployment"
+    at: tuple[Key, ...] = ("scale_settings",) if is_deployment else ()
+    scale = subject.spec.mapping(*at)
     is_kubernetes = (
         "kubernetes" in f"{subject.spec.get('$schema')}{subject.spec.get('type')}".lower()
     )
@@ -359,8 +361,8 @@ def scale_settings(subject: Subject) -> Iterator[Finding]:
         hint = "set instance_count, and rules of Azure Monitor on the deployment"
         yield Finding(("scale_settings", "type"), "`target_utilization`", "`default`", hint)
     low, high = (whole_number(scale.get(key)) for key in ("min_instances", "max_instances"))
-    if low is not None and high is not None and low > high:
-        keys = ("scale_settings", "min_instances")
+    if low is not None and high is not None and low > high >= 0:
+        keys = (*at, "min_instances")
         yield Finding(keys, f"`min_instances` is {low}", f"at most `max_instances`, {high}")
 
 
