@@ -137,6 +137,25 @@ LOADING = {
     "credentials:\n  type: pat\n  pat: ghp_" + "aB3d" * 9 + "  # error: plaintext-secret\n",
 }
 
+MESSAGES = {
+    "start-time": "name: s\ncreate_job: azureml:j\ntrigger: {type: cron, expression: 0 * * * *,\n"
+    "  start_time: 10/07/2022 10:00}  # error: wrong-type\n",
+    "name-of-a-step": "type: pipeline\ncompute: azureml:c\njobs:\n"
+    "  A-step 1:  # error: invalid-field\n    command: echo\n    environment: azureml:e:1\n",
+    "default-of-another-type": COMPONENT + "command: echo ${{inputs.n}}\ninputs:\n"
+    "  n: {type: integer, default: five}  # error: port-range\n",
+    "size-of-a-mini-batch": "name: q\nversion: '1'\ntype: parallel\n"
+    "inputs: {rows: {type: uri_folder}}\noutputs: {scored: {type: uri_file}}\n"
+    "input_data: ${{inputs.rows}}\nmini_batch_size: 1 gb  # error: bad-value\n"
+    "task: {type: run_function, code: src, entry_script: file.txt, environment: azureml:e:1}\n",
+    "environment-that-is-a-number": "$schema: https://azuremlschemas.azureedge.net/latest/"
+    "commandJob.schema.json\ncommand: echo\nenvironment: 5  # error: wrong-type\n",
+    "model-that-is-a-list": DEPLOYMENT.replace(
+        "model: azureml:m:1", "model: [azureml:m:1]  # error: loader-failed"
+    ),
+    "key-that-is-a-number": COMMAND + "tags: {1: x}  # error: wrong-type\n",
+}
+
 # What PyYAML lets through.
 YAML = {
     "duplicate-key": COMMAND + "compute: azureml:a\ncompute: azureml:b  # error: duplicate-key\n",
@@ -615,8 +634,8 @@ INSTANCES = {
     "cluster-of-less-than-nothing": _CLUSTER + "max_instances: -1  # error: number-out-of-range\n",
     "cluster-from-more-to-less": _CLUSTER
     + "min_instances: 5  # error: scale-settings\nmax_instances: 2\n",
-    "batch-of-less-than-nothing": BATCH
-    + "type: model\ncompute: azureml:c\nsettings:\n  mini_batch_size: -10  # error: number-out-of-range\n",
+    "batch-of-less-than-nothing": BATCH + "type: model\ncompute: azureml:c\nsettings:\n"
+    "  mini_batch_size: -10  # error: number-out-of-range\n",
     "default-outside-of-the-enum": COMPONENT + "command: echo ${{inputs.e}}\ninputs:\n"
     "  e: {type: string, enum: [a, b], default: c}  # error: port-range\n",
 }
@@ -1108,6 +1127,7 @@ CASES = {
     **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES,
     **PARALLEL,
     **SPARK,
+    **MESSAGES,
     **INSTANCES,
     **DISTRIBUTED,
     **ELASTIC,

@@ -58,6 +58,21 @@ def test_message_says_enough(name: str, problems: Check) -> None:
         ("wrong-type", "`instance_count` is the text 'two'", "for example `instance_count: 2`"),
         ("wrong-type-of-inputs", "`inputs` is a list", "for example `inputs: {field: value}`"),
         (
+            "start-time",
+            "`start_time` is the text '10/07/2022 10:00'",
+            'for example `start_time: "2027-01-31T08:00:00"`',
+        ),
+        (
+            "name-of-a-step",
+            "`A-step 1`: Pipeline node name should be a valid python identifier(lower letters, "
+            "numbers, underscore and start with a letter or underscore). Currently got `A-step 1`.",
+            "azure-ai-ml's message, as `az ml` prints it",
+        ),
+        ("size-of-a-mini-batch", "`mini_batch_size` is the text '1 gb'", ""),
+        ("environment-that-is-a-number", "`environment` is the integer 5", ""),
+        ("model-that-is-a-list", "`model`: azure-ai-ml cannot read a list", ""),
+        ("key-that-is-a-number", "a key of `tags` is the integer 1", 'quotes: "1"'),
+        (
             "variable-of-an-own-server",
             "`MODEL_NAME` is set, which the template's policy forbids: its value may run code",
             "set it in the image: `ENV MODEL_NAME=…` in the Dockerfile of `build`",

@@ -26,6 +26,7 @@ from ml.specs.sdk.tree import Leaf, Spot, allowed, leaves, names, type_names
 _FAULTS = (AttributeError, TypeError, LookupError, RecursionError)
 _UNPARSED = re.compile(r"Error while parsing yaml file: (?P<file>.*?)\s*(?:\n|$)")
 SOURCE = "azure-ai-ml 1.35, the loader that `az ml` uses"
+_UNREAD = "azure-ai-ml cannot read"
 _AS_PRINTED = "azure-ai-ml's message, as `az ml` prints it"
 _NOT_IN_SET = re.compile(r"Value (?P<value>.*) passed is not in set (?P<set>\[.*\])", re.DOTALL)
 _NOT_FOUND = re.compile(
@@ -66,6 +67,8 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
         text = getattr(cause, "message", None) or str(cause) or type(cause).__name__
         for key in _keys_of(cause.__traceback__) or _quoted(str(text), document):
             spot = spot.opened().child(key, None)
+        if spot.keys and isinstance(cause, AttributeError | TypeError):
+            text = f"{_UNREAD} {in_words(_name(spot.keys), spot.value)}"
         sdk_messages = [Leaf(replace(spot, schema=None), (str(text),))]
     problems: list[Problem] = []
     for leaf in sdk_messages:
@@ -159,9 +162,14 @@ def _quoted(text: str, document: Document) -> tuple[Key, ...]:
     """The node whose value an error outside marshmallow quotes: `Unsupported job type: foo`."""
     quoted = [(keys, value) for keys, value in strings(document.data) if len(value) > 2]
     for keys, value in quoted:
-        if re.search(rf"{re.escape(str(keys[-1]))}\b.*{re.escape(value)}", text):
+        if re.search(rf"(?i){re.escape(str(keys[-1]))}\b.*{re.escape(value)}", text):
             return keys
-    return next((keys for keys, value in quoted if len(value) > 8 and value in text), ())
+    # Or the node whose key it names: `Parameter mini_batch_size must follow`.
+    words = {word for word in text.split() if "_" in word}
+    return next(
+        (keys for keys, value in quoted if keys[-1] in words or (len(value) > 8 and value in text)),
+        (),
+    )
 
 
 # The sentences of a problem, from the SDK's messages.
@@ -199,6 +207,10 @@ def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str,
         return "missing-field", f"{owner} has no `{name}`", f"`{name}:`", hint
     value = part.get()
     message = f"{f'`{name}`' if name else 'the file'} is {in_words(name, value)}"
+    if name == "mini_batch_size" and "must follow regex rule" in text:
+        return "bad-value", message, "a number of files, or a size such as `10kb` or `1mb`", ""
+    if keys and isinstance(keys[-1], int) and isinstance(part.document.get(*keys[:-1]), dict):
+        value, message = keys[-1], f"a key of {owner} is {in_words('', keys[-1])}"
     if path:
         setting = f"`{name}: {value}`" if isinstance(value, str) else f"`{name}`"
         message = f"{setting} does not exist on this machine"
@@ -217,14 +229,16 @@ def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str,
         values = sorted(kinds[unsupported[1]])
         near = did_you_mean(unsupported[2], values)
         return "bad-value", text.rstrip("."), f"one of {', '.join(values)}", near
-    if "In order to specify an existing" in text and isinstance(value, str):
+    if "In order to specify an existing" in text and not isinstance(value, dict | list):
         expected = "`azureml:NAME:VERSION`, `azureml:NAME@latest`, or an inline definition"
         near = f"did you mean `azureml:{value}`?" if _looks_short(value) else ""
-        return "bad-reference", message, expected, near
+        code = "bad-reference" if isinstance(value, str) else "wrong-type"
+        return code, message, expected, near
     if any(map(_TYPES.search, messages)) or "Field may not be null." in messages:
         return "wrong-type", message, expected_types, _type_hint(name, value, field)
-    sentence = _first_sentence(text)
-    return "invalid-field", f"{f'`{name}`: ' if name else ''}{sentence}", "", _AS_PRINTED
+    sentence = _first_sentence(text.replace("{name}", f"`{name}`"))  # 1.35 does not fill it in
+    expected, hint = ("a value of another type", "") if _UNREAD in text else ("", _AS_PRINTED)
+    return "invalid-field", f"{f'`{name}`: ' if name else ''}{sentence}", expected, hint
 
 
 def _not_found(messages: tuple[str, ...]) -> str:
@@ -261,6 +275,7 @@ _SPAN = re.compile(r"\s*(\d+)\s*([smhd])", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _EXAMPLES = {
+    "a date and time": '"2027-01-31T08:00:00"',
     "an integer": "3",
     "a number": "0.5",
     "true or false": "true",

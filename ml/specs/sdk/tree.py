@@ -244,7 +244,8 @@ def type_names(field: Any) -> list[str]:
     field = unwrapped(field)
     options = alternatives(field)
     if options:
-        return list(dict.fromkeys(word for option in options for word in type_names(option)))
+        words = list(dict.fromkeys(word for option in options for word in type_names(option)))
+        return ["a date and time"] if "a date and time" in words else words
     if type(field).__name__ == "DataBindingStr":  # every field of an AutoML step takes `${{…}}`
         return []
     for kind, word in _WORDS:
