@@ -161,13 +161,14 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
     if {"index_columns", "name"} <= keys and "features" not in keys:
         return "feature_store_entity"
     defaults = data.get("defaults")
-    if isinstance(defaults, dict) and "deployment_name" in defaults:
+    if "name" in keys and isinstance(defaults, dict) and "deployment_name" in defaults:
         return "batch_endpoint"
     if "auth_mode" in keys and "name" in keys:
         return "serverless_endpoint" if "model_id" in keys else "online_endpoint"
-    if {"name", "location"} <= keys and get_close_matches("replication_locations", keys):
-        return "registry"
     # A misspelt field gets its own problem only when the kind is known.
+    replication = get_close_matches("replication_locations", keys, cutoff=0.8)
+    if {"name", "location"} <= keys and replication:
+        return "registry"
     environment = get_close_matches("environment", keys, cutoff=0.8)
     if isinstance(data.get("command"), str) and environment:
         return "component" if _is_component(data, "command") else "job"
