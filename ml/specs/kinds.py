@@ -149,7 +149,9 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
             return family
     if kind in _COMPUTES and "name" in keys:
         return "compute"
-    if kind in DATASTORES | {"hdfs"} and not keys & {"target", "url"}:
+    # `azure_blob` and `azure_data_lake_gen2` are both; a datastore has no address.
+    has_address = kind in _CONNECTIONS and keys & {"target", "url"}
+    if kind in DATASTORES | {"hdfs"} and not has_address:
         return "datastore"
     is_azure = kind.startswith("azure_")
     if kind in _CONNECTIONS and "name" in keys and (is_azure or keys & _CONNECTION_KEYS):

@@ -126,6 +126,8 @@ LOADING = {
     "source: {type: database, query: select 1, connection: azureml:c}\n",
     "datastore-type": "$schema: http://azureml/sdk-2-0/OneLakeDatastore.json\nname: d\n"
     "type: onelake  # error: bad-value\n",
+    "datastore-with-a-url": "name: d\ntype: azure_file\naccount_name: a\nfile_share_name: f\n"
+    "url: https://a.file.core.windows.net/f  # error: unknown-field\n",
     "datastore-without-loader": "name: d\ntype: hdfs  # error: bad-value\nname_node_address: h:1\n",
     "package-server": "$schema: http://azureml/sdk-2-0/ModelVersionPackage.json\n"
     "target_environment: e\ninferencing_server:\n  type: azureml_onlin  # error: bad-value\n",
