@@ -156,9 +156,9 @@ def bad_name(subject: Subject) -> Iterator[Finding]:
             spellings: dict[str, object] = {}
             for name, fields in node.mapping(direction).items():
                 # Inputs of a group have a dot: `group.rate`.
-                parts = [name] if is_lone or direction != "inputs" else str(name).split(".")
-                for part in parts:
-                    yield from _bad_name("port", part, (*node.keys, direction, name))
+                words = [name] if is_lone or direction != "inputs" else str(name).split(".")
+                for word in words:
+                    yield from _bad_name("port", word, (*node.keys, direction, name))
                 if (first := spellings.setdefault(str(name).lower(), name)) != name:
                     actual = f"`{first}` and `{name}` differ only in case"
                     yield Finding((*node.keys, direction, name), actual, "different names")
