@@ -397,7 +397,7 @@ NUMBERS = {
 PIPELINES = {
     "older-binding": PIPELINE + "  use:\n    command: ls ${{inputs.x}}\n"
     "    environment: azureml:e:1\n"
-    "    inputs: {x: '${{jobs.prepare.outputs.prepared}}'}  # error: unknown-parent\n",
+    "    inputs: {x: '${{jobs.prepare.outputs.prepared}}'}  # warning: unknown-parent\n",
     "empty-pipeline": "type: pipeline\ncompute: azureml:c\njobs: {}  # warning: empty-pipeline\n",
     "mltable-without-its-file": COMMAND
     + "inputs:\n  x:\n    type: mltable\n    path: src  # error: bad-mltable\n",

@@ -379,7 +379,7 @@ def test_overrides_reach_steps_and_settings(repo: Path) -> None:
     [
         ("${{parent.inputs.a}}", FromPipeline("a")),
         (" ${{ parent.inputs.a }} ", FromPipeline("a")),
-        ("${{parent.inputs.group.a}}", None),
+        ("${{parent.inputs.group.a}}", FromPipeline("group.a")),
         ("${{inputs.a}}", FromPipeline("a")),
         ("${{parent.jobs.s.outputs.o}}", FromStep("s", "o")),
         ("${{jobs.s.outputs.o}}", FromStep("s", "o")),

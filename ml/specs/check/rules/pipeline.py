@@ -91,7 +91,8 @@ def unknown_parent(node: Node) -> Iterator[Finding]:
         for keys, text in strings(step):
             if keys[:1] in {("inputs",), ("outputs",)} and _OLDER.fullmatch(text):
                 actual = f"`{text}` is the older form, which azure-ai-ml does not submit"
-                yield Finding(("jobs", name, *keys), actual, _OLDER.sub(r"${{parent.\1", text))
+                newer = _OLDER.sub(r"${{parent.\1", text)
+                yield Finding(("jobs", name, *keys), actual, newer, severity="warning")
     for keys, reference in bindings(node):
         path = reference.path
         if len(path) < 3 or path[1] not in {"inputs", "outputs"}:
