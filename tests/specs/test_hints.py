@@ -188,7 +188,12 @@ def test_a_dry_run_shows_hints(spec: Path, snapshot: SnapshotAssertion) -> None:
             "names `depth`, whose condition stands below",
         ),
         (EVOLUTION + "conditions: {rate: depth == 5}", "invalid-hint", 2, "holds for no values"),
-        (EVOLUTION + "conditions: {rate: depth / 0 > 1}", "invalid-constraint", 2, "cannot be evaluated for"),
+        (
+            EVOLUTION + "conditions: {rate: depth / 0 > 1}",
+            "invalid-constraint",
+            2,
+            "cannot be evaluated for",
+        ),
         ("[]", "wrong-hint-type", 1, "hints is []"),
     ],
 )
