@@ -114,7 +114,7 @@ def test_projects_are_found_by_either_spelling(
         projects.find(BACKEND.root, "tinny")
     assert "tiny" in raised.value.problems[0].hint
     (made.folder / "gates.yml").unlink()
-    with pytest.raises(Refused, match=r"no-such-project.*\n.*ml/projects/README.md says"):
+    with pytest.raises(Refused, match=r"no-such-project.*\n.*ml/projects/README.md describes"):
         projects.find(BACKEND.root, "tiny")
 
 
