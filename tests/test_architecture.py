@@ -453,9 +453,10 @@ def _starts_git(tree: ast.Module) -> bool:
 
 
 def test_git_is_started_by_one_function() -> None:
-    """Files of strangers are read with it."""
+    """Files of strangers are read with it; `ml.specs.kinds` names a type of connections."""
     starters = {module for module, path in MODULES.items() if _starts_git(_tree(path))}
-    assert starters == {"ml.core.git"}
+    assert starters == {"ml.core.git", "ml.specs.kinds"}
+    assert "subprocess" not in MODULES["ml.specs.kinds"].read_text()
     for text in ("run(['git', *words])", "import git", "from git import Repo", "x('/bin/git')"):
         assert _starts_git(ast.parse(text))
     assert not _starts_git(ast.parse("from ml.core import git\nhint = 'git status'"))

@@ -57,7 +57,7 @@ DATASTORES = frozenset(
 MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
 _DATA = frozenset({"uri_file", "uri_folder", "mltable"})
 _CONNECTIONS = frozenset(
-    {"git", "container_registry", "python_feed", "s3", "snowflake", "custom", "api_key", "open_ai"}
+    {"container_registry", "git", "python_feed", "s3", "snowflake", "custom", "api_key", "open_ai"}
     | {"serp", "serverless", "azure_blob", "azure_data_lake_gen2", "azure_one_lake"}
     | {"azure_sql_db", "azure_synapse_analytics", "azure_my_sql_db", "azure_postgres_db"}
     | {"azure_open_ai", "azure_ai_services", "azure_ai_search", "azure_content_safety"}

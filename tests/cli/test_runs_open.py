@@ -28,9 +28,9 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_a_report(own_home: Path, opened: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run of this machine has no page and no services: the command that writes the report."""
     made("one_oak_01")
-    assert ml("runs", "open", "one_oak_01") == 0
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err.strip()) == (
+    code, out, err = ml(capsys, "runs", "open", "one_oak_01")
+    assert (code, out, err.strip()) == (
+        0,
         "",
         "no report yet; write it: ml report one_oak_01",
     )
@@ -44,10 +44,10 @@ def test_the_report_is_opened(
     report = default_path(made("one_oak_01").name)
     report.parent.mkdir()
     report.touch()
-    assert ml("runs", "open", "one_oak_01", "--print") == 0
-    assert capsys.readouterr().out.split() == ["report", str(report)]
-    assert ml("runs", "open", "one_oak_01", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {
+    code, out, _ = ml(capsys, "runs", "open", "one_oak_01", "--print")
+    assert (code, out.split()) == (0, ["report", str(report)])
+    code, out, _ = ml(capsys, "runs", "open", "one_oak_01", "--json")
+    assert code == 0 and json.loads(out) == {
         "run": "one_oak_01",
         "studio": "",
         "report": str(report),
@@ -55,7 +55,7 @@ def test_the_report_is_opened(
         "services": [],
     }
     assert not opened.exists()
-    assert ml("runs", "open", "one_oak_01") == 0
+    assert ml(capsys, "runs", "open", "one_oak_01")[0] == 0
     assert opened.read_text().split() == [report.as_uri()]
 
 
