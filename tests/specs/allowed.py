@@ -360,6 +360,14 @@ ALLOWED: dict[str, list[str]] = {
         "name: rows\ntype: uri_folder\npath: azureml://datastores/d/paths/rows\n"
         "source: {type: file_system, path: there/rows.csv, connection: azureml:bucket}\n",
     ],
+    "spark-settings": [
+        # Sizes are read in any case; executors may be a range.
+        "type: spark\ncode: src\nentry: {file: file.txt}\n"
+        "resources: {instance_type: Standard_E4S_v3, runtime_version: '3.4'}\n"
+        "conf: {spark.driver.cores: 1, spark.driver.memory: 2g, spark.executor.cores: 1, "
+        "spark.executor.memory: 2g, spark.dynamicAllocation.enabled: true, "
+        "spark.dynamicAllocation.minExecutors: 1, spark.dynamicAllocation.maxExecutors: 2}\n",
+    ],
     "empty-pipeline": [PIPELINE],
     "bad-mltable": [
         COMMAND + "inputs: {x: {type: mltable, path: multi}, y: {type: uri_folder, path: lines}}\n",

@@ -650,13 +650,20 @@ _SPARK_RESOURCES = "resources: {instance_type: standard_e4s_v3, runtime_version:
 SPARK = {
     "spark-conf": (_SPARK % _SPARK_RESOURCES)
     .replace(".instances: 1", ".instance: 1")
-    .replace("1}", "1}  # error: invalid-field"),
-    "spark-without-compute": (_SPARK % "").replace("\n", "  # error: invalid-field\n", 1),
+    .replace("1}", "1}  # error: spark-settings"),
+    "spark-without-compute": (_SPARK % "").replace("\n", "  # error: spark-settings\n", 1),
     "spark-instance-type": _SPARK
-    % _SPARK_RESOURCES.replace("e4s", "d4s").replace("}", "}  # error: bad-value"),
+    % _SPARK_RESOURCES.replace("e4s", "d4s").replace("}", "}  # error: spark-settings"),
+    "spark-dynamic": (_SPARK % _SPARK_RESOURCES).replace(
+        "spark.executor.instances: 1}",
+        "spark.dynamicAllocation.enabled: true}  # error: spark-settings",
+    ),
+    "spark-both": (_SPARK % (_SPARK_RESOURCES + "compute: azureml:pool\n")).replace(
+        "\n", "  # error: spark-settings\n", 1
+    ),
     "spark-step": "type: pipeline\njobs:\n  a:\n    type: spark\n    code: src\n"
     "    entry: {file: file.txt}\n    compute: azureml:pool\n"
-    "    conf: {spark.driver.cores: 1, spark.driver.memory: 2g}  # error: invalid-field\n",
+    "    conf: {spark.driver.cores: 1, spark.driver.memory: 2g}  # error: spark-settings\n",
     "transfer-without-compute": "type: pipeline\njobs:\n  a:  # error: no-compute\n"
     "    type: data_transfer\n    task: import_data\n"
     "    source: {type: database, query: select 1, connection: azureml:c}\n"

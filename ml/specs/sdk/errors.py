@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from traceback import walk_tb
@@ -80,19 +79,6 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
     problems = _without_consequences(problems)
     problems.sort(key=lambda problem: problem.place.line if problem.place else 0)
     return tuple(dict.fromkeys(problems))
-
-
-def invalid(messages: Mapping[str, str], document: Document) -> tuple[Problem, ...]:
-    """The problems in what the SDK's validation of a loaded entity says, by the path of the node.
-
-    A message about several nodes is reported at the last one. `missing-script` has the entry's.
-    """
-    paths = {message: path for path, message in messages.items() if not path.endswith("entry")}
-    return tuple(
-        Problem("invalid-field", message, "", _AS_PRINTED, place, source=SOURCE)
-        for message, path in paths.items()
-        for place in [document.place(*path.split("."))]
-    )
 
 
 def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:

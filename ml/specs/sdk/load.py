@@ -27,7 +27,7 @@ from ml.specs.assets import assets
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import Kind
 from ml.specs.parts import Part
-from ml.specs.sdk.errors import invalid, translate
+from ml.specs.sdk.errors import translate
 
 # Families whose class of azure.ai.ml.entities has another name, and keys that decide the class.
 _CLASSES = {"connection": "WorkspaceConnection", "schedule": "JobSchedule"}
@@ -129,12 +129,7 @@ def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Pro
             if kind.family in _TYPED_DICTIONARIES:
                 loader = getattr(importlib.import_module("azure.ai.ml"), f"load_{kind.family}")
                 return loader(StringIO(yaml.safe_dump(data))), ()
-            entity = _entity_class(kind, data)._load(data=data, yaml_path=str(file))
-            steps = data["jobs"].values() if isinstance(data.get("jobs"), dict) else ()
-            # It takes as long as loading, and rules have what it finds in other jobs.
-            if "spark" in [kind.type, *(s.get("type") for s in steps if isinstance(s, dict))]:
-                return entity, invalid(entity._validate().error_messages, document)
-            return entity, ()
+            return _entity_class(kind, data)._load(data=data, yaml_path=str(file)), ()
         except Exception as error:  # the SDK raises what its fields raise: anything
             return None, translate(error, kind, document, file)
 

@@ -329,6 +329,31 @@ def _named(spec: Spec, key: str) -> Part | None:
     return file or assets.find(written, key, repository.root(spec.file))
 
 
+_SPARK = ("driver.cores", "driver.memory", "executor.cores", "executor.memory")
+_DYNAMIC = ("dynamicAllocation.minExecutors", "dynamicAllocation.maxExecutors")
+
+
+@rule("spark-settings", scope="spark", source="azure-ai-ml 1.35 _validate_spark_configurations")
+def spark_settings(node: Node) -> Iterator[Finding]:
+    """A Spark job has the cores, memory and executors in `conf`, and a compute or resources."""
+    from azure.ai.ml.entities import SparkResourceConfiguration
+
+    if node.is_component or "component" in node.data:
+        return
+    conf, has_compute = node.mapping("conf"), bool(compute(node))
+    is_dynamic = str(conf.get("spark.dynamicAllocation.enabled")).lower() == "true"
+    needed = (*_SPARK, *(_DYNAMIC if is_dynamic else ("executor.instances",)))
+    if missing := [f"spark.{name}" for name in needed if f"spark.{name}" not in conf]:
+        yield Finding(("conf",), "`conf` is incomplete", f"also {', '.join(missing)}")
+    sizes, keys = SparkResourceConfiguration.instance_type_list, ("resources", "instance_type")
+    size = node.get(*keys)
+    if isinstance(size, str) and size.lower() not in sizes:
+        yield Finding(keys, f"Spark does not run on {size}", f"one of {', '.join(sizes)}")
+    if node.parent is None and has_compute == bool(node.mapping("resources")):
+        actual = "both `compute` and `resources`" if has_compute else "no compute"
+        yield Finding((), actual, "either `compute` or `resources`")
+
+
 @rule("no-compute", scope="node", source="azure-ai-ml 1.35 PipelineJob._validate_compute_is_set")
 def no_compute(node: Node) -> Iterator[Finding]:
     """A step of a job has a compute: its own, or that of a pipeline around it."""
