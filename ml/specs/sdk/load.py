@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -172,6 +172,13 @@ def fields_of(entity: Any) -> dict[str, Any]:
     text = StringIO()
     fields: dict[str, Any] | None = entity.dump(text)
     return yaml.load(text.getvalue(), Loader=LOADER) if fields is None else fields
+
+
+def spark_sizes() -> Sequence[str]:
+    """Return the VM sizes of serverless Spark, in lower case."""
+    from azure.ai.ml.entities import SparkResourceConfiguration
+
+    return list(SparkResourceConfiguration.instance_type_list)
 
 
 def time_zones() -> frozenset[str]:

@@ -26,7 +26,7 @@ from ml.specs.expressions import without_placeholders
 from ml.specs.kinds import MODEL_TYPES, kind_of
 from ml.specs.parts import Part
 from ml.specs.sdk.errors import in_words
-from ml.specs.sdk.load import Spec
+from ml.specs.sdk.load import Spec, spark_sizes
 
 DEPLOYMENTS = frozenset({"online_deployment", "batch_deployment", "model_batch_deployment"})
 _COMPUTING = frozenset({"command", "sweep", "parallel", "automl", "data_transfer"})
@@ -336,8 +336,6 @@ _DYNAMIC = ("dynamicAllocation.minExecutors", "dynamicAllocation.maxExecutors")
 @rule("spark-settings", scope="spark", source="azure-ai-ml 1.35 _validate_spark_configurations")
 def spark_settings(node: Node) -> Iterator[Finding]:
     """A Spark job has the cores, memory and executors in `conf`, and a compute or resources."""
-    from azure.ai.ml.entities import SparkResourceConfiguration
-
     if node.is_component or "component" in node.data:
         return
     conf, has_compute = node.mapping("conf"), bool(compute(node))
@@ -345,7 +343,7 @@ def spark_settings(node: Node) -> Iterator[Finding]:
     needed = (*_SPARK, *(_DYNAMIC if is_dynamic else ("executor.instances",)))
     if missing := [f"spark.{name}" for name in needed if f"spark.{name}" not in conf]:
         yield Finding(("conf",), "`conf` is incomplete", f"also {', '.join(missing)}")
-    sizes, keys = SparkResourceConfiguration.instance_type_list, ("resources", "instance_type")
+    sizes, keys = spark_sizes(), ("resources", "instance_type")
     size = node.get(*keys)
     if isinstance(size, str) and size.lower() not in sizes:
         yield Finding(keys, f"Spark does not run on {size}", f"one of {', '.join(sizes)}")
