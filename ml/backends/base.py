@@ -16,7 +16,7 @@ from ml.backends.endpoints import Candidate, Endpoints, Servers
 from ml.backends.model_registry import Registry
 from ml.backends.resources import AssetStore, Resources
 from ml.backends.runs import Run, RunStore, Watch, unwatched
-from ml.backends.storage import Storage
+from ml.backends.storage import Cleaner
 from ml.core.errors import Problem
 from ml.specs.check.clusters import Bounds
 from ml.specs.plan.plans import Plan
@@ -180,8 +180,8 @@ class Backend(Protocol):
         """What verifies attestations here; without one no evidence is attested."""
 
     @property
-    def storage(self) -> Storage | None:
-        """The disk space that runs take."""
+    def cleaner(self) -> Cleaner | None:
+        """What removes runs and copies; None where this machine removes none."""
 
     @property
     def resumption(self) -> Resumption | None:

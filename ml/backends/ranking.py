@@ -1,49 +1,17 @@
-"""Runs, trials and steps ranked by one metric."""
+"""The metric that ranks runs, trials and steps, and the value of each by it."""
 
 from __future__ import annotations
 
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import cast
 
-from ml.backends.runs import Entry, Run, RunStore, TrackingUnavailable, original
+from ml.backends.runs import Entry, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Problem, Refused
 from ml.sweeps.objective import Goal, score
 
 GOALS = ("maximize", "minimize")
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Completed runs, trials and steps that logged the metric as a number, the best first."""
-
-    metric: str
-    goal: str
-    runs: Sequence[Run]
-
-
-def rank(runs: RunStore, entries: Sequence[Entry], metric: str | None, goal: str | None) -> Ranking:
-    """Rank the completed runs; sweeps and pipelines count by their parts, each part once.
-
-    `metric` and `goal` default to those of the latest sweep among the entries. A reused step counts
-    only where it was run first, unless the only entry contains it. Raises Refused when nothing
-    determines metric and goal, and when no completed run has the metric.
-    """
-    if len(entries) == 1:
-        entries = [replace(entries[0], run=_with_originals(runs, entries[0].run))]
-    leaves = [run for entry in entries for run in _leaves(entry.run)]
-    completed = [run for run in leaves if run.status == "Completed" and not run.reused_from]
-    if metric is not None and not any(metric in run.metrics for run in completed):
-        raise Refused(nothing_to_rank(metric, completed))
-    metric, goal = objective(runs, entries, metric, goal)
-    measured = [run for run in completed if math.isfinite(run.metrics.get(metric, math.nan))]
-    if not measured:
-        raise Refused(nothing_to_rank(metric, completed))
-    sign = -1 if goal == "maximize" else 1
-    ordered = sorted(measured, key=lambda run: (sign * run.metrics[metric], run.started))
-    return Ranking(metric, goal, ordered)
 
 
 def different_data(runs: RunStore, ranked: Iterable[Run]) -> bool:
@@ -122,13 +90,6 @@ def _leaves(run: Run) -> Iterator[Run]:
         yield run
     for part in parts:
         yield from _leaves(part)
-
-
-def _with_originals(runs: RunStore, run: Run) -> Run:
-    """The run with its reused steps replaced by their originals, where those still exist."""
-    if run.reused_from:
-        return original(runs, run)
-    return replace(run, steps=tuple(_with_originals(runs, step) for step in run.steps))
 
 
 def _logged(entries: Iterable[Entry]) -> set[str]:

@@ -234,16 +234,13 @@ def latest(entries: Iterable[Entry], experiment: str | None = None) -> Run | Non
 class Filter:
     """Conditions for a list of runs; one that is not given holds for every run.
 
-    `since` is in epoch seconds. The value of a tag is None where any value will do. `by_person`
-    leaves out what a release started.
+    `since` is in epoch seconds. `by_person` leaves out what a release started.
     """
 
     experiment: str | None = None
     project: str | None = None
     statuses: Collection[str] = ()
     since: float | None = None
-    display_name: str | None = None
-    tags: Mapping[str, str | None] = field(default_factory=dict)
     by_person: bool = False
 
     def apply(self, entries: Iterable[Entry]) -> list[Entry]:
@@ -257,60 +254,8 @@ class Filter:
             and (self.project is None or entry.belongs_to(self.project))
             and (not self.statuses or run.status in self.statuses)
             and (self.since is None or run.started >= self.since)
-            and self.display_name in (None, entry.display_name)
             and not (self.by_person and STARTED_BY in entry.tags)
-            and all(
-                key in entry.tags and value in (None, entry.tags[key])
-                for key, value in self.tags.items()
-            )
         )
-
-
-@dataclass(frozen=True)
-class LineageInput:
-    """An input of a run: an asset or a path, and its sha256 ("" if it was not read).
-
-    `run` and `output` name the run that made it; both are "" for data that no known run made.
-    """
-
-    name: str
-    source: str
-    digest: str
-    run: str = ""
-    output: str = ""
-
-
-@dataclass(frozen=True)
-class LineageOutput:
-    """An output of a run: its sha256 now (None if it is gone), and the asset that it became."""
-
-    name: str
-    path: Path
-    digest: str | None
-    asset: str
-
-
-@dataclass(frozen=True)
-class LineageNode:
-    """One run of a lineage with its inputs and outputs.
-
-    `snapshot` is the folder with the code as it ran; None once it was removed.
-    """
-
-    entry: Entry
-    inputs: tuple[LineageInput, ...]
-    outputs: tuple[LineageOutput, ...]
-    snapshot: Path | None
-
-    @property
-    def run(self) -> Run:
-        """The run itself."""
-        return self.entry.run
-
-    @property
-    def code(self) -> Mapping[str, Any]:
-        """Commit, branch, whether dirty, digest of the snapshot; empty when nothing is known."""
-        return self.entry.lineage.get("code") or {}
 
 
 @dataclass(frozen=True)
@@ -432,12 +377,6 @@ class RunStore(Protocol):
         """The interactive services on the run's first node; empty where it has none.
 
         Raises Refused when they cannot be read.
-        """
-
-    def lineage(self, run: Run) -> list[LineageNode]:
-        """The runs that led to `run`, each after those that its data came from; `run` is last.
-
-        A pipeline comes after its steps; a sweep stands for its trials.
         """
 
 

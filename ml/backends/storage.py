@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from ml.backends.runs import Run
-
 # What st_blocks counts in, on every file system (POSIX leaves it to the system; all take 512).
 BLOCK_BYTES = 512
 ItemKind = Literal["run", "snapshot", "environment", "model", "reuse", "leftover"]
@@ -73,20 +71,6 @@ class Cleaner(Protocol):
 
     def remove(self, planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
         """Remove the items of `planned` that are still in `current`; bytes freed, and errors."""
-
-
-class Storage(Protocol):
-    """The disk space of a backend's runs."""
-
-    @property
-    def cleaner(self) -> Cleaner | None:
-        """What removes runs and copies; None where this machine removes none."""
-
-    def keep(self, run: Run, keep: bool) -> None:
-        """Protect a run from being removed, or end that."""
-
-    def is_kept(self, run: Run) -> bool:
-        """Whether a person protects the run."""
 
 
 def size_of(*paths: Path) -> int:

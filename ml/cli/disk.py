@@ -30,8 +30,7 @@ def clean(
     """Plan, show, ask, remove; see `ml runs clean --help`."""
     from ml.release.versions import find_in_use
 
-    storage = backend.storage
-    if storage is None or (cleaner := storage.cleaner) is None:
+    if (cleaner := backend.cleaner) is None:
         actual = f"runs of `{backend.name}` are not removed by this command"
         hint = "`az ml job archive --name NAME` hides one; what came here: rm -r .local/azure"
         problem = Problem("not-cleaned-here", actual, "--on local", hint)

@@ -289,17 +289,10 @@ class BackendContract:
         assert trial.lineage["parent"] == run.id
         assert {"commit", "dirty", "digest"} <= trial.lineage["code"].keys()
         assert {"data", "environment", "environment_digest"} <= trial.lineage.keys()
-        assert backend.runs.lineage(run)[-1].run.id == run.id
 
     def test_logs_and_outputs_are_local_files(self, backend: Backend, command: Plans) -> None:
         run = backend.run(command("print('said')", outputs={}))
         assert "said" in backend.runs.logs(run)["0"].read_text()
-
-    def test_a_run_is_protected(self, backend: Backend, command: Plans) -> None:
-        run = backend.run(command(""))
-        for keep in (True, False):
-            backend.storage.keep(run, keep)
-            assert backend.storage.is_kept(run) is keep
 
     def test_a_model_is_registered_once(self, backend: Backend, command: Plans) -> None:
         """Versions count up and are found by number; an alias an environment names the champion."""

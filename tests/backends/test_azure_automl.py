@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends import ranking
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.jobs import numbered
 from ml.backends.local.backend import LocalBackend
@@ -121,8 +120,8 @@ def test_a_search_runs(workspace: StandIn, table: Path, tmp_path: Path) -> None:
     assert facts.sweep is not None and facts.sweep.best is not None
     assert facts.sweep.best.run.name == run.best and facts.sweep.varied == ("algorithm",)
     assert facts.selected is not None and facts.selected.selection.metric == metric
-    ranked = ranking.rank(backend.runs, [entry], None, None)
-    assert [trial.name for trial in ranked.runs] == sorted(scores, key=scores.__getitem__)
+    ranked = [row.candidate.name for row in facts.selected.selection.ranked]
+    assert ranked == sorted(scores, key=scores.__getitem__)
 
 
 @pytest.mark.slow

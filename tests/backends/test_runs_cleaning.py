@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local import cleaning
-from ml.backends.local.cleaning import LocalStorage
 from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs
 from ml.backends.storage import BLOCK_BYTES, Cleaning, Needed, size_of
@@ -103,14 +102,6 @@ def test_what_others_need_stays_and_says_why() -> None:
     found = plan(needed, keep=0)
     assert found.stay == {run.name: "faq 1 is registered", other.name: "it is declared"}
     assert found.items == ()
-
-
-def test_a_protected_run_stays_until_the_protection_ends() -> None:
-    run = made("old_oak_01")
-    LocalStorage().keep(run, True)
-    assert list(plan(keep=0).stay) == [run.name]
-    LocalStorage().keep(run, False)
-    assert going(plan(keep=0)) == {run.name}
 
 
 def test_an_environment_without_a_run_goes_unless_it_is_in_use() -> None:

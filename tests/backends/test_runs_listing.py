@@ -1,4 +1,4 @@
-"""Finding, filtering, ranking and comparing runs by their records."""
+"""Finding, filtering and comparing runs by their records."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from ml.backends import ranking
 from ml.backends.comparison import differences
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Entry, Filter
-from ml.core.errors import Refused
 from tests.backends.made_runs import DAY_S, made, made_snapshot, made_sweep
 
 RUNS = LocalRuns()
@@ -50,19 +47,6 @@ def test_each_filter_lets_pass_and_holds_back() -> None:
     assert Filter(project="fraud", statuses={"Completed"}).apply(found) == []
 
 
-def test_what_the_author_calls_it_is_a_filter() -> None:
-    """The display name, and tags with their value or with any."""
-    made("one_oak_01", lineage={"display_name": "nightly", "tags": {"team": "a", "stage": "x"}})
-    made("two_oak_02", lineage={"display_name": "other", "tags": {"team": "b"}})
-    made("old_oak_03")  # of a version that did not keep them
-    found = RUNS.entries()
-    assert names(Filter(display_name="nightly").apply(found)) == ["one_oak_01"]
-    assert {*names(Filter(tags={"team": None}).apply(found))} == {"one_oak_01", "two_oak_02"}
-    assert names(Filter(tags={"team": "b"}).apply(found)) == ["two_oak_02"]
-    assert Filter(tags={"team": "b", "stage": None}).apply(found) == []
-    assert len(Filter().apply(found)) == 3
-
-
 def test_a_sweep_and_its_trial_are_entries() -> None:
     """With their kind, their objective and where they came from."""
     sweep = made_sweep("sweep_oak_01", 0.5, 0.7)
@@ -79,7 +63,7 @@ def test_a_sweep_and_its_trial_are_entries() -> None:
 def test_mlflow_is_not_imported() -> None:
     """It takes seconds; records and SQLite do."""
     made("lone_oak_01", metrics={"score": 1.0})
-    for words in (["list"], ["show"], ["best", "--metric", "score", "--goal", "maximize"]):
+    for words in (["list"], ["show"]):
         code = (
             "import sys\nfrom ml.cli.app import main\n"
             f"try: main(['runs', *{words}])\nexcept SystemExit as end: assert not end.code\n"
@@ -88,46 +72,6 @@ def test_mlflow_is_not_imported() -> None:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-
-
-def test_the_best_is_by_the_latest_sweeps_objective() -> None:
-    """Trials count themselves; the sweep, whose metrics are its best trial's, does not twice."""
-    made_sweep("max_oak_01", 0.5, 0.7)
-    made("lone_oak_02", metrics={"score": 0.6})
-    ranked = ranking.rank(RUNS, RUNS.entries(), None, None)
-    assert (ranked.metric, ranked.goal) == ("score", "maximize")
-    assert [run.name for run in ranked.runs] == ["max_oak_01_1", "lone_oak_02", "max_oak_01_0"]
-    least = ranking.rank(RUNS, RUNS.entries(), "score", "minimize")
-    assert least.runs[0].name == "max_oak_01_0"
-
-
-@pytest.mark.parametrize(
-    ("metric", "goal", "code", "hint"),
-    [
-        (None, None, "metric-required", "they logged: score"),
-        ("score", None, "goal-required", "--goal maximize"),
-        ("scor", "maximize", "metric-not-logged", "--metric score"),
-    ],
-)
-def test_what_does_not_settle_the_best(
-    metric: str | None, goal: str | None, code: str, hint: str
-) -> None:
-    """Each says what to add."""
-    made("lone_oak_01", metrics={"score": 0.6})
-    with pytest.raises(Refused) as refused:
-        ranking.rank(RUNS, RUNS.entries(), metric, goal)
-    assert refused.value.problems[0].code == code
-    assert hint in refused.value.problems[0].hint
-
-
-def test_a_diverged_or_failed_run_is_never_the_best() -> None:
-    """NaN, infinity, a run that failed: not ranked."""
-    made("nan_oak_01", metrics={"score": math.nan})
-    made("inf_oak_02", metrics={"score": math.inf})
-    made("bad_oak_03", status="Failed", metrics={"score": 9.0})
-    made("good_oak_04", metrics={"score": 0.1})
-    ranked = ranking.rank(RUNS, RUNS.entries(), "score", "maximize")
-    assert [run.name for run in ranked.runs] == ["good_oak_04"]
 
 
 def test_runs_of_different_data_do_not_compare() -> None:

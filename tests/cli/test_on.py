@@ -61,7 +61,7 @@ def ml(memory: MemoryBackend, capsys: pytest.CaptureFixture[str]) -> Ml:
 def test_the_run_commands_know_a_backend_by_its_port(
     ml: Ml, memory: MemoryBackend, own_home: Path
 ) -> None:
-    """Run, list, show, logs, lineage, diff, keep and clean; nothing is left in the local home."""
+    """Run, list, show, logs, diff and clean; nothing is left in the local home."""
     code, out, err = ml("run", "job.yml", "--on", "memory", "--json")
     assert code == 0, err
     first = json.loads(out)
@@ -75,12 +75,8 @@ def test_the_run_commands_know_a_backend_by_its_port(
     assert (code, out) == (0, "hello\n")
     code, out, err = ml("runs", "show", "latest", *on)
     assert code == 0 and "memory_2" in out, err
-    code, out, _ = ml("runs", "lineage", "memory_1", *on)
-    assert code == 0 and "memory_1" in out
     code, out, _ = ml("runs", "diff", "memory_1", "memory_2", *on)
     assert code == 0 and "bye" in out
-    assert ml("runs", "keep", "memory_1", *on)[0] == 0
-    assert memory.storage.is_kept(memory.runs.find("memory_1"))
     code, _, err = ml("runs", "clean", "--keep", "0", "--yes", *on)
     assert code == 33 and "not-cleaned-here" in err  # it has nothing that cleans
     assert ml("runs", "cancel", "memory_1", *on)[0] == 2
@@ -114,6 +110,3 @@ def test_hints_repeat_the_backend_of_the_run(ml: Ml) -> None:
     _, _, err = ml("run", "job.yml", *on)
     assert "next: ml report memory_1 --on memory" in err
     assert ml("report", "memory_1", *on)[0] == 0
-    ml("runs", "keep", "memory_1", *on)
-    _, out, _ = ml("runs", "show", "memory_1", *on)
-    assert "ml runs keep --undo memory_1 --on memory" in out

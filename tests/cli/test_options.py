@@ -19,3 +19,9 @@ def test_help_says_where_environments_are_named(
     said = " ".join(out.split())
     assert "`local`, or one of release.yml" in said
     assert not any(name in said.replace(",", " ").split() for name in TRACKED)
+
+
+def test_a_goal_is_one_of_two(capsys: pytest.CaptureFixture[str]) -> None:
+    """Checked before a run is read."""
+    code, _, err = ml(capsys, "select", "--goal", "most")
+    assert code == 2 and "error[no-such-goal]: --goal most" in err

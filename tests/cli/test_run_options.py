@@ -1,4 +1,4 @@
-"""`ml run --isolated`, what it says of environments; `ml runs keep` and `lineage`."""
+"""`ml run --isolated`, what it says of environments."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import cleaning
 from ml.cli.app import main
-from tests.backends.made_runs import made
 
 JOB = """\
 command: echo hi
@@ -62,28 +60,3 @@ def test_isolated_refuses_what_it_cannot_build(
     (tmp_path / "conda.yml").write_text("dependencies:\n  - cudatoolkit=11.3\n")
     assert ml("run", "job.yml", "--isolated", "--dry-run") == 33
     assert "error[conda-only]: conda.yml:2:" in capsys.readouterr().err
-
-
-def test_runs_are_kept_and_no_more(ml: Ml, capsys: pytest.CaptureFixture[str]) -> None:
-    """`ml runs show` says so."""
-    run = made("old_oak_01")
-    assert ml("runs", "keep", run.name) == 0
-    assert cleaning.is_kept(run)
-    assert ml("runs", "show", run.name) == 0
-    assert "ml runs clean never removes it" in capsys.readouterr().out
-    assert ml("runs", "keep", "--undo", run.name) == 0
-    assert not cleaning.is_kept(run)
-    assert ml("runs", "keep", "no_such_00") == 2
-
-
-def test_the_lineage_of_a_run(ml: Ml, capsys: pytest.CaptureFixture[str]) -> None:
-    """Data with its digest, code, environment; the same in JSON."""
-    made("calm_oak_01")
-    assert ml("runs", "lineage", "calm_oak_01") == 0
-    text = capsys.readouterr().out
-    assert "← faq" in text and "azureml:faq:1 (" in text
-    assert "azureml:ml-cpu:1" in text
-    assert ml("runs", "lineage", "calm_oak_01", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["runs"][-1]["data"]["faq"]["digest"] == "d" * 64
-    assert found["models"] == []

@@ -24,7 +24,7 @@ from ml.core import home
 from ml.core.errors import Problem, Refused
 from ml.core.terminal import printable
 from ml.release.versions import Descendant, Served
-from tests.backends.made_runs import LINEAGE, made, made_model, made_snapshot, made_sweep
+from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
 from tests.cli.conftest import Ml
 from tests.local import BACKEND
 
@@ -43,8 +43,8 @@ def test_the_list(ml: Ml) -> None:
     assert lines[2].endswith("[script-failed]")
     assert lines[3].endswith("score=0.25") and "3 d ago" in lines[3]
     assert done.stderr == ""
-    few = ml("list", "--limit", "1", "--size")
-    assert len(few.stdout.splitlines()) == 2 and few.stdout.rstrip().endswith("kB")
+    few = ml("list", "--limit", "1")
+    assert len(few.stdout.splitlines()) == 2
     assert "1 of 3 runs" in few.stderr
 
 
@@ -68,10 +68,8 @@ def test_what_the_author_calls_it(ml: Ml) -> None:
     made("one_oak_01", lineage=said)
     made("two_oak_02")
     assert ml("list").stdout.splitlines()[-1].split()[:2] == ["one_oak_01", "nightly"]
-    found = ml("list", "--json", "--tag", "team=a=b", "--display-name", "nightly").stdout
-    (one,) = json.loads(found)
+    one = json.loads(ml("list", "--json").stdout)[-1]
     assert {key: one[key] for key in said} == said
-    assert json.loads(ml("list", "--json", "--tag", "team=c").stdout) == []
     shown = {" ".join(line.split()) for line in ml("show", "one_oak_01").stdout.splitlines()}
     assert {"job nightly", "description every night", "tag team a=b"} <= shown
 
@@ -83,8 +81,7 @@ def test_nothing_to_list(ml: Ml) -> None:
     assert "ml run SPEC" in done.stderr
     assert json.loads(ml("list", "--json").stdout) == []
     made("old_oak_01")
-    for words in (["--experiment", "other"], ["--display-name", "other"], ["--tag", "team"]):
-        assert ml("list", *words).stderr.startswith("no run passes the filters"), words
+    assert ml("list", "--experiment", "other").stderr.startswith("no run passes the filters")
 
 
 @pytest.mark.parametrize(
@@ -95,9 +92,6 @@ def test_nothing_to_list(ml: Ml) -> None:
         (["show", "no_such_run_00"], 2, "no-such-run"),
         (["logs", "no_such_run_00"], 2, "no-such-run"),
         (["diff", "one_oak_01", "no_such_run_00"], 2, "no-such-run"),
-        (["best"], 2, "metric-required"),
-        (["best", "--goal", "most"], 2, "no-such-goal"),
-        (["best", "--metric", "nope"], 2, "metric-not-logged"),
         (["cancel", "one_oak_01"], 2, "not-running"),
         (["clean", "--keep", "0"], 2, "not-confirmed"),
         (["clean", "--older-than", "soon"], 2, "not-a-time"),
@@ -229,7 +223,7 @@ def test_a_log_is_followed_until_its_run_has_ended(
     assert capfdbinary.readouterr().out.endswith(b"and goodbye\n")
 
 
-def test_diff_and_best(ml: Ml) -> None:
+def test_diff(ml: Ml) -> None:
     """Columns for a person, JSON for a program."""
     made("one_oak_01", parameters={"lr": 0.1}, metrics={"score": 0.5})
     made("two_oak_02", parameters={"lr": 0.2}, metrics={"score": 0.75})
@@ -245,27 +239,6 @@ def test_diff_and_best(ml: Ml) -> None:
         "one": 0.1,
         "other": 0.2,
     }
-    made_sweep("sweep_oak_03", 0.3, 0.9)
-    best = json.loads(ml("best", "--json", "--limit", "2").stdout)
-    assert (best["metric"], best["goal"]) == ("score", "maximize")
-    assert [one["name"] for one in best["runs"]] == ["sweep_oak_03_1", "two_oak_02"]
-    assert [one["value"] for one in best["runs"]] == [0.9, 0.75]
-    inside = ml("best", "sweep_oak_03").stdout
-    assert "sweep_oak_03_0" in inside and "two_oak_02" not in inside
-
-
-def test_the_best_of_a_pipeline_is_that_of_its_sweep(ml: Ml) -> None:
-    """The sweep's metric and goal decide, also where the step was taken over from another run."""
-    step = made_sweep("pipe_oak_01/steps/tune", 0.3, 0.9, goal="minimize")
-    step = replace(step, name="pipe_oak_01.tune")
-    records.write(step, {**LINEAGE, "objective": {"primary_metric": "score", "goal": "minimize"}})
-    made("pipe_oak_01", days_ago=1, steps=(step,))
-    taken = replace(step, name="pipe_oak_02.tune", reused_from=step.name, trials=(), best=None)
-    made("pipe_oak_02", steps=(taken,))
-    for words in (["pipe_oak_01"], ["pipe_oak_02"], []):
-        best = json.loads(ml("best", *words, "--json").stdout)
-        assert (best["metric"], best["goal"]) == ("score", "minimize")
-        assert [one["value"] for one in best["runs"]] == [0.3, 0.9]
 
 
 def test_clean(ml: Ml) -> None:

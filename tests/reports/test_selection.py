@@ -115,12 +115,17 @@ def test_single_runs_need_a_metric(home: Path) -> None:
     run_records.command("calm_river_01", curves={"loss": [2.0, 1.0]})
     run_records.command("calm_river_02", curves={"loss": [3.0, 0.5]})
     names = ("calm_river_01", "calm_river_02")
-    with pytest.raises(Refused, match="metric-required"):
+    with pytest.raises(Refused, match="metric-required") as refused:
         chosen(*names)
+    assert "they logged: loss" in refused.value.problems[0].hint
+    with pytest.raises(Refused, match="goal-required") as refused:
+        chosen(*names, metric="loss")
+    assert "--goal maximize" in refused.value.problems[0].hint
     selected = chosen(*names, metric="loss", goal="minimize")
     assert [one.candidate.label for one in selected.selection.ranked] == [*reversed(names)]
-    with pytest.raises(Refused, match="metric-not-logged"):
+    with pytest.raises(Refused, match="metric-not-logged") as refused:
         chosen(*names, metric="lost", goal="minimize")
+    assert "--metric loss" in refused.value.problems[0].hint
 
 
 def test_a_trial_by_its_own_name(home: Path) -> None:

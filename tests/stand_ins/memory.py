@@ -32,7 +32,6 @@ from ml.backends.runs import (
     Entry,
     Event,
     Filter,
-    LineageNode,
     Run,
     Service,
     Status,
@@ -127,24 +126,6 @@ class MemoryRuns:
     def services(self, run: Run) -> tuple[Service, ...]:
         return ()
 
-    def lineage(self, run: Run) -> list[LineageNode]:
-        return [LineageNode(self.entry(run), (), (), None)]
-
-
-class MemoryStorage:
-    """Implements `ml.backends.storage.Storage`: nothing is ever removed."""
-
-    cleaner = None
-
-    def __init__(self) -> None:
-        self._protected: set[str] = set()
-
-    def keep(self, run: Run, keep: bool) -> None:
-        (self._protected.add if keep else self._protected.discard)(run.id)
-
-    def is_kept(self, run: Run) -> bool:
-        return run.id in self._protected
-
 
 class MemoryRegistry:
     """Implements `ml.backends.model_registry.Registry`."""
@@ -207,7 +188,7 @@ class MemoryBackend:
 
     name = "memory"
     root = Path()
-    assets = resources = resumption = prepare = serve_pages = None
+    assets = cleaner = resources = resumption = prepare = serve_pages = None
     environments = requests = cached = None
     endpoints: Endpoints = endpoint
     servers: Servers = endpoint
@@ -224,7 +205,6 @@ class MemoryBackend:
             for table, columns in zip(("metrics", "latest_metrics"), _TABLES, strict=True):
                 connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         self.runs = MemoryRuns(database)
-        self.storage = MemoryStorage()
         self.registry = MemoryRegistry()
         self._started = 0
         # What may be cancelled: the commands that are running.

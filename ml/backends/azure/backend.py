@@ -37,30 +37,6 @@ from ml.specs.sdk.errors import translate
 
 # Seconds that a cancellation may take, and between its attempts.
 CANCEL_S, CANCEL_POLL_S = 120.0, 5.0
-# The tag of a run that a person protects.
-KEEP = "keep"
-
-
-class AzureStorage:
-    """Implements `ml.backends.storage.Storage`.
-
-    Nothing is ever removed: the lifecycle rules of the storage account, which `infra` declares,
-    remove old artifacts in the workspace.
-    """
-
-    cleaner = None
-
-    def __init__(self, workspace: Callable[[], Workspace]) -> None:
-        self._workspace = workspace
-
-    def keep(self, run: Run, keep: bool) -> None:
-        with as_refusals():
-            self._workspace().client.jobs.update(run.name, tags={KEEP: str(keep).lower()})
-
-    def is_kept(self, run: Run) -> bool:
-        with as_refusals():
-            tags = self._workspace().client.jobs.get(run.name).tags or {}
-        return tags.get(KEEP) == "true"
 
 
 class AzureBackend:
@@ -74,6 +50,8 @@ class AzureBackend:
     name = "azure"
     rehearsal = False
     verifier: Verifier | None = GitHubAttestations()
+    # Nothing is removed: the storage account's lifecycle rules, which `infra` declares, do that.
+    cleaner = None
     servers = resumption = serve_pages = environments = cached = None
 
     def __init__(
@@ -94,10 +72,6 @@ class AzureBackend:
     @cached_property
     def runs(self) -> AzureRuns:
         return AzureRuns(self.workspace)
-
-    @cached_property
-    def storage(self) -> AzureStorage:
-        return AzureStorage(lambda: self.workspace)  # every command asks for the cleaner
 
     @cached_property
     def registry(self) -> AzureRegistry:

@@ -43,7 +43,6 @@ from ml.backends.runs import (
     Curve,
     Entry,
     Filter,
-    LineageNode,
     Run,
     Service,
     TrackingUnavailable,
@@ -415,9 +414,6 @@ class AzureRuns:
 
     def outputs(self, run: Run) -> Mapping[str, Path]:
         return {name: run.outputs[name] for name in run.outputs}
-
-    def lineage(self, run: Run) -> list[LineageNode]:
-        return [LineageNode(self.entry(run), (), (), None)]
 
     def _tracked(self, run: str) -> dict[str, Any] | None:
         tracked = or_none(lambda: self.workspace.tracking("runs/get", run_id=run)["run"])

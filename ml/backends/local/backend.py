@@ -13,7 +13,7 @@ from ml.backends import snapshot
 from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options, Resumption
 from ml.backends.endpoints import Endpoints, Servers
 from ml.backends.local import automl_sweep, distribution, process_environment, registration
-from ml.backends.local.cleaning import LocalStorage
+from ml.backends.local.cleaning import LocalCleaner
 from ml.backends.local.environments import building, requirements
 from ml.backends.local.execution import resumption, reuse
 from ml.backends.local.execution.pipeline import drive, start_task
@@ -93,7 +93,7 @@ class LocalBackend:
     name = "local"
     rehearsal = True
     runs = LocalRuns()
-    storage = LocalStorage()
+    cleaner = LocalCleaner()
     registry = LocalRegistry()
     endpoints: Endpoints = endpoint
     servers: Servers = endpoint

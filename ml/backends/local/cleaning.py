@@ -24,8 +24,6 @@ from ml.core import home
 
 # Time from taking a snapshot, or storing a model, until something refers to it.
 GRACE_S = 600.0
-# In a run's folder: a person protects the run.
-KEPT = "kept"
 _REMOVING, _UNFINISHED = ".removing-", ".unfinished-"
 
 
@@ -36,7 +34,7 @@ def plan(
     older_than: float | None = None,
     experiment: str | None = None,
 ) -> Cleaning:
-    """What would be removed now; see `Storage.cleaning`."""
+    """What would be removed now; see `Cleaner.cleaning`."""
     entries = LocalRuns().entries()
     retention = Retention(needed, entries)
     requested = _requested(Filter(experiment=experiment).apply(entries), keep, older_than)
@@ -173,11 +171,6 @@ class References:
     environments: frozenset[str]
 
 
-def is_kept(run: Run) -> bool:
-    """Whether a person protects the run."""
-    return (run.folder / KEPT).exists()
-
-
 def references(entry: Entry) -> References:
     """What the run and its parts refer to.
 
@@ -259,8 +252,6 @@ class Retention:
     def _why_run(self, entry: Entry) -> str:
         if jobs.is_alive(entry.run.name):
             return "it is still running"
-        if is_kept(entry.run):
-            return f"it is kept (ml runs keep --undo {entry.run.name})"
         for run in (entry.run, *entry.run.below()):
             if run.id in self.needed.runs:
                 return self.needed.runs[run.id]
@@ -282,21 +273,8 @@ def _owns(entry: Entry, path: Path) -> bool:
     return path.is_relative_to(home.artifacts().resolve()) and bool(ids & set(path.parts))
 
 
-class LocalStorage:
-    """Implements `ml.backends.storage.Storage` and `Cleaner`."""
+class LocalCleaner:
+    """Implements `ml.backends.storage.Cleaner`."""
 
     cleaning = staticmethod(plan)
-    is_kept = staticmethod(is_kept)
     remove = staticmethod(remove)
-
-    @property
-    def cleaner(self) -> LocalStorage:
-        """The storage itself."""
-        return self
-
-    def keep(self, run: Run, keep: bool) -> None:
-        """Protect the run from `remove`, or end that."""
-        if keep:
-            (run.folder / KEPT).touch()
-        else:
-            (run.folder / KEPT).unlink(missing_ok=True)

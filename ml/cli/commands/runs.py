@@ -1,4 +1,4 @@
-"""`ml runs list | show | lineage | logs | open | diff | best | cancel | resume | keep | clean`."""
+"""`ml runs list | show | logs | open | diff | cancel | resume | clean`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from ml.cli.app import open_backend
 from ml.cli.options import (
     AsJson,
     Experiment,
-    Goal,
-    Metric,
     On,
     Project,
     RunName,
@@ -25,7 +23,6 @@ from ml.cli.options import (
 from ml.cli.render.output import align, write_json, write_table
 from ml.core.errors import Problem, Refused
 from ml.core.terminal import printable
-from ml.reports.formatting import size
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
@@ -44,15 +41,7 @@ def list_(
         list[str] | None, typer.Option(help="Completed, Failed, Canceled, Running; repeatable.")
     ] = None,
     since: Since = None,
-    display_name: Annotated[
-        str | None, typer.Option(help="Only this `display_name`; default of a spec: its file.")
-    ] = None,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY[=VALUE]", help="With this tag of the spec; repeatable."),
-    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Number of runs; 0 for all.")] = 20,
-    with_size: Annotated[bool, typer.Option("--size", help="Print the disk space, too.")] = False,
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
@@ -60,19 +49,15 @@ def list_(
     from ml.cli.render import runs_text
 
     backend = open_backend(on)
-    storage = backend.storage
     # One more tells whether there are others.
     most = limit + 1 if limit else 0
-    entries = _filtered(backend, experiment, project, since, status, display_name, tag, most)
+    entries = _filtered(backend, experiment, project, since, status, most)
     page = entries[:limit] if limit else entries
     if as_json:
-        documents = [runs_text.list_json(entry) for entry in page]
-        for document, entry in zip(documents, page, strict=True):
-            document |= {"bytes": size_of(entry.run.folder)} if with_size and storage else {}
-        write_json(documents)
+        write_json([runs_text.list_json(entry) for entry in page])
         return
     if not entries:
-        is_filtered = any((experiment, project, status, since, display_name, tag))
+        is_filtered = any((experiment, project, status, since))
         everything = f"no run passes the filters; all runs: ml runs list{repeated_on(on)}"
         message = everything if is_filtered else "no run; start one: ml run SPEC" + repeated_on(on)
         typer.echo(message, err=True)
@@ -80,12 +65,7 @@ def list_(
     swept = [entry for entry in reversed(entries) if entry.objective]
     primary = {entry.run.experiment: entry.objective[0] for entry in swept if entry.objective}
     rows = [runs_text.row(entry, primary) for entry in page]
-    columns: tuple[str, ...] = runs_text.COLUMNS
-    if with_size:
-        columns = (*columns, "size")
-        texts = [size(size_of(entry.run.folder)) if storage else "" for entry in page]
-        rows = [[*row, taken] for row, taken in zip(rows, texts, strict=True)]
-    write_table(columns, rows)
+    write_table(runs_text.COLUMNS, rows)
     if len(page) < len(entries):
         of_all = (
             f"{len(page)} of {len(entries)}" if backend.runs.records else f"the {len(page)} latest"
@@ -116,7 +96,7 @@ def show(
                 "kind": entry.kind,
                 "project": entry.project,
                 "part_of": parent.name if parent else None,
-                "bytes": size_of(entry.run.folder) if backend.storage else None,
+                "bytes": size_of(entry.run.folder),
                 "lineage": entry.lineage,
                 "code_kept": entry.snapshot,
                 "models": versions,
@@ -129,22 +109,6 @@ def show(
         typer.echo(str(problem), err=True)
     if entry.run.status in OPEN:
         typer.echo(f"follow it: ml runs logs --follow {entry.run.name}{repeated_on(on)}", err=True)
-
-
-@app.command()
-def lineage(run: RunName = "latest", on: On = "local", as_json: AsJson = False) -> None:
-    """Show the runs between the data and a run's models, with code, environments and digests."""
-    from ml.cli.render import runs_text
-    from ml.release.versions import descendants
-
-    backend = open_backend(on)
-    selected = backend.runs.find(run)
-    links, versions = backend.runs.lineage(selected), descendants(backend, selected)
-    if as_json:
-        write_json(runs_text.lineage_json(links, versions))
-        return
-    lines = runs_text.lineage_lines(links, versions)
-    typer.echo(align((label, printable(text)) for label, text in lines))
 
 
 @app.command()
@@ -220,50 +184,6 @@ def diff(one: RunName, other: RunName, on: On = "local", as_json: AsJson = False
 
 
 @app.command()
-def best(
-    run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Only the steps and trials of this run.")
-    ] = None,
-    metric: Metric = None,
-    goal: Goal = None,
-    experiment: Experiment = None,
-    project: Project = None,
-    since: Since = None,
-    limit: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 5,
-    on: On = "local",
-    as_json: AsJson = False,
-) -> None:
-    """Rank completed runs and trials by a metric, the best first."""
-    from ml.backends import ranking
-    from ml.cli.render.runs_text import number, parameters, run_json
-
-    backend = open_backend(on)
-    store = backend.runs
-    entries = [_entry(store, run)] if run else _filtered(backend, experiment, project, since, None)
-    ranked = ranking.rank(store, entries, metric, goal)
-    top = ranked.runs[:limit]
-    if as_json:
-        document = [
-            {"value": best.metrics[ranked.metric], **run_json(backend, best)} for best in top
-        ]
-        write_json({"metric": ranked.metric, "goal": ranked.goal, "runs": document})
-    else:
-        rows = [
-            [
-                best.name,
-                number(best.metrics[ranked.metric]),
-                best.experiment,
-                parameters(best.parameters),
-            ]
-            for best in top
-        ]
-        write_table(("run", ranked.metric, "experiment", "parameters"), rows)
-        typer.echo(f"{ranked.goal} {ranked.metric}, of {len(ranked.runs)} measured", err=True)
-    if ranking.different_data(store, top):
-        typer.echo("note: their data differ (ml runs diff A B)", err=True)
-
-
-@app.command()
 def cancel(run: RunNames, on: On = "local", as_json: AsJson = False) -> None:
     """Cancel runs and the processes that they started; keep their outputs."""
     from ml.cli.render.runs_text import outcome, run_json
@@ -325,22 +245,6 @@ def resume(
 
 
 @app.command()
-def keep(
-    run: RunNames,
-    undo: Annotated[bool, typer.Option("--undo", help="End the protection.")] = False,
-    on: On = "local",
-) -> None:
-    """Protect runs: `clean` never removes them."""
-    backend = open_backend(on)
-    if (storage := backend.storage) is None:
-        raise Refused(Problem("no-storage", f"`{on}` stores no runs here", hint="--on local"))
-    for protected in [backend.runs.find(name) for name in run]:
-        storage.keep(protected, not undo)
-        state = "is no longer protected" if undo else "is protected; --undo ends that"
-        typer.echo(f"{protected.name} {state}", err=True)
-
-
-@app.command()
 def clean(
     keep: Annotated[int | None, typer.Option(min=0, help="Keep only the N newest runs.")] = None,
     older_than: Annotated[
@@ -371,9 +275,7 @@ def _filtered(
     project: str | None,
     since: str | None,
     status: list[str] | None,
-    display_name: str | None = None,
-    tags: list[str] | None = None,
-    most: int = 0,
+    most: int,
 ) -> list[Entry]:
     """The runs that pass, the latest first; `most` are needed, or all of them."""
     from ml.backends.runs import STATUSES, Filter
@@ -388,11 +290,6 @@ def _filtered(
         project=project,
         statuses={statuses[text.lower()] for text in status or []},
         since=moment("--since", since) if since else None,
-        display_name=display_name,
-        tags={
-            key: value if equals else None
-            for key, equals, value in (text.partition("=") for text in tags or [])
-        },
     )
     if (records := backend.runs.records) is None:
         return backend.runs.newest(wanted, most)

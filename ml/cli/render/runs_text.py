@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Backend
-from ml.backends.runs import Entry, LineageNode, Run
+from ml.backends.runs import Entry, Run
 from ml.backends.storage import size_of
-from ml.cli.options import repeated_on
 from ml.core.errors import Refused
 from ml.core.repository import shown
 from ml.reports.formatting import ago, duration, size
@@ -139,11 +138,7 @@ def run_lines(
         yield "", f"stopped {ago(pause.since)} ({pause.ended_by}), resumed {ago(pause.until)}"
     for count, attempt in enumerate(run.former, 1):
         yield f"attempt {count}", f"{outcome(attempt)}, not counted; see {shown(attempt.folder)}"
-    if (storage := backend.storage) is not None:
-        yield "disk", f"{size(size_of(run.folder))} in {shown(run.folder)}"
-    if storage is not None and storage.is_kept(run):
-        undo = f"ml runs keep --undo {run.name}{repeated_on(backend.name)}"
-        yield "kept", f"ml runs clean never removes it ({undo})"
+    yield "disk", f"{size(size_of(run.folder))} in {shown(run.folder)}"
     try:
         if log := backend.runs.logs(run).get("0"):
             yield "log", shown(log)
@@ -180,75 +175,6 @@ def output_text(run: Run, name: str, path: Path, lost: str) -> str:
     """An output's path, `lost` when nothing is there, and the asset that it became."""
     asset = f", registered as {run.registered[name]}" if name in run.registered else ""
     return shown(path) + ("" if path.exists() else f" ({lost})") + asset
-
-
-def lineage_lines(
-    nodes: Sequence[LineageNode], versions: Sequence[Descendant]
-) -> Iterator[tuple[str, str]]:
-    """(label, text) lines: each run after those that it came from, then the model versions."""
-    for place, node in enumerate(nodes):
-        if place:
-            yield "", ""
-        run = node.run
-        reused = f", reused from {run.reused_from}" if run.reused_from else ""
-        yield "run", f"{run.name} ({node.entry.kind}, {outcome(run)}{reused})"
-        for data in node.inputs:
-            origin = f"output `{data.output}` of {data.run}" if data.output else data.run
-            # A registered asset is named with the run that made it, a step's output by that alone.
-            source = data.source if not origin or "${{" not in data.source else ""
-            text = " ← ".join(part for part in (source, origin) if part)
-            yield f"  ← {data.name}", text + _sha(data.digest)
-        if node.code:
-            yield "  code", _code(node.code, node.snapshot)
-        if environment := _environment(node.entry.lineage):
-            yield "  environment", environment
-        for output in node.outputs:
-            state = " (gone)" if output.digest is None else _sha(output.digest)
-            asset = f", registered as {output.asset}" if output.asset else ""
-            yield f"  → {output.name}", f"{shown(output.path)}{state}{asset}"
-    for version in versions:
-        yield "", ""
-        yield from _release(version)
-
-
-def lineage_json(nodes: Sequence[LineageNode], versions: Sequence[Descendant]) -> dict[str, Any]:
-    """The same for a program; `runs` are in order, the one that was asked for is the last."""
-    return {"runs": [_node_json(node) for node in nodes], "models": versions}
-
-
-def _node_json(node: LineageNode) -> dict[str, Any]:
-    lineage = node.entry.lineage
-    return {
-        "run": node.run.name,
-        "id": node.run.id,
-        "kind": node.entry.kind,
-        "status": node.run.status,
-        "reused_from": node.run.reused_from or None,
-        "spec": lineage.get("spec"),
-        "data": {
-            data.name: {
-                "what": data.source,
-                "digest": data.digest,
-                "run": data.run or None,
-                "output": data.output or None,
-            }
-            for data in node.inputs
-        },
-        "code": {**node.code, "kept": node.snapshot},
-        "environment": {
-            "reference": lineage.get("environment"),
-            "digest": lineage.get("environment_digest"),
-            "interpreter": lineage.get("interpreter"),
-        },
-        "outputs": {
-            output.name: {
-                "path": output.path,
-                "digest": output.digest,
-                "registered": output.asset or None,
-            }
-            for output in node.outputs
-        },
-    }
 
 
 def _code(code: Mapping[str, Any], snapshot: Path | None) -> str:

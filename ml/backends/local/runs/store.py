@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,9 +14,6 @@ from ml.backends.runs import (
     Curve,
     Entry,
     Filter,
-    LineageInput,
-    LineageNode,
-    LineageOutput,
     Run,
     Service,
     TrackingUnavailable,
@@ -25,11 +21,7 @@ from ml.backends.runs import (
 )
 from ml.core import home
 from ml.core.errors import Problem, Refused
-from ml.specs.assets import assets
 from ml.specs.plan.plans import Sample, Value
-
-# The source of an input that is another step's output.
-_STEP = re.compile(r"\$\{\{\s*(?:parent\.)?jobs\.([^.}]+)\.outputs\.([^.}\s]+)\s*\}\}$")
 
 
 class LocalRuns:
@@ -138,12 +130,6 @@ class LocalRuns:
         place = reader.artifacts(run.id)
         return Path(place) if place else None
 
-    def lineage(self, run: Run) -> list[LineageNode]:
-        """See `RunStore`. Of a removed run only the name is known."""
-        nodes: dict[str, LineageNode] = {}
-        _follow(run, self, nodes, set())
-        return list(nodes.values())
-
     def all(self) -> Iterator[Run]:
         """Every run whose record can be read, by name; steps and trials are in their runs."""
         for folder in _folders():
@@ -183,69 +169,3 @@ def _no_such_run(name: str, experiment: str | None, runs: list[Run]) -> Problem:
         f"one of: {', '.join(names)}" if names else "a run; this machine has none yet",
         "start one: ml run SPEC" if not names else "`latest` names the last",
     )
-
-
-def _follow(run: Run, runs: LocalRuns, nodes: dict[str, LineageNode], visited: set[str]) -> None:
-    if run.name in visited:
-        return
-    visited.add(run.name)
-    entry = runs.entry(run)
-    inputs = tuple(_inputs(entry, runs))
-    for data in inputs:
-        source = _run(data.run, runs)
-        if source is not None:
-            _follow(source, runs, nodes, visited)
-    for step in run.steps:
-        _follow(step, runs, nodes, visited)
-    nodes[run.name] = LineageNode(entry, inputs, tuple(_outputs(run)), entry.snapshot)
-
-
-def _inputs(entry: Entry, runs: LocalRuns) -> Iterator[LineageInput]:
-    for name, data in (entry.lineage.get("data") or {}).items():
-        source, asset = str(data.get("source") or ""), str(data.get("asset") or "")
-        if not source and not asset:
-            continue
-        digest = str(data.get("digest") or "")
-        step = _STEP.match(source)
-        if step is not None:
-            pipeline = entry.run.name.rpartition(".")[0]
-            yield LineageInput(name, source, digest, f"{pipeline}.{step[1]}", step[2])
-            continue
-        run, output = _owner(source)
-        if data.get("made_by"):
-            run = str(data["made_by"])
-            output = _output_of(_run(run, runs), asset)
-        yield LineageInput(name, asset or source, digest, run, output)
-
-
-def _owner(source: str) -> tuple[str, str]:
-    """The run in whose folder a path lies, and the output that it is."""
-    path = Path(source).absolute() if source and "${{" not in source else Path("/")
-    if not path.is_relative_to(home.jobs().absolute()):
-        return "", ""
-    name, *inside = path.relative_to(home.jobs().absolute()).parts
-    while len(inside) > 1 and inside[0] in {"steps", "trials"}:
-        name += f"{'.' if inside[0] == 'steps' else '_'}{inside[1]}"
-        inside = inside[2:]
-    return name, inside[1] if len(inside) > 1 and inside[0] == "outputs" else ""
-
-
-def _output_of(run: Run | None, asset: str) -> str:
-    registered = run.registered if run else {}
-    return next((output for output, name in registered.items() if name == asset), "")
-
-
-def _run(name: str, runs: LocalRuns) -> Run | None:
-    if not name:
-        return None
-    try:
-        return runs.find(name)
-    except Refused:
-        return None
-
-
-def _outputs(run: Run) -> Iterator[LineageOutput]:
-    for name, path in run.outputs.items():
-        target = path.resolve()
-        digest = assets.digest(target) if target.exists() else None
-        yield LineageOutput(name, path, digest, run.registered.get(name, ""))
