@@ -1,4 +1,4 @@
-"""The pages: a run, an A/B experiment, a watched model. Jinja2 templates with autoescape on.
+"""The pages: a run, a watched model. Jinja2 templates with autoescape on.
 
 A page is one file that opens without a network: one style, one small script, and a policy that
 lets a browser load nothing else.
@@ -34,10 +34,7 @@ from ml.reports import formatting
 from ml.reports.markup import readable, square, tag
 
 if TYPE_CHECKING:
-    from ml.release.ab.experiment import Experiment
-    from ml.release.ab.records import Records
-    from ml.release.ab.verdict import ABVerdict
-    from ml.release.comparison import Comparison, Side
+    from ml.release.comparison import Side
     from ml.release.watch.drift import Shift
     from ml.release.watch.report import Report as WatchReport
     from ml.reports.facts import Facts
@@ -90,7 +87,7 @@ def default_path(name: str) -> Path:
     return home.home() / "reports" / f"{name}.html"
 
 
-def _links(page: Path | None, names: Mapping[str, str]) -> list[tuple[str, str]]:
+def page_links(page: Path | None, names: Mapping[str, str]) -> list[tuple[str, str]]:
     """(words, relative address) of those pages that exist; names may come from evidence."""
     folder = (page or default_path("page")).absolute().parent
     return [
@@ -109,7 +106,7 @@ def endpoint_links(backend: Backend, model: str, environment: str) -> list[tuple
     return []
 
 
-def _reports(side: Side) -> dict[str, str]:
+def reports_of(side: Side) -> dict[str, str]:
     """The reports that the run of a model may have: its own, or that of its sweep."""
     run = side.evidence.lineage.run_name or side.name
     return {f"run {name} of {side.name}": name for name in (run, run.rpartition("_")[0])}
@@ -131,8 +128,8 @@ def run_page(
 
     related: dict[str, str] = {}
     if release := facts.release:
-        model, related = release.version.model, _reports(release.against) if release.against else {}
-        related["comparison"] = f"compare-{model}-{release.version.version}"
+        model = release.version.model
+        related = reports_of(release.against) if release.against else {}
         for name in desired_state.ENVIRONMENTS:
             related[f"watch of endpoint {model} in {name}"] = f"watch-{model}-{name}"
     return _render(
@@ -145,55 +142,7 @@ def run_page(
         charts=sweep,
         importance_of=importance,
         figures=figures,
-        links=[*_links(out, related), *links],
-    )
-
-
-def comparison_page(comparison: Comparison, backend: Backend, page: Path | None = None) -> str:
-    """The comparison, and the charts of the project of both models whose runs are here."""
-    from ml.reports import figures
-    from ml.reports.facts import gather
-
-    sides: dict[str, dict[str, Figure]] = {}
-    related: dict[str, str] = {}
-    for side in filter(None, (comparison.candidate, comparison.champion)):
-        related |= _reports(side)
-        drawn: tuple[Figure, ...] = ()
-        with suppress(Refused):
-            run = backend.runs.find(side.evidence.lineage.run or side.name)
-            drawn = figures.draw(backend.root, gather(run, backend))
-        sides[side.name] = {figure.title: figure for figure in drawn}
-    related["watch of the endpoint"] = f"watch-{comparison.model}-{comparison.environment}"
-    names = " and ".join(sides)
-    return _render(
-        "compare.html.j2",
-        title=names,
-        command=f"ml compare; {names}",
-        comparison=comparison,
-        links=[
-            *_links(page, related),
-            *endpoint_links(backend, comparison.model, comparison.environment),
-        ],
-        sides=sides,
-        titles=dict.fromkeys(title for of_side in sides.values() for title in of_side),
-    )
-
-
-def experiment_page(experiment: Experiment, records: Records, verdict: ABVerdict) -> str:
-    """The page of an A/B experiment: the verdict, the interval over time, versions, terms."""
-    from ml.reports.charts.intervals import confidence_sequence
-
-    scale, unit = (100.0, "points") if experiment.outcome == "binary" else (1.0, "as recorded")
-    looks = [(n, d * scale, low * scale, high * scale) for n, d, low, high in verdict.history]
-    return _render(
-        "experiment.html.j2",
-        title=f"{experiment.name}: {experiment.model} {experiment.a.version} or "
-        f"{experiment.b.version}",
-        command=f"ml ab report {experiment.name}",
-        experiment=experiment,
-        records=records,
-        verdict=verdict,
-        chart=confidence_sequence(looks, experiment.effect * scale, unit),
+        links=[*page_links(out, related), *links],
     )
 
 
@@ -207,14 +156,12 @@ def write_watch_page(
     path = path or default_path(f"watch-{report.model}-{report.environment}")
     document = json.dumps(report.to_json(), indent=1, allow_nan=False)
     with faults.as_refusals():
-        files.replace(path, watch_page(report, path, links))
+        files.replace(path, watch_page(report, links))
         files.replace(path.with_suffix(".json"), document + "\n")
     return path
 
 
-def watch_page(
-    report: WatchReport, path: Path | None = None, links: Sequence[tuple[str, str]] = ()
-) -> str:
+def watch_page(report: WatchReport, links: Sequence[tuple[str, str]] = ()) -> str:
     """The page of a watched model: the outcome, every comparison, and `links` (words, address)."""
     return _render(
         "watch.html.j2",
@@ -222,10 +169,7 @@ def watch_page(
         command=f"ml watch {report.model}",
         report=report,
         chart=_size_chart,
-        links=[
-            *_links(path, {"comparison": f"compare-{report.model}-{report.version}"}),
-            *links,
-        ],
+        links=links,
     )
 
 

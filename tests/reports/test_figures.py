@@ -1,4 +1,4 @@
-"""A project's own charts: on the page of a run, in its artifacts, and beside those of another."""
+"""A project's own charts: on the page of a run and in its artifacts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import pytest
 
 from ml.backends.runs import Run
 from ml.core import home
-from ml.release.comparison import Comparison, Side
-from ml.reports.pages import comparison_page, report
-from policies.promotion.evidence import Evidence, Lineage
+from ml.reports.pages import report
 from tests.conftest import ROOT
 from tests.local import BACKEND
 from tests.release.test_commands import ml
@@ -168,22 +166,6 @@ def test_the_charts_are_logged(
         assert ml(capsys, "report", run.name)[0] == 0
     names = {"Loss__b_.svg", "Many.png", "Rate.svg"}
     assert {path.name for path in (artifacts / "charts").iterdir()} == names
-
-
-def test_the_charts_of_two_models_side_by_side(project: Path) -> None:
-    """A pair for each title; a chart that one of them has no data for is a sentence there."""
-    (project / "charts.py").write_text(CHARTS)
-    run_records.command("calm_river_02", parameters={"lr": 0.2}, curves={"other": [1.0]})
-    sides = [
-        Side("loan 1", "", Evidence(lineage=Lineage(run=job().id))),
-        Side("calm_river_02", "", Evidence()),
-    ]
-    comparison = Comparison(sides[0], sides[1], "loss", (), (), (), (), "", 0.95)
-    page = Page(comparison_page(comparison, BACKEND))
-    assert page.problems == []
-    images = [of["alt"] for name, of in page.elements if name == "img"]
-    assert images == ["Loss <b>", "Rate", "Rate", "Many", "Many"]
-    assert "calm_river_02 Loss <b> Not drawn: charts.py:" in page.text
 
 
 def test_a_run_without_charts(project: Path) -> None:

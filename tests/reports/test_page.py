@@ -16,13 +16,12 @@ from syrupy.assertion import SnapshotAssertion
 
 from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
-from ml.release.comparison import Comparison, Side, compare
-from ml.reports.pages import breakable, comparison_page, default_path, endpoint_links, report
+from ml.release.comparison import Side
+from ml.reports.pages import breakable, default_path, endpoint_links, page_links, report, reports_of
 from ml.specs.plan.plans import Value
-from policies.promotion.evidence import Lineage
+from policies.promotion.evidence import Evidence, Lineage
 from tests.docs.test_site import CHROMIUM, too_wide
 from tests.local import BACKEND
-from tests.policies import cases
 from tests.reports import run_records
 from tests.reports.html_page import Page
 from tests.reports.run_records import TrialRecord
@@ -259,34 +258,14 @@ def test_the_interpreter_and_the_assets_of_a_run(home: Path, built: str, python:
     assert "azureml:speller:3" in text
 
 
-def some_comparison(run: str = "calm_river_01") -> Comparison:
-    """A better candidate beside a champion, whose run `run` evidence names."""
-    sides = [
-        Side(f"tiny {one.version}", one.digest or "", replace(one, lineage=Lineage(run_name=run)))
-        for one in (cases.good(0.9), cases.good(0.8, "6", cases.OTHER))
-    ]
-    return replace(compare(sides[0], sides[1]), model="tiny", environment="prod", notes=("a note",))
-
-
-def test_a_comparison_has_what_the_terminal_shows(home: Path) -> None:
-    """Metrics with the direction, the rule of verdicts once, slices, latency, notes."""
-    page = Page(comparison_page(some_comparison(), BACKEND))
-    assert page.problems == []
-    assert "gain_at_1 higher is better test 0.9000" in page.text
-    assert "slice" in page.text.lower() and "topic=cost" in page.text
-    assert "latency, p95 ms" in page.text and "a note" in page.text
-    assert page.text.count("whole interval is on that side of zero") == 1
-    assert page.count("small", "good") >= 1 and page.fetched() == []
-
-
 @pytest.mark.parametrize(
     ("run", "out", "address"),
     [
-        ("calm_river_01", "reports/compare.html", "calm_river_01.html"),
-        ("calm_river_01_3", "elsewhere/compare.html", "../reports/calm_river_01.html"),
-        ("other_river_01", "reports/compare.html", None),
-        ("../calm_river_01", "reports/compare.html", None),
-        ('calm_river_01"><b>', "reports/compare.html", None),
+        ("calm_river_01", "reports/page.html", "calm_river_01.html"),
+        ("calm_river_01_3", "elsewhere/page.html", "../reports/calm_river_01.html"),
+        ("other_river_01", "reports/page.html", None),
+        ("../calm_river_01", "reports/page.html", None),
+        ('calm_river_01"><b>', "reports/page.html", None),
     ],
 )
 @pytest.mark.attack("The name of a run in evidence links a page to another file")
@@ -297,10 +276,9 @@ def test_pages_link_to_pages_that_exist(
     for name in ("calm_river_01", "../calm_river_01"):
         default_path(name).parent.mkdir(parents=True, exist_ok=True)
         default_path(name).write_text("")
-    page = Page(comparison_page(some_comparison(run), BACKEND, home / out))
-    assert page.problems == []
-    links = {of["href"] for name, of in page.elements if name == "a"}
-    assert {link for link in links if not (link or "").startswith("#")} == {address} - {None}
+    champion = Side("tiny 6", "", Evidence(lineage=Lineage(run_name=run)))
+    links = {link for _, link in page_links(home / out, reports_of(champion))}
+    assert links == {address} - {None}
 
 
 @pytest.mark.parametrize(
@@ -315,11 +293,10 @@ def test_pages_link_the_endpoint_that_serves(url: str | None, is_link: bool) -> 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium")
 def test_pages_have_no_horizontal_scroll_bar(home: Path, tmp_path: Path) -> None:
-    """A sweep and a comparison, at the width of a phone and of a desktop."""
+    """A sweep, at the width of a phone and of a desktop."""
     run_records.sweep(some_trials())
     pages = {
         "run": report(LocalRuns().find("latest"), BACKEND).html,
-        "compare": comparison_page(some_comparison(), BACKEND),
         "wide": "<!doctype html><h1>wide</h1><p style='width: 2000px'>wide</p>",
     }
     for name, html in pages.items():

@@ -189,9 +189,6 @@ def record(
 @app.command()
 def report(
     name: Name,
-    out: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write the HTML page to this file.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the verdict so far; repeated looks do not raise the error rate."""
@@ -202,11 +199,6 @@ def report(
     backend = open_backend(ab_test.place)
     outcomes, is_served = records.read(backend, ab_test), routing.is_served(backend, ab_test)
     result = verdict(ab_test, outcomes)
-    if out is not None:
-        from ml.core import files
-        from ml.reports.pages import experiment_page
-
-        files.replace(out, experiment_page(ab_test, outcomes, result))
     if as_json:
         document = {**_as_json(ab_test), **vars(result), "served": is_served}
         write_json({**document, "records": _lines(outcomes)})
@@ -223,8 +215,6 @@ def report(
     typer.echo(result.sentence)
     if not is_served and not result.stop:
         _say(f"no key is sent to B now: ml ab serve {name} --approved-by NAME")
-    if out is not None:
-        _say(f"written to {out}")
 
 
 @app.command("list")

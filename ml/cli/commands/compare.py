@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -31,24 +30,15 @@ def compare(
     to: Annotated[
         str | None, typer.Option("--env", help="Default: that of champion@ENV, else local.")
     ] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(help="Write the comparison to this HTML page, with the charts of charts.py."),
-    ] = None,
     on: On = "local",
 ) -> None:
     """Show metrics with paired intervals, slices, gates, latency, cost and lineage."""
-    from ml.core import files
     from ml.release.comparison import versus
     from ml.reports.pull_requests.comparison import comment
 
     backend = open_backend(on)
     comparison = versus(backend, candidate, champion, to, show_step)
     document = comparison.to_json()
-    if page is not None:
-        from ml.reports.pages import comparison_page
-
-        files.replace(page, comparison_page(comparison, backend, page))
     if form == "json":
         write_json(document)
     elif form == "md":

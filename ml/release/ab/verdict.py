@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from ml.release.ab.experiment import Experiment
 from ml.release.ab.records import Records
 from ml.release.ab.sequence import Floats, imbalance, sample_size, sequence, width
@@ -35,8 +33,7 @@ class ABVerdict:
 
     `difference` is B's mean minus A's; it, `low` and `high` are None before the first look. `more`
     estimates the outcomes that are still needed, None when that is not known. `mismatch` says how
-    the assignment differs from the declared share, "" when it does not. `history` holds (outcomes,
-    difference, low, high) for some of the looks.
+    the assignment differs from the declared share, "" when it does not.
     """
 
     kind: Kind
@@ -50,10 +47,9 @@ class ABVerdict:
     more: int | None
     planned: int
     mismatch: str
-    history: tuple[tuple[int, float, float, float], ...]
 
 
-def verdict(experiment: Experiment, records: Records, points: int = 200) -> ABVerdict:
+def verdict(experiment: Experiment, records: Records) -> ABVerdict:
     """The verdict on the outcomes so far; it may be asked for at any time."""
     is_b, values = records.is_b, records.values
     counts = {
@@ -62,13 +58,11 @@ def verdict(experiment: Experiment, records: Records, points: int = 200) -> ABVe
     }
     mismatch = _mismatch(experiment, counts["A"], counts["B"])
     planned = experiment.planned
-    history: tuple[tuple[int, float, float, float], ...] = ()
     difference = low = high = None
     more: int | None = max(planned - len(values), 0)
     if len(values):
         share, binary = experiment.share / 100, experiment.outcome == "binary"
         looks = sequence(is_b, values, share, experiment.alpha, planned, binary)
-        history = _thinned(looks.difference, looks.low, looks.high, points)
         if math.isfinite(looks.low[-1]):
             difference = float(looks.difference[-1])
             low, high = float(looks.low[-1]), float(looks.high[-1])
@@ -89,7 +83,6 @@ def verdict(experiment: Experiment, records: Records, points: int = 200) -> ABVe
         more=more,
         planned=planned,
         mismatch=mismatch,
-        history=history,
     )
 
 
@@ -138,22 +131,6 @@ def _needed(experiment: Experiment, deviation: float, seen: float, counted: int)
         if deviation * float(width(n, experiment.alpha, experiment.planned)) < room:
             break
     return n
-
-
-def _thinned(
-    difference: Floats, low: Floats, high: Floats, points: int
-) -> tuple[tuple[int, float, float, float], ...]:
-    """At most `points` looks, evenly spread over the logarithm of the count, and the last."""
-    ready = np.flatnonzero(np.isfinite(low))
-    if not len(ready):
-        return ()
-    wanted = np.geomspace(ready[0] + 1, len(low), points).astype(int) - 1
-    chosen = np.unique(np.append(wanted[np.isfinite(low[wanted])], len(low) - 1))
-    return tuple(
-        (int(at) + 1, float(difference[at]), float(low[at]), float(high[at]))
-        for at in chosen
-        if math.isfinite(low[at])
-    )
 
 
 def _sentence(

@@ -1,4 +1,4 @@
-"""Bars for shares, intervals on one scale, and a confidence sequence over time."""
+"""Bars for shares, and intervals on one scale."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import altair as alt
 from markupsafe import Markup
 
 from ml.reports.charts import svg
-from ml.reports.charts.scales import axis, bounds, is_logarithmic
 from ml.reports.formatting import number, shorten
 from ml.reports.markup import tag, tooltip
 
@@ -70,42 +69,3 @@ def intervals(rows: Sequence[Interval], low: float, high: float) -> Markup:
         role="img",
         aria_label="intervals",
     )
-
-
-def confidence_sequence(
-    looks: Sequence[tuple[int, float, float, float]], effect: float, unit: str
-) -> Markup | None:
-    """The interval of a difference at every look; None without two looks.
-
-    `looks` are (outcomes, difference, low, high). `effect` is the smallest difference that matters.
-    """
-    if len(looks) < 2:
-        return None
-    # The first looks are so wide that they would flatten the later ones: they are clipped.
-    ends = [end for _, *values in looks for end in values]
-    low, high = bounds([*ends[len(ends) // 2 :], -effect, effect])
-    first, last = looks[0][0], looks[-1][0]
-    wide = is_logarithmic([float(first), (first * last) ** 0.5, float(last)])
-    n, difference, lowest, highest = looks[-1]
-    words = f"{number(difference)} ({number(lowest)} to {number(highest)}) after {n:,}"
-    rows = svg.rows(
-        {"x": n, "y": difference, "low": low, "high": high, "words": words}
-        for n, difference, low, high in looks
-    )
-    kind = {"kind": "log"} if wide else {"is_integer": True}
-    x = alt.X("x:Q", title="outcomes", **axis(first, last, 8, **kind))
-    upright = {"title": f"B minus A, {unit}", **axis(low, high)}
-    y = alt.Y("y:Q", **upright)
-    band = rows.mark_area(color="var(--accent)", opacity=0.2)
-    levels = svg.rows({"y": level} for level in (effect, -effect))
-    chart = alt.layer(
-        svg.pointed(band.encode(x, alt.Y("low:Q", **upright), alt.Y2("high:Q"))),
-        svg.rows([{"y": 0}]).mark_rule(color="var(--ink)").encode(y),
-        levels.mark_rule(color="var(--open)", strokeDash=[4, 3]).encode(y),
-        rows.mark_line(color="var(--accent)").encode(x, y),
-    )
-    caption = (
-        "The band contains the true difference at all looks simultaneously. Dashed: the minimum "
-        "detectable effect."
-    )
-    return svg.figure("Confidence interval over time", chart, 1090, 340, caption)
