@@ -1,6 +1,6 @@
 """The runs of a backend: what they are, the store that finds them again, and patience with it.
 
-`ml.backends.ranking` and `ml.backends.comparison` work on any `RunStore`.
+`ml.backends.ranking` works on any `RunStore`.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ml.cli.commands.run:run", "Run a job spec, on this machine or on Azure ML."),
     "runs": (
         "ml.cli.commands.runs:app",
-        "Manage runs: list, show, logs, diff, resume, …",
+        "Manage runs: list, show, logs, resume, …",
     ),
     "select": (
         "ml.cli.commands.sweep:select",

@@ -70,9 +70,9 @@ def made_sweep(name: str, *scores: float, days_ago: float = 0.0, goal: str = "ma
     )
 
 
-def made_snapshot(name: str, days_ago: float = 1.0, **files: str) -> Path:
+def made_snapshot(name: str, days_ago: float = 1.0) -> Path:
     """A snapshot of that name, last taken so long ago."""
-    return _aged(home.snapshots() / name, days_ago, files or {"script": "print(1)"})
+    return _aged(home.snapshots() / name, days_ago, {"script": "print(1)"})
 
 
 def made_model(name: str, days_ago: float = 1.0) -> Path:

@@ -1,17 +1,14 @@
-"""Finding, filtering and comparing runs by their records."""
+"""Finding and filtering runs by their records."""
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
-from pathlib import Path
 
 from ml.backends import ranking
-from ml.backends.comparison import differences
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Entry, Filter
-from tests.backends.made_runs import DAY_S, made, made_snapshot, made_sweep
+from tests.backends.made_runs import DAY_S, made, made_sweep
 
 RUNS = LocalRuns()
 
@@ -80,23 +77,3 @@ def test_runs_of_different_data_do_not_compare() -> None:
     other = made("two_oak_03", lineage={"data": {"faq": {"asset": "azureml:faq:2", "digest": "e"}}})
     assert not ranking.different_data(RUNS, [one, same])
     assert ranking.different_data(RUNS, [one, other])
-
-
-def test_differences(own_home: Path) -> None:
-    """Values, data, and the files of the code; what is alike is left out, NaN is alike to NaN."""
-    made_snapshot("s1", same="same", changed="a", gone="x")
-    made_snapshot("s2", same="same", changed="b", new="y")
-    made("one_oak_01", snapshot="s1", parameters={"lr": 0.1}, metrics={"m": 1.0, "n": math.nan})
-    made("two_oak_02", snapshot="s2", parameters={"lr": 0.2}, metrics={"m": 1.5, "n": math.nan})
-    two, one = RUNS.entries()
-    found = {(d.section, d.name): (d.one, d.other) for d in differences(RUNS, one, two)}
-    assert found.pop(("parameters", "lr")) == (0.1, 0.2)
-    assert found.pop(("metrics", "m")) == (1.0, 1.5)
-    assert found.pop(("code", "digest")) == ("sha256:s1", "sha256:s2")
-    assert found.pop(("files", "gone.txt"))[1] is None
-    assert found.pop(("files", "new.txt"))[0] is None
-    before, after = found.pop(("files", "changed.txt"))
-    assert before != after
-    assert found == {}
-    assert differences(RUNS, one, one) == []
-    assert one.snapshot == own_home / "snapshots" / "s1"

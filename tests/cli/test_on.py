@@ -61,7 +61,7 @@ def ml(memory: MemoryBackend, capsys: pytest.CaptureFixture[str]) -> Ml:
 def test_the_run_commands_know_a_backend_by_its_port(
     ml: Ml, memory: MemoryBackend, own_home: Path
 ) -> None:
-    """Run, list, show, logs, diff and clean; nothing is left in the local home."""
+    """Run, list, show, logs and clean; nothing is left in the local home."""
     code, out, err = ml("run", "job.yml", "--on", "memory", "--json")
     assert code == 0, err
     first = json.loads(out)
@@ -75,8 +75,6 @@ def test_the_run_commands_know_a_backend_by_its_port(
     assert (code, out) == (0, "hello\n")
     code, out, err = ml("runs", "show", "latest", *on)
     assert code == 0 and "memory_2" in out, err
-    code, out, _ = ml("runs", "diff", "memory_1", "memory_2", *on)
-    assert code == 0 and "bye" in out
     code, _, err = ml("runs", "clean", "--keep", "0", "--yes", *on)
     assert code == 33 and "not-cleaned-here" in err  # it has nothing that cleans
     assert ml("runs", "cancel", "memory_1", *on)[0] == 2

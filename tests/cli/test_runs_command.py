@@ -91,7 +91,6 @@ def test_nothing_to_list(ml: Ml) -> None:
         (["list", "--since", "yesterday"], 2, "not-a-time"),
         (["show", "no_such_run_00"], 2, "no-such-run"),
         (["logs", "no_such_run_00"], 2, "no-such-run"),
-        (["diff", "one_oak_01", "no_such_run_00"], 2, "no-such-run"),
         (["cancel", "one_oak_01"], 2, "not-running"),
         (["clean", "--keep", "0"], 2, "not-confirmed"),
         (["clean", "--older-than", "soon"], 2, "not-a-time"),
@@ -221,24 +220,6 @@ def test_a_log_is_followed_until_its_run_has_ended(
         follower.join(timeout=30)
         assert not follower.is_alive()
     assert capfdbinary.readouterr().out.endswith(b"and goodbye\n")
-
-
-def test_diff(ml: Ml) -> None:
-    """Columns for a person, JSON for a program."""
-    made("one_oak_01", parameters={"lr": 0.1}, metrics={"score": 0.5})
-    made("two_oak_02", parameters={"lr": 0.2}, metrics={"score": 0.75})
-    lines = ml("diff", "one_oak_01", "two_oak_02").stdout.splitlines()
-    assert lines[1].split() == ["parameters", "lr", "0.1", "0.2"]
-    assert lines[2].split() == ["metrics", "score", "0.5", "0.75", "+0.25"]
-    same = ml("diff", "one_oak_01", "one_oak_01")
-    assert (same.returncode, same.stdout) == (0, "") and "no difference" in same.stderr
-    said = json.loads(ml("diff", "one_oak_01", "two_oak_02", "--json").stdout)
-    assert said["differences"][0] == {
-        "section": "parameters",
-        "name": "lr",
-        "one": 0.1,
-        "other": 0.2,
-    }
 
 
 def test_clean(ml: Ml) -> None:

@@ -1,9 +1,9 @@
-"""`ml runs list | show | logs | open | diff | cancel | resume | clean`."""
+"""`ml runs list | show | logs | open | cancel | resume | clean`."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -161,26 +161,6 @@ def open_(
         typer.echo(f"no report yet; write it: {addresses.report_command}", err=True)
     if not print_only and links.has_desktop():
         links.open_in_browser(addresses)
-
-
-@app.command()
-def diff(one: RunName, other: RunName, on: On = "local", as_json: AsJson = False) -> None:
-    """Show where two runs differ: data, code and its files, parameters, metrics."""
-    from ml.backends.comparison import differences
-    from ml.cli.render.runs_text import difference_cells
-
-    store = open_backend(on).runs
-    entries = _entry(store, one), _entry(store, other)
-    deltas = differences(store, *entries)
-    names = [entry.run.name for entry in entries]
-    if as_json:
-        document = [asdict(difference) for difference in deltas]
-        write_json({"one": names[0], "other": names[1], "differences": document})
-        return
-    if not deltas:
-        typer.echo("no difference", err=True)
-        return
-    write_table(("", "", *names, "change"), [difference_cells(delta) for delta in deltas])
 
 
 @app.command()

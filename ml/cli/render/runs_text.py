@@ -1,4 +1,4 @@
-"""Runs for a person: rows of the list, one run in full, its lineage, differences between two."""
+"""Runs for a person: rows of the list, one run in full with its lineage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ml.core.repository import shown
 from ml.reports.formatting import ago, duration, size
 
 if TYPE_CHECKING:
-    from ml.backends.comparison import Difference
     from ml.release.versions import Descendant
 
 COLUMNS = ("run", "job", "kind", "status", "experiment", "started", "took", "result")
@@ -235,23 +234,3 @@ def _parts(entry: Entry) -> Iterator[tuple[str, str]]:
             yield name, "  ".join(text for text in texts if text)
         if len(parts) > PARTS:
             yield f"{what}s", f"and {len(parts) - PARTS} more (--json has all)"
-
-
-def difference_cells(difference: Difference) -> list[str]:
-    """A difference as a row: section, name, both values, and the change of a metric."""
-    first, second = difference.one, difference.other
-    texts = [_cell(difference, value) for value in (first, second)]
-    change = ""
-    if difference.section == "metrics" and None not in (first, second):
-        change = f"{second - first:+.5g}"
-    return [difference.section, difference.name, *texts, change]
-
-
-def _cell(difference: Difference, value: Any) -> str:
-    if value is None or value == "":
-        return "–"
-    if isinstance(value, float):
-        return number(value)
-    is_hash = difference.section in {"data", "code", "files"} and len(str(value)) > 2 * _SHA
-    is_hash = is_hash and " " not in str(value) and "/" not in str(value)
-    return str(value)[:_SHA] if is_hash else str(value)

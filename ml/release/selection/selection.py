@@ -127,7 +127,7 @@ def choose(
         where = f"ml/projects/{project}" if project else "the project's folder"
         notes.append(f"only quality counts: there is no {FILE} in {where}")
     if ranking.different_data(store, completed):
-        notes.append("they were not all made from the same data (ml runs diff A B)")
+        notes.append("they were not all made from the same data (ml runs show RUN)")
     ranked = {row.candidate.name: runs[row.candidate.name] for row in selection.ranked}
     return Selected(selection, ranked, project, tuple(notes))
 
