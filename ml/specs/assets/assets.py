@@ -168,8 +168,12 @@ def digest(path: Path) -> str:
 
 
 def _stamps(root: Path) -> Iterator[tuple[Path, int, int]]:
-    beside = (path for path in sorted(root.glob("*.y*ml")) if path.is_file())
-    for path in repository.asset_files(root) if repository.is_root(root) else beside:
+    """Yield each file that may define an asset, with its time of modification and its size."""
+    if repository.is_root(root):
+        paths = repository.asset_files(root)
+    else:
+        paths = (path for path in sorted(root.glob("*.y*ml")) if path.is_file())
+    for path in paths:
         stat = path.stat()
         yield path, stat.st_mtime_ns, stat.st_size
 

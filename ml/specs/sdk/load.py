@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class Spec(Part):
     entity: Any
     problems: tuple[Problem, ...] = ()
 
-    @property
+    @cached_property
     def boundary(self) -> Path | None:
         """The folder that its paths may not leave; None when it is unknown."""
         return repository.boundary(self.file)
