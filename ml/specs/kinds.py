@@ -91,7 +91,11 @@ _SCHEMAS = {
     "hub": "workspace",
     "project": "workspace",
 }
-FAMILIES = frozenset(_SCHEMAS.values())
+_BATCH_TYPES = {
+    "model": "model_batch_deployment",
+    "pipeline": "pipeline_component_batch_deployment",
+}
+FAMILIES = frozenset({*_SCHEMAS.values(), *_BATCH_TYPES.values()})
 # `compute: azureml:cpu-cluster`: a value that no other YAML has.
 _REFERENCE = re.compile(r":\s*[\"']?azureml:")
 _SCHEMA_NAME = re.compile(r"([A-Za-z0-9_]+)(?:\.schema)?\.json$")
@@ -191,10 +195,6 @@ _WORK = {
     "finetuning": frozenset({"task", "model"}),
     "distillation": frozenset({"teacher_model_endpoint_connection", "student_model"}),
     "data_transfer": frozenset({"task"}),
-}
-_BATCH_TYPES = {
-    "model": "model_batch_deployment",
-    "pipeline": "pipeline_component_batch_deployment",
 }
 _BATCH = frozenset(
     {"mini_batch_size", "output_action", "output_file_name", "component", "job", "compute"}

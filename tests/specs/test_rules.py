@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ml.specs.check.rules.rule import RULES
+from ml.specs.check.rules.rule import RULES, Finding, Rule, rule
 from tests.specs.allowed import ALLOWED
 from tests.specs.broken import CASES
 from tests.specs.conftest import Check
@@ -37,3 +37,41 @@ def test_rule_is_complete(name: str) -> None:
 def test_every_twin_has_its_rule() -> None:
     """No twin outlives its rule."""
     assert set(ALLOWED) <= set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("text", "called"),
+    [
+        ("command: echo\nenvironment: azureml:e:1\n", []),
+        ("name: e\nversion: 1\nimage: python:3.11\n", ["Subject"]),
+        ("type: pipeline\njobs: {a: {command: echo, environment: 'azureml:e:1'}}\n", ["Node"]),
+    ],
+)
+def test_a_rule_is_called_in_its_scopes_only(
+    text: str, called: list[str], problems: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule for environments and steps is not called for a command job."""
+    calls: list[str] = []
+
+    def find(item: object) -> list[Finding]:
+        calls.append(type(item).__name__)
+        return []
+
+    monkeypatch.setitem(
+        RULES,
+        "probe",
+        Rule("probe", "", "error", "", frozenset({"environment", "step"}), False, find),
+    )
+    problems(text)
+    assert calls == called
+
+
+def test_an_unknown_scope_is_refused() -> None:
+    """A rule of a scope that does not exist would never run."""
+
+    def find(_: object) -> list[Finding]:
+        """Jobs have names."""
+        return []
+
+    with pytest.raises(ValueError, match="scope"):
+        rule("probe", scope=("job", "jobs"), source="here")(find)

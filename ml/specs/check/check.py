@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ml.specs.assets.links import Links
 from ml.specs.check.clusters import Cluster, Placed, placed
 from ml.specs.check.nodes import Node, inside, nodes
 from ml.specs.check.references import references
-from ml.specs.check.rules.rule import RULES, Rule, Subject
+from ml.specs.check.rules.rule import NODE_TYPES, RULES, Rule, Subject
 from ml.specs.sdk.load import Spec, from_document, quiet
 from ml.specs.search import hints
 
@@ -24,7 +25,7 @@ from ml.specs.search import hints
 def check(
     spec: Spec, links: Links | None = None, clusters: Sequence[Cluster] = ()
 ) -> list[Problem]:
-    """The problems of a spec and of the specs that it names, in the order of their lines.
+    """Return the problems of a spec and of the specs that it names, in the order of their lines.
 
     The rules also run on a spec that the SDK refused, so that all problems show at once.
     `links` remembers the folders that were searched, for a caller with many specs; jobs that name
@@ -32,27 +33,58 @@ def check(
     """
     links = links or Links()
     problems: list[Problem] = []
-    parts = [spec, *references(spec)]
-    subjects = [Subject(part, links, nodes(part), clusters) for part in parts]
-    # Those of plug-ins last: what one changes in a spec is not what another rule reads.
-    for rule in sorted(RULES.values(), key=lambda rule: plug_ins.is_own(rule.find)):
-        for subject in subjects[:1] if rule.scope == "root" else subjects:
-            all_nodes = [*subject.nodes, *inside(subject.nodes)]
-            for target in _targets(rule, subject, all_nodes, clusters):
-                try:
-                    with plug_ins.guarded():
-                        problems += rule.apply(target)
-                except Exception as error:
-                    if subject.spec is not spec or spec.problems:
-                        continue  # what the SDK refused, or has not read, may have any shape
-                    if not plug_ins.is_own(rule.find):
-                        raise
-                    problems.append(plug_ins.failure(error, f"the rule `{rule.name}`"))
+    subjects = [Subject(part, links, nodes(part), clusters) for part in (spec, *references(spec))]
+    targets = [target for subject in subjects for target in _targets(subject, subject.spec is spec)]
+    # Plug-ins register their rules last: what they change in a spec, no other rule reads.
+    for rule in RULES.values():
+        for target in targets:
+            if rule.scopes & target.scopes and (target.is_root or not rule.root_only):
+                problems += _apply(rule, target, spec)
     problems = _without_repeats(spec.problems, problems)
     problems.sort(key=lambda problem: _order(problem, spec))
     if not errors(problems):
         problems += hints.problems(spec)  # hints need a valid search space
     return list(dict.fromkeys(map(_printable, problems)))
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A spec or node that rules are applied to."""
+
+    subject: Subject
+    item: Subject | Node | Placed
+    scopes: set[str]  # of the rules that apply
+    is_root: bool  # the checked spec, or a node that its file contains
+
+
+def _targets(subject: Subject, is_checked: bool) -> Iterator[_Target]:
+    """Yield a spec, its nodes, and the nodes of the components that these run."""
+    yield _Target(subject, subject, {"spec", subject.spec.kind.family}, is_checked)
+    pieces = [(node, is_checked) for node in subject.nodes]
+    pieces += [(node, False) for node in inside(subject.nodes)]
+    for node, is_root in pieces:
+        scopes = {
+            "node",
+            *({node.type} & NODE_TYPES),
+            *(["step"] if node.parent is not None else ()),
+        }
+        yield _Target(subject, node, scopes, is_root)
+        if job := placed(node, subject.clusters):
+            yield _Target(subject, job, {"cluster"}, is_root)
+
+
+def _apply(rule: Rule, target: _Target, spec: Spec) -> Iterator[Problem]:
+    """Yield the problems that a rule finds in a part of the checked spec."""
+    is_own = plug_ins.is_own(rule.find)
+    try:
+        with plug_ins.guarded() if is_own else nullcontext():
+            yield from rule.apply(target.item)
+    except Exception as error:
+        if target.subject.spec is not spec or spec.problems:
+            return  # what the SDK refused, or has not read, may have any shape
+        if not is_own:
+            raise
+        yield plug_ins.failure(error, f"the rule `{rule.name}`")
 
 
 def _without_repeats(from_sdk: Iterable[Problem], from_rules: list[Problem]) -> list[Problem]:
@@ -90,19 +122,6 @@ def _printable(problem: Problem) -> Problem:
         expected=printable(problem.expected),
         hint=printable(problem.hint),
     )
-
-
-def _targets(
-    rule: Rule, subject: Subject, pieces: list[Node], clusters: Sequence[Cluster]
-) -> Iterator[Subject | Node | Placed]:
-    if rule.scope in ("root", "spec", subject.spec.kind.family):
-        yield subject
-    elif rule.scope == "node":
-        yield from pieces
-    elif rule.scope == "cluster":
-        yield from filter(None, (placed(node, clusters) for node in pieces))
-    else:
-        yield from (node for node in pieces if node.type == rule.scope)
 
 
 # Many files.

@@ -15,6 +15,8 @@ from ml.specs.kinds import kind_of
 from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec
 
+# The families of specs that have nodes.
+WITH_NODES = ("job", "component", "schedule")
 # What an inline trial has only when it is a component.
 _PORTS = frozenset({"inputs", "outputs"})
 

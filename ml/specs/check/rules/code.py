@@ -15,7 +15,7 @@ from ml.core.documents import Key
 from ml.specs.assets import assets, packages
 from ml.specs.assets.links import Links
 from ml.specs.check import imports
-from ml.specs.check.nodes import Node
+from ml.specs.check.nodes import WITH_NODES, Node
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import did_you_mean
 from ml.specs.parts import Part
@@ -52,7 +52,7 @@ def _entries(node: Node) -> Iterator[_Entry]:
 
 @rule(
     "missing-package",
-    scope="spec",
+    scope=(*WITH_NODES, "online_deployment"),
     source="a job ends with ModuleNotFoundError once its node is up",
 )
 def missing_package(subject: Subject) -> Iterator[Finding]:
@@ -141,7 +141,7 @@ def _other(owner: Part, instead_of: packages.Packages, needed: frozenset[str]) -
 
 @rule(
     "unknown-argument",
-    scope="spec",
+    scope=WITH_NODES,
     source="argparse ends a program with exit code 2 for an argument that it does not know",
 )
 def unknown_argument(subject: Subject) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ def _places(node: Node) -> Iterator[tuple[Key, ...]]:
         yield ("trial",)
 
 
-@rule("distributed-variables", scope="node", source=_GUIDE)
+@rule("distributed-variables", scope=("command", "sweep"), source=_GUIDE)
 def distributed_variables(node: Node) -> Iterator[Finding]:
     """No job sets a variable that its launcher sets for each process."""
     places = [*_places(node)]
@@ -79,7 +79,7 @@ def _field(node: Node, at: tuple[Key, ...], *keys: Key) -> tuple[tuple[Key, ...]
     return (*at, "command"), None
 
 
-@rule("elastic-nodes", scope="node", source=f"{_ELASTIC}: --nnodes MIN:MAX")
+@rule("elastic-nodes", scope=("command", "sweep"), source=f"{_ELASTIC}: --nnodes MIN:MAX")
 def elastic_nodes(node: Node) -> Iterator[Finding]:
     """An elastic job has as many nodes as the upper end of torchrun's range."""
     if elastic := _elastic(node):
@@ -92,7 +92,11 @@ def elastic_nodes(node: Node) -> Iterator[Finding]:
             yield Finding(keys, actual, f"MIN:{nodes}, with MIN from 1 to {nodes}", hint)
 
 
-@rule("elastic-processes", scope="node", source="how-to-train-distributed-gpu: one per node")
+@rule(
+    "elastic-processes",
+    scope=("command", "sweep"),
+    source="how-to-train-distributed-gpu: one per node",
+)
 def elastic_processes(node: Node) -> Iterator[Finding]:
     """An elastic job starts one torchrun a node, which starts the processes."""
     if elastic := _elastic(node):
@@ -110,7 +114,9 @@ def elastic_processes(node: Node) -> Iterator[Finding]:
             yield Finding(keys, f"{count} torchruns on each node", expected, hint)
 
 
-@rule("elastic-rendezvous", scope="node", source=f"{_ELASTIC}: --rdzv-*, --max-restarts")
+@rule(
+    "elastic-rendezvous", scope=("command", "sweep"), source=f"{_ELASTIC}: --rdzv-*, --max-restarts"
+)
 def elastic_rendezvous(node: Node) -> Iterator[Finding]:
     """An elastic job meets on the first node, and may start its processes again."""
     if (elastic := _elastic(node)) is None:

@@ -24,7 +24,7 @@ _SOURCES = frozenset({"inputs", "outputs", "search_space"})
 
 def templates(node: Node) -> Iterator[tuple[tuple[Key, ...], str]]:
     """The texts of a node that name its own inputs and outputs, with their keys."""
-    for keys in _TEMPLATES.get(node.type, []):
+    for keys in _TEMPLATES[node.type]:
         text = node.get(*keys)
         if isinstance(text, str):
             yield keys, text
@@ -46,7 +46,7 @@ def declared(node: Node, reference: expressions.Reference) -> Mapping[str, objec
     return node.ports(reference.source)
 
 
-@rule("unbound-expression", scope="node", source=_YAML)
+@rule("unbound-expression", scope=_TEMPLATES, source=_YAML)
 def unbound_expression(node: Node) -> Iterator[Finding]:
     """An expression in a command names an input, an output or a hyperparameter of the job."""
     for keys, text in templates(node):
@@ -63,7 +63,7 @@ def unbound_expression(node: Node) -> Iterator[Finding]:
             yield Finding(keys, problem.found, problem.expected, problem.hint)
 
 
-@rule("unknown-expression", scope="node", severity="warning", source=_YAML)
+@rule("unknown-expression", scope=_TEMPLATES, severity="warning", source=_YAML)
 def unknown_expression(node: Node) -> Iterator[Finding]:
     """A command has expressions of inputs, outputs and search_space, and closes each."""
     for keys, text in templates(node):
@@ -87,7 +87,7 @@ def unknown_expression(node: Node) -> Iterator[Finding]:
 
 @rule(
     "optional-without-brackets",
-    scope="node",
+    scope=_TEMPLATES,
     source="Azure/azure-sdk-for-python#26252: optional input must be placed in `$[[…]]`",
 )
 def optional_without_brackets(node: Node) -> Iterator[Finding]:
@@ -113,12 +113,12 @@ def optional_without_brackets(node: Node) -> Iterator[Finding]:
 _PARALLEL = "reference-yaml-job-parallel: input_data, task.append_row_to"
 
 
-@rule("parallel-input", scope="node", source=_PARALLEL)
+@rule("parallel-input", scope="parallel", source=_PARALLEL)
 def parallel_input(node: Node) -> Iterator[Finding]:
     """A parallel job says which of its inputs is divided, and that input is data."""
     beneath = node.component or {}
     # A prompt flow that is run as a parallel step has neither.
-    if node.type != "parallel" or not (node.get("task") or beneath.get("task")):
+    if not (node.get("task") or beneath.get("task")):
         return
     written = node.get("input_data") or beneath.get("input_data")
     name = _only(written, "inputs")
@@ -132,12 +132,12 @@ def parallel_input(node: Node) -> Iterator[Finding]:
         yield Finding(("input_data",), actual, "a folder or table", f"{name}: {{type: uri_folder}}")
 
 
-@rule("parallel-output", scope="node", source=_PARALLEL)
+@rule("parallel-output", scope="parallel", source=_PARALLEL)
 def parallel_output(node: Node) -> Iterator[Finding]:
     """What is appended to is an output of the parallel job."""
     task = node.mapping("task")
     written = task.get("append_row_to")
-    if node.type != "parallel" or written is None:
+    if written is None:
         return
     name, outputs = _only(written, "outputs"), node.ports("outputs")
     if name is None or (outputs is not None and name not in outputs):

@@ -13,6 +13,7 @@ from ml.core import repository
 from ml.core.documents import Key, read, strings, walk
 from ml.core.errors import Refused, Severity
 from ml.specs.assets import assets, conda
+from ml.specs.check.nodes import WITH_NODES
 from ml.specs.check.references import FAMILIES, environments
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.parts import Part
@@ -21,7 +22,6 @@ from ml.specs.sdk.load import Spec
 # Keys whose text is a path, and keys whose text is one when it looks like one.
 _PATHS = frozenset({"code", "path", "conda_file", "local_path", "training_data"})
 _MAY_BE_PATHS = FAMILIES.keys()
-_WORK = frozenset({"job", "component", "schedule"})
 _LOOKS_LOCAL = ("./", "../", "/", "file:", "~")
 _WAYS = frozenset({"file", "folder", "pattern"})
 _LISTED = "`paths:`, a list of mappings with one of file, folder, pattern"
@@ -126,7 +126,7 @@ def missing_file(subject: Subject) -> Iterator[Finding]:
     """
     spec = subject.spec
     at_home = spec.boundary is not None and spec.boundary == repository.boundary(Path.cwd())
-    severity: Severity = "error" if at_home and spec.kind.family not in _WORK else "warning"
+    severity: Severity = "error" if at_home and spec.kind.family not in WITH_NODES else "warning"
     for keys, text, path in local_paths(spec):
         if keys[-1] not in {"path", "code"} or "outputs" in keys or _exists(path, text):
             continue
@@ -267,7 +267,12 @@ def _exists(path: Path, text: str) -> bool:
         return False
 
 
-@rule("duplicate-declaration", scope="root", source="two files with one name are ambiguous")
+@rule(
+    "duplicate-declaration",
+    scope=(*assets.KINDS, "online_endpoint"),
+    root_only=True,
+    source="two files with one name are ambiguous",
+)
 def declared_twice(subject: Subject) -> Iterator[Finding]:
     """A version of an asset, and the name of an endpoint, is declared by one file.
 
@@ -284,7 +289,7 @@ def declared_twice(subject: Subject) -> Iterator[Finding]:
         if spec.file.resolve() not in {file.resolve() for file in others}:
             return  # not an asset of the repository: a fixture, an example
         what = f"{family} {name}:{version}"
-    elif family == "online_endpoint" and spec.file.match("ml/projects/*/endpoint/endpoint.yml"):
+    elif spec.file.match("ml/projects/*/endpoint/endpoint.yml"):
         every = sorted(root.glob("ml/projects/*/endpoint/endpoint.yml"))
         parts = ((file, assets.included(str(file), root)) for file in every)
         others = [file for file, part in parts if part and part.get("name") == name]

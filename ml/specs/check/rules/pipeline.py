@@ -11,7 +11,7 @@ from ml.core.documents import Key, read, strings
 from ml.core.errors import Refused
 from ml.specs.assets import assets
 from ml.specs.check.nodes import Node
-from ml.specs.check.rules.rule import Finding, Subject, rule
+from ml.specs.check.rules.rule import Finding, rule
 from ml.specs.expressions import Reference, did_you_mean, references
 from ml.specs.sdk.errors import in_words
 
@@ -140,7 +140,7 @@ def wrong_type(node: Node) -> Iterator[Finding]:
             yield Finding(("jobs", name), message, "a mapping", f"for example `{name}: {{…}}`")
 
 
-@rule("not-a-component", scope="node", source=_COMPONENT)
+@rule("not-a-component", scope=("step", "pipeline", "sweep"), source=_COMPONENT)
 def not_a_component(node: Node) -> Iterator[Finding]:
     """The file that a step names as its component can be read and holds a mapping."""
     key = node.component_key
@@ -173,10 +173,10 @@ _STEP = frozenset(
 )
 
 
-@rule("misspelt-field", scope="node", severity="warning", source=_JOBS)
+@rule("misspelt-field", scope="step", severity="warning", source=_JOBS)
 def misspelt_field(node: Node) -> Iterator[Finding]:
     """A step that runs a component has known fields: the SDK lets any other through, unread."""
-    if node.parent is None or not {"component", "trial"} & node.data.keys():
+    if not {"component", "trial"} & node.data.keys():
         return
     for name in map(str, node.data):
         if name not in _STEP and (hint := did_you_mean(name, _STEP)):
@@ -188,14 +188,13 @@ def misspelt_field(node: Node) -> Iterator[Finding]:
             )
 
 
-@rule("component-cycle", scope="root", source=_COMPONENT)
-def component_cycle(subject: Subject) -> Iterator[Finding]:
+@rule("component-cycle", scope="pipeline", root_only=True, source=_COMPONENT)
+def component_cycle(node: Node) -> Iterator[Finding]:
     """A pipeline component does not contain itself."""
-    for node in subject.nodes:
-        if _contains(node, frozenset({node.file.resolve()})):
-            actual = f"`component: {node.data.get('component')}` contains itself"
-            hint = "delete the step that names it, or name another component there"
-            yield Finding((*node.keys, "component"), actual, "no cycle", hint)
+    if _contains(node, frozenset({node.file.resolve()})):
+        actual = f"`component: {node.data.get('component')}` contains itself"
+        hint = "delete the step that names it, or name another component there"
+        yield Finding(("component",), actual, "no cycle", hint)
 
 
 @rule(

@@ -53,10 +53,10 @@ def _number(value: Any) -> float | None:
     return number if number - number == 0 else None
 
 
-@rule("missing-input", scope="node", source="azure-ai-ml 1.35, `_validate`: required inputs")
+@rule("missing-input", scope="step", source="azure-ai-ml 1.35, `_validate`: required inputs")
 def missing_input(node: Node) -> Iterator[Finding]:
     """A step gives its component every input that has no default."""
-    if node.parent is None or node.component is None:
+    if node.component is None:
         return
     inputs = {**node.mapping("inputs"), **node.search_space}
     for name, port in (node.ports("inputs") or {}).items():
@@ -69,12 +69,12 @@ def missing_input(node: Node) -> Iterator[Finding]:
 
 
 @rule(
-    "unknown-input", scope="node", severity="warning", source="reference-yaml-job-pipeline: inputs"
+    "unknown-input", scope="step", severity="warning", source="reference-yaml-job-pipeline: inputs"
 )
 def unknown_input(node: Node) -> Iterator[Finding]:
     """A step gives its component only inputs that the component declares."""
     ports = node.ports("inputs")
-    if node.parent is None or node.component is None or ports is None:
+    if node.component is None or ports is None:
         return
     for name in node.mapping("inputs"):
         if name not in ports and "." not in str(name):
@@ -98,10 +98,10 @@ def _value(node: Node, name: str) -> tuple[Any, Node, tuple[Key, ...]]:
     return value, node, ("inputs", name)
 
 
-@rule("input-range", scope="node", source=_YAML)
+@rule("input-range", scope="step", source=_YAML)
 def input_range(node: Node) -> Iterator[Finding]:
     """A literal fits the type and the range that its component declares."""
-    for name, port in (node.ports("inputs") or {}).items() if node.parent is not None else ():
+    for name, port in (node.ports("inputs") or {}).items():
         value, owner, keys = _value(node, str(name))
         is_literal = isinstance(value, str | int | float) and "${{" not in str(value)
         if not isinstance(port, dict) or not is_literal:

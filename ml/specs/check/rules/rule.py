@@ -7,7 +7,7 @@ learn.microsoft.com/azure/machine-learning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -19,55 +19,52 @@ from ml.specs.check.nodes import Node
 from ml.specs.kinds import COMPONENTS, FAMILIES, JOBS
 from ml.specs.sdk.load import Spec
 
-# "root", "spec", "node", "cluster", or the family of a spec or the type of a node.
-Scope = str
-SCOPES = frozenset({"root", "spec", "node", "cluster"}) | FAMILIES | JOBS | COMPONENTS
+# Every spec, or those of a family; every node, those of a type, or the steps of pipelines; nodes
+# on declared clusters.
+NODE_TYPES = JOBS | COMPONENTS
+SCOPES = {"spec", *FAMILIES, "node", *NODE_TYPES, "step", "cluster"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The finding of a rule: its keys (from the node's root) and its texts.
-
-    `place` is a line of another file that the spec names.
-    """
+    """A finding of a rule: the keys of the field, below the spec or node, and the texts."""
 
     keys: tuple[Key, ...]
     found: str
     expected: str = ""
     hint: str = ""
-    severity: Severity | None = None
-    place: Place | None = None
+    severity: Severity | None = None  # None: the rule's
+    place: Place | None = None  # None: the line of the keys
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a rule of scope "spec" or "schedule": a whole spec, also one that another
-    names; of scope "root": the spec that is checked alone. `clusters` are the declared ones.
-    """
+    """A whole spec: the checked one, or one that it names."""
 
     spec: Spec
     links: Links
     nodes: Sequence[Node]
-    clusters: Sequence[Cluster] = ()
+    clusters: Sequence[Cluster] = ()  # every declared cluster
 
     def place(self, *keys: Key) -> Place:
-        """The line of a field."""
+        """Return the line of a field."""
         return self.spec.place(*keys)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its kebab-case name, its sentence, its severity and its source."""
+    """A registered rule."""
 
-    name: str
+    name: str  # in kebab case; the code of its problems
     sentence: str
     severity: Severity
     source: str
-    scope: Scope
+    scopes: frozenset[str]
+    root_only: bool
     find: Callable[..., Iterable[Finding]]
 
     def apply(self, subject: Subject | Node | Placed) -> Iterator[Problem]:
-        """The problems that the rule finds in a spec or one node of it."""
+        """Yield the problems that the rule finds in a spec or in one of its nodes."""
         for finding in self.find(subject):
             yield Problem(
                 self.name,
@@ -84,21 +81,31 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(
-    name: str, *, scope: Scope, source: str, severity: Severity = "error"
+    name: str,
+    *,
+    scope: str | Collection[str],
+    source: str,
+    severity: Severity = "error",
+    root_only: bool = False,
 ) -> Callable[[Callable[..., Iterable[Finding]]], Callable[..., Iterable[Finding]]]:
     """Register a generator of findings as a rule; its docstring is the rule's sentence.
 
-    ValueError for a name that another rule has, and for an unknown scope or severity.
+    `scope` is one or several of SCOPES: the rule is called for no other spec or node. It gets a
+    `Subject`, a `Node` (scope "node", "step" or a type) or a `Placed` (scope "cluster"). With
+    `root_only` it is not called for the specs that the checked spec names.
+
+    Raises ValueError if another rule has the name, and for an unknown scope or severity.
     """
+    scopes = frozenset({scope} if isinstance(scope, str) else scope)
 
     def register(find: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
         sentence = (find.__doc__ or "").strip().splitlines()[0]
         if name in RULES:
             raise ValueError(f"the rule `{name}` exists")
-        if scope not in SCOPES or severity not in get_args(Severity):
+        if not scopes <= SCOPES or severity not in get_args(Severity):
             expected = f"a scope of {', '.join(sorted(SCOPES))}, and error or warning"
             raise ValueError(f"scope {scope!r}, severity {severity!r}; expected {expected}")
-        RULES[name] = Rule(name, sentence, severity, source, scope, find)
+        RULES[name] = Rule(name, sentence, severity, source, scopes, root_only, find)
         return find
 
     return register

@@ -50,17 +50,23 @@ def cron_fault(expression: str) -> tuple[str, str] | None:
     return None
 
 
+# The families of specs with triggers; of compute, instances have some.
+_TRIGGERED = ("schedule", "compute", "feature_set")
+
+
 def _triggers(spec: Spec) -> Iterator[Part]:
-    """The triggers of a schedule, a compute instance and a feature set."""
-    starts = spec.get("schedules", "compute_start_stop")
-    for number in range(len(starts) if isinstance(starts, list) else 0):
-        yield spec.at("schedules", "compute_start_stop", number, "trigger")
-    yield spec.at("materialization_settings", "schedule")
+    """Yield the triggers of a spec."""
     if spec.kind.family == "schedule":
         yield spec.at("trigger")
+    elif spec.kind.family == "feature_set":
+        yield spec.at("materialization_settings", "schedule")
+    else:
+        starts = spec.get("schedules", "compute_start_stop")
+        for number in range(len(starts) if isinstance(starts, list) else 0):
+            yield spec.at("schedules", "compute_start_stop", number, "trigger")
 
 
-@rule("bad-cron", scope="spec", source=f"{_YAML}: cron expression")
+@rule("bad-cron", scope=_TRIGGERED, source=f"{_YAML}: cron expression")
 def bad_cron(subject: Subject) -> Iterator[Finding]:
     """A cron expression has five fields, each in its range; those of the date are `*`."""
     for trigger in _triggers(subject.spec):
@@ -73,7 +79,7 @@ def bad_cron(subject: Subject) -> Iterator[Finding]:
             yield Finding(keys, f"`{expression}`: {wrong[0]}", wrong[1], hint)
 
 
-@rule("bad-recurrence", scope="spec", source=f"{_YAML}: recurrence pattern")
+@rule("bad-recurrence", scope=_TRIGGERED, source=f"{_YAML}: recurrence pattern")
 def bad_recurrence(subject: Subject) -> Iterator[Finding]:
     """A recurrence names hours, minutes and days that clocks and its frequency have."""
     for trigger in _triggers(subject.spec):
@@ -120,7 +126,7 @@ def schedule_job(subject: Subject) -> Iterator[Finding]:
         yield Finding(("create_job",), f"the schedule creates a {kind}", "a pipeline job", hint)
 
 
-@rule("bad-time-zone", scope="spec", source="azure-ai-ml 1.35 constants.TimeZone")
+@rule("bad-time-zone", scope=_TRIGGERED, source="azure-ai-ml 1.35 constants.TimeZone")
 def bad_time_zone(subject: Subject) -> Iterator[Finding]:
     """A trigger's time zone has the name that Windows gives it."""
     for trigger in _triggers(subject.spec):

@@ -14,7 +14,7 @@ from ml.core.errors import Problem
 from ml.specs import expressions
 from ml.specs.assets import assets
 from ml.specs.check import secret_patterns
-from ml.specs.check.nodes import Node, inside
+from ml.specs.check.nodes import WITH_NODES, Node, inside
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import Reference, literal
 from ml.specs.parts import Part
@@ -30,7 +30,7 @@ _ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
 
 @rule(
     "shell-metacharacter",
-    scope="spec",
+    scope=WITH_NODES,
     source="Azure ML puts literals verbatim into a command that bash runs (azure-ai-ml 1.35)",
 )
 def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
@@ -144,7 +144,9 @@ _NAMED: Mapping[str, Mapping[str, names.Kind]] = {
 }
 
 
-@rule("bad-name", scope="spec", source="names become parts of paths and of addresses")
+@rule(
+    "bad-name", scope=(*_NAMED, "schedule"), source="names become parts of paths and of addresses"
+)
 def bad_name(subject: Subject) -> Iterator[Finding]:
     """A name is one part of a path: of a job, an asset, an endpoint, a port or a variable."""
     spec = subject.spec
@@ -193,15 +195,18 @@ _OWN = re.compile(r"SCORE_[A-Z0-9_]{1,60}")
 _MAX_VALUE = 1000
 
 
-@rule("deployment-variable", scope="spec", source="OPENSSL_CONF and others name code that is run")
+@rule(
+    "deployment-variable",
+    scope="online_deployment",
+    source="OPENSSL_CONF and others name code that is run",
+)
 def deployment_variable(subject: Subject) -> Iterator[Finding]:
     """A deployment sets only variables that run no code, and leaves its model where it is."""
-    if subject.spec.kind.family == "online_deployment":
-        entity = subject.spec.entity
-        variables = getattr(entity, "environment_variables", None) or {}
-        mount = getattr(entity, "model_mount_path", None)
-        is_scored = subject.spec.get("code_configuration") is not None
-        yield from deployment_faults(variables, mount, is_scored)
+    entity = subject.spec.entity
+    variables = getattr(entity, "environment_variables", None) or {}
+    mount = getattr(entity, "model_mount_path", None)
+    is_scored = subject.spec.get("code_configuration") is not None
+    yield from deployment_faults(variables, mount, is_scored)
 
 
 def deployment_faults(
@@ -242,14 +247,17 @@ def deployment_faults(
         )
 
 
-@rule("unpinned-environment", scope="spec", source="Azure ML resolves a label when it deploys")
+@rule(
+    "unpinned-environment",
+    scope="online_deployment",
+    source="Azure ML resolves a label when it deploys",
+)
 def moving_environment(subject: Subject) -> Iterator[Finding]:
     """A deployment's environment is a version of the workspace, or made of this repository's files.
 
     What a label, another registry or a build context elsewhere stands for changes unreviewed.
     """
-    if subject.spec.kind.family == "online_deployment":
-        yield from environment_faults(subject.spec)
+    yield from environment_faults(subject.spec)
 
 
 def environment_faults(deployment: Part) -> Iterator[Finding]:

@@ -33,6 +33,7 @@ _COMPUTING = frozenset({"command", "sweep", "parallel", "automl", "data_transfer
 _ONLINE = "reference-yaml-endpoint-online"
 # Of a node's type: the keys of its code, and of what it runs.
 _KEYS: dict[str, tuple[tuple[Key, ...], tuple[Key, ...]]] = {
+    "command": (("code",), ("command",)),
     "sweep": (("trial", "code"), ("trial", "command")),
     "parallel": (("task", "code"), ("task", "entry_script")),
     "spark": (("code",), ("entry", "file")),
@@ -211,7 +212,7 @@ def model_version(subject: Subject) -> Iterator[Finding]:
 
 @rule(
     "scoring-script",
-    scope="spec",
+    scope=DEPLOYMENTS,
     source="azure-ai-ml 1.35 validate_scoring_script; how-to-deploy-custom-container",
 )
 def scoring_script(subject: Subject) -> Iterator[Finding]:
@@ -220,8 +221,6 @@ def scoring_script(subject: Subject) -> Iterator[Finding]:
     A warning where its environment is elsewhere, which may be a server of its own.
     """
     spec, keys = subject.spec, ("code_configuration", "scoring_script")
-    if spec.kind.family not in DEPLOYMENTS:
-        return
     if spec.get(keys[0]) is None:
         model, environment = _named(spec, "model"), _named(spec, "environment")
         kind = model.get("type") or "custom_model" if model else ""
@@ -281,10 +280,10 @@ def _runs(command: str) -> Iterator[tuple[str, str]]:
         written |= {os.path.normpath(word.lstrip("<>")) for word in words}
 
 
-@rule("missing-script", scope="node", source="a job ends with exit code 2 once its node is up")
+@rule("missing-script", scope=_KEYS, source="a job ends with exit code 2 once its node is up")
 def missing_script(node: Node) -> Iterator[Finding]:
     """The scripts that a command, a parallel or a Spark step runs are in its code."""
-    code_keys, keys = _KEYS.get(node.type, (("code",), ("command",)))
+    code_keys, keys = _KEYS[node.type]
     code, text = node.get(*code_keys), node.get(*keys)
     folder = assets.local(code, node.folder) if isinstance(code, str) else None
     if not isinstance(text, str) or (code is not None and not (folder and folder.is_dir())):
@@ -369,7 +368,7 @@ def no_compute(node: Node) -> Iterator[Finding]:
 
 @rule(
     "scale-settings",
-    scope="spec",
+    scope=("online_deployment", "compute"),
     source="azure-ai-ml 1.35 ManagedOnlineDeployment._validate_scale_settings",
 )
 def scale_settings(subject: Subject) -> Iterator[Finding]:
