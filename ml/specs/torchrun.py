@@ -24,6 +24,8 @@ class Elastic:
 
 def elastic(command: str) -> Elastic | None:
     """What the first torchrun of a command says, if its `--nnodes` is a range, else None."""
+    if "nnodes" not in command:
+        return None
     text = re.sub(r"\\\n", " ", without_placeholders(command, "$"))
     for words in packages.commands(text):
         options = _options(words)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -153,7 +155,28 @@ def definitions(root: Path) -> tuple[AssetSpec, ...]:
     Only specs under `ml/` and `infra/` define assets: a fixture of a test or an example of a page
     does not, nor does a link to one. Outside a repository, the specs directly in `root` do.
     """
-    return _definitions(root, tuple(_stamps(root)))
+    listed = _listed.get()
+    if listed is None:
+        return _definitions(root, tuple(_stamps(root)))
+    if root not in listed:
+        listed[root] = _definitions(root, tuple(_stamps(root)))
+    return listed[root]
+
+
+@contextmanager
+def listed_once() -> Iterator[None]:
+    """List the assets of a repository at most once in this context, which changes no file."""
+    if _listed.get() is not None:
+        yield
+        return
+    token = _listed.set({})
+    try:
+        yield
+    finally:
+        _listed.reset(token)
+
+
+_listed = ContextVar[dict[Path, tuple[AssetSpec, ...]] | None]("listed", default=None)
 
 
 def digest(path: Path) -> str:

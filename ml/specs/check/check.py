@@ -13,6 +13,7 @@ from ml.core.documents import read
 from ml.core.errors import Problem, Refused, errors
 from ml.core.terminal import printable
 from ml.specs import kinds
+from ml.specs.assets import assets
 from ml.specs.assets.links import Links
 from ml.specs.check.clusters import Cluster, Placed, placed
 from ml.specs.check.nodes import Node, inside, nodes
@@ -22,6 +23,7 @@ from ml.specs.sdk.load import Spec, from_document, quiet
 from ml.specs.search import hints
 
 
+@assets.listed_once()
 def check(
     spec: Spec, links: Links | None = None, clusters: Sequence[Cluster] = ()
 ) -> list[Problem]:
@@ -184,7 +186,7 @@ def survey(
     """
     links, problems = Links(), list[Problem]()
     specs = skipped = 0
-    with quiet():
+    with quiet(), assets.listed_once():
         for path, is_named in _files(paths).items():
             if hints.is_hints(path) and hints.spec_of(path) is None and path.is_file():
                 problems.append(hints.without_spec(path))
