@@ -28,7 +28,7 @@ class Kind:
 
     @property
     def is_job(self) -> bool:
-        """Whether `az ml job create` takes it."""
+        """Return True if `az ml job create` accepts it."""
         return self.family == "job"
 
 
@@ -124,7 +124,7 @@ def _type(data: Mapping[str, Any]) -> str:
 
 
 def mentions_azure_ml(text: str) -> bool:
-    """Whether a text that does not load as YAML was meant to be a spec."""
+    """Return True if a text that is not valid YAML was meant to be a spec."""
     return "azuremlschemas" in text or _REFERENCE.search(text) is not None
 
 

@@ -326,7 +326,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def runs(command: str, folder: Path) -> bool:
-    """Whether the command touches `hit` in a copy of the folder, which is also its home."""
+    """Return True if the command creates `hit` in a copy of the folder, which is also its home."""
     work = folder.with_name("work")
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(folder, work, symlinks=True)
@@ -341,7 +341,7 @@ def runs(command: str, folder: Path) -> bool:
 
 
 def is_refused(command: str, x: str, y: str = "0.5") -> bool:
-    """Whether the resolver refuses these values."""
+    """Return True if the resolver refuses these values."""
     try:
         resolve_command(command, {"x": x, "y": y, "none": None}, {"o": PurePath("/out")})
     except Refused as refused:
@@ -432,7 +432,7 @@ VARIABLES = {
 @pytest.mark.attack("a value in an environment variable that is evaluated")
 @pytest.mark.parametrize(("name", "value"), VARIABLES.items(), ids=VARIABLES)
 def test_a_variable_takes_plain_values(name: str, value: str) -> None:
-    """Whether a shell or a program evaluates it is not known: a word or a path, and no text."""
+    """A value that a shell or program may evaluate can be a word or a path, but no other text."""
     for variable in (name, "TITLE"):
         with pytest.raises(Refused, match="may evaluate it"):
             resolve_variables({variable: X}, {"x": value}, {})

@@ -62,7 +62,7 @@ class IgnoreFile:
         self._included = [_anchor(line) for line in lines if line.startswith("!")]
 
     def excludes(self, path: str) -> bool:
-        """Whether the file at `path` (relative to the folder, with `/`) is left out."""
+        """Return True if the file at `path` (relative to the folder, with `/`) is excluded."""
         return self._spec.match_file(path)
 
     def files(self, besides: Collection[Path] = ()) -> Iterator[tuple[str, Path]]:
@@ -130,7 +130,7 @@ class IgnoreFile:
                 yield relative, path, None
 
     def _prunes(self, folder: str) -> bool:
-        """Whether no file below the folder can be included, so that `.venv` is never opened."""
+        """Return True if every file below the folder is excluded: it need not be opened."""
         parts = folder.split("/")
         may_include = any(
             all(mine == theirs for mine, theirs in zip(anchor, parts, strict=False))

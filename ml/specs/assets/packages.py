@@ -134,7 +134,7 @@ class Packages:
 
     @property
     def is_known(self) -> bool:
-        """Whether no package may bring more than `libraries`."""
+        """Return True if `libraries` are all that the packages bring."""
         return self.names <= _BRINGS.keys()
 
 

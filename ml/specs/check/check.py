@@ -229,7 +229,7 @@ def _files(paths: Sequence[Path]) -> dict[Path, bool]:
 
 
 def _was_meant_as_spec(path: Path) -> bool:
-    """Whether a file that does not load as YAML looks like a spec or may not be read."""
+    """Return True if a file that is not valid YAML looks like a spec or may not be read."""
     try:
         return kinds.mentions_azure_ml(path.read_text("utf-8", errors="replace"))
     except PermissionError:

@@ -87,13 +87,13 @@ class Node(Part):
 
     @property
     def is_remote(self) -> bool:
-        """Whether it runs a component that is not on this machine."""
+        """Return True if it runs a component that is not on this machine."""
         written = self.data.get(self.component_key)
         return isinstance(written, str | dict) and self.component is None and not self.is_inline
 
     @property
     def is_inline(self) -> bool:
-        """Whether it contains what it runs, and that is not a component."""
+        """Return True if it is a sweep with an inline trial."""
         return self.type == "sweep" and isinstance(self.data.get("trial"), dict)
 
     def ports(self, direction: str) -> Mapping[str, Any] | None:

@@ -51,12 +51,12 @@ _PLACEHOLDER = re.compile(
 
 
 def name_is_secret(name: str) -> bool:
-    """Whether a variable or field of this name holds a secret."""
+    """Return True if a variable or field of this name holds a secret."""
     return bool(_NAMES.search(_CAPITALS.sub("_", name).replace("-", "_").replace(".", "_").lower()))
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value is a placeholder for a secret, or obviously not a secret."""
+    """Return True if a value is a placeholder for a secret, or obviously not a secret."""
     text = value.strip().strip("'\"")
     letters = set(re.sub(r"[?&]?\b\w{2,3}=|[^A-Za-z0-9]", "", text).lower())
     return letters <= {"x"} or len(text) < 3 or bool(_PLACEHOLDER.fullmatch(text))

@@ -44,7 +44,7 @@ class Code:
         self._nodes = [*ast.walk(self._module)]
 
     def transforms(self, name: str) -> bool:
-        """Whether the class has a method `transform`, or may inherit one from another module."""
+        """Return True if the class has a method `transform` or may inherit one."""
         body = self._module.body
         imports = [item for item in body if isinstance(item, ast.Import | ast.ImportFrom)]
         imported = {alias.asname or alias.name for item in imports for alias in item.names}
@@ -65,7 +65,7 @@ class Code:
         return False
 
     def may_compute(self, feature: str) -> bool:
-        """Whether the feature's name is in the code, or may be put together by it."""
+        """Return True if the code contains the feature's name or may construct it."""
         return any(fnmatchcase(feature, pattern) for pattern in self._names())
 
     def _names(self) -> Iterator[str]:
@@ -131,7 +131,7 @@ class Code:
 
 
 def _makes_names(node: ast.AST) -> bool:
-    """Whether it may make a text that the source does not have as one."""
+    """Return True if an expression may make a text that is no literal of the source."""
     if isinstance(node, ast.BinOp):
         return any(
             isinstance(side, ast.JoinedStr)
@@ -150,7 +150,7 @@ def _makes_names(node: ast.AST) -> bool:
 
 
 def _unpacks(call: ast.Call) -> bool:
-    """Whether it has arguments `*x` or `**x`."""
+    """Return True if a call has arguments `*x` or `**x`."""
     has_star = any(isinstance(argument, ast.Starred) for argument in call.args)
     return has_star or any(word.arg is None for word in call.keywords)
 

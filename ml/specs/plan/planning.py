@@ -302,7 +302,7 @@ def _sampled(command: str, names: set[str]) -> str:
 
 
 def _is_implicit(output: str, command: CommandPlan) -> bool:
-    """Whether an output is implicit: its command does not refer to it."""
+    """Return True if the command does not refer to an output."""
     texts = [command.command, *command.environment_variables.values()]
     return output in _IMPLICIT and not any(
         (reference.source, reference.name) == ("outputs", output)

@@ -76,7 +76,7 @@ class InputPlan:
 
     @property
     def is_literal(self) -> bool:
-        """Whether the command receives a value rather than the path of data."""
+        """Return True if the command receives a value rather than the path of data."""
         return self.type in LITERALS
 
 

@@ -105,7 +105,7 @@ _ENTRY = frozenset({"key", "value"})
 
 
 def _is_nested(messages: Any) -> bool:
-    """Whether messages are about something inside the node, not the node itself."""
+    """Return True if messages are about a field inside the node, not the node itself."""
     if isinstance(messages, dict):
         return any(name not in {"_schema", None} or _is_nested(m) for name, m in messages.items())
     return isinstance(messages, list) and any(map(_is_nested, messages))

@@ -174,7 +174,7 @@ def _branch(
 
 
 def same(first: object, second: object) -> bool:
-    """Whether two values mean the same: 1 and 1.0 do, 1 and true do not."""
+    """Return True if two values are the same number or text: 1 and 1.0 are, 1 and true are not."""
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     return first == second

@@ -58,7 +58,7 @@ MOST_COMBINATIONS = 10_000
 
 
 def is_hints(path: Path) -> bool:
-    """Whether a file is a hints file, by its name."""
+    """Return True if the name of a file is that of a hints file."""
     return path.name.endswith(ENDINGS)
 
 
@@ -252,7 +252,7 @@ class _Reading:
                     yield Condition(name, expression.text, at.place())
 
     def _is_possible(self, name: str, expression: Expression, place: Place) -> bool:
-        """Whether a condition can decide on its parameter; a problem says why not.
+        """Return True if a condition can decide on its parameter; else report a problem.
 
         Conditions apply in their order: what one names is decided by those above it.
         """

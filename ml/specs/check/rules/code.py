@@ -39,7 +39,7 @@ class _Entry:
 
 
 def _entries(node: Node) -> Iterator[_Entry]:
-    """The modules of its own code that a job's own command runs."""
+    """Yield the modules in a job's `code` that its command runs with `python -m`."""
     at: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
     command, written = node.get(*at, "command"), node.get(*at, "code")
     code = assets.local(written, node.folder) if isinstance(written, str) else None
@@ -77,7 +77,10 @@ def missing_package(subject: Subject) -> Iterator[Finding]:
 
 
 def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> Iterator[Finding]:
-    """What the environment of these modules lacks; of a server what is imported at once."""
+    """Yield libraries that modules import and their environment lacks.
+
+    With `serves` only imports at the top of a module count.
+    """
     first = entries[0]
     imported = {
         item.library: item
@@ -117,18 +120,18 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
 
 @lru_cache(maxsize=256)
 def _libraries(links: Links, module: str, code: Path) -> tuple[imports.Imported, ...]:
-    """What the module imports, read once in a survey."""
+    """Return the libraries that the module imports; read once in a survey."""
     return tuple(imports.libraries(module, code, packages.LIBRARIES))
 
 
 @lru_cache(maxsize=64)
 def _packages(links: Links, folder: Path, written: str) -> packages.Packages | None:
-    """As `of_environment`, searched once in a survey, whose `links` all of its specs share."""
+    """Return `packages.of_environment`, once in a survey: all its specs share `links`."""
     return packages.of_environment(folder, written)
 
 
 def _other(owner: Part, instead_of: packages.Packages, needed: frozenset[str]) -> str:
-    """The repository's environment that has what is needed and most of what the present one has."""
+    """Return the environment of the repository with the needed libraries that is most alike."""
     best, most = "", -1
     for spec in assets.definitions(repository.root(owner.file)):
         listed = packages.of_spec(spec) if spec.kind == "environment" else None
@@ -145,9 +148,9 @@ def _other(owner: Part, instead_of: packages.Packages, needed: frozenset[str]) -
     source="argparse ends a program with exit code 2 for an argument that it does not know",
 )
 def unknown_argument(subject: Subject) -> Iterator[Finding]:
-    """A project of a table is given the arguments that it has: its settings and those of training.
+    """A command passes only arguments that the `train` module of a tabular project defines.
 
-    Other programs are not read.
+    The arguments of other programs are not checked.
     """
     for node in subject.nodes:
         for entry in _entries(node):
@@ -172,10 +175,10 @@ def unknown_argument(subject: Subject) -> Iterator[Finding]:
 
 
 def _arguments(module: str, code: Path) -> frozenset[str]:
-    """The arguments of a project's train.py, or one like it; none where they are not certain.
+    """Return the arguments of a project's train.py; empty if they cannot be determined.
 
-    It ends in `f(PROJECT)`, of a function in another module that adds literal arguments, and those
-    of the project's SETTINGS.
+    The module must end in `f(PROJECT)`, where `f` is a function of another module that adds
+    literal arguments and those of the project's SETTINGS.
     """
     file = imports.file_of(module, code)
     tree = imports.source(file).tree if file else ast.Module([], [])
@@ -212,7 +215,7 @@ def _arguments(module: str, code: Path) -> frozenset[str]:
 
 
 def _is_readable(function: ast.stmt) -> bool:
-    """Whether all arguments of the function's one parser are added, and parsed, in its body."""
+    """Return True if a function uses one parser, only to add arguments and to parse them."""
     parsers, used, uses = list[str](), 0, 0
     for node in ast.walk(function):
         match node:
@@ -240,7 +243,7 @@ def _is_function(statement: ast.stmt, name: str) -> bool:
 
 
 def _taken(tree: ast.Module, name: str, code: Path) -> ast.Module | None:
-    """The module from which a name is imported, or the module of that name."""
+    """Return the module that a name is imported from, or the module of that name."""
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             for alias in statement.names:
@@ -252,7 +255,7 @@ def _taken(tree: ast.Module, name: str, code: Path) -> ast.Module | None:
 
 
 def _model(tree: ast.Module, project: str, code: Path) -> ast.Module | None:
-    """The module of the model of `PROJECT = Tabular(SCHEMA, model, …)`."""
+    """Return the module of `model` in `PROJECT = Tabular(SCHEMA, model, …)`."""
     for statement in tree.body:
         match statement:
             case ast.Assign(
@@ -264,7 +267,7 @@ def _model(tree: ast.Module, project: str, code: Path) -> ast.Module | None:
 
 
 def _settings(model: ast.Module | None) -> frozenset[str] | None:
-    """The arguments of SETTINGS where that is a dict of literal names, which nothing changes."""
+    """Return the arguments in SETTINGS; None unless it is a constant dict of literal names."""
     if model is None:
         return None
     uses = [

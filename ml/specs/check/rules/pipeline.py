@@ -218,7 +218,7 @@ def output_shared(node: Node) -> Iterator[Finding]:
 
 
 def _contains(step: Node, above: frozenset[Path]) -> bool:
-    """Whether the component of a step contains one of the files above it, or itself."""
+    """Return True if the component of a step contains itself or a file above it."""
     inner = step.inner
     if inner is None:
         return False

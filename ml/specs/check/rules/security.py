@@ -24,7 +24,7 @@ from ml.specs.plan.plans import LITERALS
 Value = tuple[str, Part, tuple[Key, ...]]
 
 PARENT_INPUT = re.compile(r"\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}")
-# In a path these make a command of it, should the node's path of the data end in its name.
+# Characters that a shell interprets in a path. The path of data on a node may end in its name.
 _ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
 
 
@@ -55,7 +55,7 @@ def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
 
 
 def _values(node: Node, reference: Reference) -> Iterator[Value]:
-    """What a placeholder may be replaced by."""
+    """Yield the values that may replace a placeholder."""
     source, name = reference.source, reference.name
     if source == "search_space" or (source == "inputs" and name in node.search_space):
         yield from _choices(node, name)
@@ -70,14 +70,14 @@ def _values(node: Node, reference: Reference) -> Iterator[Value]:
 
 
 def _choices(node: Node, name: str) -> Iterator[Value]:
-    """The values of a hyperparameter, which may be one inside of another's choice."""
+    """Yield the values of a hyperparameter, also of one nested in the choice of another."""
     for keys, value in walk(node.search_space):
         if name in keys and "values" in keys and isinstance(value, str):
             yield value, node, ("search_space", *keys)
 
 
 def _input(node: Node, name: str) -> Iterator[Value]:
-    """The values of an input: its own, its pipeline's, or its component's default."""
+    """Yield the values of an input: the node's, the pipeline's, or the component's default."""
     value, part, keys = node.get("inputs", name), node, ("inputs", name)
     kind, mode = "", ""
     if node.user is not None and node.user.get("inputs", name) is not None:
@@ -102,7 +102,7 @@ def _input(node: Node, name: str) -> Iterator[Value]:
 def _bound(
     node: Node, value: object, keys: tuple[Key, ...], kind: str, mode: str
 ) -> Iterator[Value]:
-    """A value as it is written, or that of the pipeline's input which it names."""
+    """Yield a value as written, or the values of the pipeline's inputs that it refers to."""
     text = literal(value)
     bound = PARENT_INPUT.fullmatch(text.strip())
     if bound and node.parent is not None:
@@ -121,7 +121,7 @@ def _bound(
 def _literal(
     value: object, part: Part, keys: tuple[Key, ...], kind: str, mode: str
 ) -> Iterator[Value]:
-    """The text of a literal; of data only what may be in its path on the node."""
+    """Yield the text of a literal; of data only a path that a shell would interpret."""
     text = literal(value)
     is_data = bool(kind) and kind.lower() not in LITERALS
     if (
@@ -190,7 +190,7 @@ _NUMBERS: Mapping[str, tuple[int, int]] = {
     TIMEOUT: (1, MAX_TIMEOUT_MS),
     "WORKER_COUNT": (1, 64),
 }
-# Those of a project itself: no loader, interpreter or library reads a name like this.
+# Variables of a project itself: no loader, interpreter or library reads a name like this.
 _OWN = re.compile(r"SCORE_[A-Z0-9_]{1,60}")
 _MAX_VALUE = 1000
 
@@ -212,10 +212,11 @@ def deployment_variable(subject: Subject) -> Iterator[Finding]:
 def deployment_faults(
     variables: Mapping[str, object], mount: object, is_scored: bool = True
 ) -> Iterator[Finding]:
-    """What a server may not be started with: each variable that is not listed here or has another
-    value, and a place for the model, whose files could be those of a library there.
+    """Yield the settings that a server may not be started with.
 
-    `is_scored`: the deployment has a scoring script, not a server of its own.
+    That are variables that are not listed here or are out of range, and `mount`, a mount path of
+    the model, whose files could replace those of a library. `is_scored`: the deployment has a
+    scoring script, not a server of its own.
     """
     for name, value in variables.items():
         keys, text = ("environment_variables", str(name)), str(value)
@@ -255,13 +256,13 @@ def deployment_faults(
 def moving_environment(subject: Subject) -> Iterator[Finding]:
     """A deployment's environment is a version of the workspace, or made of this repository's files.
 
-    What a label, another registry or a build context elsewhere stands for changes unreviewed.
+    A label, another registry or a build context elsewhere can change without a review.
     """
     yield from environment_faults(subject.spec)
 
 
 def environment_faults(deployment: Part) -> Iterator[Finding]:
-    """What of a deployment's environment no digest of its files covers."""
+    """Yield parts of a deployment's environment that the digest of its files does not cover."""
     written = deployment.get("environment")
     part, keys = deployment.at("environment"), ("environment",)
     if isinstance(written, str):
@@ -308,7 +309,7 @@ def plaintext_secret(subject: Subject) -> Iterator[Finding]:
 
 
 def _name(keys: tuple[Key, ...]) -> str:
-    """The name that says what a value is: `inputs.api_key.default` is `api_key`."""
+    """Return the name of a value: `api_key` for `inputs.api_key.default`."""
     names = [str(key) for key in keys if not isinstance(key, int)]
     if len(names) > 1 and names[-1] in {"default", "value", "path"}:
         return names[-2]
@@ -316,5 +317,5 @@ def _name(keys: tuple[Key, ...]) -> str:
 
 
 def _is_variable(keys: tuple[Key, ...]) -> bool:
-    """Whether a node is an environment variable or a credential, where any value is one."""
+    """Return True for the value of an environment variable or of a credential."""
     return "environment_variables" in keys[:-1] or "credentials" in keys[:-1]

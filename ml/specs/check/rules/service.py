@@ -307,7 +307,7 @@ def missing_script(node: Node) -> Iterator[Finding]:
 
 
 def _is_not_installed(node: Node, module: str, command: str) -> bool:
-    """Whether no package that the job's environment lists brings a module of that name."""
+    """Return True if no package that the job's environment lists has that module."""
     written = node.get("environment")
     is_known = isinstance(written, str) and not re.search(r"\binstall\b", command)
     listed = packages.of_environment(node.folder, str(written)) if is_known else None

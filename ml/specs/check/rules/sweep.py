@@ -110,7 +110,7 @@ def log_range(node: Node) -> Iterator[Finding]:
 
 
 def _are_values(low: float, high: float) -> bool:
-    """Whether the bounds of a log distribution look like its values, not like their logarithms.
+    """Return True if the bounds of a log distribution look like values, not like exponents.
 
     As exponents, 0.001 … 0.1 are 1.001 … 1.105, and 8 … 256 are 2981 … 1.5e111.
     """
