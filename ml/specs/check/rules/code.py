@@ -190,10 +190,9 @@ def _arguments(module: str, code: Path) -> frozenset[str]:
     maker = _taken(tree, function, code)
     if maker is None:
         return frozenset()
-    body = next((statement for statement in maker.body if _is_function(statement, function)), None)
-    if body is None:
-        return frozenset()
-    if not _is_readable(body):
+    functions = [item for item in maker.body if isinstance(item, ast.FunctionDef)]
+    body = next((item for item in functions if item.name == function), None)
+    if body is None or not _is_readable(body):
         return frozenset()
     names: set[str] = set()
     takes_settings = False
@@ -236,10 +235,6 @@ def _is_readable(function: ast.stmt) -> bool:
             case ast.Name(name, ast.Load()) if name in parsers:
                 uses += 1
     return len(parsers) == 1 and used == uses
-
-
-def _is_function(statement: ast.stmt, name: str) -> bool:
-    return isinstance(statement, ast.FunctionDef) and statement.name == name
 
 
 def _taken(tree: ast.Module, name: str, code: Path) -> ast.Module | None:

@@ -295,7 +295,8 @@ def plaintext_secret(subject: Subject) -> Iterator[Finding]:
         if not isinstance(value, str | int) or isinstance(value, bool):
             continue
         name = _name(keys)
-        what = secret_patterns.secret_in(str(name), value, _is_variable(keys))
+        is_variable = "environment_variables" in keys[:-1] or "credentials" in keys[:-1]
+        what = secret_patterns.secret_in(name, value, is_variable)
         if not what and keys[-1:] == ("command",):
             variable = secret_patterns.secret_in_command(str(value))
             what, name = (f"a secret for `{variable}`", "command") if variable else ("", name)
@@ -314,8 +315,3 @@ def _name(keys: tuple[Key, ...]) -> str:
     if len(names) > 1 and names[-1] in {"default", "value", "path"}:
         return names[-2]
     return names[-1] if names else ""
-
-
-def _is_variable(keys: tuple[Key, ...]) -> bool:
-    """Return True for the value of an environment variable or of a credential."""
-    return "environment_variables" in keys[:-1] or "credentials" in keys[:-1]
