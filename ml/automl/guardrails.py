@@ -24,9 +24,8 @@ FEW_ROWS = 200
 # A class of a smaller share is rare: accuracy hardly sees it.
 RARE = 0.1
 MOSTLY_MISSING = 0.4
-# Rows that are looked at for columns which give the target away, and their parts: a category is
-# ranked by what the target is in the others.
-PROBED, PARTS = 10_000, 5
+# Rows that are looked at for columns which give the target away.
+PROBED = 10_000
 # A column of so many values, each of so few rows, may be what rows belong to.
 GROUPS, ROWS_OF_GROUP = 20, (2.0, 50.0)
 # Judged rows that share their value with fitted ones, or are not later, from which it counts.
@@ -96,10 +95,8 @@ def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Findi
         labels = labels.astype(str)
     columns = encoding.columns(document)
     names = columns.names
-    for at in columns.categorical:
-        numbers[:, at] = _of_category(problem, names[at], probed)
     if len(np.unique(labels)) > 1:  # of a sample a rare value may be missing
-        checks = leaking_features(numbers.astype(np.float64), labels, names)
+        checks = leaking_features(numbers.astype(np.float64), labels, names, columns.categorical)
         yield from (("leakage", check.found or "") for check in checks if leaks(check))
     if len(problem.labels) > MEANS_OF_ROWS:
         return
@@ -114,30 +111,6 @@ def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Findi
                 f"{column.name}: a target encoding that includes the validation rows; use the "
                 "category itself, which is target-encoded inside each fold",
             )
-
-
-def _of_category(problem: Problem, name: str, rows: NDArray[Any]) -> Values:
-    """Return cross-fitted target means by category; zeros if the target does not depend on it.
-
-    In a classification they are those of the class that correlates best. Category codes would rank
-    categories alphabetically.
-    """
-    from sklearn.model_selection import PredefinedSplit
-    from sklearn.preprocessing import TargetEncoder
-
-    codes = problem.table.frame[name].cat.codes.to_numpy()[rows].reshape(-1, 1)
-    part = np.random.default_rng(problem.job.seed).permutation(len(rows)) % PARTS
-    others: Any = PredefinedSplit(part)
-    encoder = TargetEncoder(target_type="continuous", smooth=0.0, cv=others)
-    best, highest = np.zeros(len(rows)), 0.0
-    for target in _targets(problem, rows):
-        means = encoder.fit_transform(codes, target)[:, 0]
-        # Of categories that say nothing the other parts say the opposite, if anything.
-        if np.ptp(means) > 0 and np.ptp(target) > 0:
-            follows = float(np.corrcoef(means, target)[0, 1])
-            if follows > highest:
-                best, highest = means, follows
-    return best
 
 
 def _targets(problem: Problem, rows: NDArray[Any]) -> Iterator[Values]:
