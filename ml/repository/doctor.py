@@ -49,12 +49,6 @@ REVIEWS = {
     "require_last_push_approval": ("last push", "an approval by another than who pushed last"),
     "dismiss_stale_reviews_on_push": ("stale reviews", "a new approval after a push"),
 }
-# The same fields in the older protection of branches.
-OLDER = {
-    **{name: name for name in REVIEWS},
-    "require_code_owner_review": "require_code_owner_reviews",
-    "dismiss_stale_reviews_on_push": "dismiss_stale_reviews",
-}
 # Azure ML's name of the quota of all dedicated machines.
 CORES = "TotalDedicatedCores"
 # The secret that holds the key of the team's app.
@@ -306,9 +300,8 @@ def _forks(repository: str, ask: Ask) -> Check:
 
 
 def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:
-    """Rulesets and the older protection of main count alike, if nobody may bypass them."""
+    """What the rulesets of main that nobody may bypass require."""
     rules = ask(("gh", "api", f"repos/{repository}/rules/branches/{MAIN}?per_page=100"))
-    protection = ask(("gh", "api", f"repos/{repository}/branches/{MAIN}/protection"))
     listed = rules.json if isinstance(rules.json, list) else []
     rulesets = {
         id: ask(("gh", "api", f"repos/{repository}/rulesets/{id}"))
@@ -332,20 +325,6 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
             checks.add((each["context"], each.get("integration_id")))
         for name in REVIEW:
             reviews[name] = max(reviews[name], int(options.get(name) or 0))
-    older: Mapping[str, Any] = protection.json if isinstance(protection.json, Mapping) else {}
-    former = older.get("required_pull_request_reviews") or {}
-    if any((former.get("bypass_pull_request_allowances") or {}).values()) or (
-        older and not (older.get("enforce_admins") or {}).get("enabled")
-    ):
-        bypassed.append("the protection of the branch")
-    elif older:
-        for check in (older.get("required_status_checks") or {}).get("checks") or ():
-            checks.add((check["context"], check.get("app_id")))
-        for name, key in OLDER.items():
-            reviews[name] = max(reviews[name], int(former.get(key) or 0))
-        for kind, allowed in (("deletion", "deletions"), ("non_fast_forward", "force_pushes")):
-            if not (older.get(f"allow_{allowed}") or {}).get("enabled"):
-                kinds.add(kind)
     where = f"infra bootstrap --run; https://github.com/{repository}/settings/rules"
     if bypassed:
         yield Check("bypass", "error", f"bypass is allowed of {', '.join(sorted(bypassed))}", where)

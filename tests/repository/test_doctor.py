@@ -62,7 +62,6 @@ READY: dict[str, Any] = {
     },
     "fork-pr-contributor-approval": {"approval_policy": "all_external_contributors"},
     "rules/branches/main": RULES,
-    "branches/main/protection": Answer(error="gh: Branch not protected (HTTP 404)"),
     **dict.fromkeys(("environments/dev-preview", "environments/prod-preview"), UNREVIEWED),
     **dict.fromkeys(("environments/dev-release", "environments/prod-release"), REVIEWED),
     "environments/bot": UNREVIEWED,
@@ -291,44 +290,6 @@ def test_the_key_is_of_its_environment_alone(place: str) -> None:
 
     assert github({"secrets": [{"name": "APP_PRIVATE_KEY"}]}) == [("app", "error")]
     assert github(Answer(error="HTTP 403")) == [("app", "warning")]
-
-
-OLDER = {
-    "required_status_checks": {"checks": [{"context": "required", "app_id": 15368}]},
-    "enforce_admins": {"enabled": True},
-    "required_pull_request_reviews": {
-        "require_code_owner_reviews": True,
-        "required_approving_review_count": 1,
-        "require_last_push_approval": True,
-        "dismiss_stale_reviews": True,
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, []),
-        ({"enforce_admins": {"enabled": False}}, ["bypass", *EVERYTHING]),
-        (
-            {"required_status_checks": {"checks": [{"context": "required", "app_id": None}]}},
-            ["required check"],
-        ),
-        (
-            {"required_pull_request_reviews": {"bypass_pull_request_allowances": {"users": [{}]}}},
-            ["bypass", *EVERYTHING],
-        ),
-        ({"allow_force_pushes": {"enabled": True}}, ["history"]),
-    ],
-)
-def test_the_older_protection_of_a_branch_counts(
-    changes: dict[str, Any], expected: list[str]
-) -> None:
-    """Unless administrators or others may bypass it."""
-    older = {**OLDER, **changes}
-    ask = asking(**{"rules/branches/main": [], "branches/main/protection": older})
-    found = [name for name, _ in faults([*doctor.github(REPOSITORY, STACKS, ask)])]
-    assert found == expected
 
 
 def test_the_doctor_asks_for_what_the_bootstrap_makes() -> None:
