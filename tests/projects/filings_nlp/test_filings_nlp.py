@@ -12,12 +12,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
-from torch.nn.functional import one_hot
 
 from ml.measures.evaluation import read_evaluation
 from ml.measures.metrics import Answers
-from ml.projects.filings_nlp import evaluate, imbalance, metrics, train
+from ml.projects.filings_nlp import evaluate, metrics, train
 from ml.projects.filings_nlp.corpus import SCHEMA, TEST, VALIDATION, read
 from ml.projects.filings_nlp.endpoint import score
 from ml.projects.filings_nlp.evaluate import shapley
@@ -162,17 +160,6 @@ def test_what_is_caught_and_what_is_alarmed_for_nothing() -> None:
     answers = Answers(labels, predicted, np.zeros(5, dtype=np.int64), np.zeros(5))
     assert metrics.caught(answers, {}).sum(axis=0).tolist() == [2, 3]
     assert metrics.false_alarms(answers, {}).sum(axis=0).tolist() == [1, 2]
-
-
-def test_the_effect_of_drawing_is_that_on_the_rarest(data: Path) -> None:
-    """Right answers have all; where the rarest events get the usual answer, they have none."""
-    corpus = read(data)
-    right = 50 * one_hot(torch.from_numpy(corpus.numbers(TEST)), len(corpus.classes)).double()
-    assert imbalance.effect(corpus, right) == pytest.approx([0, 1, 1, 1])
-    usual = torch.zeros_like(right)
-    usual[:, corpus.classes.index("none")] = 5
-    log_loss, f1, precision, recall = imbalance.effect(corpus, usual)
-    assert log_loss > 0.5 and f1 < 0.2 and precision < 0.3 and recall == 0
 
 
 @pytest.mark.parametrize(
