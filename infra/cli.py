@@ -195,10 +195,7 @@ def sas(
 
 
 @app.command()
-def access(
-    stacks: Stacks = None,
-    form: Annotated[Format, typer.Option("--format", help="text, md or json.")] = "text",
-) -> None:
+def access(stacks: Stacks = None, as_json: AsJson = False) -> None:
     """Print what each workflow may do: GitHub environment, roles and reviewers; offline."""
     from infra.live import workflow_access
 
@@ -207,16 +204,14 @@ def access(
         for stack in loader.select(stacks)
         for row in workflow_access.table(loader.load(stack), _declared(stack), loader.FOLDER.parent)
     ]
-    if form == "json":
+    if as_json:
         _write_json([asdict(row) for row in rows])
-    elif form == "md":
-        typer.echo(workflow_access.markdown(rows))
-    else:
-        for row in rows:
-            approval = f", approved by {', '.join(row.reviewers)}" if row.reviewers else ""
-            typer.echo(f"{row.environment}: {', '.join(row.jobs) or 'no workflow'}{approval}")
-            for role, scope in row.grants:
-                typer.echo(f"  {role} on {scope}")
+        return
+    for row in rows:
+        approval = f", approved by {', '.join(row.reviewers)}" if row.reviewers else ""
+        typer.echo(f"{row.environment}: {', '.join(row.jobs) or 'no workflow'}{approval}")
+        for role, scope in row.grants:
+            typer.echo(f"  {role} on {scope}")
 
 
 @app.command()

@@ -69,16 +69,6 @@ def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Itera
         yield Access(f"{settings.environment}: {holder}", None, (), tuple(sorted(grants)), ())
 
 
-def markdown(rows: Sequence[Access]) -> str:
-    """The rows as a table, which GitHub draws."""
-    lines = ["| who | workflows | may | approved by |", "|---|---|---|---|"]
-    for row in rows:
-        may = "<br>".join(f"{role} on {scope}" for role, scope in row.grants)
-        jobs, approved = ", ".join(row.jobs) or "none", ", ".join(row.reviewers) or "nobody"
-        lines.append(f"| {row.environment} | {jobs} | {may} | {approved} |")
-    return "\n".join(lines)
-
-
 def _of(settings: Settings, grant: bootstrap.Grant) -> tuple[str, str]:
     """A role of the bootstrap; its scope is a subscription, or refers to what a step made."""
     words = {"account": "its state", "vault": "the key of its state"}
