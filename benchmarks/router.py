@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.load import Crowd, closed_loop, latencies, share
-from ml.backends.deployments import Canary, Live
+from ml.backends.endpoints import Canary, Live
 from ml.backends.local.serving import endpoint, server
 from ml.release.canary import canary
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.load import Caller, closed_loop, latencies, share
-from ml.backends.deployments import Launch
+from ml.backends.endpoints import Launch
 from ml.backends.local.serving import processes, server
-from ml.release.evidence.machine import hardware
+from ml.release.evidence.cost import hardware
 from ml.serving.scoring.columns import FILE
 from ml.serving.scoring.manifest import folder_digest, write_manifest
 

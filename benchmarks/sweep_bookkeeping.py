@@ -137,9 +137,9 @@ def plan(algorithm: str, trials: int) -> Any:
 
 def measure(algorithm: str, trials: int, also: Watch = unwatched) -> Measured:
     """Run one sweep in the current home; `also` is told of everything, outside of what is timed."""
-    from ml.backends.local.execution.session import Session
+    from ml.backends.local.execution.command import Session
     from ml.backends.local.execution.sweep import Sweep
-    from ml.backends.local.runs import jobs, lineage
+    from ml.backends.local.runs import jobs, records
     from ml.backends.local.tracking.tracking import Tracking
 
     asked, found = plan(algorithm, trials), Measured()
@@ -160,7 +160,7 @@ def measure(algorithm: str, trials: int, also: Watch = unwatched) -> Measured:
 
     tracking, pool = Tracking(), Instant()
     with jobs.new() as folder, closing(pool):
-        origin = lineage.of(asked.trial, None)
+        origin = records.lineage_of(asked.trial, None)
         session = Session(tracking, pool, None, origin, 1)  # type: ignore[arg-type]
         sweep = Sweep(asked, session, folder, watch, folder.name, 1)
         gc.collect()

@@ -17,10 +17,9 @@ from pulumi_azure_native import authorization, managedidentity
 
 from infra.program.compute import Workstations
 from infra.program.monitoring import Monitoring
-from infra.program.online_store import OnlineStore
 from infra.program.registries import Assets, Registry
 from infra.program.site import Component, Options, Site
-from infra.program.storage import Storage, Vault
+from infra.program.storage import OnlineStore, Storage, Vault
 from infra.program.workspace import FeatureStore, Workspace
 from infra.settings.model import FEATURES, Settings
 from infra.settings.workflows import (

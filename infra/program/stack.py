@@ -17,10 +17,9 @@ from infra.program.access import (
 from infra.program.compute import Compute, ComputeArgs, Workstations
 from infra.program.monitoring import STORAGE_METRICS, Guardrails, Monitoring
 from infra.program.network import Network
-from infra.program.online_store import OnlineStore
 from infra.program.registries import Assets, Registry, SharedRegistry
 from infra.program.site import Site, site
-from infra.program.storage import EncryptionKey, Storage, Vault
+from infra.program.storage import EncryptionKey, OnlineStore, Storage, Vault
 from infra.program.workspace import Endpoints, FeatureStore, Workspace, WorkspaceArgs
 from infra.settings.model import Settings
 

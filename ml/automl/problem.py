@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ml.automl import encoding, metrics, tables, validation
 from ml.automl.cache import Cache
 from ml.automl.ensembles import Answers
-from ml.automl.models.numbers import Numbers
+from ml.automl.models.estimators import Numbers
 from ml.automl.tables import Choices, Table
 from ml.automl.validation import Rows
 from ml.measures.measurement import Rows as Measured

@@ -25,8 +25,8 @@ from ml.automl.cache import Cache
 from ml.automl.calibration import FEWEST, calibrate, rarest
 from ml.automl.ensembles import Answers
 from ml.automl.models import families, sampling, trees
+from ml.automl.models.estimators import Fitted, Numbers
 from ml.automl.models.families import Family
-from ml.automl.models.numbers import Fitted, Numbers
 from ml.automl.problem import Job, Problem, prepare
 from ml.automl.tables import of_every_trial
 from ml.automl.validation import Rows

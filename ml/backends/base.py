@@ -1,28 +1,93 @@
-"""The port that every backend implements: it runs plans and keeps their runs.
+"""The port that every backend implements: it runs plans, keeps their runs, and creates resources.
 
 A backend says where a plan runs, never what it does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 from ml.backends.attestation import Verifier
 from ml.backends.endpoints import Candidate, Endpoints, Servers
 from ml.backends.model_registry import Registry
-from ml.backends.resources import AssetStore, Resources
 from ml.backends.runs import Run, RunStore, Watch, unwatched
 from ml.backends.storage import Cleaner
 from ml.core.errors import Problem
+from ml.specs.assets.assets import AssetSpec
 from ml.specs.check.clusters import Bounds
 from ml.specs.plan.plans import Plan
+from ml.specs.sdk.load import Spec
 
 if TYPE_CHECKING:
-    from ml.backends.deployments import Launch
+    from ml.backends.endpoints import Launch
+
+
+# The families of specs that are applied rather than run.
+BATCH_DEPLOYMENTS = frozenset({"model_batch_deployment", "pipeline_component_batch_deployment"})
+FAMILIES = BATCH_DEPLOYMENTS | {"schedule", "batch_endpoint", "batch_deployment"}
+AssetStatus = Literal["missing", "unchanged", "changed", "no-feature-store"]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The result of applying a declaration; `unchanged` if its content was already there.
+
+    `commands` are suggested next commands.
+    """
+
+    kind: str
+    name: str
+    change: Literal["created", "updated", "unchanged"]
+    commands: tuple[str, ...] = ()
+
+
+class Resources(Protocol):
+    """The schedules and batch endpoints of a backend."""
+
+    def requests(self, spec: Spec) -> tuple[str, ...]:
+        """What `apply` would send; sends nothing."""
+
+    def apply(self, spec: Spec) -> Applied:
+        """Create what the spec declares, or change it to that. Raises Refused."""
+
+    def score(self, endpoint: str, deployment: str, data: str, watch: Watch = unwatched) -> Run:
+        """Let a batch endpoint score data, and follow the job to its end. Raises Refused.
+
+        The data is a local path or an asset; `NAME=DATA` is an input of that name. Without a
+        deployment, the endpoint's default one scores.
+        """
+
+
+@dataclass(frozen=True)
+class AssetState:
+    """An asset that a spec defines, and how the backend's version of it compares.
+
+    `digest` is sha256 of the spec and of all that it names. A version is immutable: one that is
+    `changed` needs a new number in its spec. Entities and feature sets are not compared where no
+    feature store is named.
+    """
+
+    spec: AssetSpec
+    digest: str
+    status: AssetStatus
+
+    def __str__(self) -> str:
+        return f"azureml:{self.spec.name}:{self.spec.version}"
+
+
+class AssetStore(Protocol):
+    """Where jobs find assets by name and version."""
+
+    def compare(self, root: Path) -> Sequence[AssetState]:
+        """The state of every asset that a spec below `root` defines, by kind and name."""
+
+    def create(self, state: AssetState) -> None:
+        """Register a missing version from its spec."""
+
 
 # The code of a refusal that only asks for data to be brought here.
 DATA_NOT_HERE = "data-not-local"

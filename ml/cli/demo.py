@@ -129,11 +129,11 @@ class Steps:
 
     def candidate(self, run: Run) -> Proposal:
         """Propose the selected trial; print its metrics and the gates."""
-        from ml.cli.render import verdicts
+        from ml.cli.render import release_text
 
         proposal = self._propose(run, "the gates; recomputed: metrics from the stored predictions")
         _show_quality(proposal.evidence.evaluation)
-        verdicts.show(proposal.decision, every=True)
+        release_text.show_decision(proposal.decision, every=True)
         return proposal
 
     def promote(self, proposal: Proposal) -> bool:
@@ -223,12 +223,12 @@ class Steps:
         return propose(self.backend, name, run.name, progress=show_step, prices=prices)
 
     def _show_decision(self, proposal: Proposal) -> None:
-        from ml.cli.render import verdicts
+        from ml.cli.render import release_text
 
         for result in proposal.decision.blocking:
             reasons = "; ".join(text for text in (result.found, result.why) if text)
             typer.echo(f"gate {result.gate} failed: {reasons}", err=True)
-        typer.echo(verdicts.conclusion(proposal.decision), err=True)
+        typer.echo(release_text.conclusion(proposal.decision), err=True)
 
     def _apply(self, who: str) -> None:
         from ml.release.rollout.apply import apply

@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 
 from ml.measures.bootstrap import enough_groups
 from ml.measures.contributions import Contributions
-from ml.measures.evaluation import Prediction, write_evaluation
+from ml.measures.evaluation import Prediction, Request, write_evaluation
 from ml.measures.fairness import differences
 from ml.measures.leakage import features as leaking_features
 from ml.measures.leakage import model as of_model
 from ml.measures.leakage import shared, together, warning
 from ml.measures.metrics import Answers, Metric, OwnMetric, estimates, values
 from ml.measures.reference import Columns, write_reference
-from ml.measures.requests import Request
 from ml.measures.schema import (
     Check,
     Disparity,

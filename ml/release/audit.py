@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from ml.backends.base import AuditLog, Backend
-from ml.backends.deployments import Launch
+from ml.backends.endpoints import Launch
 from ml.core.errors import Exit, Place, Refused
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared

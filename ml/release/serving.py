@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ml.backends.deployments import NAMES, Launch, ServingCode
+from ml.backends.endpoints import NAMES, Launch, ServingCode
 from ml.backends.model_registry import Registry, Version
 from ml.backends.snapshot import copy, unnamed_projects
 from ml.core import documents, files, home, repository, trees

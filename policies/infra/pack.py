@@ -27,7 +27,6 @@ from ml.core import plug_ins
 from policies.infra import (
     access,
     cost,
-    features,
     images,
     known,
     limits,
@@ -53,7 +52,6 @@ _RULES: tuple[Rule, ...] = (
     *network.RULES,
     *monitoring.RULES,
     *cost.RULES,
-    *features.RULES,
 )
 
 

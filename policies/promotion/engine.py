@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ml.core import plug_ins
-from policies.promotion import champion_gates, forecast_gates, measurements, provenance
+from policies.promotion import champion_gates, measurements, provenance
 from policies.promotion.decision import (
     PROPERTIES,
     Case,
@@ -19,8 +19,7 @@ from policies.promotion.decision import (
     Rule,
 )
 from policies.promotion.evidence import Evidence
-from policies.promotion.gate import Gate, Gates
-from policies.promotion.gate_settings import COMPARING, OWN_GATES
+from policies.promotion.gate_settings import COMPARING, OWN_GATES, Gate, Gates
 from policies.waivers import GateWaiver
 
 
@@ -52,7 +51,7 @@ RULES: Mapping[str, Rule] = {
     "first-promotion": champion_gates.first_promotion,
     "non-inferiority": champion_gates.non_inferiority,
     "superiority": champion_gates.superiority,
-    "forecasting": forecast_gates.forecasting,
+    "forecasting": measurements.forecasting,
     "fairness": measurements.fairness,
     "explainability": measurements.explainability,
     "serving": measurements.serving,

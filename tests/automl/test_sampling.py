@@ -13,7 +13,7 @@ import pytest
 from ml.automl import calibration
 from ml.automl.ensembles import Answers
 from ml.automl.models import sampling
-from ml.automl.models.numbers import Numbers
+from ml.automl.models.estimators import Numbers
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.members import Members, calibrated
 from tests.automl.conftest import people, write

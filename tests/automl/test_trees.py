@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ml.automl.models import families, trees
-from ml.automl.models.numbers import Numbers
+from ml.automl.models.estimators import Numbers
 from tests.automl.conftest import people, write
 
 Fit = Callable[..., tuple[Path, dict[str, float]]]

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from ml.backends.base import Backend
-from ml.backends.deployments import SLOTS, Live, Server
+from ml.backends.endpoints import SLOTS, Live, Server
 from ml.backends.local.serving.endpoint import folder
 from ml.backends.model_registry import DIGEST_PREFIX, model_folder
 from ml.backends.runs import STARTED_BY, Event, Filter, Run

@@ -8,7 +8,7 @@ from pathlib import Path
 from ml.backends import snapshot as snapshots
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Backend
-from ml.backends.deployments import Launch
+from ml.backends.endpoints import Launch
 from ml.backends.model_registry import model_folder
 from ml.release.declaration.release_file import Strategy
 from ml.serving.scoring.manifest import folder_digest, write_manifest

@@ -18,7 +18,7 @@ from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.first_day import __main__ as program
 from ml.backends.azure.first_day.rows import Row, form_of, load, words
 from ml.backends.azure.workspace import Workspace, configured
-from ml.backends.deployments import Live
+from ml.backends.endpoints import Live
 from ml.core.errors import Exit
 from tests.backends.deployments import released
 from tests.backends.test_azure import planned

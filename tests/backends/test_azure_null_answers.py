@@ -12,15 +12,15 @@ from azure.core.exceptions import HttpResponseError, ODataV4Format
 
 from ml.backends.azure import backend as module
 from ml.backends.azure import resources
-from ml.backends.azure.assets import CONTENT
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.jobs import metrics_of, parameters_of, tags_of
 from ml.backends.azure.model_registry import AzureRegistry
+from ml.backends.azure.resources import CONTENT
 from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.traffic import AzureRouter
 from ml.backends.azure.workspace import Workspace
-from ml.backends.deployments import Server
+from ml.backends.endpoints import Server
 from ml.core.errors import Refused
 
 COLUMNS = ("Ingested", "DeploymentName", "ResponseCode", "ModelStatusCode", "TotalDurationMs")

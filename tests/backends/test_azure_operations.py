@@ -25,7 +25,7 @@ from azure.core.exceptions import ResourceNotFoundError
 from ml.backends.azure import submission
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import configured
-from ml.backends.resources import FAMILIES
+from ml.backends.base import FAMILIES
 from ml.core.errors import errors
 from ml.specs.check.check import check
 from ml.specs.plan import planning

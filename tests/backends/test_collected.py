@@ -1,4 +1,4 @@
-"""ml.backends.azure.collected: the version that an answer without its digest belongs to."""
+"""ml.backends.azure.traffic: the version that an answer without its digest belongs to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ml.backends.azure.collected import collected
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.model_registry import AzureRegistry
+from ml.backends.azure.traffic import collected
 from ml.core.errors import Refused
 from ml.release.watch.requests import read_collected
 

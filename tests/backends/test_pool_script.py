@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.pool import script
-from ml.backends.local.pool.script import Invocation, Unfit
+from ml.backends.local.pool import pool
+from ml.backends.local.pool.pool import Invocation, Unfit
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from ml.backends.local.pool.script import Invocation, Unfit
 )
 def test_what_is_read_is_what_bash_passes(command: str, tmp_path: Path) -> None:
     """The words are those that a program gets from bash."""
-    invocation = script.parse(command)
+    invocation = pool.parse_command(command)
     for name in ("python", "python3"):
         (tmp_path / name).write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
         (tmp_path / name).chmod(0o755)
@@ -79,14 +79,16 @@ def test_what_is_read_is_what_bash_passes(command: str, tmp_path: Path) -> None:
 def test_what_is_left_to_a_shell(command: str) -> None:
     """With a reason."""
     with pytest.raises(Unfit, match=r"\w"):
-        script.parse(command)
+        pool.parse_command(command)
 
 
 def scan(root: Path, files: dict[str, str], target: str = "train.py") -> tuple[str, ...]:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    return script.imports(root, Invocation("python", (), target, not target.endswith(".py"), ()))
+    return pool.script_imports(
+        root, Invocation("python", (), target, not target.endswith(".py"), ())
+    )
 
 
 def test_third_party_imports_are_found(tmp_path: Path) -> None:

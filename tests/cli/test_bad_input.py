@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.deployments import Live
+from ml.backends.endpoints import Live
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.serving import endpoint, processes, server
 from ml.cli.app import main

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ml.cli.render import verdicts
+from ml.cli.render import release_text
 from tests.policies import cases
 
 
@@ -23,14 +23,16 @@ def test_a_gate_that_passes_takes_a_line(
     """Of another it is said what it requires and why; no line is wider than the screen. What failed
     is first.
     """
-    monkeypatch.setattr(verdicts, "LOG_WIDTH", width)
+    monkeypatch.setattr(release_text, "LOG_WIDTH", width)
     slow = replace(cases.good(), latency=replace(cases.good().latency, hardware="a machine " * 9))
     decision = cases.judged(tmp_path, slow, cases.champion(0.9))
-    verdicts.show(decision, every=True)
+    release_text.show_decision(decision, every=True)
     text = capsys.readouterr().err
     assert text == snapshot
     assert max(map(len, text.splitlines())) <= width
-    begun = [line for line in text.splitlines() if line.startswith(tuple(verdicts.STYLES))]
+    begun = [
+        line for line in text.splitlines() if line.startswith(tuple(release_text.VERDICT_STYLES))
+    ]
     assert len(begun) == len(decision.results)
 
 
@@ -41,14 +43,14 @@ def test_gates_that_pass_are_named_in_one_line(
     snapshot: SnapshotAssertion,
 ) -> None:
     """What failed is first; only it has a reason."""
-    monkeypatch.setattr(verdicts, "LOG_WIDTH", 300)
-    verdicts.show(cases.judged(tmp_path, cases.good(0.5), cases.champion(0.9)))
+    monkeypatch.setattr(release_text, "LOG_WIDTH", 300)
+    release_text.show_decision(cases.judged(tmp_path, cases.good(0.5), cases.champion(0.9)))
     assert capsys.readouterr().err == snapshot
 
 
 def test_what_waits_is_no_champion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The version that had to be beaten is named as what it is."""
-    verdicts.show(cases.judged(tmp_path, cases.good(), cases.champion()), "3")
+    release_text.show_decision(cases.judged(tmp_path, cases.good(), cases.champion()), "3")
     assert "against version 3, which is declared and not yet applied" in capsys.readouterr().err
 
 
@@ -63,7 +65,7 @@ def test_a_warning_is_shown_until_its_owner_accepts_it(
     for item, is_shown in (("length", True), ("words", False)):
         text = f"{cases.PROJECT}waivers: [{waiver % item}]\n"
         decision = cases.judged(tmp_path, warned, cases.champion(), text=text)
-        verdicts.show(decision)
+        release_text.show_decision(decision)
         told = " ".join(capsys.readouterr().err.split())
         assert decision.outcome == "pending" and ("with warnings: leakage" in told) is is_shown
         sentence = "warn leakage warning: feature.auc words is 0.93 (warning limit 0.9)"

@@ -11,7 +11,7 @@ import pytest
 from ml.backends import snapshot
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import records
-from ml.backends.local.runs.lineage import code_of
+from ml.backends.local.runs.records import code_of
 from ml.core import imports, trees
 from ml.core.repository import folder_of
 from ml.specs.plan.planning import plan

@@ -1,4 +1,4 @@
-"""ml.measures.requests: rows of an evaluation as a client sends them."""
+"""ml.measures.evaluation, requests.jsonl: rows of an evaluation as a client sends them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.measures.requests import (
+from ml.measures.evaluation import (
     REQUESTS,
     Request,
     RequestsRefused,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ml.cli.render.verdicts import conclusion
+from ml.cli.render.release_text import conclusion
 from ml.core.errors import Refused
 from ml.release.promotion.gate_check import without_invalid
 from ml.reports.pull_requests import comparison

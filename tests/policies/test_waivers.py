@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.cli.render.verdicts import conclusion
+from ml.cli.render.release_text import conclusion
 from ml.core import git
 from ml.core.errors import Refused
 from ml.measures.schema import Check, Contribution, Estimate
@@ -23,8 +23,7 @@ from ml.release import audit
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, Latency, LockedPackage, SupplyChain
-from policies.promotion.gate import Gates
-from policies.promotion.gate_settings import FLOOR, SETTINGS, load
+from policies.promotion.gate_settings import FLOOR, SETTINGS, Gates, load
 from policies.waivers import NEVER, GateWaiver, merge_days
 from tests.local import LOG
 from tests.policies.cases import (

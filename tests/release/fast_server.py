@@ -8,7 +8,7 @@ import py_compile
 from dataclasses import replace
 from pathlib import Path
 
-from ml.backends.deployments import Launch
+from ml.backends.endpoints import Launch
 from ml.backends.local.serving import server
 from tests.shared import ROOT
 

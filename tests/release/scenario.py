@@ -13,7 +13,7 @@ import pytest
 
 from ml.backends.attestation import Attestor
 from ml.backends.base import Backend
-from ml.backends.deployments import Live
+from ml.backends.endpoints import Live
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
 from ml.release.promotion.candidate import choose

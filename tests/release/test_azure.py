@@ -20,8 +20,7 @@ from infra.settings.workflows import RELEASER
 from ml.backends.azure import traffic
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import REGISTRY, VARIABLES
-from ml.backends.deployments import Canary, Launch, Live
-from ml.backends.endpoints import Endpoints
+from ml.backends.endpoints import Canary, Endpoints, Launch, Live
 from ml.backends.model_registry import model_folder
 from ml.core.errors import Refused
 from ml.release import audit

@@ -22,7 +22,7 @@ from ml.backends.azure.endpoint_record import CANARY, LIVE, Written, stack_of
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.workspace import Workspace
-from ml.backends.deployments import Canary, Live, Server
+from ml.backends.endpoints import Canary, Live, Server
 from ml.backends.local.serving import endpoint
 from ml.core.errors import Exit, Refused
 from ml.release.canary import canary

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.deployments import Live, Server
+from ml.backends.endpoints import Live, Server
 from ml.backends.local.serving import endpoint
 from ml.cli.app import main
 from tests.backends.serving.servers import launch

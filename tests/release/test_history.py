@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.deployments import Launch
+from ml.backends.endpoints import Launch
 from ml.release import audit
 from tests.local import LOG
 

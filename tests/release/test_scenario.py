@@ -13,7 +13,7 @@ from infra.settings import loader
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.workspace import REGISTRY
-from ml.backends.deployments import Live
+from ml.backends.endpoints import Live
 from ml.backends.local.serving import endpoint
 from ml.backends.local.serving.endpoint import candidate
 from ml.core.errors import Refused

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ml.backends.base import Backend
-from ml.backends.deployments import Launch
+from ml.backends.endpoints import Launch
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.release.declaration import desired_state
@@ -58,7 +58,7 @@ from ml.measures.schema import (
     Contribution, Disparity, Evaluation, Explanation, Fit, Stability
 )
 from ml.measures.ranking import estimates
-from ml.measures.requests import Request
+from ml.measures.evaluation import Request
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=pathlib.Path)

@@ -23,7 +23,7 @@ import yaml
 
 from benchmarks.load import Crowd
 from benchmarks.serving import fast, fixture, request, rows
-from ml.backends.deployments import Launch
+from ml.backends.endpoints import Launch
 from ml.backends.local.serving import processes, server
 from ml.core.errors import Refused
 from ml.serving.fast import MAX_BODY, MAX_HEADERS, App

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Exit, Refused
-from ml.specs.assets import conda
+from ml.specs.assets import packages
 from ml.specs.check.check import check
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import CommandPlan, Environment
@@ -44,14 +44,18 @@ def requirements(environment: Environment) -> list[tuple[str, str, str]]:
 def test_a_requirements_file(repo: Path) -> None:
     """Comments go, lines are kept; what another file adds is not known."""
     (repo / "req.txt").write_text("# top\n\nnumpy>=1  # arrays\ntqdm \\\n  >=4\n")
-    lines = conda.requirements(repo / "req.txt")
+    lines = packages.conda_requirements(repo / "req.txt")
     assert lines is not None
     assert [(line.text, str(line.place)) for line in lines] == [
         ("numpy>=1", "req.txt:3"),
         ("tqdm >=4", "req.txt:4"),
     ]
     (repo / "more.txt").write_text("numpy\n-r req.txt\n")
-    assert conda.requirements(repo / "more.txt") is conda.requirements(repo / "none.txt") is None
+    assert (
+        packages.conda_requirements(repo / "more.txt")
+        is packages.conda_requirements(repo / "none.txt")
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -199,7 +203,7 @@ def pinned(root: Path, text: str) -> list[tuple[str, int]]:
     (folder / "conda.yml").write_text(text)
     return [
         (each.expected.partition(",")[0], each.place.line if each.place else 0)
-        for each in conda.pin_problems(root)
+        for each in packages.pin_problems(root)
     ]
 
 
@@ -224,4 +228,4 @@ def test_pins_are_compared_with_the_lock(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_environments_of_this_repository_agree() -> None:
-    assert [*conda.pin_problems(ROOT)] == []
+    assert [*packages.pin_problems(ROOT)] == []

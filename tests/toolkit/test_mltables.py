@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ml.backends.local.parallel import mini_batches
+from ml.backends.local.parallel import batches
 from ml.toolkit.data import mltables
 
 
@@ -169,13 +169,13 @@ def test_a_folder_or_a_file_without_a_table(tmp_path: Path) -> None:
 def test_files_in_mini_batches(tmp_path: Path) -> None:
     """By number; one each when nothing is said."""
     found = {"files": list("abcde"), "read": None}
-    assert [one["files"] for one in mini_batches.divide(found, 2, [])] == [
+    assert [one["files"] for one in batches.divide(found, 2, [])] == [
         ["a", "b"],
         ["c", "d"],
         ["e"],
     ]
-    assert [one["items"] for one in mini_batches.divide(found, 0, [])] == [1] * 5
-    assert [one["id"] for one in mini_batches.divide(found, 3, [])] == [0, 1]
+    assert [one["items"] for one in batches.divide(found, 0, [])] == [1] * 5
+    assert [one["id"] for one in batches.divide(found, 3, [])] == [0, 1]
     (tmp_path / "a.txt").touch()
     with pytest.raises(mltables.Unreadable, match="divided by store"):
-        mini_batches.describe(tmp_path, ["store"])
+        batches.describe(tmp_path, ["store"])

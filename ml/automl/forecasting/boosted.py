@@ -12,7 +12,7 @@ from ml.automl.forecasting.panel import Panel
 from ml.automl.forecasting.settings import Settings
 from ml.automl.forecasting.statistical import Fits
 from ml.automl.models import trees
-from ml.automl.models.numbers import Numbers
+from ml.automl.models.estimators import Numbers
 from ml.serving.scoring.forecasters import (
     Values,
     calendar,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ml.automl.models.estimators import Settings
 from ml.automl.models.families import FAMILIES as TABULAR
 from ml.automl.models.families import REGRESSION, Family, Space
-from ml.automl.models.numbers import Settings
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ml.automl.models import trees
-from ml.automl.models.estimators import fit_of
-from ml.automl.models.numbers import Fit, Fitted, Numbers, Settings
+from ml.automl.models.estimators import Fit, Fitted, Numbers, Settings, fit_of
 from ml.automl.models.sampling import BALANCES
 
 # A distribution by Azure ML's name, with its arguments: ("quniform", 20, 300, 1).

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.automl.models.numbers import Numbers
+from ml.automl.models.estimators import Numbers
 
 # The values of `balance`.
 BALANCES = ("none", "classes", "under", "smote")

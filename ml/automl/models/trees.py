@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl.models.numbers import Fitted, Numbers, Settings
+from ml.automl.models.estimators import Fitted, Numbers, Settings
 from ml.toolkit.training.boosting import threads
 
 # The most trees, and the number without early stopping (LightGBM's and XGBoost's own default).

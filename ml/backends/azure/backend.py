@@ -12,20 +12,18 @@ from typing import Any
 
 from ml.backends.attestation import GitHubAttestations, Verifier
 from ml.backends.azure import submission
-from ml.backends.azure.assets import AzureAssets
 from ml.backends.azure.blobs import AzureAuditLog
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.errors import as_refusals, retried
 from ml.backends.azure.following import Follower
 from ml.backends.azure.jobs import status_of, studio
 from ml.backends.azure.model_registry import AzureRegistry
-from ml.backends.azure.resources import AzureResources
+from ml.backends.azure.resources import AzureAssets, AzureResources
 from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.submission import Submission
 from ml.backends.azure.workspace import Workspace, configured
 from ml.backends.base import Options, WorkflowRun
-from ml.backends.deployments import Launch
-from ml.backends.endpoints import Candidate
+from ml.backends.endpoints import Candidate, Launch
 from ml.backends.runs import LOG_FOLLOWS, OPEN, Event, Run, Watch, unwatched
 from ml.core import faults
 from ml.core.errors import Exit, Problem, Refused

@@ -18,8 +18,7 @@ from typing_extensions import TypedDict
 from infra.settings import loader
 from ml.backends.azure.errors import as_refusals, or_none
 from ml.backends.azure.workspace import RELEASES, Workspace
-from ml.backends.deployments import BASELINE, SLOTS
-from ml.backends.endpoints import CHANGED
+from ml.backends.endpoints import BASELINE, CHANGED, SLOTS
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.sdk import load
 

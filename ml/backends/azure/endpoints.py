@@ -22,7 +22,6 @@ import yaml
 
 from infra.settings import loader
 from ml.backends.azure.blobs import Lease
-from ml.backends.azure.collected import collected
 from ml.backends.azure.endpoint_record import (
     CANARY,
     COLLECT,
@@ -46,9 +45,9 @@ from ml.backends.azure.endpoint_record import (
 )
 from ml.backends.azure.errors import as_refusals, is_passing, or_none
 from ml.backends.azure.model_registry import AzureRegistry
-from ml.backends.azure.traffic import AzureRouter
+from ml.backends.azure.traffic import AzureRouter, collected
 from ml.backends.azure.workspace import Workspace
-from ml.backends.deployments import (
+from ml.backends.endpoints import (
     BASELINE,
     SLOTS,
     Answer,

@@ -18,7 +18,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ml.backends.azure.assets import CONTENT
 from ml.backends.azure.errors import as_refusals, explain_job, or_none
 from ml.backends.azure.jobs import (
     COMPOSED,
@@ -37,6 +36,7 @@ from ml.backends.azure.jobs import (
     tags_of,
     task_of,
 )
+from ml.backends.azure.resources import CONTENT
 from ml.backends.azure.workspace import Workspace
 from ml.backends.runs import (
     OPEN,

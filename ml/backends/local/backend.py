@@ -16,17 +16,16 @@ from ml.backends.local import automl_sweep, distribution, process_environment, r
 from ml.backends.local.cleaning import LocalCleaner
 from ml.backends.local.environments import building, requirements
 from ml.backends.local.execution import resumption, reuse
+from ml.backends.local.execution.command import Preparation, assets_of
 from ml.backends.local.execution.pipeline import drive, start_task
-from ml.backends.local.execution.session import Preparation, assets_of
 from ml.backends.local.execution.sweep import concurrency
 from ml.backends.local.files import COPIED
 from ml.backends.local.model_registry import LocalRegistry
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.process_environment import Interpreters
-from ml.backends.local.processes import interruption as interruptions
-from ml.backends.local.processes.interruption import Interruption
-from ml.backends.local.processes.process import Reaper, cores
+from ml.backends.local.processes import process as interruptions
+from ml.backends.local.processes.process import Interruption, Reaper, cores
 from ml.backends.local.processes.spot import Evictions
 from ml.backends.local.runs import jobs, lifecycle
 from ml.backends.local.runs.store import LocalRuns

@@ -105,14 +105,14 @@ def serve(
 
     B gets all of its keys at once, without a canary; `ml ab stop` sends them back to A.
     """
-    from ml.cli.render import verdicts
+    from ml.cli.render import release_text
     from ml.release.ab import experiment, routing
 
     ab_test = experiment.find(name)
     backend = open_backend(ab_test.place)
     decision, router = routing.serve(backend, ab_test, approved_by, _say)
     if router is None:
-        verdicts.show(decision)
+        release_text.show_decision(decision)
         if [result.gate for result in decision.blocking] == ["sign-off"]:
             _say(f"next: ml ab serve {name} --approved-by NAME")
         raise typer.Exit(Exit.GATE_SAID_NO)

@@ -13,7 +13,7 @@ from ml.cli.render.output import write_json, write_table
 from ml.core.errors import Exit, Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.resources import AssetState, AssetStore
+    from ml.backends.base import AssetState, AssetStore
 
 app = typer.Typer(no_args_is_help=True)
 

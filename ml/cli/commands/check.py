@@ -44,7 +44,7 @@ def check(
     from infra.settings import environments
     from ml.cli import clusters
     from ml.repository.forks import layout
-    from ml.specs.assets.conda import pin_problems
+    from ml.specs.assets.packages import pin_problems
     from ml.specs.check.check import survey
 
     form = "json" if as_json else form

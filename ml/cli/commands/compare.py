@@ -49,7 +49,7 @@ def compare(
 
 def print_comparison(comparison: Comparison) -> None:
     """Print the metrics, the differences of the primary one, the gates and what is missing."""
-    from ml.cli.render import verdicts
+    from ml.cli.render import release_text
     from ml.reports.charts.forest import text_plot
     from ml.reports.json_values import Value
     from ml.reports.pull_requests.comparison import difference_title, forest_rows
@@ -65,7 +65,7 @@ def print_comparison(comparison: Comparison) -> None:
     typer.echo("")
     write_table(["", *names], [_amounts(row)[: len(names) + 1] for row in comparison.amounts])
     if comparison.decision:
-        verdicts.show(comparison.decision)
+        release_text.show_decision(comparison.decision)
     if comparison.unpaired:
         typer.echo(f"note: not compared unit by unit: {comparison.unpaired}", err=True)
     for note in comparison.notes:

@@ -35,7 +35,7 @@ def gate(
     as_json: AsJson = False,
 ) -> None:
     """Decide whether a model version may be promoted; exit 3 when a gate rejects it."""
-    from ml.cli.render import verdicts
+    from ml.cli.render import release_text
     from ml.release.declaration.desired_state import place_of
     from ml.release.promotion.gate_check import check_registered, check_released
 
@@ -48,7 +48,7 @@ def gate(
         if as_json:
             write_json([result.to_json() for result in results])
         else:
-            lines = [verdicts.released(result, to) for result in results]
+            lines = [release_text.released(result, to) for result in results]
             typer.echo("\n".join(lines) or f"nothing serves in {to}")
         if not all(result.decision and result.decision.allowed for result in results):
             raise typer.Exit(Exit.GATE_SAID_NO)
@@ -57,7 +57,7 @@ def gate(
     if as_json:
         write_json(decision.to_json())
     else:
-        verdicts.show(decision, every=every)
+        release_text.show_decision(decision, every=every)
     if decision.outcome == "rejected":
         raise typer.Exit(Exit.GATE_SAID_NO)
 

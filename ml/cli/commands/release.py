@@ -73,7 +73,7 @@ def propose(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a run's model, register it, evaluate the gates, and declare it if they pass."""
-    from ml.cli.render import costs, verdicts
+    from ml.cli.render import costs, release_text
     from ml.core import files
     from ml.core.repository import shown
     from ml.release.declaration import desired_state
@@ -113,7 +113,7 @@ def propose(
     else:
         name = named(version.model, version.version, version.digest)
         typer.echo(f"{proposal.run} is {name}", err=True)
-        verdicts.show(proposal.decision, rival.version if rival else "", every)
+        release_text.show_decision(proposal.decision, rival.version if rival else "", every)
         typer.echo(facts_text(proposal.evidence.evaluation), err=True)
         if rival:
             typer.echo(rival_text(proposal, rival), err=True)
@@ -173,7 +173,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show what apply would do, step by step, without doing it; exit 3 when a gate would fail."""
-    from ml.cli.render import verdicts
+    from ml.cli.render import release_text
     from ml.release.declaration import desired_state
     from ml.release.rollout.plan import plan as look
 
@@ -183,7 +183,7 @@ def plan(
         write_json(planned.to_json())
     else:
         if planned.decision:
-            verdicts.show(planned.decision, every=every)
+            release_text.show_decision(planned.decision, every=every)
         typer.echo(rollout_text(planned))
         if planned.rollout:
             _show_project_changes(backend, planned.rollout, planned.project_changes)
@@ -511,7 +511,7 @@ def _show(
     backend: Backend, project: str, to: str, promotion: Applied | None, every: bool = False
 ) -> None:
     """Print what an apply came to."""
-    from ml.cli.render import verdicts
+    from ml.cli.render import release_text
     from ml.release.declaration.projects import example, find
     from ml.release.rollout.status import status as look
 
@@ -521,7 +521,7 @@ def _show(
         typer.echo(f"next: ml release propose {project}{_env(to)}", err=True)
         return
     version = promotion.version
-    verdicts.show(promotion.decision, every=every)
+    release_text.show_decision(promotion.decision, every=every)
     if promotion.canary and promotion.canary.replayed:
         typer.echo(
             f"canary: {promotion.canary.replayed} of the requests were the project's samples, "

@@ -47,8 +47,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
 ) -> None:
     """Run a job spec: exit 0 completed, 1 failed, 2 the spec is wrong, 33 not possible here."""
-    from ml.backends.base import Options
-    from ml.backends.resources import FAMILIES
+    from ml.backends.base import FAMILIES, Options
     from ml.cli.app import open_backend
 
     overrides = parse_changes(changes or [])

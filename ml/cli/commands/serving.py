@@ -19,7 +19,7 @@ from ml.core.names import check
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
-    from ml.backends.deployments import Live
+    from ml.backends.endpoints import Live
 
 WIDTH = 96
 # What an answer has that is an entry of a ranking.

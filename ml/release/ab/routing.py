@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from ml.backends.base import Backend
-from ml.backends.deployments import Canary, Launch, Live
-from ml.backends.endpoints import Router, reserved
+from ml.backends.endpoints import Canary, Launch, Live, Router, reserved
 from ml.backends.model_registry import Version
 from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID
 from ml.core.errors import Refused

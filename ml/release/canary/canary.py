@@ -15,8 +15,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from ml.backends.deployments import BASELINE, Answer, Canary, Launch, Live, Server
-from ml.backends.endpoints import CHANGED, Endpoints, Router
+from ml.backends.endpoints import (
+    BASELINE,
+    CHANGED,
+    Answer,
+    Canary,
+    Endpoints,
+    Launch,
+    Live,
+    Router,
+    Server,
+)
 from ml.backends.runs import QUIET_S
 from ml.core.errors import Exit, Refused
 from ml.release.canary.traffic import (

@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.backends.deployments import Server
-from ml.backends.endpoints import Endpoints, Router
+from ml.backends.endpoints import Endpoints, Router, Server
 from ml.core.errors import Refused
 from ml.release.canary.verdict import KINDS, Latencies, Memory, Stats
 

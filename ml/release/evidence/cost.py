@@ -5,10 +5,15 @@ The caller passes a `Prices`; without a price the amounts are left out.
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import psutil
 
 from ml.backends.runs import Run
 from policies.promotion.evidence import Latency
@@ -16,6 +21,8 @@ from policies.promotion.evidence import Latency
 PREDICTIONS = 1000
 # The prefix of a cluster in a job's `compute`.
 CLUSTER = "azureml:"
+# If set, this variable names this machine's Azure instance type (`Standard_DS3_v2`).
+INSTANCE_TYPE = "MLOPS_INSTANCE_TYPE"
 
 
 @dataclass(frozen=True)
@@ -84,3 +91,21 @@ def _spent(
     if note:
         entry["note"] = note
     return entry
+
+
+def hardware() -> str:
+    """The instance type in MLOPS_INSTANCE_TYPE; without it the processor, the usable cores and the
+    memory of this machine.
+    """
+    if instance_type := os.environ.get(INSTANCE_TYPE, "").strip():
+        return instance_type
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{model}, {cores} cores, {memory:.0f} GiB"

@@ -28,12 +28,11 @@ from ml.backends.runs import Run
 from ml.core import faults, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.measures import reference, schema
-from ml.measures.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
+from ml.measures.evaluation import PREDICTIONS, REQUESTS, EvaluationRefused, read_evaluation
 from ml.measures.leakage import IDENTIFIERS
 from ml.measures.reference import REFERENCE
-from ml.measures.requests import REQUESTS
 from ml.measures.schema import Evaluation
-from ml.release.evidence import machine
+from ml.release.evidence.cost import hardware
 from ml.release.evidence.feature_sets import declared
 from ml.release.evidence.recomputation import (
     Predictions,
@@ -322,7 +321,7 @@ def _as_told_here(root: Path, version: Version, evidence: Evidence) -> Evidence:
     stored, created, lineage = version.kept_at(version.evidence), evidence.created, evidence.lineage
     chain, latency = evidence.supply_chain, evidence.latency
     if latency.hardware == latency.instance_type:
-        latency = replace(latency, hardware=machine.hardware())
+        latency = replace(latency, hardware=hardware())
     return replace(
         evidence,
         created=min(stored, created) if stored and created else created,

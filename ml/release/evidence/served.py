@@ -18,15 +18,20 @@ from statistics import median
 import numpy as np
 
 from ml.backends.base import Backend
-from ml.backends.deployments import Answer, Launch
-from ml.backends.endpoints import Candidate
+from ml.backends.endpoints import Answer, Candidate, Launch
 from ml.backends.model_registry import Version
 from ml.core.errors import Exit, Refused
 from ml.measures import detection, forecasting
-from ml.measures.evaluation import PREDICTIONS, Prediction
+from ml.measures.evaluation import MOST as MOST_REQUESTS
+from ml.measures.evaluation import (
+    PREDICTIONS,
+    REQUESTS,
+    Prediction,
+    Request,
+    RequestsRefused,
+    read_requests,
+)
 from ml.measures.measurement import VALIDATION, measure
-from ml.measures.requests import MOST as MOST_REQUESTS
-from ml.measures.requests import REQUESTS, Request, RequestsRefused, read_requests
 from ml.measures.schema import MOST, Evaluation
 from ml.measures.tasks import Task, metrics_of
 from ml.release.canary.traffic import at_pointer, prediction

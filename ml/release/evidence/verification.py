@@ -9,10 +9,9 @@ from pathlib import Path
 
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.core.errors import Refused
-from ml.measures.evaluation import PREDICTIONS
+from ml.measures.evaluation import PREDICTIONS, REQUESTS
 from ml.measures.leakage import IDENTIFIERS
 from ml.measures.reference import REFERENCE
-from ml.measures.requests import REQUESTS
 from ml.measures.schema import Evaluation
 from ml.release.evidence.evidence import REFERENCE_FIELD, SBOM, load_reference
 from ml.release.evidence.recomputation import (

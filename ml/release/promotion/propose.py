@@ -10,8 +10,7 @@ from typing import Any
 
 from ml.backends.attestation import Attestor
 from ml.backends.base import Backend
-from ml.backends.deployments import Launch, check_launch
-from ml.backends.endpoints import WARM_UP
+from ml.backends.endpoints import WARM_UP, Launch, check_launch
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.core import faults, files, git, repository
@@ -22,7 +21,7 @@ from ml.release.comparison import versus
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import Declared, evidence_path
-from ml.release.evidence import cost, evidence, machine, served
+from ml.release.evidence import cost, evidence, served
 from ml.release.evidence.evidence import ATTESTATION
 from ml.release.promotion.candidate import choose, train
 from ml.release.promotion.gate_check import (
@@ -283,7 +282,7 @@ def _latency(times: Sequence[float], instance_type: str) -> Latency:
     percentiles = (slower[min(int(len(slower) * share), len(slower) - 1)] for share in PERCENTILES)
     p50, p95, p99 = percentiles
     mean = sum(slower) / len(slower)
-    about = (len(slower), WARM_UP, machine.hardware(), instance_type)
+    about = (len(slower), WARM_UP, cost.hardware(), instance_type)
     return Latency(p50, p95, p99, mean, *about)
 
 

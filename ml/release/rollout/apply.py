@@ -14,8 +14,7 @@ from functools import partial
 from typing import Literal
 
 from ml.backends.base import Backend
-from ml.backends.deployments import Launch, Live, Server
-from ml.backends.endpoints import Router, reserved
+from ml.backends.endpoints import Launch, Live, Router, Server, reserved
 from ml.backends.model_registry import Version
 from ml.core.errors import Exit, Place, Refused
 from ml.release import audit, serving

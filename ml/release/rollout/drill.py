@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ml.backends.base import Backend
-from ml.backends.deployments import Launch
+from ml.backends.endpoints import Launch
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.canary import canary

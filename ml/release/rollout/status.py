@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ml.backends.base import Backend
-from ml.backends.deployments import Live
-from ml.backends.endpoints import CHANGED
+from ml.backends.endpoints import CHANGED, Live
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.audit import Attempt, History, Line

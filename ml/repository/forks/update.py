@@ -32,7 +32,7 @@ import yaml
 
 from ml.core import git, repository
 from ml.core.errors import Exit, Place, Refused, as_program
-from ml.reports.pull_requests import update as page
+from ml.reports.pull_requests import release as page
 from ml.repository.forks import wheel
 from ml.repository.forks.init import (
     HEAD_OF_ANSWERS,
@@ -426,7 +426,7 @@ def request(root: Path, github: GitHub, revision: str = "", source: str = "") ->
     if current and (people := _people(github, current)):
         return f"pull request {current['number']} has commits of {people}, and stays as it is"
     files, modes = _contents(root, result.commit)
-    title, body = page.request(result.before, result.after, result.conflicts, result.left)
+    title, body = page.update_request(result.before, result.after, result.conflicts, result.left)
     base = git.run(root, "rev-parse", f"{result.commit}^").strip()
     number, done = github.keep_pull_request(branch, title, body, files, base, modes)
     if result.conflicts:
@@ -462,7 +462,7 @@ def _give_up(github: GitHub, pull: Mapping[str, Any], newer: int) -> str:
     marker = f"<!-- {BRANCHES}{newer} -->"
     comments = github.pages(f"issues/{number}/comments")
     if not any(str(comment["body"]).startswith(marker) for comment in comments):
-        text = f"{marker}\n{page.replaced(newer, people)}"
+        text = f"{marker}\n{page.replaced_update(newer, people)}"
         github.send("POST", f"issues/{number}/comments", {"body": text})
     return f"{number} has commits of {people}, and stays open"
 

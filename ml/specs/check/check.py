@@ -14,10 +14,9 @@ from ml.core.errors import Problem, Refused, errors
 from ml.core.terminal import printable
 from ml.specs import kinds
 from ml.specs.assets import assets
-from ml.specs.assets.links import Links
+from ml.specs.assets.assets import Links
 from ml.specs.check.clusters import Cluster, Placed, placed
-from ml.specs.check.nodes import Node, inside, nodes
-from ml.specs.check.references import references
+from ml.specs.check.nodes import Node, inside, nodes, references
 from ml.specs.check.rules.rule import NODE_TYPES, RULES, Rule, Subject
 from ml.specs.sdk.load import Spec, from_document, quiet
 from ml.specs.search import hints

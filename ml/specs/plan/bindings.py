@@ -11,7 +11,7 @@ from ml.core import names, repository
 from ml.core.documents import Key, strings
 from ml.core.errors import Place, Problem, Refused
 from ml.specs import expressions
-from ml.specs.assets import assets, conda
+from ml.specs.assets import assets, packages
 from ml.specs.kinds import MODELS
 from ml.specs.parts import Part
 from ml.specs.plan.plans import (
@@ -108,9 +108,9 @@ class Bindings:
         if isinstance(conda_file, str):
             file = assets.local(conda_file, part.folder)
             file = file.resolve() if file is not None else None
-            conda_spec = conda.of_file(file) if file is not None and file.is_file() else None
+            conda_spec = packages.conda_file(file) if file is not None and file.is_file() else None
         elif isinstance(conda_file, dict):
-            conda_spec = conda.of_part(part.at("conda_file"))
+            conda_spec = packages.conda_part(part.at("conda_file"))
         self.problems += conda_spec.problems if conda_spec else ()
         dependencies = conda_spec.dependencies if conda_spec else None
         dockerfile, context = None, part.get("build", "path")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from ml.backends.deployments import Launch
+from ml.backends.endpoints import Launch
 from ml.backends.local.serving import processes
 from ml.core import trees
 from ml.serving.scoring.manifest import folder_digest, write_manifest

@@ -6,9 +6,9 @@ import http.client
 
 import pytest
 
-from ml.backends.deployments import Answer
+from ml.backends.endpoints import Answer
 from ml.backends.local.serving import server
-from ml.release.evidence.machine import hardware
+from ml.release.evidence.cost import hardware
 from tests.backends.serving.backends import scripted
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.deployments import Canary, Launch, Live, Server
+from ml.backends.endpoints import Canary, Launch, Live, Server
 from ml.backends.local.serving import endpoint
 from ml.backends.local.serving.router import routes as routing
 

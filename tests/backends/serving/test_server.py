@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ml.backends.deployments import Live, Server
+from ml.backends.endpoints import Live, Server
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.router import process
 from ml.core.errors import Refused
@@ -193,7 +193,7 @@ def test_it_outlives_the_command_that_started_it(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"
         "from ml.backends.local.serving import server\n"
-        "from ml.backends.deployments import Launch\n"
+        "from ml.backends.endpoints import Launch\n"
         f"made = Launch(Path({str(made.code)!r}), 'score.py', {{}}, endpoint='echo',\n"
         f"    model='e', version='1', digest={made.digest!r},\n"
         f"    model_folder=Path({str(made.model_folder)!r}))\n"

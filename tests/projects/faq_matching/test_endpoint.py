@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.deployments import Launch, Server
+from ml.backends.endpoints import Launch, Server
 from ml.backends.local.serving import processes, server
 from ml.release.serving import read
 from ml.serving.scoring.manifest import folder_digest

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml.backends.deployments import Launch
+from ml.backends.endpoints import Launch
 from ml.backends.local.serving import processes, server
 from ml.features.definition import read
 from ml.features.materialize import materialize

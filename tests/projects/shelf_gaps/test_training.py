@@ -20,8 +20,7 @@ import torch
 from werkzeug.test import EnvironBuilder
 from werkzeug.wrappers import Request
 
-from ml.measures.evaluation import read_evaluation
-from ml.measures.requests import read_requests
+from ml.measures.evaluation import read_evaluation, read_requests
 from ml.projects.shelf_gaps import evaluate, occlusion
 from ml.projects.shelf_gaps.dataset import TRAIN, opened
 from ml.projects.shelf_gaps.detector import Detections, Detector

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import AuditLog
-from ml.backends.deployments import idle_slot
+from ml.backends.endpoints import idle_slot
 from ml.backends.local.serving import endpoint, processes, server
 from ml.core import files
 from ml.core.errors import Refused

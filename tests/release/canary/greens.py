@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.backends.deployments import BASELINE, Canary, Launch, Live, Server
+from ml.backends.endpoints import BASELINE, Canary, Launch, Live, Server
 from ml.backends.local.serving import endpoint, server
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome

@@ -15,14 +15,12 @@ import numpy as np
 import pytest
 
 from ml.backends.base import Backend
-from ml.backends.deployments import Answer, Server
-from ml.backends.endpoints import Endpoints
+from ml.backends.endpoints import Answer, Endpoints, Server
 from ml.backends.model_registry import Version
 from ml.core.errors import Problem, Refused
-from ml.measures.evaluation import Prediction, read_evaluation
+from ml.measures.evaluation import Prediction, Request, content, read_evaluation
 from ml.measures.forecasting import actuals
 from ml.measures.measurement import Features, Rows, Training, evaluate
-from ml.measures.requests import Request, content
 from ml.measures.schema import Evaluation, KeptPredictions
 from ml.measures.tasks import Task
 from ml.release.canary import canary

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ml.backends.deployments import BASELINE, SLOTS
+from ml.backends.endpoints import BASELINE, SLOTS
 from ml.backends.local.serving import endpoint
 from ml.cli.app import main
 from ml.core.errors import Refused

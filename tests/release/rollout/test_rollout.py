@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ml.backends.base import AuditLog
-from ml.backends.deployments import BASELINE, SLOTS, Canary, Live, Server
+from ml.backends.endpoints import BASELINE, SLOTS, Canary, Live, Server
 from ml.backends.local.serving import endpoint, server
 from ml.backends.local.serving.server import START_S, Starting
 from ml.backends.model_registry import EVIDENCE_FILE

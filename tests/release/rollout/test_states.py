@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ml.backends.deployments import BASELINE, Canary, Launch, Live, Server
+from ml.backends.endpoints import BASELINE, Canary, Launch, Live, Server
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.router import process

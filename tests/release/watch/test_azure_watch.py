@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ml.backends.azure.backend import AzureBackend
-from ml.backends.deployments import Canary, Live
+from ml.backends.endpoints import Canary, Live
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.measures.reference import write_reference
 from ml.release.declaration import projects

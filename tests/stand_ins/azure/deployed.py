@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any
 from uuid import uuid4
 
-from ml.backends.deployments import Launch, Server
+from ml.backends.endpoints import Launch, Server
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.processes import HOST
 from ml.core.errors import Refused

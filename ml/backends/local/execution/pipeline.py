@@ -17,13 +17,12 @@ from typing import Any, Protocol, TextIO
 from ml.backends.local import files, outcome
 from ml.backends.local.execution import reuse
 from ml.backends.local.execution.binding import bind, used_outputs
-from ml.backends.local.execution.command import Execution
-from ml.backends.local.execution.session import Preparation, Session
+from ml.backends.local.execution.command import Execution, Preparation, Session
 from ml.backends.local.execution.sweep import Sweep, concurrency
 from ml.backends.local.execution.trials import saved_sweep
 from ml.backends.local.pool.pool import Pool
-from ml.backends.local.processes.interruption import Interruption
-from ml.backends.local.runs import jobs, lifecycle, lineage, records
+from ml.backends.local.processes.process import Interruption
+from ml.backends.local.runs import jobs, lifecycle, records
 from ml.backends.runs import Event, Kind, Run, Status, Watch
 from ml.core.errors import Problem, Refused
 from ml.specs.plan.plans import (
@@ -157,7 +156,7 @@ class Pipeline:
             self.run = lifecycle.reopen(preparation.tracking, stopped, self._lineage)
             self._retake(stopped)
             return
-        self._lineage = lineage.of_pipeline(plan, parent, preparation.code)
+        self._lineage = records.pipeline_lineage(plan, parent, preparation.code)
         (folder / "steps").mkdir(parents=True)
         literals = {key: data.value for key, data in plan.inputs.items() if data.is_literal}
         self.run = lifecycle.start(

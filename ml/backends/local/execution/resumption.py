@@ -16,15 +16,14 @@ from typing import Any
 
 from ml.backends.local.environments import building
 from ml.backends.local.execution import saved_plan
+from ml.backends.local.execution.command import Preparation, assets_of
 from ml.backends.local.execution.pipeline import drive, start_task
 from ml.backends.local.execution.saved_plan import SavedPlan
-from ml.backends.local.execution.session import Preparation, assets_of
 from ml.backends.local.outcome import NOT_STARTED, STEP_FAILED
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.process_environment import Interpreters
-from ml.backends.local.processes.interruption import Interruption
-from ml.backends.local.processes.process import Reaper, cores
-from ml.backends.local.runs import jobs, lifecycle, lineage, records
+from ml.backends.local.processes.process import Interruption, Reaper, cores
+from ml.backends.local.runs import jobs, lifecycle, records
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import Event, Run, Watch, unwatched
@@ -157,10 +156,10 @@ def _lineage(saved: SavedPlan) -> dict[str, Any]:
     """The lineage that the record of a run with this plan had."""
     plan = saved.plan
     if isinstance(plan, PipelinePlan):
-        return lineage.of_pipeline(plan, None, saved.code)
+        return records.pipeline_lineage(plan, None, saved.code)
     command = plan if isinstance(plan, CommandPlan) else plan.trial
-    origin = lineage.of(command, None, saved.code[command.code])
-    return origin if isinstance(plan, CommandPlan) else lineage.of_sweep(plan, origin)
+    origin = records.lineage_of(command, None, saved.code[command.code])
+    return origin if isinstance(plan, CommandPlan) else records.sweep_lineage(plan, origin)
 
 
 def _still_runs(name: str, process: int | None) -> Problem:

@@ -13,7 +13,7 @@ from typing import Any
 from ml.backends import snapshot
 from ml.backends.local import files
 from ml.backends.local.execution.binding import bind
-from ml.backends.local.execution.session import Session
+from ml.backends.local.execution.command import Session
 from ml.backends.local.process_environment import HERE, Interpreter
 from ml.backends.local.runs import lifecycle, records
 from ml.backends.runs import Run

@@ -15,11 +15,10 @@ from typing import Literal
 
 from ml.automl.cache import FOLDER as CACHE
 from ml.backends.local import files, outcome, registration
-from ml.backends.local.execution.command import Execution
-from ml.backends.local.execution.session import Session
+from ml.backends.local.execution.command import Execution, Session
 from ml.backends.local.execution.trials import SavedSweep, Trials
 from ml.backends.local.processes.process import cores
-from ml.backends.local.runs import lifecycle, lineage, records
+from ml.backends.local.runs import lifecycle, records
 from ml.backends.local.tracking import reader
 from ml.backends.runs import Event, Run, Status, Watch
 from ml.core import faults
@@ -78,7 +77,7 @@ class Sweep:
         self._failure: Problem | None = None
         # Whether a trial found that the data or a setting of the search is wrong, for all trials.
         self._is_refused = False
-        self._lineage = saved.lineage if saved else lineage.of_sweep(plan, session.lineage)
+        self._lineage = saved.lineage if saved else records.sweep_lineage(plan, session.lineage)
         seed = self._lineage["sampling"]["seed"]
         values = [r.name for r in references(plan.trial.command) if r.source == "search_space"]
         Execution(session, plan.trial, folder / "trials" / "0", "", dict.fromkeys(values, 0)).warm()

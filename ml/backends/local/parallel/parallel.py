@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ml.backends.local import files
-from ml.backends.local.parallel import mini_batches
+from ml.backends.local.parallel import batches
 from ml.backends.local.processes.process import cores
 from ml.core.errors import Problem
 from ml.core.imports import BIND
@@ -83,7 +83,7 @@ def refusals(plan: CommandPlan, step: Parallel) -> Iterator[Problem]:
     if data is None or data.path is None or not data.path.exists():
         return
     try:
-        mini_batches.describe(data.path, step.partition_keys)
+        batches.describe(data.path, step.partition_keys)
     except mltables.Unreadable as error:
         yield Problem(
             "unsupported-mltable",

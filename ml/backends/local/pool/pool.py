@@ -1,6 +1,7 @@
 """Trials that start in milliseconds: forked by a process that has imported what they import.
 
-`Pool.start` does that for trials whose command is a plain `python …` (`script.parse`), on Linux.
+`Pool.start` does that for trials whose command is a plain `python …` (`parse_command`), on Linux;
+the text of the command and its scripts is parsed, never executed, to see what to import.
 Every other command gets a shell, and the reason is kept with the run. So does a trial whose
 forkserver ends before it has forked it. `MLOPS_POOL=off` turns the pool off.
 tests/backends/test_pool_faithful.py lists what a script can see of it.
@@ -8,27 +9,141 @@ tests/backends/test_pool_faithful.py lists what a script can see of it.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from multiprocessing import connection
 from pathlib import Path
 
 from ml.backends.local import process_environment
-from ml.backends.local.pool import forkserver, script
-from ml.backends.local.pool.script import Invocation, Unfit
+from ml.backends.local.pool import forkserver
 from ml.backends.local.processes import reaper as reaper_script
 from ml.backends.local.processes.process import Job, Reaper, RunProcess, Shell
 from ml.backends.snapshot import Snapshot
+
+# Words that mean the same to bash and to `shlex`.
+_WORDS = re.compile(r"""(?:[^\s'"\\$`!;&|<>(){}*?\[\]~#]|[ \t]|'[^'\n]*'|"[^"\\$`!\n]*"|\\\n)+""")
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_SITE = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+# Packages read the environment when they are imported; modules are found by the two lists of `sys`.
+_STEERS_IMPORTS = re.compile(
+    rb"environ\s*(\[[^\]\n]*\]\s*=[^=]|\.\s*(update|setdefault|pop|popitem|clear)\b|\|=)"
+    rb"|\bdel\b.*environ|putenv|unsetenv|load_dotenv|sys\s*\.\s*(modules|path)\b"
+)
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """`program flags script arguments`, or `program flags -m module arguments`."""
+
+    program: str
+    flags: tuple[str, ...]
+    target: str
+    is_module: bool
+    arguments: tuple[str, ...]
+
+
+class Unfit(Exception):
+    """Raised, with the reason, for a command that needs its own shell and interpreter."""
+
+
+def parse_command(command: str) -> Invocation:
+    """What the command starts. Raises Unfit."""
+    command = command.strip()
+    if not _WORDS.fullmatch(command):
+        raise Unfit("the command needs a shell")
+    program, *words = shlex.split(command.replace("\\\n", ""))
+    if not _PYTHON.fullmatch(program):
+        raise Unfit("the command does not start with `python`")
+    flags = tuple(words[:1]) if words[:1] == ["-u"] else ()
+    is_module = words[len(flags) :][:1] == ["-m"]
+    target, *arguments = words[len(flags) + is_module :] or [""]
+    if not target or target.startswith("-") or not (is_module or target.endswith(".py")):
+        raise Unfit("the command is neither `python [-u] FILE.py` nor `python [-u] -m MODULE`")
+    return Invocation(program, flags, target, is_module, tuple(arguments))
+
+
+def script_imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
+    """The third-party modules that the command, started in `root`, imports; `from a import b` may
+    mean two, a and a.b.
+
+    Imports inside functions count; those under `if TYPE_CHECKING` do not. A file that cannot be
+    parsed contributes nothing. Raises Unfit when modules may not be imported before the script.
+    """
+    path = root / invocation.target
+    base = root if invocation.is_module else path.parent
+    if invocation.is_module:
+        files = [*_files(base, f"{invocation.target}.__main__")]
+    elif path.resolve().is_relative_to(root.resolve()) and path.is_file():
+        files = [path]
+    else:
+        raise Unfit(f"`{invocation.target}` is not a file of the code")
+    names: dict[str, None] = {}
+    for file in files:  # which grows
+        for name in _names(file, base):
+            top = name.partition(".")[0]
+            if (base / top).is_dir() or (base / f"{top}.py").is_file():
+                files += [new for new in _files(base, name) if new not in files]
+            elif top not in sys.stdlib_module_names:
+                names[name] = None
+    for file in base.iterdir():
+        if file.suffix in {".py", ".so", ".pyc"} or (file / "__init__.py").is_file():
+            spec = PathFinder.find_spec(file.name.partition(".")[0], _SITE)
+            if spec is not None and spec.loader is not None:
+                raise Unfit(f"`{spec.name}` of the code hides another module of that name")
+    return tuple(names)
+
+
+def _files(base: Path, name: str) -> Iterator[Path]:
+    """The files of the code that `import name` executes."""
+    for part in name.split("."):
+        base /= part
+        yield from filter(Path.is_file, (base / "__init__.py", base.with_suffix(".py")))
+
+
+def _names(file: Path, base: Path) -> Iterator[str]:
+    """The modules that a file of the code imports. Raises Unfit when it changes how."""
+    try:
+        source = file.read_bytes()
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, ValueError):
+        return
+    if match := _STEERS_IMPORTS.search(source):
+        line = source.count(b"\n", 0, match.start()) + 1
+        raise Unfit(f"{file.name}:{line} changes the environment, or where modules are found")
+    package = file.relative_to(base).parts[:-1]
+    for node in _statements(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            module = ".".join(filter(None, [*above, node.module]))
+            yield from filter(None, [module])
+            yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node except those under `if TYPE_CHECKING`."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+            yield node
+            yield from _statements(node)
+
 
 SWITCH = "MLOPS_POOL"
 FORKED = "forked after its imports"
@@ -65,7 +180,7 @@ class Pool:
         try:
             if not is_one_of_many:
                 raise Unfit(SINGLE)
-            invocation = script.parse(job.command)
+            invocation = parse_command(job.command)
             return Forked(job, invocation, self._server(invocation, job, snapshot), self)
         except Unfit as unfit:
             return self.shell(job, str(unfit))
@@ -73,7 +188,7 @@ class Pool:
     def warm(self, job: Job, snapshot: Snapshot | None) -> None:
         """Start a forkserver for such trials: it takes seconds in which others can work."""
         with contextlib.suppress(Unfit):
-            self._server(script.parse(job.command), job, snapshot)
+            self._server(parse_command(job.command), job, snapshot)
 
     def shell(self, job: Job, why: str) -> RunProcess:
         """Start it as if there were no pool."""
@@ -133,7 +248,7 @@ class Pool:
                 raise Unfit(f"{name} is another for every trial")
         key = (snapshot.digest, invocation.target, invocation.is_module)
         if key not in self._modules:
-            self._modules[key] = script.imports(snapshot.folder, invocation)
+            self._modules[key] = script_imports(snapshot.folder, invocation)
         modules = self._modules[key]
         tops = {name.partition(".")[0] for name in modules}
         modules += tuple(later for top, later in _LAZY.items() if top in tops)

@@ -17,7 +17,7 @@ from typing import Any
 
 from ml.backends.local import registration
 from ml.backends.local.processes import reaper
-from ml.backends.local.runs import jobs, lineage, records
+from ml.backends.local.runs import jobs, records
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import OPEN, Pause, Run
 from ml.core import faults, home
@@ -48,7 +48,7 @@ def start(
     `origin` is its lineage, `former` are earlier attempts; parameters without a value are left out.
     """
     run_id = tracking.start(
-        plan.experiment, folder, name, {**plan.tags, **lineage.tags(origin), **(tags or {})}
+        plan.experiment, folder, name, {**plan.tags, **records.lineage_tags(origin), **(tags or {})}
     )
     run = Run(
         id=run_id,

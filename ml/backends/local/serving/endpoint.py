@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter, ValidationError
 
-from ml.backends import deployments
-from ml.backends.deployments import Answer, Canary, Launch, Live, Server
+from ml.backends import endpoints
+from ml.backends.endpoints import Answer, Canary, Launch, Live, Server
 from ml.backends.local.serving import processes, server
 from ml.backends.local.serving.router import process
 from ml.backends.local.serving.router.process import RouterProcess
@@ -84,7 +84,7 @@ def live(endpoint: str, *, as_released: bool = True) -> Live | None:
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
 
 
-log, failure, check_launch = processes.log, processes.failure, deployments.check_launch
+log, failure, check_launch = processes.log, processes.failure, endpoints.check_launch
 is_up = server.is_up
 reserve = p95_ms = None  # no other machine releases here, and the evidence is measured here
 
@@ -220,7 +220,7 @@ def stop_idle(endpoint: str) -> None:
 
 
 def begin(launch: Launch, slot: str = "") -> Callable[[], Server]:
-    place = folder(launch.endpoint) / (slot or deployments.idle_slot(live(launch.endpoint)))
+    place = folder(launch.endpoint) / (slot or endpoints.idle_slot(live(launch.endpoint)))
     starting = server.begin(place, launch)
     return lambda: server.wait_until_ready(starting)
 

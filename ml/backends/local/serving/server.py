@@ -16,8 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from ml.backends.deployments import Answer, Launch, Server
-from ml.backends.endpoints import WARM_UP
+from ml.backends.endpoints import WARM_UP, Answer, Launch, Server
 from ml.backends.local.serving import processes
 from ml.backends.local.serving.processes import HOST
 from ml.backends.traffic import DEPLOYMENT_HEADER

@@ -1,11 +1,15 @@
-"""The code that a spec names: its environment has what it imports, it knows its arguments."""
+"""The code that a spec names: its environment has what it imports, it knows its arguments.
+
+Code is parsed, never run. Only imports at the top of a module are followed: those in functions,
+`try` and `if` may not run.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -13,12 +17,132 @@ from pathlib import Path
 from ml.core import repository
 from ml.core.documents import Key
 from ml.specs.assets import assets, packages
-from ml.specs.assets.links import Links
-from ml.specs.check import imports
+from ml.specs.assets.assets import Links
 from ml.specs.check.nodes import WITH_NODES, Node
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import did_you_mean
 from ml.specs.parts import Part
+
+Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module: its syntax tree, the names that it imports at its top, and by which statement.
+
+    `imports` are dotted names, of `from a import b` both `a` and `a.b`; `lazy` has for each
+    function and class the modules that its body imports.
+    """
+
+    tree: ast.Module
+    imports: tuple[str, ...] = ()
+    lazy: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A library that a module of the code imports; not `at_once`: a function that it takes does."""
+
+    library: str
+    module: str
+    at_once: bool = True
+
+
+def file_of(module: str, code: Path) -> Path | None:
+    """The file of a module in the folder of the code; None where there is none."""
+    path = code.joinpath(*module.split("."))
+    for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+def source(file: Path) -> Source:
+    """The module in a file, read once until it changes; nothing of one that is no Python."""
+    stat = file.stat()
+    return _source(file, stat.st_mtime_ns, stat.st_size)
+
+
+def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Imported]:
+    """The `wanted` libraries that importing a module of the code imports, each once.
+
+    First come those that are imported at once, then those that a function imports: one of
+    `module` or of a module beside it, or one that these take from another.
+    """
+    own = module.rpartition(".")[0]
+    queue, seen, later = [module], {module}, list[Imported]()
+    reported: set[str] = set()
+    for name in queue:
+        file = file_of(name, code)
+        if file is None:
+            continue
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        is_own = f"{name}.".startswith(f"{own}.")
+        inner = source(file).lazy.values() if is_own else ()
+        lazy = wanted & {library for function in inner for library in function}
+        later += [Imported(library, name, at_once=False) for library in sorted(lazy)]
+        for imported in _absolute(source(file).imports, package):
+            top = imported.partition(".")[0]
+            if top in wanted and file_of(top, code) is None and top not in reported:
+                reported.add(top)
+                yield Imported(top, name)
+            holder, _, taken = imported.rpartition(".")
+            if is_own and (held := file_of(holder, code)):
+                for library in sorted(source(held).lazy.get(taken, frozenset()) & wanted):
+                    later.append(Imported(library, name, at_once=False))
+            parts = imported.split(".")
+            for end in range(1, len(parts) + 1):
+                parent = ".".join(parts[:end])
+                if parent not in seen:
+                    seen.add(parent)
+                    queue.append(parent)
+    for candidate in later:
+        if candidate.library not in reported:
+            reported.add(candidate.library)
+            yield candidate
+
+
+def _absolute(names: tuple[str, ...], package: str) -> Iterator[str]:
+    """`..a` in the package `b.c` is `b.a`."""
+    for name in names:
+        level = len(name) - len(name.lstrip("."))
+        above = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+        yield ".".join([*above, name[level:]]).strip(".")
+
+
+@lru_cache(maxsize=1024)
+def _source(file: Path, mtime_ns: int, size: int) -> Source:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return Source(ast.Module([], []))  # its own checks report it
+    imports = (name for statement in tree.body for name in _names(statement))
+    lazy = {
+        function.name: frozenset(
+            name.partition(".")[0] for inner in ast.walk(function) for name in _names(inner)
+        )
+        for function in tree.body
+        if isinstance(function, Functions)
+    }
+    return Source(tree, tuple(imports), lazy)
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """The modules that an import names, or a call of `import_module` with a text."""
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            from_module = "." * level + (module or "")
+            yield from_module
+            dot = "." if module else ""
+            yield from (f"{from_module}{dot}{alias.name}" for alias in names)
+        case ast.Call(
+            func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"),
+            args=[ast.Constant(value=str(name))],
+        ):
+            yield name
+
 
 _MODULE = re.compile(r"(?:^|\s)-m\s+(\w+(?:\.\w+)+)(?=\s|$)([^\n;&|]*)")
 _OPTION = re.compile(
@@ -46,7 +170,7 @@ def _entries(node: Node) -> Iterator[_Entry]:
     if code is None or not isinstance(command, str):
         return
     for match in _MODULE.finditer(command):
-        if imports.file_of(match[1], code) is not None:
+        if file_of(match[1], code) is not None:
             yield _Entry(node, at, code, match[1], match[2])
 
 
@@ -119,9 +243,9 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
 
 
 @lru_cache(maxsize=256)
-def _libraries(links: Links, module: str, code: Path) -> tuple[imports.Imported, ...]:
+def _libraries(links: Links, module: str, code: Path) -> tuple[Imported, ...]:
     """Return the libraries that the module imports; read once in a survey."""
-    return tuple(imports.libraries(module, code, packages.LIBRARIES))
+    return tuple(libraries(module, code, packages.LIBRARIES))
 
 
 @lru_cache(maxsize=64)
@@ -180,8 +304,8 @@ def _arguments(module: str, code: Path) -> frozenset[str]:
     The module must end in `f(PROJECT)`, where `f` is a function of another module that adds
     literal arguments and those of the project's SETTINGS.
     """
-    file = imports.file_of(module, code)
-    tree = imports.source(file).tree if file else ast.Module([], [])
+    file = file_of(module, code)
+    tree = source(file).tree if file else ast.Module([], [])
     match tree.body[-1:]:
         case [ast.If(body=[ast.Expr(ast.Call(func=ast.Name(function), args=[ast.Name(project)]))])]:
             pass
@@ -243,9 +367,9 @@ def _taken(tree: ast.Module, name: str, code: Path) -> ast.Module | None:
         if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             for alias in statement.names:
                 if (alias.asname or alias.name) == name:
-                    submodule = imports.file_of(f"{statement.module}.{alias.name}", code)
-                    file = submodule or imports.file_of(statement.module, code)
-                    return imports.source(file).tree if file else None
+                    submodule = file_of(f"{statement.module}.{alias.name}", code)
+                    file = submodule or file_of(statement.module, code)
+                    return source(file).tree if file else None
     return None
 
 

@@ -12,9 +12,8 @@ from typing import Any
 from ml.core import repository
 from ml.core.documents import Key, read, strings, walk
 from ml.core.errors import Refused, Severity
-from ml.specs.assets import assets, conda
-from ml.specs.check.nodes import WITH_NODES
-from ml.specs.check.references import FAMILIES, environments
+from ml.specs.assets import assets, packages
+from ml.specs.check.nodes import FAMILIES, WITH_NODES, environments
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec
@@ -151,11 +150,11 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
         written = part.get("conda_file")
         path = assets.local(written, part.folder) if isinstance(written, str) else None
         if path is None and isinstance(written, dict | list):
-            contents = conda.of_part(part.at("conda_file"))
+            contents = packages.conda_part(part.at("conda_file"))
         elif path is None or not path.is_file():
             continue
         else:
-            contents = conda.of_file(path)
+            contents = packages.conda_file(path)
         for problem in contents.problems:
             # The SDK refuses what is no YAML itself.
             if problem.code != "unreadable-yaml":

@@ -13,7 +13,7 @@ from typing import get_args
 
 from ml.core.documents import Key
 from ml.core.errors import Place, Problem, Severity
-from ml.specs.assets.links import Links
+from ml.specs.assets.assets import Links
 from ml.specs.check.clusters import Cluster, Placed
 from ml.specs.check.nodes import Node
 from ml.specs.kinds import COMPONENTS, FAMILIES, JOBS

@@ -1,6 +1,6 @@
 """What azure-ai-ml lets pass and the service refuses: variables, environments, names, traffic.
 
-Each rule also applies to the specs and the parts that a spec names (`ml.specs.check.references`).
+Each rule also applies to the specs and the parts that a spec names (`ml.specs.check.nodes`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from ml.specs.assets import assets, packages
 from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.check import secret_patterns
 from ml.specs.check.clusters import compute
-from ml.specs.check.nodes import Node
-from ml.specs.check.references import environments, fields
+from ml.specs.check.nodes import Node, environments, fields
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import without_placeholders
 from ml.specs.kinds import MODEL_TYPES, kind_of
