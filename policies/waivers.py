@@ -100,6 +100,12 @@ class Statement:
         """What it is about: statements of one subject are counted together."""
         raise NotImplementedError
 
+    @property
+    def position(self) -> Place:
+        """`place` as an error states it."""
+        path, _, line = self.place.rpartition(":")
+        return Place(path, int(line))
+
     def expired(self, today: date) -> str:
         """Why it does not hold today, or "".
 
@@ -277,11 +283,10 @@ def lapsed(statements: Iterable[Statement], today: date) -> Iterator[Problem]:
     for statement in statements:
         why = statement.expired(today)
         if why and not statement.expires < today <= (statement.last or date.min):
-            path, _, line = statement.place.rpartition(":")
             actual = why.replace(f" at {statement.place}", "")
             hint = "delete it, or renew it if its reason still holds"
-            place = Place(path, int(line))
-            yield Problem("expired-waiver", actual, "one that holds", hint, place, "warning")
+            position = statement.position
+            yield Problem("expired-waiver", actual, "one that holds", hint, position, "warning")
 
 
 def merge_days(file: Path) -> Mapping[int, date]:
@@ -308,25 +313,30 @@ def _is_shallow(folder: Path) -> bool:
     return git.ask(folder, "rev-parse", "--is-shallow-repository") != "false"
 
 
-def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
-    """The waivers of rules, of which `rules` are the names; Refused when the file is wrong."""
+def read_rule_waivers(file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
+    """Return the waivers of rules in a file; none if it is empty. Raises Refused if it is wrong."""
     try:
         document = documents.read(file)
     except Refused as refused:
         if refused.problems[0].code == "empty-file":
             return ()
         raise
-    waivers = located(settings.read(_RULE_WAIVERS, document), document, file)
+    return located(settings.read(_RULE_WAIVERS, document), document, file)
+
+
+def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
+    """Return the waivers of `rules`, by name. Raises Refused for another rule, or one twice."""
+    waivers = read_rule_waivers(file)
     problems: list[Problem] = []
     first: dict[tuple[str, str, str], str] = {}
-    for index, waiver in enumerate(waivers):
+    for waiver in waivers:
         actual = expected = ""
         if waiver.rule not in rules:
             actual, expected = f"no rule `{waiver.rule}`", "the name of a rule"
-        elif (place := first.setdefault(waiver.subject, waiver.place)) != waiver.place:
-            actual, expected = f"{place} waives the same", "one waiver of a rule for a resource"
+        elif (earlier := first.setdefault(waiver.subject, waiver.place)) != waiver.place:
+            actual, expected = f"{earlier} waives the same", "one waiver of a rule for a resource"
         if actual:
-            problems.append(Problem("wrong-value", actual, expected, "", document.place(index)))
+            problems.append(Problem("wrong-value", actual, expected, "", waiver.position))
     if problems:
         raise Refused(*problems)
     return waivers

@@ -37,9 +37,9 @@ def check(
     gates, sweeps and evaluate.py, the schema of its table, the serving code, and the policies in
     policies/promotion. Without paths it also checks the names of files at the repository's root
     and those that git reads, that stack files, the gate `order` and workflows declare the same
-    environments, and that stack files declare the endpoints of projects, and compares the versions
-    in conda files with the lock. Exit 2 when there is an error, 0 when there is none or only
-    warnings.
+    environments, and that stack files declare the endpoints of projects, compares the versions in
+    conda files with the lock, and warns about expired waivers of infrastructure rules. Exit 2 when
+    there is an error, 0 when there is none or only warnings.
     """
     from infra.settings import environments
     from ml.cli import clusters
@@ -56,7 +56,7 @@ def check(
     report = survey(paths or [root], release_files(), clusters.declared())
     if not paths:
         own = [*layout.tracked_problems(root), *environments.problems(root), *pin_problems(root)]
-        own += clusters.undeclared_endpoints(root)
+        own += [*clusters.undeclared_endpoints(root), *rule_waiver_problems(root)]
         report = replace(report, problems=(*own, *report.problems))
     if form == "json":
         write_json(report.as_json())
@@ -124,6 +124,21 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         "policies/promotion/watch.yml": problems_of(floor.load),
         "policies/promotion/canary.yml": problems_of(floor.load),
     }
+
+
+def rule_waiver_problems(root: Path) -> Sequence[Problem]:
+    """Return the problems of policies/infra/waivers.yml, a warning for each that expired included.
+
+    The names of rules and resources are left to `infra preview`, which has them.
+    """
+    from policies.waivers import lapsed, read_rule_waivers
+
+    path = root / "policies" / "infra" / "waivers.yml"
+    try:
+        waivers = read_rule_waivers(path) if path.is_file() else ()
+    except Refused as refused:
+        return refused.problems
+    return [*lapsed(waivers, datetime.now(UTC).date())]
 
 
 def annotation(problem: Problem) -> str:
