@@ -1,4 +1,4 @@
-"""The one resolver of Azure ML's expressions: `${{inputs.x}}`, `${{outputs.y}}`, `$[[optional]]`.
+"""Resolves Azure ML's expressions: `${{inputs.x}}`, `${{outputs.y}}`, `$[[optional]]`.
 
 Values are substituted verbatim, as Azure ML does, but a value never becomes a command: a value with
 a character that the shell interprets at that place is refused. In single quotes it interprets none.
@@ -28,10 +28,10 @@ METACHARACTERS = "|&;()<>$`\\\"'\n\r\0"
 
 _PLACEHOLDER = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
-# One begins before the one before it is closed.
+# A block that begins before the previous block is closed.
 NESTED = re.compile(r"\$\[\[(?:(?!\]\]).)*\$\[\[", re.DOTALL)
-# One word or path that no shell, awk, Python or other language takes for more than that. `=` stands
-# after a slash only, as in `data/year=2024`: `X=1` is an assignment.
+# A plain word or path, which no shell, awk, Python or other language would evaluate. `=` is allowed
+# only after a slash, as in `data/year=2024`: `X=1` is an assignment.
 _PLAIN = re.compile(
     r"-?\d+(\.\d*)?([eE][-+]?\d+)?|[\w.][\w.:@%+,-]*(/[\w.:@%+,=-]*)*|(/[\w.:@%+,=-]*)+", re.ASCII
 )
@@ -57,12 +57,12 @@ class Reference:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The name split at its dots: `parent.jobs.prep.outputs.data` has five parts."""
+        """Return the name split at its dots: `parent.jobs.prep.outputs.data` has five parts."""
         return (self.source, *self.name.split(".")) if self.name else (self.source,)
 
 
 def references(template: str) -> list[Reference]:
-    """Every placeholder of a command in its order, with its quoting as bash reads the command."""
+    """Return every placeholder of a command in order, with its quoting as bash parses it."""
     if "${{" not in template:
         return []
     blocks = _blocks(template)
@@ -78,17 +78,17 @@ def references(template: str) -> list[Reference]:
 
 
 def _placeholders(text: str) -> Iterator[re.Match[str]]:
-    """Every `${{…}}`, searched as far as the last `}}`: no `${{` after it is closed."""
+    """Yield every `${{…}}` up to the last `}}`, after which no `${{` is closed."""
     return _PLACEHOLDER.finditer(text, 0, text.rfind("}}") + 2)
 
 
 def _blocks(text: str) -> tuple[tuple[int, int], ...]:
-    """The span of every `$[[…]]`, searched as far as the last `]]`."""
+    """Return the span of every `$[[…]]`, searched as far as the last `]]`."""
     return tuple(match.span() for match in _OPTIONAL.finditer(text, 0, text.rfind("]]") + 2))
 
 
 def variable_references(template: str) -> list[Reference]:
-    """Every placeholder in the value of an environment variable."""
+    """Return every placeholder in the value of an environment variable."""
     placeholders = []
     for match in _placeholders(template):
         source, _, name = match[1].strip().partition(".")
@@ -103,7 +103,7 @@ def resolve_command(
     search_space: Mapping[str, Value] | None = None,
     place: Place | None = None,
 ) -> str:
-    """The command that the shell receives.
+    """Return the command that the shell receives.
 
     A `str` is a literal and goes in verbatim; a `PurePath` is data and is quoted where the
     command does not quote it. `None` is an optional input without a value: the `$[[…]]` that
@@ -150,9 +150,9 @@ def resolve_variables(
     outputs: Mapping[str, Value],
     place: Place | None = None,
 ) -> dict[str, str]:
-    """The environment variables of a command with their placeholders replaced.
+    """Return the environment variables of a command with their placeholders replaced.
 
-    What is not declared stays as it is. Raises Refused for a value that would be evaluated.
+    Undeclared placeholders are kept. Raises Refused for a value that would be evaluated.
     """
     spaces = {"inputs": inputs, "outputs": outputs}
     problems: list[Problem] = []
@@ -172,21 +172,22 @@ def resolve_variables(
 
 
 def without_placeholders(text: str, word: str = "x") -> str:
-    """A text with a word for each of its placeholders."""
+    """Return a text with `word` in place of each placeholder."""
     end = text.rfind("}}") + 2
     return _PLACEHOLDER.sub(word, text[:end]) + text[end:]
 
 
 def literal(value: object) -> str:
-    """A literal as Azure ML passes it to the command: `str` of it (azure-ai-ml 1.35,
-    `to_rest_dataset_literal_inputs`), so a boolean arrives as `True`."""
+    """Return a literal as Azure ML passes it to the command: `str` of it (azure-ai-ml 1.35,
+    `to_rest_dataset_literal_inputs`), so a boolean arrives as `True`.
+    """
     return str(value)
 
 
 def unbound(
     reference: Reference, spaces: Mapping[str, Iterable[str]], place: Place | None = None
 ) -> Problem:
-    """The problem of a placeholder with an undeclared name."""
+    """Return the problem of a placeholder with an undeclared name."""
     declared = list(spaces.get(reference.source, ()))
     names = [
         f"{source}.{name}" for source, declared_names in spaces.items() for name in declared_names
@@ -203,7 +204,7 @@ def unbound(
 
 
 def dangerous(value: Value, reference: Reference, place: Place | None = None) -> Problem | None:
-    """The problem of a value that the shell would interpret at `reference`, or None.
+    """Return the problem of a value that the shell would interpret at `reference`, or None.
 
     Without quotes the shell interprets every metacharacter of a literal (the resolver quotes
     paths); in double quotes `$`, backtick, the quote itself and a final backslash; in single
@@ -240,7 +241,7 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
 
 
 def evaluated_text(name: str, text: str, place: Place | None = None) -> Problem | None:
-    """The problem of a variable that a shell evaluates, set to more than a plain word or path."""
+    """Return a problem if a variable that shells evaluate is no plain word or path."""
     if not text or _PLAIN.fullmatch(without_placeholders(text)) or not _EVALUATED.fullmatch(name):
         return None
     return Problem(
@@ -270,6 +271,6 @@ def _not_plain(text: str, reference: Reference, place: Place | None) -> Problem:
 
 
 def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> str:
-    """A hint with the candidate closest to a misspelt word; "" when none is close."""
+    """Return a hint with the candidate closest to a misspelt word; "" if none is close."""
     near = nearest(word, candidates)
     return f"did you mean `{form.format(near[0])}`?" if near else ""

@@ -1,4 +1,4 @@
-"""Which kind of Azure ML spec a YAML document is: by `$schema`, else by `type` and shape."""
+"""Determines the kind of an Azure ML spec: by `$schema`, else by `type` and shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Kind:
 
     @property
     def with_article(self) -> str:
-        """`a command job`, `an online endpoint`."""
+        """Return the kind with its article: `a command job`, `an online endpoint`."""
         name = str(self)
         return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
 
@@ -33,7 +33,7 @@ class Kind:
 
 
 _TYPED = frozenset({"job", "component", "compute", "datastore"})
-# Families whose name in a message is not just their words.
+# Families that have another name in messages.
 _NAMES = {
     "data": "data asset",
     "model_batch_deployment": "batch deployment",
@@ -43,7 +43,7 @@ _NAMES = {
 JOBS = frozenset(
     {"command", "sweep", "pipeline", "automl", "spark", "import", "finetuning", "distillation"}
 )
-# Of inputs and outputs that are models.
+# Types of inputs and outputs that are models.
 MODEL_TYPES = frozenset({"custom_model", "mlflow_model", "triton_model"})
 COMPONENTS = frozenset(
     {"command", "pipeline", "parallel", "spark", "import", "automl", "data_transfer", "sweep"}
@@ -66,7 +66,7 @@ _CONNECTIONS = frozenset(
 # Other tools have a `type: git` too; they do not have one of these keys with it.
 _CONNECTION_KEYS = frozenset({"target", "credentials", "api_key"})
 
-# The end of a schema's file name → family; the longest that fits wins.
+# Suffix of a schema's file name → family; the longest match wins.
 _SCHEMAS = {
     family.replace("_", ""): family
     for family in (
@@ -102,7 +102,7 @@ _SCHEMA_NAME = re.compile(r"([A-Za-z0-9_]+)(?:\.schema)?\.json$")
 
 
 def kind_of(data: Any) -> Kind | None:
-    """The kind of a parsed document; None when azure-ai-ml has no loader for it."""
+    """Return the kind of a parsed document; None if azure-ai-ml has no loader for it."""
     if not isinstance(data, dict):
         return None
     family = _family_by_schema(data.get("$schema")) or _family_by_shape(data)
@@ -110,7 +110,7 @@ def kind_of(data: Any) -> Kind | None:
         return None
     default = "command" if family in {"job", "component"} else ""
     written = _type(data) or default
-    # The SDK's older schema has the settings of a model's deployment at its top.
+    # The SDK's older schema has the settings of a model's deployment at the top level.
     is_flat = written == "model" and "settings" not in data
     if family == "batch_deployment" and written in _BATCH_TYPES and not is_flat:
         family = _BATCH_TYPES[written]
@@ -118,7 +118,7 @@ def kind_of(data: Any) -> Kind | None:
 
 
 def _type(data: Mapping[str, Any]) -> str:
-    """The `type` of a mapping; "" when it is not text."""
+    """Return the `type` of a mapping; "" if it is not text."""
     written = data.get("type")
     return written if isinstance(written, str) else ""
 
@@ -140,7 +140,7 @@ def _family_by_schema(schema: Any) -> str | None:
 
 
 def _family_by_shape(data: Mapping[str, Any]) -> str | None:
-    """The family of a document without a schema, by keys that no other common YAML shares."""
+    """Return the family of a document without a schema, by keys that other YAML lacks."""
     keys = {key for key in data if isinstance(key, str)}
     kind = _type(data)
     if "endpoint_name" in keys:
@@ -153,7 +153,7 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
             return family
     if kind in _COMPUTES and "name" in keys:
         return "compute"
-    # `azure_blob` and `azure_data_lake_gen2` are both; a datastore has no address.
+    # `azure_blob` and `azure_data_lake_gen2` are types of both; a datastore has no address.
     has_address = kind in _CONNECTIONS and keys & {"target", "url"}
     if kind in DATASTORES | {"hdfs"} and not has_address:
         return "datastore"
@@ -207,7 +207,7 @@ _ENVIRONMENT = frozenset(
 
 
 def _is_component(data: Mapping[str, Any], kind: str) -> bool:
-    """Components have a name and a version, or inputs that declare a type and hold no value."""
+    """Return True if it has a name and a version, or inputs that declare a type and no value."""
     if kind not in COMPONENTS or "name" not in data:
         return False
     if "version" in data or "is_deterministic" in data or kind in {"parallel", "data_transfer"}:

@@ -21,24 +21,24 @@ class Part:
 
     @property
     def folder(self) -> Path:
-        """The folder that paths in it are relative to."""
+        """Return the folder that paths in it are relative to."""
         return self.file.parent
 
     def get(self, *keys: Key) -> Any:
-        """The value at `keys` as it is written (or overridden); None when there is none."""
+        """Return the value at `keys` as it is written (or overridden); None if there is none."""
         return self.document.get(*self.keys, *keys)
 
     def mapping(self, *keys: Key) -> Mapping[str, Any]:
-        """The mapping at `keys`; empty when the value is not a mapping."""
+        """Return the mapping at `keys`; {} if the value is not a mapping."""
         value = self.get(*keys)
         return value if isinstance(value, dict) else {}
 
     def place(self, *keys: Key) -> Place:
-        """The line of the node at `keys`, or of its nearest ancestor."""
+        """Return the line of the node at `keys`, or of its nearest ancestor."""
         return self.document.place(*self.keys, *keys)
 
     def at(self, *keys: Key) -> Part:
-        """The part of this part at `keys`."""
+        """Return the part of this part at `keys`."""
         return Part(self.document, self.file, (*self.keys, *keys))
 
 
@@ -50,20 +50,20 @@ class Layers:
     component: Part | None = None
 
     def owner(self, key: Key) -> Part:
-        """The part that has `key`: the component only when the step lacks it."""
+        """Return the part that has `key`: the component only if the step lacks it."""
         if self.component is not None and self.own.get(key) is None:
             return self.component if self.component.get(key) is not None else self.own
         return self.own
 
     def get(self, *keys: Key) -> Any:
-        """The value at `keys` in the part that has the first key; without keys, both merged."""
+        """Return the value at `keys` in the owner of the first key; without keys, both merged."""
         if keys:
             return self.owner(keys[0]).get(*keys)
         beneath = self.component.get() if self.component is not None else {}
         return {**beneath, **self.own.get()}
 
     def place(self, *keys: Key) -> Place:
-        """The line of that value, in the file that has it."""
+        """Return the line of the value at `keys`, in the file that has it."""
         return self.owner(keys[0]).place(*keys) if keys else self.own.place()
 
 

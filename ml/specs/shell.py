@@ -1,11 +1,10 @@
-"""Which placeholders of a command take any text as data.
+"""Determines how each placeholder of a command is quoted, and whether it may take any text.
 
-Azure ML pastes values into a command as text, and bash reads the outcome. One rule decides: any
-text may be an argument of a Python script or module, or of a shell script, in a command that
-consists of such calls. Everywhere else a value must be a plain word or path
-(`ml.specs.expressions`).
+Azure ML pastes values into a command as text, and bash parses the result. Any text may be an
+argument of a Python script or module, or of a shell script, in a command that consists of such
+calls. Everywhere else a value must be a plain word or path (`ml.specs.expressions`).
 
-A script of the job's code may evaluate its arguments, and nothing here sees that.
+A script of the job's code may still evaluate its arguments; this is not checked.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import lru_cache
 from typing import Literal
 
 Span = tuple[int, int]
-# How a value is quoted at a placeholder; "evaluated": no text is data there.
+# Quoting of the value at a placeholder; "evaluated": a shell or program may evaluate it.
 Quoting = Literal["none", "single", "double", "evaluated"]
 
 # For the regular expressions a placeholder, and both ends of an optional text, `$[[…]]`, are one
@@ -32,7 +31,7 @@ _QUOTED = rf"'[^'{_START}{_END}]*'|\"(?:[^\"\\$`{_START}{_END}]|{_VARIABLE})*\""
 _WORD = rf"(?:[\w./:=,@%+~^{_MARK}-]|{_VARIABLE}|{_QUOTED})++(?![<>])"
 _QUOTES: Mapping[str, Quoting] = {"'": "single", '"': "double"}
 _EVALUATED: tuple[Quoting] = ("evaluated",)
-# Preparations, of constant words: they take no text and leave `python` what it is.
+# Preparatory commands of constant words: they take no values and do not redefine `python`.
 _CONSTANT = "[\\w./=-]+|'[^'\ue000-\uf8ff]*'|\"[^\"\\\\$`\ue000-\uf8ff]*\""
 _PREPARATION = rf"(?:cd|echo|mkdir|pip3?)(?:[ \t]+(?:{_CONSTANT}))*"
 _SCRIPT = r"[\w./][\w./-]*"
@@ -43,9 +42,9 @@ _CALL = re.compile(
     rf"(?P<arguments>(?:{_BLANK}{_WORD})*+)){_FILLER}"
     rf"(?P<next>&&|;|\n|$|(?P<output>2>&1|>|\|[ \t]*tee[ \t]))"
 )
-# What may follow the last call: its output goes into files, which no program reads after it.
+# Redirections after the last call, into files that no later program reads.
 _OUTPUT = re.compile(rf"(?:2>&1)?[ \t]*(?:(?:>|\|[ \t]*tee)[ \t]+[\w./{_MARK}-]+)?(?:[ \t]+2>&1)?")
-# Modules that run what their arguments name.
+# Modules that execute code which their arguments name.
 _RUNNERS = sys.stdlib_module_names | {
     "IPython", "accelerate", "dask", "debugpy", "fire", "invoke", "jupyter", "mpi4py", "papermill",
     "pip", "pytest", "torch",
@@ -56,9 +55,9 @@ _RUNNERS = sys.stdlib_module_names | {
 def quotings(
     command: str, spans: tuple[Span, ...], blocks: tuple[Span, ...]
 ) -> tuple[Quoting, ...]:
-    """How each placeholder of a command is quoted, in their order.
+    """Return the quoting of each placeholder of a command, in order.
 
-    Its placeholders are at `spans` and its optional texts, `$[[…]]`, at `blocks`.
+    `spans` are those of its placeholders, `blocks` those of its optional texts, `$[[…]]`.
     """
     evaluated = _EVALUATED * len(spans)
     if re.search("[\ue000-\uf8ff]", command):
@@ -83,7 +82,7 @@ def quotings(
 
 
 def replace_spans(command: str, texts: Mapping[Span, str]) -> str:
-    """The command with these texts at their spans, which do not overlap."""
+    """Return the command with the texts at their spans, which do not overlap."""
     parts, position = [], 0
     for (start, end), text in sorted(texts.items()):
         parts += [command[position:start], text]

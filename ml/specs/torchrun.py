@@ -23,7 +23,7 @@ class Elastic:
 
 
 def elastic(command: str) -> Elastic | None:
-    """What the first torchrun of a command says, if its `--nnodes` is a range, else None."""
+    """Return the first torchrun of a command whose `--nnodes` is a range, or None."""
     if "nnodes" not in command:
         return None
     text = re.sub(r"\\\n", " ", without_placeholders(command, "$"))
@@ -35,7 +35,7 @@ def elastic(command: str) -> Elastic | None:
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """The options of torchrun, up to the script; {} for another program."""
+    """Return the options of torchrun, up to the script; {} for another program."""
     launchers = (
         index + 1
         for index, word in enumerate(words)

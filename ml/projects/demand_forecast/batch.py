@@ -1,4 +1,4 @@
-"""The entry script of the parallel job that scores every series: a line a series out."""
+"""The entry script of the parallel job that scores every series: one line out per series."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def init() -> None:
 
 
 def run(mini_batch: Sequence[str]) -> list[str]:
-    """A JSON line for each line of the files: the series with its forecast and its total."""
+    """Return a JSON line for each line of the files: the series with its forecast and its total."""
     lines = []
     for path in mini_batch:
         for line in Path(path).read_text(encoding="utf-8").splitlines():

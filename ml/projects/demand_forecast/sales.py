@@ -21,18 +21,18 @@ import numpy as np
 PROJECT = "demand_forecast"
 START = date(2025, 1, 6)  # a Monday
 STORES, ITEMS, DAYS = 10, 20, 224
-# Of so many items one is new: it was first sold so many days before the end.
+# One item in NEW_OF is new: first sold NEW_FOR days (from, below) before the end.
 NEW_OF, NEW_FOR = 10, (35, 50)
 # Days between holidays, on average; a promotion of a week starts with the first probability, a
 # time without stock of a few days with the second.
 BETWEEN, PROMOTED, OUT_OF_STOCK = 25, 0.03, 0.008
-# Of the negative binomial distribution: the larger, the closer to a Poisson distribution.
+# Dispersion of the negative binomial: the larger, the closer to a Poisson distribution.
 DISPERSION = 12.0
 COLUMNS = ("store", "item", "day", "sales", "promotion", "holiday")
 
 
 def runs(rng: np.random.Generator, days: int, start: float, lengths: Sequence[int]) -> np.ndarray:
-    """(days,): 1 on the days of runs, each of which starts with that probability."""
+    """Return (days,): 1 on the days of runs, each of which starts with probability `start`."""
     on, remaining = np.zeros(days, dtype=int), 0
     for day in range(days):
         if remaining == 0 and rng.random() < start:
@@ -42,7 +42,7 @@ def runs(rng: np.random.Generator, days: int, start: float, lengths: Sequence[in
 
 
 def rows(seed: int, stores: int, items: int, days: int) -> Iterator[tuple[object, ...]]:
-    """The rows of the table in the order of stores, items and days."""
+    """Yield the rows of the table in the order of stores, items and days."""
     rng = np.random.default_rng(seed)
     weekdays = np.arange(days) % 7
     holiday = (rng.random(days) < 1 / BETWEEN).astype(int)

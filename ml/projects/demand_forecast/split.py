@@ -4,7 +4,7 @@ python -m ml.projects.demand_forecast.split --data DIR [--train DIR] [--latest D
 
 `--train` gets the rows before the test as an MLTable, for an AutoML job. `--latest` gets a file for
 each store with the requests for the forecasts that follow the table: JSON lines, each with the
-series. Promotions after the end of the table are taken for none.
+series. They assume no promotions after the end of the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ml.toolkit.data.series import Panel, Unit, read_panel, write_train
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the folders that are asked for."""
+    """Write the folders that the command line names."""
     parser = argparse.ArgumentParser(description="Write what other steps read.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--train", type=Path, help="the MLTable to write")

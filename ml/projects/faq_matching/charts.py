@@ -9,12 +9,12 @@ import altair as alt
 
 from ml.toolkit.figures import RunFiles
 
-# Further down nobody looks.
+# The last rank on the chart.
 LAST = 10
 
 
 def ranks(run: RunFiles) -> alt.Chart | None:
-    """The share of questions whose right entry came at each rank or before it, a line a split."""
+    """Chart the share of questions whose right entry came at each rank or before, by split."""
     if run.predictions is None:
         return None
     with run.predictions.open(encoding="utf-8", newline="") as file:

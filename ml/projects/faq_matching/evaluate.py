@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _baseline(folder: Path | None, faq: Faq, split: Split) -> Metrics:
-    """The recipe's metrics, empty without a folder; ends the program with code 2 if refused."""
+    """Return the recipe's metrics, {} without a folder; end the program with code 2 if refused."""
     if folder is None:
         return {}
     try:

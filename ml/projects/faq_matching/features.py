@@ -38,7 +38,7 @@ MEMORY_FEATURES = (
     "char_evidence",
     "discriminant",
 )
-# Each of these is given as it is and as its distance to the best entry for the same question.
+# Each feature is followed by its distance to the best entry for the same question.
 NAMES = (
     *TEXT_FEATURES,
     *MEMORY_FEATURES,
@@ -77,7 +77,7 @@ class Spaces:
         return cls(word, char), Texts(of_words, of_chars, _lengths(texts))
 
     def embed(self, texts: Sequence[str]) -> Texts:
-        """The texts in both spaces."""
+        """Return the texts' vectors in both spaces."""
         return Texts(self.word.transform(texts), self.char.transform(texts), _lengths(texts))
 
 
@@ -95,7 +95,7 @@ class Catalogue:
 
     @classmethod
     def of(cls, questions: Texts, answers: Texts) -> Catalogue:
-        """The catalogue of entries whose questions and answers are given, row by row."""
+        """Return the catalogue of entries, given their questions and answers row by row."""
         both = (questions.word + answers.word, questions.char + answers.char)
         alike = np.zeros((questions.word.shape[0],) * 2, np.float32)
         for space in both:
@@ -107,14 +107,14 @@ class Catalogue:
 
     @cached_property
     def lookup(self) -> dict[str, Matrix]:
-        """What queries are multiplied by for each of TEXT_FEATURES but the last."""
+        """Return the matrix to multiply queries by for each of TEXT_FEATURES but the last."""
         questions, answers = self.questions, self.answers
         of = (questions.word, answers.word, questions.char, answers.char)
         return {name: matrix.T.tocsr() for name, matrix in zip(TEXT_FEATURES, of, strict=False)}
 
     @cached_property
     def evidence(self) -> Evidence:
-        """Of the characters of both texts."""
+        """Return the evidence of the characters of both texts."""
         return Evidence.of((self.questions.char + self.answers.char).tocsr())
 
 
@@ -139,7 +139,7 @@ class Memory:
     def recall(
         cls, asked: Texts, entry: Index, catalogue: Catalogue, weights: Array | None = None
     ) -> Memory:
-        """A memory of these questions; without `weights` those of naive Bayes."""
+        """Return a memory of these questions; without `weights` those of naive Bayes."""
         order = np.argsort(entry, kind="stable")
         asked, entry = asked[order], entry[order]
         entries, starts, label = np.unique(entry, return_index=True, return_inverse=True)
@@ -158,7 +158,7 @@ class Memory:
     def learn(
         cls, asked: Texts, entry: Index, catalogue: Catalogue, steps: int, rate: float
     ) -> Memory:
-        """A memory of these questions; its classifier is trained on them and the known entries."""
+        """Return a memory of these questions, with a classifier of them and the known entries."""
         memory = cls.recall(asked, entry, catalogue)
         entries = memory.known
         own = (catalogue.questions[entries].word, catalogue.answers[entries].word)
@@ -170,19 +170,19 @@ class Memory:
 
     @cached_property
     def lookup(self) -> tuple[Matrix, Evidence, Evidence]:
-        """What queries are compared with: every question, and the words and characters of all."""
+        """Return what queries are compared with: every question, and all words and characters."""
         word, char = Evidence.of(self.word_mass), Evidence.of(self.char_mass)
         return self.asked.word.T.tocsr(), word, char
 
     @cached_property
     def alike_in_size(self) -> Sequence[tuple[Index, Index]]:
-        """The known entries by how many questions each has: their places, (entries, questions)."""
+        """Group the known entries by number of questions: their places, (entries, questions)."""
         sizes = np.diff(np.append(self.starts, len(self.label)))
         entries = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
         return [(at, self.starts[at][:, None] + np.arange(sizes[at[0]])) for at in entries]
 
     def compare(self, queries: Texts) -> dict[str, Array]:
-        """Each memory feature as (queries, known entries)."""
+        """Return each memory feature as (queries, known entries)."""
         questions, word_evidence, char_evidence = self.lookup
         like = (queries.word @ questions).toarray()
         best = np.empty((like.shape[0], len(self.known)), np.float32)
@@ -209,7 +209,7 @@ class Memory:
 def pair_features(
     queries: Texts, catalogue: Catalogue, memory: Memory, hidden: NDArray[np.bool_]
 ) -> Array:
-    """(queries, entries, features) in the order of `NAMES`.
+    """Return (queries, entries, features) in the order of `NAMES`.
 
     `hidden` (queries, entries) says where the memory of an entry must be ignored. NaN: no memory.
     """
@@ -253,21 +253,21 @@ class Evidence:
 
     @classmethod
     def of(cls, mass: Matrix) -> Evidence:
-        """Under the rows of `mass`."""
+        """Return the evidence under the rows of `mass`."""
         log = mass.copy()
         log.data = np.log1p(log.data / SMOOTHING)
         total = np.asarray(mass.sum(axis=1)).ravel() + SMOOTHING * mass.shape[1]
         return cls(log.T.tocsr(), np.log(total / SMOOTHING))
 
     def __call__(self, queries: Matrix) -> Array:
-        """(queries, rows of the mass)."""
+        """Return the mean log-likelihoods, (queries, rows of the mass)."""
         length = np.maximum(np.asarray(queries.sum(axis=1)).ravel(), 1e-6)
         likely = (queries @ self.log).toarray() / length[:, None] - self.total
         return np.asarray(likely, dtype=np.float32)
 
 
 def naive_bayes(mass: Matrix) -> Array:
-    """(words, classes): the classifier's weights by counting, less each word's mean."""
+    """Return (words, classes): the classifier's weights by counting, less each word's mean."""
     smooth = mass.toarray().T + 3 * SMOOTHING
     start = np.log(smooth) - np.log(smooth.sum(axis=0))
     # In the order in which a sparse product reads it.
@@ -277,7 +277,7 @@ def naive_bayes(mass: Matrix) -> Array:
 def descend(
     start: Array, seen: Matrix, labels: Index, weight: Array, steps: int, rate: float
 ) -> Array:
-    """Softmax regression of the labels on words, from naive Bayes onwards: (words, classes).
+    """Fit a softmax regression of labels on words from `start`; return (words, classes).
 
     `steps` of gradient descent with momentum 0.9 from `start`: few are needed, and stopping early
     is the only regularisation.

@@ -116,7 +116,7 @@ def _boost(
         "max_bin": 127,
         "bin_construct_sample_cnt": 5000,
         "seed": seed,
-        # The same trees for the same seed whatever the machine has to do besides.
+        # The same trees for the same seed, whatever the load of the machine.
         "deterministic": True,
         "force_row_wise": True,
         "num_threads": threads,
@@ -166,7 +166,7 @@ class _Watch:
 
 
 def validation_metrics(positions: Index) -> dict[str, float]:
-    """The metrics of the validation questions under the names that a sweep optimises."""
+    """Return the metrics of the validation questions by the names that a sweep optimises."""
     return {
         "validation_gain_at_1": gain_at(positions, 1),
         "validation_gain_at_3": gain_at(positions, 3),
@@ -175,10 +175,10 @@ def validation_metrics(positions: Index) -> dict[str, float]:
 
 
 def texts_of(faq: Faq, rows: Sequence[int] | Index) -> list[str]:
-    """The texts of some questions."""
+    """Return the texts of some questions."""
     return [faq.questions[row].text for row in rows]
 
 
 def entries_of(faq: Faq, rows: Sequence[int] | Index) -> Index:
-    """The right entries of some questions."""
+    """Return the right entries of some questions."""
     return np.array([faq.questions[row].entry for row in rows], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""An FAQ from its files: our TSV layout, Stack Overflow's original files, or labelled intents."""
+"""Reads an FAQ: our TSV layout, Stack Overflow's original files, or labelled intents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The entry's question as the model reads it."""
+        """Return the entry's question as the model reads it."""
         return clean(f"{self.title}. {self.question}" if self.title else self.question)
 
 
@@ -72,7 +72,7 @@ class DataSchema:
 
     @classmethod
     def read(cls, path: Path) -> DataSchema:
-        """The schema in a YAML file; DataRefused when it cannot be read as one."""
+        """Read the schema in a YAML file; raises DataRefused if it is not valid."""
         try:
             raw: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
             tables = {name: TableSchema.parse(table) for name, table in raw.pop("tables").items()}
@@ -83,7 +83,7 @@ class DataSchema:
 
 
 def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
-    """The FAQ in `folder`, checked against the schema; DataRefused lists every problem."""
+    """Read the FAQ in `folder`, checked against the schema; DataRefused lists every problem."""
     if not folder.is_dir():
         problem, hint = "there is no such folder", "give --faq the folder of the data asset"
         raise DataRefused([Flaw("missing-folder", folder, 0, problem, "a folder", hint)])
@@ -123,7 +123,7 @@ _REPAIRED = frozenset({"empty-value", "duplicate-id", "unknown-id"})
 
 
 def _tsv(tables: dict[str, Table], rules: DataSchema) -> Faq:
-    """The layout of the reference: orig-q, dup-q (Id, AnswerId, Text0, CreationDate), ans."""
+    """Build the FAQ from the reference's tables orig-q, dup-q (Id, AnswerId, Text0 …) and ans."""
     dropped: Counter[str] = Counter()
     answers = {row[0]: row[1] for row in reversed(tables["ans.tsv"].rows)}
     topics: dict[str, str] = {}
@@ -159,11 +159,11 @@ def _tsv(tables: dict[str, Table], rules: DataSchema) -> Faq:
 
 
 def _intents(tables: dict[str, Table], rules: DataSchema) -> Faq:
-    """Questions labelled with an intent: its name and its first training question are the entry."""
+    """Build the FAQ from intents: the name and first training question of each are an entry."""
     entries: dict[str, Entry] = {}
     questions: list[Question] = []
     at: dict[str, int] = {}
-    # An entry is known from training: the tests come last, whatever the schema's order.
+    # Training tables define the entries: test tables come last, whatever the schema's order.
     for name, table in sorted(tables.items(), key=lambda item: item[0].startswith("test")):
         rows = zip(table.column("text"), table.column("category"), table.lines, strict=True)
         for raw, intent, line in rows:

@@ -37,7 +37,7 @@ TOPIC = "topic"
 
 
 def answers(model: FaqModel, faq: Faq, split: Split) -> dict[str, Rows]:
-    """The questions of the evaluated splits with the scores of every entry, by the split's name.
+    """Return the questions of the evaluated splits with every entry's scores, by split name.
 
     Entries are matched by id: an entry unknown to the model ranks last. A question is recognised
     by its text.
@@ -59,8 +59,8 @@ def answers(model: FaqModel, faq: Faq, split: Split) -> dict[str, Rows]:
 
 
 def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Split) -> None:
-    """reference.json: the questions that the model was made for, and its answers to those that it
-    was not trained on, in the form of the endpoint's requests and answers.
+    """Write reference.json: the questions that the model was made for, and its answers to those
+    that it was not trained on, in the form of the endpoint's requests and answers.
     """
     rows = np.concatenate([split.rows(VALIDATION), split.rows(TEST_KNOWN)])
     questions = [faq.questions[row].text for row in np.concatenate([split.rows(TRAIN), rows])]
@@ -80,7 +80,7 @@ def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Spli
 
 
 def explained(model: FaqModel, faq: Faq, split: Split) -> tuple[Features, Contributions]:
-    """The features of the right entries of the questions whose topics are compared, and what each
+    """Return the features of the right entries of test questions about known entries, and what each
     adds to the scores.
     """
     rows = split.rows(TEST_KNOWN)
@@ -91,9 +91,9 @@ def explained(model: FaqModel, faq: Faq, split: Split) -> tuple[Features, Contri
 def stability(
     faq: Faq, split: Split, settings: Hyperparameters, seed: int, count: int, threads: int
 ) -> tuple[list[float], float]:
-    """gain@1 of `count` refits, each on all but one fold of the training and validation questions.
+    """Return gain@1 of `count` refits, each on all but one fold of training and validation.
 
-    No test question is looked at. Also the median of the seconds that a refit took.
+    No test question is used. Also returns the median of the seconds that a refit took.
     """
     rows = np.concatenate([split.rows(TRAIN), split.rows(VALIDATION)])
     fold = folds(split.group[rows], count, seed)

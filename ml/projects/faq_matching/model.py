@@ -29,7 +29,7 @@ TREES, ARRAYS, ENTRIES, QUESTIONS, SETTINGS = (
 
 
 def feature_set_hash() -> str:
-    """Changes when a feature is added, renamed, or computed in another way."""
+    """Return a hash that changes if a feature is added, renamed or computed in another way."""
     here = Path(__file__).parent
     files = ("features.py", "vectors.py")
     content = b"".join((here / name).read_bytes() for name in files)
@@ -55,7 +55,7 @@ class FaqModel:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def features(self, texts: Sequence[str], forget: Index | None = None) -> Array:
-        """(texts, entries, features); `forget[i]` is an entry whose memory text i does not see."""
+        """Return (texts, entries, features); text i ignores the memory of entry `forget[i]`."""
         queries = self.spaces.embed(texts)
         hidden = np.zeros((len(texts), len(self.entries)), bool)
         if forget is not None:
@@ -63,7 +63,7 @@ class FaqModel:
         return pair_features(queries, self.catalogue, self.memory, hidden)
 
     def scores(self, texts: Sequence[str], forget: Index | None = None, threads: int = 0) -> Array:
-        """(texts, entries): the higher, the better the entry answers the text.
+        """Return (texts, entries): the higher, the better the entry answers the text.
 
         `threads` are LightGBM's; 0 leaves them to it.
         """
@@ -75,7 +75,7 @@ class FaqModel:
         return scores
 
     def raw(self, features: Array, threads: int = 0) -> Array:
-        """`scores` of texts whose features are known."""
+        """Return `scores` of texts whose features are given."""
         rows_of_pairs = features.reshape(-1, len(NAMES))
         scores = self.booster.predict(rows_of_pairs, raw_score=True, num_threads=threads)
         return np.asarray(scores, np.float32).reshape(features.shape[:2])
@@ -101,7 +101,7 @@ class FaqModel:
 
     @classmethod
     def load(cls, folder: Path) -> FaqModel:
-        """The model in a folder that was verified against its manifest before."""
+        """Load the model in a folder that was verified against its manifest before."""
         import lightgbm as lgb
 
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def catalogue_of(spaces: Spaces, entries: Sequence[Entry]) -> Catalogue:
 
 
 def answer_text(entry: Entry) -> str:
-    """The entry's answer, or what stands for one: the name of an intent that has none."""
+    """Return the entry's answer, or its title: the name of an intent that has none."""
     return clean(entry.answer) or entry.title
 
 
@@ -147,7 +147,7 @@ class Answer:
 
 
 def beliefs(scores: Array) -> NDArray[np.float64]:
-    """(texts, entries): each text's scores as shares that add up to 1."""
+    """Return (texts, entries): each text's scores as shares that add up to 1."""
     shares = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
@@ -160,11 +160,11 @@ class Ranker:
 
     @classmethod
     def load(cls, folder: Path) -> Ranker:
-        """The ranker in a model folder that was verified against its manifest before."""
+        """Load the ranker in a model folder that was verified against its manifest before."""
         return cls(FaqModel.load(folder))
 
     def rank(self, question: str, top: int = 3) -> list[Answer]:
-        """The `top` best entries, best first; ValueError when there is no text in the question."""
+        """Return the `top` best entries, best first; ValueError for a question without text."""
         text = clean(question)
         if not text:
             raise ValueError("the question is empty")

@@ -23,7 +23,7 @@ def sample_pairs(
     alike: Array | None = None,
     hard: int = 0,
 ) -> tuple[Index, Index]:
-    """For every question its match first and then up to `matches` − 1 other candidates.
+    """Return for every question its match first, then up to `matches` − 1 other candidates.
 
     `hard` of the others are those most alike to the match (`alike`: entries × entries), the rest
     are drawn at random. Returns (question, entry) indices, the pairs of one question together.
@@ -50,7 +50,7 @@ def training_features(
     pool: Executor,
     fold_count: int = FOLDS,
 ) -> Array:
-    """(pairs, features): out-of-fold features of the training questions.
+    """Return (pairs, features): out-of-fold features of the training questions.
 
     The features of a question come from a memory of the other folds; near-identical questions share
     a fold. Each fold's memory also omits the questions of one entry in `FORGOTTEN`, a different set

@@ -23,7 +23,7 @@ WRONG_CALL = 2
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say which data: --faq, --schema, --split-seed."""
+    """Add the arguments that name the data: --faq, --schema, --split-seed."""
     parser.add_argument("--faq", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument(
         "--schema",
@@ -35,7 +35,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(folder: Path, schema: Path = DEFAULT_SCHEMA, seed: int = 0) -> tuple[Faq, Split]:
-    """The checked FAQ and its split; ends the program with code 2 and the reasons if refused."""
+    """Return the checked FAQ and its split; end the program (code 2, with reasons) if refused."""
     try:
         faq = read(folder, schema)
     except DataRefused as refused:
@@ -45,7 +45,7 @@ def prepare(folder: Path, schema: Path = DEFAULT_SCHEMA, seed: int = 0) -> tuple
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a summary of the data, and hand them on."""
+    """Print a summary of the data, and copy them to `--prepared`."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     add_data_arguments(parser)
     parser.add_argument("--prepared", type=Path, help="the folder to copy the checked data to")

@@ -41,7 +41,7 @@ from ml.toolkit.training.boosting import threads
 FILE = "baseline.json"
 MATCHES = 40
 BLOCK = 256
-# What lightgbm.LGBMClassifier passes to lightgbm.train; a test holds the two against each other.
+# What lightgbm.LGBMClassifier passes to lightgbm.train; a test compares the two.
 # The class needs LightGBM's wrappers of scikit-learn, which the toolkit leaves out.
 CLASSIFIER = {
     "objective": "binary",
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def metrics(faq: Faq, split: Split, threads: int) -> Metrics:
-    """Every metric with its interval, by split: trained on the questions that our models are."""
+    """Return every metric with its interval, by split; trained on our models' questions."""
     rows = split.rows(TRAIN)
     entry = entries_of(faq, rows)
     rng = np.random.default_rng([split.seed, 17])
@@ -92,7 +92,7 @@ def metrics(faq: Faq, split: Split, threads: int) -> Metrics:
 
 
 def write(folder: Path, faq: Faq, split: Split, results: Metrics) -> None:
-    """baseline.json: the metrics, and of which questions they are."""
+    """Write baseline.json: the metrics, and the data and split that they are of."""
     table = {name: {key: asdict(of) for key, of in row.items()} for name, row in results.items()}
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**_questions(faq, split), "metrics": table}, indent=1, allow_nan=False)
@@ -100,7 +100,7 @@ def write(folder: Path, faq: Faq, split: Split, results: Metrics) -> None:
 
 
 def read(folder: Path, faq: Faq, split: Split) -> Metrics:
-    """The metrics that `write` wrote; OtherQuestions when they are of others than these."""
+    """Read the metrics that `write` wrote; raises OtherQuestions if they are of other questions."""
     document = json.loads((folder / FILE).read_text(encoding="utf-8"))
     for name, value in _questions(faq, split).items():
         if document[name] != value:
@@ -136,7 +136,7 @@ class Recipe:
     fit_seconds: float
 
     def scores(self, texts: Sequence[str], threads: int = 0) -> Array:
-        """(texts, entries): raw scores; 0 leaves the number of threads to LightGBM."""
+        """Return raw scores (texts, entries); 0 leaves the number of threads to LightGBM."""
         printed = self.printed.transform(self.entries)
         count = len(self.entries)
         scores = np.empty((len(texts), count), np.float32)
@@ -166,7 +166,7 @@ def fit_recipe(
 
     began = time.perf_counter()
     questions, printed = TfidfVectorizer(ngram_range=(1, 1)), TfidfVectorizer(ngram_range=(1, 1))
-    # As there: the vectorisers are fitted on the pairs' columns, row by row.
+    # As in the reference: the vectorisers are fitted on the pairs' columns, row by row.
     features = sparse.hstack(
         [
             questions.fit_transform([texts[at] for at in pairs[0]]),

@@ -12,7 +12,7 @@ Objective = Literal["binary", "lambdarank"]
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What a sweep may change.
+    """The hyperparameters that a sweep may change.
 
     The defaults were chosen by cross-validation on this project's own FAQ (training and validation
     questions), on no other data.
@@ -39,12 +39,12 @@ class Hyperparameters:
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Hyperparameters:
-        """The hyperparameters among `values`; what is missing keeps its default."""
+        """Return the hyperparameters among `values`; missing ones keep their defaults."""
         names = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in names})  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, str | int | float | bool]:
-        """Name → value, as MLflow and evaluation.json hold them."""
+        """Return name → value, as MLflow and evaluation.json have them."""
         return asdict(self)
 
 
@@ -64,7 +64,7 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
 
 
 def boolean(text: str) -> bool:
-    """True or false as specs write them."""
+    """Parse true or false as specs write them."""
     values = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
     if text.lower() not in values:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
@@ -72,7 +72,7 @@ def boolean(text: str) -> bool:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One `--with-dashes` argument for every hyperparameter."""
+    """Add one `--with-dashes` argument for every hyperparameter."""
     hints = get_type_hints(Hyperparameters)
     for field in fields(Hyperparameters):
         name, kind = "--" + field.name.replace("_", "-"), hints[field.name]

@@ -34,9 +34,9 @@ BLOCK = 2048
 
 @dataclass(frozen=True)
 class Split:
-    """`of` is the split of every question, `unseen` says of every entry whether training sees it.
+    """`of` is the split of every question, `unseen` is True for entries that training does not see.
 
-    `group` is the number of near-identical texts to which a question belongs.
+    `group` numbers the groups of near-identical texts to which the questions belong.
     """
 
     of: NDArray[np.int8]
@@ -45,11 +45,11 @@ class Split:
     seed: int
 
     def rows(self, split: int) -> NDArray[np.int64]:
-        """The questions of one split, in the order of the data."""
+        """Return the questions of one split, in the order of the data."""
         return np.flatnonzero(self.of == split)
 
     def counts(self) -> dict[str, int]:
-        """How many questions each split has, by name."""
+        """Return the number of questions of each split, by name."""
         return {name: int((self.of == number).sum()) for number, name in enumerate(NAMES)}
 
 
@@ -80,7 +80,7 @@ def split(
         rows = np.array(members)
         sides = set(unseen[entry[rows]])
         if number in printed:
-            # As good as the printed question of an entry: known from the start, hence no test.
+            # Near-identical to an entry's printed question: known from the start, hence no test.
             if not printed[number]:
                 of[rows[~unseen[entry[rows]] & ~held_out[rows]]] = TRAIN
         elif sides == {True}:
@@ -124,7 +124,7 @@ def _deal(
 
 
 def folds(group: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
-    """A fold of 0…count−1 for every row; rows of one group share theirs."""
+    """Return a fold of 0…count−1 for every row; rows of one group share theirs."""
     numbers, at = np.unique(group, return_inverse=True)
     rng = np.random.default_rng([seed, 11])
     dealt = rng.permutation(len(numbers)) % count
@@ -132,9 +132,9 @@ def folds(group: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
 
 
 def shuffled(faq: Faq, split: Split, seed: int) -> Faq:
-    """The same data, the right entries of the training questions dealt out among them anew.
+    """Return the same data with the right entries of the training questions permuted.
 
-    Nothing can be learnt from that: what a model then knows of other questions has leaked (Ojala
+    Nothing can be learnt from them: what a model then knows of other questions has leaked (Ojala
     and Garriga, JMLR 11, 2010).
     """
     rows = split.rows(TRAIN)
@@ -148,7 +148,7 @@ def shuffled(faq: Faq, split: Split, seed: int) -> Faq:
 def near_identical(
     texts: Sequence[str], threshold: float = THRESHOLD
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(i, j), i < j, of every near-identical pair; exact.
+    """Return (i, j), i < j, of every near-identical pair; exact.
 
     Prefix filtering: with the grams of each text in one common order, two texts that overlap by t
     share a gram among the first n − ⌈t·n⌉ + 1 of each. The rarest come first, so that few pairs are
@@ -183,7 +183,7 @@ def near_identical(
 
 
 def groups(texts: Sequence[str], threshold: float = THRESHOLD) -> NDArray[np.int64]:
-    """The group of every text: equal numbers mean near-identical, directly or through others."""
+    """Return each text's group: equal numbers mean near-identical, directly or through others."""
     i, j = near_identical(texts, threshold)
     links = sparse.coo_matrix((np.ones(len(i)), (i, j)), shape=(len(texts), len(texts)))
     labels = sparse.csgraph.connected_components(links, directed=False)[1]

@@ -21,7 +21,7 @@ _LEAKS = re.compile(
 )
 _CODE = re.compile(r"<pre\b.*?</pre>|<code\b[^>]*>.*?</code>", re.DOTALL | re.IGNORECASE)
 _BARE_LINK = re.compile(r"<a\b[^>]*>\s*\w+://[^<]*</a>|\b\w+://\S+", re.IGNORECASE)
-# Only what HTML knows: an FAQ about job specs says `<name>` and means it.
+# Only tags of HTML: an FAQ about job specs may contain a literal `<name>`.
 _TAG = re.compile(
     r"</?(?:a|abbr|b|big|blockquote|body|br|center|code|dd|del|div|dl|dt|em|font|h[1-6]|hr|html|i"
     r"|iframe|img|ins|kbd|li|ol|p|pre|q|s|samp|script|small|span|strike|strong|sub|sup|table|tbody"
@@ -33,7 +33,7 @@ _NOT_WORD = re.compile(r"[^\w]+")
 
 
 def clean(raw: str) -> str:
-    """The text in lower case without leak, code blocks, links and tags; "" when nothing is left."""
+    """Return the text in lower case without leak, code, links and tags; "" if nothing is left."""
     text = raw
     if "uplicate" in raw or "already has" in raw or "UPLICATE" in raw:
         text = _LEAKS.sub(" ", text)
@@ -45,7 +45,7 @@ def clean(raw: str) -> str:
 
 
 def normalise(text: str) -> str:
-    """What two texts share when only case, accents, punctuation or spacing tell them apart."""
+    """Return the text in lower case without accents, punctuation and repeated spaces."""
     plain = text
     if not text.isascii():
         plain = unicodedata.normalize("NFKD", text)

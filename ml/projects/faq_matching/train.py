@@ -23,7 +23,7 @@ from ml.toolkit.training.segments import checkpointed
 from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
-# Validation questions that the time of one prediction is measured on, one thread as when served.
+# Validation questions that latency is measured on, with one thread as in serving.
 TIMED = 40
 
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def refits(
     faq: Faq, split: Split, model: FaqModel, count: int, threads: int
 ) -> list[Mapping[str, float]]:
-    """The validation metrics of `count` models made as `model` was, with the seeds after its own.
+    """Return the validation metrics of `count` models like `model`, with the seeds after its own.
 
     They have as many trees as `model` kept.
     """
@@ -115,7 +115,7 @@ def refits(
 
 
 def spread(fits: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """`<metric>_std`: each metric's standard deviation over fits; empty with fewer than two."""
+    """Return `<metric>_std`: each metric's standard deviation over fits; {} with fewer than two."""
     if len(fits) < 2:
         return {}
     return {f"{name}_std": stdev(fit[name] for fit in fits) for name in fits[0]}

@@ -30,7 +30,7 @@ _SUFFIXES = ("ings", "ing", "ies", "ied", "ed", "es", "s", "e", "y")
 
 
 def stem(word: str) -> str:
-    """The word without a common English ending, so that `deploys` meets `deploying`."""
+    """Return the word without a common English ending, so that `deploys` matches `deploying`."""
     for suffix in _SUFFIXES:
         if word.endswith(suffix) and len(word) - len(suffix) >= 3:
             return word[: -len(suffix)]
@@ -43,8 +43,8 @@ def _word_key(word: str) -> int:
 
 
 def _ngrams(units: Keys, rows: Rows, low: int, high: int) -> tuple[Rows, Keys]:
-    """Every run of `low`…`high` units that stays within one row, hashed."""
-    # One of each, so that texts too short for any run have none.
+    """Return every run of `low`…`high` units that stays within one row, hashed, with its row."""
+    # Start with empty arrays, for texts that are too short for any run.
     found_rows: list[Rows] = [rows[:0]]
     grams: list[Keys] = [units[:0]]
     rolled = units.copy()
@@ -62,7 +62,7 @@ def _ngrams(units: Keys, rows: Rows, low: int, high: int) -> tuple[Rows, Keys]:
 
 
 def word_grams(texts: Sequence[str], high: int) -> tuple[Rows, Keys]:
-    """(row, key) of every run of 1…`high` stemmed words."""
+    """Return (row, key) of every run of 1…`high` stemmed words."""
     words = [_WORD.findall(text) for text in texts]
     rows = np.repeat(np.arange(len(texts)), [len(terms) for terms in words])
     units = np.fromiter((_word_key(w) for terms in words for w in terms), np.uint64, len(rows))
@@ -70,7 +70,7 @@ def word_grams(texts: Sequence[str], high: int) -> tuple[Rows, Keys]:
 
 
 def char_grams(texts: Sequence[str], low: int, high: int) -> tuple[Rows, Keys]:
-    """(row, key) of every run of `low`…`high` characters; words are parted by one space."""
+    """Return (row, key) of every run of `low`…`high` characters; one space separates words."""
     padded = [" " + " ".join(_WORD.findall(text)) + " " for text in texts]
     rows = np.repeat(np.arange(len(texts)), [len(text) for text in padded])
     units = np.frombuffer("".join(padded).encode("utf-32-le"), np.uint32).astype(np.uint64)
@@ -105,7 +105,7 @@ class Vectoriser:
         return fitted, fitted._weigh(counts, np.zeros(len(texts)))
 
     def transform(self, texts: Sequence[str]) -> Matrix:
-        """CSR of float32, one row a text: (1 + ln count)·idf, scaled to length 1.
+        """Return float32 CSR, one row per text: (1 + ln count)·idf, scaled to length 1.
 
         N-grams that were never seen have no column but count towards the length, as rare as the
         rarest: a text half of which is unknown is at most half like anything.
@@ -120,7 +120,7 @@ class Vectoriser:
         return self._weigh(counts, np.bincount(rows[~in_vocabulary], minlength=len(texts)))
 
     def _weigh(self, counts: Matrix, unknown: NDArray[Any]) -> Matrix:
-        """Counts to weights, in place; `unknown`: each text's n-grams that have no column."""
+        """Convert counts to weights in place; `unknown` counts texts' n-grams without column."""
         counts.data = (1 + np.log(counts.data)) * self.idf[counts.indices]
         size = np.diff(counts.indptr)
         row_of = np.repeat(np.arange(len(size)), size)
@@ -131,7 +131,7 @@ class Vectoriser:
 
 
 def _count(rows: Rows, columns: Rows, shape: tuple[int, int]) -> Matrix:
-    """How often each n-gram (column) is in each text (row)."""
+    """Count how often each n-gram (column) is in each text (row)."""
     counts = sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=shape)
     counts.sort_indices()
     return counts

@@ -1,4 +1,4 @@
-"""The filings of a data asset: read, checked against the schema, and split by company and time."""
+"""Reads the filings of a data asset, checks them, and splits them by company and time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Split:
 
     @classmethod
     def read(cls, schema: Path = SCHEMA) -> Split:
-        """The split in a schema."""
+        """Read the split in a schema."""
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))["split"]
         return cls(
             {name: float(raw[name]["companies"]) for name in (VALIDATION, TEST)},
@@ -41,8 +41,8 @@ class Split:
         )
 
     def part(self, company: str, filed: str) -> str:
-        """The part, "" for a filing that is left out: a company stays on one side, and what trains
-        or validates is earlier than the test.
+        """Return the part of a filing, or "" if it is left out: a company stays in one part, and
+        training and validation are earlier than the test.
         """
         place = int.from_bytes(sha256(company.encode()).digest()[:8]) / 2**64
         if place < self.shares[TEST]:
@@ -70,7 +70,7 @@ class Part:
 
     @property
     def days(self) -> Sequence[np.datetime64]:
-        """The day on which each was filed."""
+        """Return the day on which each was filed."""
         return [np.datetime64(datetime.fromisoformat(time).date()) for time in self.times]
 
 
@@ -82,20 +82,20 @@ class Corpus:
     classes: tuple[str, ...]
 
     def numbers(self, part: str) -> NDArray[np.int64]:
-        """The number of each filing's event among the classes."""
+        """Return the number of each filing's event among the classes."""
         at = {name: number for number, name in enumerate(self.classes)}
         return np.array([at[label] for label in self.parts[part].labels], dtype=np.int64)
 
     def shuffled(self, seed: int) -> Corpus:
-        """The same with the events of training at random."""
+        """Return the corpus with the events of training permuted."""
         part = self.parts[TRAIN]
         labels = np.random.default_rng(seed).permutation(part.labels).tolist()
         return replace(self, parts={**self.parts, TRAIN: replace(part, labels=labels)})
 
 
 def rows(part: Part, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
-    """The filings of a part with what a model answered, as the evaluation takes them; a filing is
-    recognised by its company.
+    """Return the filings of a part with a model's scores, as the evaluation takes them; a filing is
+    identified by its company.
     """
     requests = [dict(document) for document in part.documents] if len(scores) else ()
     return Rows(
@@ -104,8 +104,8 @@ def rows(part: Part, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
 
 
 def read(folder: Path, schema: Path = SCHEMA) -> Corpus:
-    """The corpus in the folder of a data asset; ends the program with code 2 and every problem,
-    with file and line, where it is not as the schema says.
+    """Read the corpus in the folder of a data asset; ends the program with code 2 and every
+    problem, with file and line, if it does not match the schema.
     """
     raw: dict[str, Any] = yaml.safe_load(schema.read_text(encoding="utf-8"))
     table, findings = read_table(folder / raw["file"], TableSchema.parse(raw))
@@ -132,7 +132,7 @@ def read(folder: Path, schema: Path = SCHEMA) -> Corpus:
 
 
 def _lacking(parts: Mapping[str, Part]) -> str:
-    """What a split lacks, "" for nothing."""
+    """Return what a split lacks; "" for nothing."""
     empty = [name for name, part in parts.items() if not len(part)]
     new = {*parts[VALIDATION].labels, *parts[TEST].labels} - {*parts[TRAIN].labels}
     return (

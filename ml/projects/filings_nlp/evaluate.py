@@ -1,4 +1,4 @@
-"""Measure a model on filings of other companies and later years, beside counting words.
+"""Measure a model on filings of other companies and later years, beside a baseline of n-grams.
 
 python -m ml.projects.filings_nlp.evaluate --data DIR --model DIR --evaluation OUT_DIR
 """
@@ -35,7 +35,7 @@ from ml.toolkit.training.tracking import tracking
 TASK, PRIMARY = "multiclass", "log_loss"
 # Trainings with other seeds, which show how much the metric moves with the seed alone.
 REFITS = (1, 2)
-# Of the words: single ones, pairs and triples in this many filings, and how freely they count.
+# The baseline's fewest filings with an n-gram, and its inverse regularisation strength.
 SEEN_IN, FREEDOM = 10, 0.01
 # Documents whose subsets of sections are predicted; with more the shares hardly change.
 EXPLAINED = 120
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def refit(
     corpus: Corpus, settings: Mapping[str, Any], seed: int, base: Pretrained | None = None
 ) -> float:
-    """The validation loss of a training with another seed, of the architecture in `settings`."""
+    """Return the validation loss of a training with another seed, with the given settings."""
     settings = {**train.SETTINGS, **settings, "search_epochs": 0}
     with tempfile.TemporaryDirectory() as folder:
         fitted = train.fit(corpus, settings, seed, Path(folder), base=base)
@@ -110,8 +110,8 @@ def refit(
 
 
 def counted_words(corpus: Corpus) -> Metrics:
-    """The metrics of a linear model of which words, pairs and triples of words each section has:
-    what a first model has to beat.
+    """Return the metrics of a linear model of the words, pairs and triples of each section, which a
+    first model has to beat.
     """
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -161,7 +161,7 @@ def shapley(classifier: Classifier, documents: Sequence[Encoded]) -> Contributio
 
 
 def _lengths(corpus: Corpus) -> NDArray[np.float64]:
-    """How many words each section of the test has: they must not give the event away."""
+    """Return the number of words of each section of the test: they must not reveal the event."""
     return np.array(
         [
             [sum(map(len, sentences(document[name]))) for name in SECTIONS]

@@ -1,7 +1,7 @@
 """The model's folder: its weights (safetensors), and the graph that serves (ONNX).
 
-Serving needs no PyTorch. What the graph answers is compared with the model when it is written, and
-the model's folder says by how much they differ.
+Serving needs no PyTorch. The graph's outputs are compared with the model's when it is written, and
+the model's folder states the largest difference.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def write(
     classes: Sequence[str],
     examples: Sequence[Batch],
 ) -> dict[str, Any]:
-    """Write the files of a model; the largest difference of the graph from it on the examples. Ends
-    the program as `graphs.export`.
+    """Write the files of a model; return the graph's largest difference from it on the examples.
+    Ends the program as `graphs.export`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     graph = _Graph(model.cpu()).eval()
@@ -61,7 +61,7 @@ def quantize(folder: Path) -> dict[str, int]:
     """Replace the graph in the folder by one with int8 weights, whose activations are quantized as
     they come (dynamic quantization of ONNX Runtime); the bytes of both.
 
-    Answers change: the evaluation, and so every gate, measures this graph.
+    Predictions change: the evaluation, and so every gate, measures this graph.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

@@ -44,8 +44,8 @@ from ml.projects.filings_nlp.tokens import SECTIONS
 Floats = NDArray[np.float64]
 COMPANIES = 1600
 YEARS = range(2018, 2025)
-# What may follow within a year, with its log odds where nothing is stated, and the two facts that
-# it depends on, which stand in different sections.
+# Events that may follow within a year: the log odds if nothing is stated, and the two facts that
+# the event depends on, which are in different sections.
 NONE = "none"
 EVENTS: Mapping[str, tuple[float, tuple[str, ...]]] = {
     NONE: (0.0, ()),
@@ -55,12 +55,12 @@ EVENTS: Mapping[str, tuple[float, tuple[str, ...]]] = {
     "restatement": (-5.2, ("controls", "auditor")),
     "breach": (-5.8, ("intrusion", "records")),
 }
-# What each fact adds to its event's log odds, and what both for the worse add beside that.
+# Added to an event's log odds: by each fact for the worse or better, and by two for the worse.
 WORSE, BETTER, BOTH = 2.5, -1.0, 1.5
 # Events that are more likely in a sector.
 OF_SECTOR = {("energy", "impairment"): 0.6, ("health", "settlement"): 0.6}
 OF_SECTOR |= {("software", "breach"): 0.8, ("retail", "default"): 0.6}
-# States of a fact, with how many companies are in each, and how many keep theirs for another year.
+# States of a fact with their probabilities, and the probability to keep one for another year.
 NOTHING, IS_WORSE, IS_BETTER = 0, 1, 2
 STATES, KEEP = (0.25, 0.25, 0.5), 0.3
 # How many filings have a sentence that only looks like a given fact: in the risk factors, and in
@@ -88,8 +88,8 @@ class Filing:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a model that knows the probabilities is expected to reach: nothing has a smaller log
-    loss or a larger accuracy.
+    """The expected result of a model that knows the probabilities: nothing has a smaller log loss
+    or a larger accuracy.
     """
 
     log_loss: float
@@ -97,13 +97,13 @@ class Bound:
 
 
 def generate(seed: int = 0, companies: int = COMPANIES) -> list[Filing]:
-    """The filings that the split uses, a company after the other."""
+    """Return the filings that the split uses, one company after the other."""
     draw, split = np.random.default_rng(seed), Split.read()
     return [of for number in range(companies) for of in _company(draw, number, split) if of.part]
 
 
 def probabilities(facts: Mapping[str, int], sector: str) -> Floats:
-    """The probability of each event, by the states of the facts and the sector."""
+    """Return the probability of each event, by the states of the facts and the sector."""
     odds = []
     for event, (base, names) in EVENTS.items():
         states = [facts[name] for name in names]
@@ -116,14 +116,14 @@ def probabilities(facts: Mapping[str, int], sector: str) -> Floats:
 
 
 def bound(filings: Sequence[Filing]) -> Bound:
-    """The best expected log loss and accuracy on these filings."""
+    """Return the best expected log loss and accuracy on these filings."""
     table = np.stack([filing.probability for filing in filings])
     entropy = -(table * np.log(table)).sum(axis=1)
     return Bound(float(entropy.mean()), float(table.max(axis=1).mean()))
 
 
 def write(filings: Sequence[Filing], path: Path) -> None:
-    """The table as data/filings.schema.yml says, compressed, the same bytes each time."""
+    """Write the table of data/filings.schema.yml, compressed, the same bytes each time."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["filing", "company", "filed", "sector", "size", *SECTIONS, "event"])
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _company(draw: np.random.Generator, number: int, split: Split) -> Iterator[Filing]:
-    """A filing a year."""
+    """Yield one filing per year of a company."""
     sectors = [*SECTORS]
     sector, size = sectors[number % len(sectors)], "small" if draw.random() < 0.4 else "large"
     name = _name(draw)
@@ -182,7 +182,7 @@ def _document(
     usual: Mapping[str, Sequence[str]],
     words: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
-    """The text of each section: its sentences in a random order."""
+    """Return the text of each section: its sentences in a random order."""
     sentences = {name: [_fill(draw, of, words) for of in usual[name]] for name in SECTIONS}
     for name, fact in FACTS.items():
         if facts[name] != NOTHING:
@@ -206,8 +206,8 @@ def _document(
 def _usual(
     draw: np.random.Generator, section: str, size: str, words: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """The sentences of a section that a company writes each year, but for their numbers; the legal
-    proceedings of a company may be empty.
+    """Return the sentences of a section that a company writes each year, except for their numbers;
+    the legal proceedings of a company may be empty.
     """
     fewest, most = LENGTHS[size]
     count = int(draw.integers(0 if section == LEGAL else fewest, most + 1))
@@ -216,7 +216,7 @@ def _usual(
 
 
 def _fill(draw: np.random.Generator, text: str, words: Mapping[str, Sequence[str]]) -> str:
-    """The text with something drawn in each brace."""
+    """Return the text with a random word in place of each brace."""
 
     def word(slot: re.Match[str]) -> str:
         name = slot.group(1)
@@ -228,7 +228,7 @@ def _fill(draw: np.random.Generator, text: str, words: Mapping[str, Sequence[str
 
 
 def _name(draw: np.random.Generator) -> str:
-    """A name that no other company is likely to have."""
+    """Return a name that no other company is likely to have."""
     syllables = ("al", "bor", "cen", "dra", "el", "fin", "gor", "hal", "is", "jun", "kor", "lum")
     first = "".join(syllables[number] for number in draw.integers(0, len(syllables), 3))
     endings: tuple[Any, ...] = ("Holdings", "Industries", "Group", "Corporation")

@@ -1,5 +1,5 @@
-"""Metrics of this project beside those of the task: how many events are warned of, and how often
-for nothing.
+"""Metrics of this project beside those of the task: the share of events that are predicted, and
+the share of false alarms.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ NONE = "none"
 
 
 def caught(answers: Answers, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Of filings that an event followed, those of which some event was predicted."""
+    """Return (numerator, denominator) per filing: predicted events among filings with an event."""
     followed = answers.expected != NONE
     return np.stack([followed & (answers.predicted != NONE), followed], axis=1).astype(np.float64)
 
 
 def false_alarms(answers: Answers, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Of filings that no event followed, those of which one was predicted."""
+    """Return (numerator, denominator) per filing: predicted events among filings without one."""
     quiet = answers.expected == NONE
     return np.stack([quiet & (answers.predicted != NONE), quiet], axis=1).astype(np.float64)
 

@@ -40,8 +40,8 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.sharpness = nn.Parameter(torch.full((width,), _SHARPNESS))
 
     def forward(self, vectors: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean (…, width), and the weights (…, length) on average over the channels; `mask`
-        says which vectors there are.
+        """Return the mean (…, width), and the weights (…, length) averaged over channels; `mask` is
+        True where there is a vector.
         """
         there = mask.unsqueeze(-1)
         scores = (self.key(vectors) + self.sharpness * vectors).float()
@@ -63,7 +63,7 @@ class Neighbours(nn.Module):  # type: ignore[misc]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, sentences: Tensor) -> Tensor:
-        """The vectors of the words of sentences (sentences, words)."""
+        """Return the vectors of the words of sentences (sentences, words)."""
         words = self.dropout(self.embedding(sentences))
         present = (sentences != PADDING).unsqueeze(-1)
         for layer in self.context:
@@ -72,7 +72,7 @@ class Neighbours(nn.Module):  # type: ignore[misc]
 
 
 class HierarchicalAttention(nn.Module):  # type: ignore[misc]
-    """What follows from the documents of a `tokens.Batch`.
+    """Predicts the event that follows each document of a `tokens.Batch`.
 
     `encoder` makes vectors of `width` of the words of each sentence; without one, `Neighbours`
     with `kernels`, odd numbers of words.
@@ -94,7 +94,7 @@ class HierarchicalAttention(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.encoder = encoder or Neighbours(words, width, dropout, kernels)
         self.words, self.sentences, self.sections = (Attention(width) for _ in range(3))
-        # The same sentence says something else in another section.
+        # The meaning of a sentence depends on its section.
         self.place = nn.Parameter(torch.randn(len(SECTIONS), 1, width) * 0.1)
         self.sentence, self.section, self.document = (
             nn.Sequential(
@@ -106,7 +106,7 @@ class HierarchicalAttention(nn.Module):  # type: ignore[misc]
         self.register_buffer("prior", torch.zeros(classes))
 
     def forward(self, sentences: Tensor, places: Tensor) -> Answer:
-        """The answer to each document of a batch."""
+        """Return the answer to each document of a batch."""
         read, _ = self.words(self.encoder(sentences), sentences != PADDING)
         present = places > 0
         placed = self.sentence(read[places] + self.place)

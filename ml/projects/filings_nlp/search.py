@@ -31,12 +31,12 @@ class Nothing(nn.Module):  # type: ignore[misc]
     """The choice of no second layer."""
 
     def forward(self, words: Tensor) -> Tensor:
-        """Zeros, which the encoder adds to its words."""
+        """Return zeros, which the encoder adds to its words."""
         return torch.zeros_like(words)
 
 
 def shared(words: int, classes: int, width: int, dropout: float) -> HierarchicalAttention:
-    """A model with every value of `layers`, `kernel_1` and `kernel_2` at once."""
+    """Build a model with every value of `layers`, `kernel_1` and `kernel_2` at once."""
     model = HierarchicalAttention(words, classes, width, dropout)
     first, second = (
         {str(size): nn.Conv1d(width, width, size, padding=size // 2) for size in KERNELS}
@@ -47,7 +47,7 @@ def shared(words: int, classes: int, width: int, dropout: float) -> Hierarchical
 
 
 def settings_of(model: HierarchicalAttention) -> dict[str, int]:
-    """The settings of `train.py` that make a model of the best choices."""
+    """Return the settings of `train.py` that make a model of the best choices."""
     first, second = (layer.chosen for layer in model.encoder.context)
     settings = {"layers": 1 if second == "none" else 2, "kernel_1": int(first)}
     return settings if second == "none" else {**settings, "kernel_2": int(second)}
@@ -63,7 +63,7 @@ def searched(
     folder: Path,
     validate: Callable[[Updates, Metrics], None],
 ) -> tuple[dict[str, int], dict[str, float]]:
-    """The settings that a `shared` model chooses, and metrics of the choice, in every process.
+    """Return the settings that a `shared` model chooses, and its metrics, in every process.
 
     labels: the classes of the documents that are `watched`, (documents,).
     folder: the checkpoints, from which a search goes on; one that has ended is not repeated.

@@ -1,4 +1,4 @@
-"""A model as it is served: the evaluation and the endpoint ask this one, without PyTorch."""
+"""The model as it is served, without PyTorch; the evaluation and the endpoint use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ml.projects.filings_nlp.tokens import UNKNOWN, Document, Encoded, Vocabulary, stack
 from ml.serving.scoring.onnx import Graph
 
-# The graph; in int8 it has another name, by which `Classifier` knows it.
+# The graph; an int8 graph has another name, by which `Classifier` recognises it.
 GRAPH, INT8, CLASSES = "model.onnx", "model.int8.onnx", "classes.json"
 INPUTS = ("sentences", "places")
 OUTPUTS = PROBABILITIES, OF_SECTIONS, OF_SENTENCES = (
@@ -27,8 +27,8 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Read:
-    """What was made of one document: `probabilities` by class, the weights of the sections, those
-    of the sentences of each, how many sentences were read, and the share of unknown words.
+    """The output for one document: `probabilities` by class, the weights of the sections and of the
+    sentences of each, the number of sentences, and the share of unknown words.
     """
 
     probabilities: NDArray[np.float64]
@@ -46,15 +46,15 @@ class Classifier:
         self.classes: tuple[str, ...] = tuple(json.loads((folder / CLASSES).read_text("utf-8")))
         is_int8 = (folder / INT8).is_file()
         self._graph = Graph(folder / (INT8 if is_int8 else GRAPH))
-        # Dynamic int8 scales a whole batch: alone, as served, a document has another answer.
+        # Dynamic int8 scales a whole batch: alone, as served, a document has other probabilities.
         self._batch = 1 if is_int8 else BATCH
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
-        """Documents as `probabilities` takes them."""
+        """Encode documents as `probabilities` takes them."""
         return [self.vocabulary.encode(document) for document in documents]
 
     def probabilities(self, documents: Sequence[Encoded]) -> NDArray[np.float64]:
-        """(documents, classes), each row with the sum 1."""
+        """Return (documents, classes); each row has the sum 1."""
         rows = [
             self._graph.run(stack(documents[at : at + self._batch])._asdict())[PROBABILITIES]
             for at in range(0, len(documents), self._batch)
@@ -64,7 +64,7 @@ class Classifier:
         return np.asarray(table / table.sum(axis=1, keepdims=True))
 
     def read(self, document: Document) -> Read:
-        """The answer to one document, and what it is based on."""
+        """Return the output for one document, and what it is based on."""
         encoded = self.vocabulary.encode(document)
         answer = self._graph.run(stack([encoded])._asdict())
         words = [word for section in encoded for sentence in section for word in sentence]

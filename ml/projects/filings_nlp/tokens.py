@@ -1,5 +1,5 @@
-"""From the text of a filing to what the model takes: training, evaluation and the endpoint use this
-file, and nothing else, so that a text means the same to all of them.
+"""Converts the text of a filing to the model's input; training, evaluation and the endpoint all use
+this file, so that a text means the same to all of them.
 
 A document is a mapping of sections to texts. A text is cut into sentences and these into words;
 words are numbers of a vocabulary, which is a JSON file of the model.
@@ -20,25 +20,25 @@ from numpy.typing import NDArray
 
 Document = Mapping[str, str]
 Ids = NDArray[np.int64]
-# By section and sentence the numbers of the words.
+# Word numbers by section and sentence.
 Encoded = Sequence[Sequence[tuple[int, ...]]]
 
 SECTIONS = ("business", "risk_factors", "legal_proceedings", "mdna", "notes")
-# What is read of a document: characters and sentences of a section, words of a sentence. What is
-# longer is cut: a sentence into pieces, a section after its last sentence.
+# Limits of a document: characters and sentences of a section, words of a sentence. A longer
+# sentence is cut into pieces, a longer section after its last sentence.
 MOST_CHARACTERS, MOST_SENTENCES, MOST_WORDS = 200_000, 256, 48
 PADDING, UNKNOWN = 0, 1
 RESERVED = ("<padding>", "<unknown>", "<number>")
 FILE = "vocabulary.json"
-# In two filings at least, as a name is in those of one company.
+# The fewest documents that have a word of the vocabulary, and its largest size.
 SEEN_IN, MOST_KNOWN = 10, 30_000
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\s*\n\s*|(?<=[。！？])")
 _WORD = re.compile(r"\d[\d.,]*|[^\W\d_]+(?:'[^\W\d_]+)?")
 
 
 def sentences(text: str) -> list[list[str]]:
-    """The words of each sentence, in lower case; a number is `<number>`. Sentences without words
-    are left out, and long ones cut. Any text has an answer, the empty one none.
+    """Return the words of each sentence, in lower case; a number is `<number>`. Sentences without
+    words are left out, and long ones cut. Any text is valid; an empty one has no sentences.
     """
     pieces = []
     for sentence in _SENTENCE.split(text[:MOST_CHARACTERS]):
@@ -63,7 +63,7 @@ class Vocabulary:
 
     @classmethod
     def learn(cls, documents: Iterable[Document]) -> Vocabulary:
-        """The words of SEEN_IN documents or more, the most frequent first."""
+        """Learn the words of SEEN_IN documents or more, the most frequent first."""
         counts: Counter[str] = Counter()
         for document in documents:
             counts.update(
@@ -73,14 +73,14 @@ class Vocabulary:
 
     @classmethod
     def frequent(cls, counts: Mapping[str, int]) -> Vocabulary:
-        """The same, from the number of documents that have each word."""
+        """Build the vocabulary from the number of documents that have each word."""
         ordered = sorted(counts.items(), key=lambda of: (-of[1], of[0]))
         words = [word for word, count in ordered if count >= SEEN_IN and word not in RESERVED]
         return cls((*RESERVED, *words[: MOST_KNOWN - len(RESERVED)]))
 
     @classmethod
     def load(cls, folder: Path) -> Vocabulary:
-        """The vocabulary in a model's folder."""
+        """Load the vocabulary in a model's folder."""
         return cls(tuple(json.loads((folder / FILE).read_text(encoding="utf-8"))))
 
     def save(self, folder: Path) -> None:
@@ -89,7 +89,7 @@ class Vocabulary:
         (folder / FILE).write_text(text + "\n", encoding="utf-8")
 
     def encode(self, document: Document) -> Encoded:
-        """The numbers of the words, by section and sentence; a section that is missing is empty."""
+        """Return the numbers of the words, by section and sentence; a missing section is empty."""
         numbers: Mapping[str, int] = self._numbers  # type: ignore[attr-defined]
         return [
             [
@@ -111,7 +111,7 @@ class Batch(NamedTuple):
 
 
 def stack(documents: Sequence[Encoded]) -> Batch:
-    """Encoded documents as one batch, with at least one place and one word."""
+    """Stack encoded documents as one batch, with at least one place and one word."""
     rows: dict[tuple[int, ...], int] = {(): 0}
     longest = max((len(section) for sections in documents for section in sections), default=0)
     places = np.zeros((len(documents), len(SECTIONS), max(longest, 1)), np.int64)

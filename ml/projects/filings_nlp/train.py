@@ -41,7 +41,7 @@ from ml.toolkit.training.model_folder import seal
 from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
-# The folder of an adapted model that has what it was adapted from.
+# The subfolder of an adapted model with the base that it was adapted from.
 BASE = "base"
 # Hyperparameters with their usual values: arguments of this program.
 SETTINGS: dict[str, Any] = {
@@ -234,7 +234,7 @@ def validate(
 
 
 def logits(model: HierarchicalAttention, documents: Sequence[Encoded]) -> Tensor:
-    """The model's answers outside of training, on the CPU: (documents, classes)."""
+    """Return the model's logits outside of training, on the CPU: (documents, classes)."""
     model.eval()
     answered = [model.prior.new_empty(0, len(model.prior)).cpu()]
     for at in range(0, len(documents), BATCH):
@@ -248,24 +248,24 @@ def logits(model: HierarchicalAttention, documents: Sequence[Encoded]) -> Tensor
 def stacked(
     of: Rows, documents: Sequence[Encoded], forgotten: float, draw: np.random.Generator
 ) -> Rows:
-    """The documents of some rows, of whose words a few are unknown: what a new word does has to be
-    learnt.
+    """Return the documents of some rows with a few words replaced by unknown ones: the model has to
+    learn the effect of a new word.
     """
     batch = stack([documents[row] for row in of["row"].tolist()])
     unknown = (draw.random(batch.sentences.shape) < forgotten) & (batch.sentences > UNKNOWN)
     sentences = np.where(unknown, UNKNOWN, batch.sentences)
-    # The labels first: by the length of the first column the loader counts its samples.
+    # The labels first: the loader counts its samples by the length of the first column.
     return {"label": of["label"], "sentences": sentences, "places": batch.places}
 
 
 def cosine(step: int, total: int, warm_up: float) -> float:
-    """The learning rate of a step by the highest one: up in a line, down by half a cosine."""
+    """Return a step's share of the highest learning rate: linear warm-up, then half a cosine."""
     rising = max(1.0, warm_up * total)
     return min(1.0, (step + 1) / rising) * (1 + math.cos(math.pi * min(1.0, step / total))) / 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, check, split, train, log, save: one training by the arguments of the command line."""
+    """Train one model by the arguments of the command line: read, split, train, log, save."""
     parser = argparse.ArgumentParser(description="Train one model of filings.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
@@ -350,7 +350,7 @@ def save_adapted(folder: Path, model: HierarchicalAttention, base: Pretrained) -
 
 
 def _examples(vocabulary: Vocabulary, part: Part) -> list[list[Encoded]]:
-    """What the export is compared on: documents together and alone, empty, of unknown words."""
+    """Return the examples to compare the export on: together, alone, empty, unknown words."""
     documents = [vocabulary.encode(document) for document in part.documents[:32]]
     nothing = vocabulary.encode({})
     unknown = vocabulary.encode({"notes": "Ordnungsgemäß."})

@@ -41,7 +41,7 @@ class Block(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """New vectors (sentences, words, width); `mask` says which words there are."""
+        """Return new vectors (sentences, words, width); `mask` is True where there is a word."""
         read = self.before_attention(vectors)
         sentences, words, width = read.shape
 
@@ -67,7 +67,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
         self.last = nn.LayerNorm(width)
 
     def forward(self, sentences: Tensor) -> Tensor:
-        """The vectors (sentences, words, width) of the numbers of the words (sentences, words)."""
+        """Return the vectors (sentences, words, width) of word numbers (sentences, words)."""
         vectors, mask = self.embedding(sentences), sentences != PADDING
         vectors = vectors + self.position[: sentences.shape[1]]
         for block in self.blocks:
@@ -76,7 +76,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
 
 class MaskedWords(nn.Module):  # type: ignore[misc]
-    """Which word stands at each place of a sentence, by the other words (Devlin et al., 2018)."""
+    """Predicts the word at each place of a sentence from the others (Devlin et al., 2018)."""
 
     def __init__(self, encoder: Transformer) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class MaskedWords(nn.Module):  # type: ignore[misc]
         self.bias = nn.Parameter(torch.zeros(encoder.embedding.num_embeddings))
 
     def forward(self, sentences: Tensor) -> Tensor:
-        """The logits (sentences, words, vocabulary)."""
+        """Return the logits (sentences, words, vocabulary)."""
         return self.encoder(sentences) @ self.encoder.embedding.weight.T + self.bias
 
 
@@ -98,7 +98,7 @@ class Pretrained:
 
     @classmethod
     def load(cls, folder: Path) -> Pretrained:
-        """The encoder in a folder; ends the program if a file was changed."""
+        """Load the encoder in a folder; ends the program if a file was changed."""
         try:
             facts, digest = unseal(folder)
         except (ManifestError, OSError) as error:
@@ -116,11 +116,11 @@ class Pretrained:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The words that it knows."""
+        """Return the words that it knows."""
         return Vocabulary.load(self.folder)
 
     def encoder(self) -> Transformer:
-        """The encoder with its weights."""
+        """Return the encoder with its weights."""
         encoder = Transformer(len(self.vocabulary), **self.shape)
         encoder.load_state_dict({**load_file(self.folder / WEIGHTS)})
         return encoder
@@ -133,7 +133,7 @@ class Pretrained:
 def write(
     folder: Path, encoder: Transformer, vocabulary: Vocabulary, facts: Mapping[str, Any]
 ) -> str:
-    """Write what `Pretrained.load` reads; the digest of the folder."""
+    """Write what `Pretrained.load` reads; return the digest of the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = encoder.cpu().state_dict()
     save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / WEIGHTS)

@@ -1,4 +1,4 @@
-"""From a row of the table to what the model takes.
+"""Converts a row of the table to the model's input.
 
 Training, evaluation and the endpoint use this file, and nothing else, so that a row means the same
 to all of them.
@@ -13,8 +13,8 @@ ENCODING: Encoding = "codes"
 
 
 def derive(row: Row) -> Row:
-    """The row with the amount beside what the card usually spends, and without the holder's age:
-    groups of it are compared, and no model decides by it.
+    """Return the row with the amount relative to the card's usual one, and without the holder's
+    age: metrics compare groups of it, and no model uses it.
     """
     amount, usual = row["amount"], row["usual_amount"]
     unusual = float(amount) / float(usual) if amount is not None and usual else None

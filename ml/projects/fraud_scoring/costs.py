@@ -10,8 +10,8 @@ REVIEW = 5.0
 
 
 def threshold(amount: float) -> float:
-    """The probability above which a review costs less than the fraud: where p × amount is
-    (1 − p) × REVIEW (Elkan 2001, The Foundations of Cost-Sensitive Learning). Of an amount of 0 or
-    less, of which a fraud takes nothing, it is 1.
+    """Return the probability above which a review costs less than the fraud: where p × amount is
+    (1 − p) × REVIEW (Elkan 2001, The Foundations of Cost-Sensitive Learning). It is 1 for an
+    amount of 0 or less, of which a fraud takes nothing.
     """
     return REVIEW / (REVIEW + max(amount, 0.0))

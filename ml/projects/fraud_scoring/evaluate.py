@@ -1,4 +1,4 @@
-"""Measure a model on rows that it was not trained on, beside the same answer to every row.
+"""Measure a model on rows that it was not trained on, beside a constant prediction.
 
 python -m ml.projects.fraud_scoring.evaluate --data DIR --model DIR --evaluation OUT_DIR
 """

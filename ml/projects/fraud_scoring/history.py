@@ -1,4 +1,4 @@
-"""What the model takes of a card's history, from the features that were known at a moment.
+"""Computes the model's columns of a card's history, from the features known at a moment.
 
 Training, evaluation and the endpoint call `history`, so that a feature means the same to all.
 """

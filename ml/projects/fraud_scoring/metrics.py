@@ -1,4 +1,4 @@
-"""What errors cost, and what happens to whom at the threshold that follows from the costs.
+"""Metrics of what errors cost, and of the decisions at the threshold that follows from the costs.
 
 A fraud that is missed costs its amount, and a false alarm costs a review. A transaction is reviewed
 where that is expected to cost less: the threshold of its probability follows from its amount.
@@ -19,7 +19,7 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 def _of(answers: Answers, columns: Columns) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """1 for each fraud, 1 for each review, and the amounts."""
+    """Return 1 for each fraud, 1 for each review, and the amounts."""
     amount = columns["amount"].astype(np.float64)
     return (
         answers.ones,
@@ -29,7 +29,7 @@ def _of(answers: Answers, columns: Columns) -> tuple[NDArray[Any], NDArray[Any],
 
 
 def cost(answers: Answers, columns: Columns) -> NDArray[np.float64]:
-    """What errors cost, by what frauds cost where nothing is reviewed."""
+    """Return what errors cost, and what frauds cost without reviews, of each transaction."""
     fraud, review, amount = _of(answers, columns)
     return np.stack(
         [fraud * (1 - review) * amount + (1 - fraud) * review * REVIEW, fraud * amount], axis=1
@@ -37,18 +37,18 @@ def cost(answers: Answers, columns: Columns) -> NDArray[np.float64]:
 
 
 def reviewed(answers: Answers, columns: Columns) -> NDArray[np.float64]:
-    """The share of transactions that are reviewed (the selection rate)."""
+    """Return 1 for each transaction that is reviewed: the mean is the selection rate."""
     return np.asarray(_of(answers, columns)[1])
 
 
 def caught(answers: Answers, columns: Columns) -> NDArray[np.float64]:
-    """The share of frauds that are reviewed (the true positive rate)."""
+    """Return (reviewed frauds, frauds): their ratio is the true positive rate."""
     fraud, review, _ = _of(answers, columns)
     return np.stack([fraud * review, fraud], axis=1)
 
 
 def false_alarms(answers: Answers, columns: Columns) -> NDArray[np.float64]:
-    """The share of other transactions that are reviewed (the false positive rate)."""
+    """Return (other reviews, other transactions): their ratio is the false positive rate."""
     fraud, review, _ = _of(answers, columns)
     return np.stack([(1 - fraud) * review, 1 - fraud], axis=1)
 

@@ -1,4 +1,4 @@
-"""The model, by LightGBM: how it is fitted, saved, loaded, asked and explained."""
+"""The LightGBM model: fitting, saving, loading, prediction and explanation."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ SETTINGS = {
 def fit(
     columns: Columns, train: Numbers, validation: Numbers, settings: dict[str, Any], seed: int
 ) -> Any:
-    """A booster with the number of trees that is best on the validation rows.
+    """Return a booster with the number of trees that is best on the validation rows.
 
-    Weights and sampling change how often a fraud seems to happen; its probabilities are those of
-    all rows again.
+    Weights and sampling change the apparent rate of fraud; the probabilities are corrected for
+    that.
     """
     import lightgbm as lgb
 
@@ -62,7 +62,7 @@ def fit(
     )
     watched = data.create_valid(validation.table, validation.labels)
     parameters = {
-        # The metric ranks: it does not mind how often a fraud seems to happen.
+        # The metric ranks: it does not depend on the apparent rate of fraud.
         **{"objective": "binary", "metric": "auc", "bagging_freq": 1},
         **{"seed": seed, "deterministic": True, "force_row_wise": True},
         **{"num_threads": threads(), "verbosity": -1},
@@ -82,17 +82,17 @@ def save(model: Any, folder: Path) -> None:
 
 
 def load(folder: Path) -> Trees:
-    """The model in a folder."""
+    """Load the model in a folder."""
     return Trees(folder / FILE)
 
 
 def predict(model: Any, table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The probability of 1 for each row."""
+    """Return the probability of 1 for each row."""
     return np.asarray(model.predict(table))
 
 
 def contributions(folder: Path, table: NDArray[np.float64]) -> Contributions | str:
-    """What each column adds to the scores of rows."""
+    """Return what each column adds to the scores of rows."""
     import lightgbm as lgb
 
     return contributions_of_trees(lgb.Booster(model_file=folder / FILE), table)

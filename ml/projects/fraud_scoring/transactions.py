@@ -34,7 +34,7 @@ PROJECT, SOURCE = "fraud_scoring", "card_payments"
 START = datetime(2025, 1, 1, tzinfo=UTC)
 HOUR, DAY = 3600, 86_400
 CARDS, DAYS = 500, 180
-# Of the rows so many are fraud.
+# Share of the rows that are fraud.
 RATE = 0.01
 # Days until a charge-back is reported, on average, and until none comes any more.
 REPORTED_AFTER, FINAL_AFTER = 7.0, 30
@@ -58,7 +58,7 @@ VELOCITY, UNUSUAL, NIGHT, ABROAD = 1.2, 1.3, 1.3, 1.8
 BURSTS, LONGEST = 0.03, 6
 # Seconds until a payment arrives in the source, at most; late ones, and their share.
 ARRIVES, LATE, LATE_SHARE = 20, 2 * DAY, 0.01
-# What the card did before: the mechanism knows it, the model takes it from the feature set.
+# The card's history: the mechanism uses it, the model reads it from the feature set.
 HISTORY = ("count_1h", "sum_1h", "count_24h", "sum_24h", "since_last", "usual_amount")
 
 
@@ -74,13 +74,13 @@ class Transactions:
     known: NDArray[np.int64]
 
     def at(self, rows: NDArray[Any]) -> Transactions:
-        """The rows of a mask."""
+        """Return the rows of a mask."""
         columns = {name: value[rows] for name, value in self.columns.items()}
         return Transactions(columns, self.probability[rows], self.seconds[rows], self.known[rows])
 
 
 def generate(seed: int = 0, cards: int = CARDS, days: int = DAYS) -> Transactions:
-    """The transactions of some cards over some days."""
+    """Generate the transactions of some cards over some days."""
     draw = np.random.default_rng(seed)
     card, seconds = _moments(draw, cards, days)
     count = len(card)
@@ -125,9 +125,9 @@ def generate(seed: int = 0, cards: int = CARDS, days: int = DAYS) -> Transaction
 
 
 def windowed(card: NDArray[Any], seconds: NDArray[Any], amount: Floats) -> dict[str, NDArray[Any]]:
-    """Of each transaction what its card did before it, never at or after it: how often and for how
-    much in the last hour and day, the seconds since the last one (NaN for none), and the mean
-    amount so far (the own one for the first).
+    """Return for each transaction what its card did before it, never at or after it: count and sum
+    in the last hour and day, the seconds since the last one (NaN for none), and the mean amount
+    so far (its own for the first).
     """
     order = np.lexsort((seconds, card))
     of, at = card[order].astype(np.int64), seconds[order].astype(np.int64)
@@ -153,8 +153,8 @@ def windowed(card: NDArray[Any], seconds: NDArray[Any], amount: Floats) -> dict[
 
 
 def best_auc(probability: Floats) -> float:
-    """The AUC that ranking by the true probabilities is expected to reach: of all pairs of a fraud
-    and another transaction, each with its probability, the share in the right order.
+    """Return the expected AUC of ranking by the true probabilities: the share in the right order of
+    all pairs of a fraud and another transaction, each with its probability.
     """
     ordered = np.sort(probability)
     below = np.concatenate([[0.0], np.cumsum(1 - ordered)[:-1]])
@@ -184,7 +184,7 @@ def payments(transactions: Transactions, seed: int) -> pl.DataFrame:
 
 
 def write(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
-    """The columns as a table."""
+    """Write the columns as a CSV table."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=int, default=usual)
     options = parser.parse_args(arguments)
     transactions = generate(options.seed, options.cards, options.days)
-    # Of the last days only frauds have labels that are known: taken alone they make fraud common.
+    # In the last days only frauds have known labels: these days would make fraud seem common.
     table = transactions.at(transactions.seconds + FINAL_AFTER * DAY <= options.days * DAY)
     labels = {name: value for name, value in table.columns.items() if name not in HISTORY}
     write(labels, options.out / PROJECT / "table.csv")
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _moments(
     draw: np.random.Generator, cards: int, days: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The card and the second of each transaction, in the order of time."""
+    """Return the card and the second of each transaction, in the order of time."""
     count = draw.poisson(0.4 * cards * days)
     card = draw.integers(0, cards, count)
     # By day more than by night.
@@ -236,7 +236,7 @@ def _moments(
 
 
 def _with_rate(odds: Floats, rate: float) -> Floats:
-    """The probabilities of these log odds, moved so that their mean is the rate."""
+    """Return the probabilities of these log odds, shifted so that their mean is the rate."""
     low, high = -60.0, 60.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -18,13 +18,13 @@ from ml.toolkit.figures import RunFiles
 Row = Mapping[str, str]
 # Overlaps whose curves are drawn.
 DRAWN = (0.5, 0.75, 0.9)
-# Of objects green, of certain boxes red, of others orange.
+# Colours: objects green, certain boxes red, other boxes orange.
 _OBJECT, _CERTAIN, _OTHER = "#2ca02c", "#d62728", "#ff9f1c"
 _LEAST_SCORE = 0.2
 
 
 def curves(run: RunFiles) -> alt.Chart | None:
-    """The precision at each recall, a line an overlap, on the stores that training never saw."""
+    """Chart the precision at each recall, by overlap, on the stores that training never saw."""
     rows = _rows(run)
     if not rows:
         return None
@@ -48,17 +48,17 @@ def curves(run: RunFiles) -> alt.Chart | None:
 
 
 def best(run: RunFiles) -> Any:
-    """Images with as many gaps as the model expects."""
+    """Draw images with as many gaps as the model expects."""
     return _chosen(run, "best")
 
 
 def worst(run: RunFiles) -> Any:
-    """Images where the expected number of gaps is furthest from the true one."""
+    """Draw images where the expected number of gaps is furthest from the true one."""
     return _chosen(run, "worst")
 
 
 def stores(run: RunFiles) -> Any:
-    """Two images of each store."""
+    """Draw two images of each store."""
     rows = _kept(run)
     names = sorted({row["slice:store"] for row in rows})
     of_store = {name: [row for row in rows if row["slice:store"] == name][:2] for name in names}
@@ -66,7 +66,7 @@ def stores(run: RunFiles) -> Any:
 
 
 def _rows(run: RunFiles) -> list[Row]:
-    """The predictions of the test."""
+    """Return the predictions of the test."""
     if run.predictions is None:
         return []
     with run.predictions.open(encoding="utf-8", newline="") as file:
@@ -79,7 +79,7 @@ def _folder(run: RunFiles) -> Path | None:
 
 
 def _kept(run: RunFiles) -> list[Row]:
-    """The rows whose images were kept."""
+    """Return the rows whose images were kept."""
     folder = _folder(run)
     rows = _rows(run) if folder else []
     return [row for row in rows if folder and (folder / f"{row['unit']}.img").is_file()]
@@ -95,7 +95,7 @@ def _chosen(run: RunFiles, kind: str) -> Any:
 
 
 def _drawn(run: RunFiles, rows: Sequence[Row]) -> Any:
-    """The images beside each other, each with its objects and boxes."""
+    """Draw the images beside each other, each with its objects and boxes."""
     folder = _folder(run)
     if folder is None or not rows:
         return None

@@ -35,7 +35,7 @@ from ml.serving.scoring.messages import BadRequest
 from ml.toolkit.data.tables import DataRefused, Flaw
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
-# Of ten stores these many train, and are validation; the others are the test.
+# Of ten stores, how many are for training and for validation; the others are the test.
 _TRAIN, _VALIDATION = 6, 2
 RECIPE = "recipe.json"
 LABEL = "gap"
@@ -61,11 +61,11 @@ class Picture:
 
     @property
     def annotation(self) -> Path:
-        """The file that the boxes are of."""
+        """Return the file that has the boxes."""
         return self.file.parent.parent / _ANNOTATIONS / f"{self.name}.xml"
 
     def sample(self, size: int) -> Sample:
-        """The image as the network takes it."""
+        """Return the image as the network takes it."""
         image = letterboxed(decoded(self.file.read_bytes(), size), size)
         boxes = self.boxes * image.scale
         masks = np.zeros((len(boxes), size, size), dtype=np.uint8)
@@ -95,7 +95,7 @@ class Sample:
 
     @property
     def planes(self) -> NDArray[np.float32]:
-        """As the network takes the image."""
+        """Return the image as the network takes it."""
         return planes_of(self.pixels)
 
 
@@ -104,7 +104,7 @@ Splits = Mapping[str, Sequence[Picture]]
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Splits]:
-    """The pictures of each split; those of a recipe are there as long as the context is.
+    """Yield the pictures of each split; those of a recipe exist only within the context.
 
     Raises DataRefused with every problem that the annotations have.
     """
@@ -117,20 +117,20 @@ def opened(folder: Path) -> Iterator[Splits]:
 
 
 def lighting(brightness: float) -> str:
-    """`dim`, `normal` or `bright`."""
+    """Return `dim`, `normal` or `bright`."""
     if brightness < _DIM:
         return "dim"
     return "bright" if brightness > _BRIGHT else "normal"
 
 
 def split_of(store: str) -> str:
-    """The split of every image of that store."""
+    """Return the split of every image of that store."""
     tenth = int.from_bytes(sha256(store.encode()).digest()[:4], "big") % 10
     return TRAIN if tenth < _TRAIN else VALIDATION if tenth < _TRAIN + _VALIDATION else TEST
 
 
 def read(folder: Path) -> Splits:
-    """The pictures of a VOC folder by split; DataRefused as `opened`."""
+    """Read the pictures of a VOC folder by split; raises DataRefused as `opened`."""
     findings: list[Flaw] = []
     splits: dict[str, list[Picture]] = {TRAIN: [], VALIDATION: [], TEST: []}
     stores = _stores(folder, findings)
@@ -176,7 +176,7 @@ def read(folder: Path) -> Splits:
 
 
 def draw(recipe: Path, folder: Path) -> None:
-    """Draw what the recipe says as a VOC folder; DataRefused for another file."""
+    """Draw the images of a recipe as a VOC folder; raises DataRefused for another file."""
     try:
         document = json.loads(recipe.read_text(encoding="utf-8"))
         seed, size = int(document["seed"]), int(document["size"])
@@ -209,12 +209,12 @@ def _add_box(tree: ElementTree.Element, mask: NDArray[np.bool_]) -> None:
     box = ElementTree.SubElement(gap, "bndbox")
     corners = {"xmin": across.min(), "ymin": down.min(), "xmax": across.max(), "ymax": down.max()}
     for name, value in corners.items():
-        # Of pixels the last counts; as coordinates a box ends behind it.
+        # The last pixel is inclusive; as a coordinate a box ends after it.
         ElementTree.SubElement(box, name).text = str(int(value) + (name in ("xmax", "ymax")))
 
 
 def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
-    """The store of each image."""
+    """Return the store of each image; append problems to `findings`."""
     stores: dict[str, str] = {}
     for path in sorted((folder / _STORES).glob("*.txt")):
         try:
@@ -241,8 +241,8 @@ def _stores(folder: Path, findings: list[Flaw]) -> dict[str, str]:
 
 
 def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequence[int]] | None:
-    """The boxes of the gaps in an annotation, and which objects they are; None, and what is wrong
-    with it, for another file.
+    """Return the boxes of the gaps in an annotation, and their object numbers; for another file
+    None, with its problem in `findings`.
     """
     try:
         tree = ElementTree.parse(path).getroot()
@@ -262,7 +262,7 @@ def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequen
         findings.append(Flaw("wrong-annotation", path, line, str(error), expected))
         return None
     result = np.array([*gaps.values()], dtype=np.float64).reshape(-1, 4)
-    # A number that is none fails both.
+    # NaN fails both comparisons.
     if not ((result[:, :2] >= 0) & (result[:, :2] < result[:, 2:])).all():
         actual = "a box that ends before it begins, or begins before the image"
         expected, hint = "0 ≤ xmin < xmax, 0 ≤ ymin < ymax", "annotate the image again"
@@ -272,8 +272,8 @@ def _gaps(path: Path, findings: list[Flaw]) -> tuple[NDArray[np.float64], Sequen
 
 
 def checked(pictures: Sequence[Picture]) -> None:
-    """Decode each image and its masks once, so that what is damaged ends the job before it trains;
-    DataRefused.
+    """Decode each image and its masks once, so that damaged ones end the job before it trains;
+    raises DataRefused.
     """
     findings = []
     for picture in pictures:
@@ -297,12 +297,12 @@ def checked(pictures: Sequence[Picture]) -> None:
 
 
 def _fault_of_masks(file: Path, size: tuple[int, int]) -> str:
-    """What is wrong with the masks of an image of that size; "" for nothing."""
+    """Return what is wrong with the masks of an image of that size; "" for nothing."""
     try:
         with Image.open(file) as masks:
             masks.load()
             size_text = f"{'×'.join(map(str, masks.size))} pixels, {len(masks.getbands())} channels"
             return "" if masks.size == size and len(masks.getbands()) == 1 else size_text
-    # As with images, decoders raise what they like.
+    # As with images, decoders may raise any exception.
     except Exception:
         return "no image"

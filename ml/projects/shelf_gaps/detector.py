@@ -29,12 +29,12 @@ class Detections:
 
     @property
     def expected(self) -> float:
-        """How many gaps there are by the scores: their sum."""
+        """Return the expected number of gaps: the sum of the scores."""
         return float(self.boxes[:, 4].sum())
 
     def of_size(self, width: int, height: int) -> dict[str, Any]:
-        """An answer of the endpoint. `empty` is the share of the image that the certain gaps take,
-        by their masks; what is in two of them counts twice, up to the whole image.
+        """Return an answer of the endpoint. `empty` is the share of the image that the masks of
+        certain gaps cover; what is in two of them counts twice, up to the whole image.
         """
         certain = self.boxes[:, 4] >= CERTAIN
         sides = self.boxes[:, 2:4] - self.boxes[:, :2]
@@ -58,13 +58,13 @@ class Detector:
         self._network = Graph(folder / FILE)
 
     def detect(self, image: Letterboxed) -> Detections:
-        """The gaps in an image of that size."""
+        """Return the gaps in an image of that size."""
         return self.detected(image.planes(), image.scale, image.width, image.height)
 
     def detected(
         self, planes: NDArray[np.float32], scale: float, width: int, height: int
     ) -> Detections:
-        """As `detect`, of what the network takes: (3, size, size)."""
+        """Return the gaps, as `detect`, for the network's input (3, size, size)."""
         answers = self._network.run({"image": planes})
         boxes, scores, masks = (answers[name] for name in ("boxes", "scores", "masks"))
         places = np.clip(boxes.astype(np.float64) / scale, 0, (width, height, width, height))

@@ -1,4 +1,4 @@
-"""A detector that learns nothing: shelves by their boards, gaps by the want of edges.
+"""A detector without learning: it finds shelves by their boards, and gaps by the lack of edges.
 
 The baseline that a first model has to beat. A board is a long bright edge across the image. Between
 two of them, what has few edges and looks like the strip under the upper board is a gap: there the
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 _FALLS = np.linspace(-0.08, 0.08, 17)
 # How many boards a shelf may have; a gap takes this share of the width, at least.
 _BOARDS, _NARROWEST = range(2, 7), 0.05
-# Of the brightness of the back: so far from the template, or so high an edge, is a product.
+# Relative to the back's brightness: a product is farther from the template, or a higher edge.
 _UNLIKE, _EDGE = 0.7, 0.8
 _SOFT = np.hanning(5) / np.hanning(5).sum()
 
 
 def gaps(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """The gaps of an image (height, width, 3): boxes with scores, (n, 5)."""
+    """Return the gaps of an image (height, width, 3): boxes with scores, (n, 5)."""
     image = pixels.astype(np.float64)
     grey = image @ (0.299, 0.587, 0.114)
     height, width = grey.shape
@@ -42,7 +42,7 @@ def gaps(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def _sheared(image: NDArray[np.float64], fall: float) -> NDArray[np.float64]:
-    """The columns moved up as far as a board falls to there."""
+    """Return the image with each column moved up as far as a board falls to there."""
     height, width = image.shape[:2]
     rows = np.arange(height)[:, None] + np.round(fall * height * np.arange(width) / width)
     rows = np.clip(rows, 0, height - 1).astype(int)
@@ -50,13 +50,13 @@ def _sheared(image: NDArray[np.float64], fall: float) -> NDArray[np.float64]:
 
 
 def _profile(grey: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How much each row is brighter than the one above, all along it."""
+    """Return the smoothed median by which each row is brighter than the one above."""
     steps = np.diff(grey, axis=0, prepend=grey[:1])
     return np.convolve(np.median(np.clip(steps, 0, None), axis=1), _SOFT, mode="same")
 
 
 def _boards(profile: NDArray[np.float64]) -> list[int]:
-    """The rows where boards begin, and the upper end of the shelf: boards are equally far apart."""
+    """Return the upper end of the shelf, and the rows of boards at equal distances."""
     height = len(profile)
     best: tuple[float, list[int]] = (-1.0, [0, height])
     for count in _BOARDS:
@@ -71,7 +71,7 @@ def _boards(profile: NDArray[np.float64]) -> list[int]:
 
 
 def _in_row(image: NDArray[np.float64], above: int, below: int) -> list[list[float]]:
-    """Gaps between two boards."""
+    """Return the gaps between two boards."""
     room, width = below - above, image.shape[1]
     first, third = above + int(0.2 * room), max(1, int(0.26 * room))
     # Means of pieces of a column, so that the noise of the sensor is no edge.

@@ -41,13 +41,13 @@ from ml.toolkit.training.model_folder import unseal
 from ml.toolkit.training.tracking import tracking
 
 TASK, ENDPOINT = "detection", "shelf-gaps"
-# The drawings of charts.py: the images of these names in the evaluation's folder.
+# The subfolder of the evaluation with the images that charts.py draws.
 LOOKED_AT = "looked_at"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A picture, what the network took of it, and what the model found."""
+    """A picture, the network's input of it, and the model's detections."""
 
     picture: Picture
     image: Letterboxed
@@ -55,12 +55,12 @@ class Seen:
 
     @property
     def answer(self) -> Mapping[str, object]:
-        """As the endpoint answers."""
+        """Return the answer of the endpoint."""
         return self.detections.of_size(self.image.width, self.image.height)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Verify, look at every image, compare, explain, write, log."""
+    """Verify the model, detect, compare, explain, write, log."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def look(detector: Detector, pictures: Sequence[Picture]) -> list[Seen]:
-    """Every picture as the endpoint would look at it."""
+    """Detect the gaps of every picture as the endpoint would."""
     seen = []
     for picture in pictures:
         image = letterboxed(decoded(picture.file.read_bytes(), detector.size), detector.size)
@@ -129,7 +129,7 @@ def look(detector: Detector, pictures: Sequence[Picture]) -> list[Seen]:
 
 
 def rows(seen: Sequence[Seen], scores: NDArray[np.float64] | None = None) -> Rows:
-    """A split as `evaluate` takes it; `scores` are other boxes than the model's."""
+    """Return a split as `evaluate` takes it; `scores` are other boxes than the model's."""
     return Rows(
         [example.picture.name for example in seen],
         [example.picture.boxes for example in seen],
@@ -146,7 +146,7 @@ def rows(seen: Sequence[Seen], scores: NDArray[np.float64] | None = None) -> Row
 
 
 def without_learning(splits: Mapping[str, Sequence[Seen]]) -> Metrics:
-    """The metrics of the baseline."""
+    """Return the metrics of the baseline."""
     same = []
     for name, seen in splits.items():
         boxes = [edges.gaps(of.image.pixels) / (*[of.image.scale] * 4, 1) for of in seen]
@@ -155,12 +155,12 @@ def without_learning(splits: Mapping[str, Sequence[Seen]]) -> Metrics:
 
 
 def identifier(picture: Picture) -> str:
-    """By which an image of the test is recognised among those of training: its content."""
+    """Return the hash of an image, which identifies it among those of training."""
     return sha256(picture.file.read_bytes()).hexdigest()
 
 
 def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
-    """What `ml watch` compares: brightness and boxes, where an answer has them."""
+    """Write what `ml watch` compares: brightness and boxes, where an answer has them."""
     answers = [example.answer for example in seen]
     columns: dict[str, tuple[Kind, list[object]]] = {
         name: ("numeric", [answer[name] for answer in answers])
@@ -172,7 +172,7 @@ def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
 
 
 def keep_images(folder: Path, seen: Sequence[Seen]) -> None:
-    """The images that the report draws boxes on: a few of each store, the worst and the best."""
+    """Keep the images for the report: a few of each store, the worst and the best."""
     folder.mkdir(parents=True, exist_ok=True)
     apart = [abs(example.detections.expected - len(example.picture.boxes)) for example in seen]
     order = np.argsort(apart, kind="stable").tolist()

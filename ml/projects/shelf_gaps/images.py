@@ -1,6 +1,6 @@
 """Images as training and the endpoint take them: decoded within bounds, upright, in one square.
 
-Whatever is sent ends in an image or in a BadRequest that says what is wrong with it.
+Any content results in an image, or in a BadRequest that says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ml.serving.scoring.messages import BadRequest
 # A photograph of a phone is smaller; as base64 the bytes fit into what an endpoint accepts.
 MOST_BYTES = 6 * 2**20
 MOST_PIXELS = 40_000_000
-# Of a side. Below it a shelf shows nothing.
+# The fewest pixels of a side: a smaller image shows nothing of a shelf.
 LEAST_PIXELS = 32
 FORMATS = ("JPEG", "PNG", "WEBP")
 _ORIENTATION = 0x0112  # EXIF's tag
 _UPRIGHT = range(5, 9)  # a camera that was held upright; other values say nothing
-# What an image that is not square is filled up with.
+# The padding of an image that is not square.
 _GREY = 114
 
 
@@ -43,7 +43,7 @@ class Letterboxed:
     brightness: float
 
     def planes(self) -> NDArray[np.float32]:
-        """As the network takes it: (3, size, size), from 0 to 1."""
+        """Return the network's input: (3, size, size), from 0 to 1."""
         return planes_of(self.pixels)
 
 
@@ -57,12 +57,12 @@ class Upright:
 
 
 def planes_of(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """(size, size, 3) from 0 to 255 → (3, size, size) from 0 to 1."""
+    """Convert (size, size, 3) from 0 to 255 to (3, size, size) from 0 to 1."""
     return np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32) / np.float32(255)
 
 
 def of_base64(text: str) -> bytes:
-    """The bytes of an image in base64; BadRequest for other text."""
+    """Return the bytes of an image in base64; raises BadRequest for other text."""
     if len(text) > MOST_BYTES * 4 // 3 + 4:
         raise BadRequest("image", f"{len(text)} characters", f"at most {MOST_BYTES} bytes of image")
     try:
@@ -72,7 +72,7 @@ def of_base64(text: str) -> bytes:
 
 
 def decoded(content: bytes, size: int = 0) -> Upright:
-    """The image; with `size` a large JPEG is decoded no larger than that square needs.
+    """Decode an image; with `size` a large JPEG is decoded no larger than that square needs.
 
     Raises BadRequest: too many bytes or pixels (before they are decoded), too few, another format,
     content that ends early or is damaged.
@@ -81,7 +81,7 @@ def decoded(content: bytes, size: int = 0) -> Upright:
         raise BadRequest("image", f"{len(content)} bytes", f"at most {MOST_BYTES}")
     expected = f"a whole image as {', '.join(FORMATS)}"
     try:
-        # The head alone: pixels are read by `load`.
+        # Reads only the header: `load` reads the pixels.
         image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
         width, height = image.size
         _check_size(width, height)
@@ -97,14 +97,14 @@ def decoded(content: bytes, size: int = 0) -> Upright:
         raise BadRequest("image", "too many pixels", f"at most {MOST_PIXELS}") from None
     except BadRequest:
         raise
-    # Strangers make the content, and decoders raise of it what they like.
+    # The content is untrusted, and decoders may raise any exception.
     except Exception as error:
         kind = "no image" if isinstance(error, UnidentifiedImageError) else "a damaged image"
         raise BadRequest("image", kind, expected) from None
 
 
 def letterboxed(upright: Upright, size: int) -> Letterboxed:
-    """The whole image in a square of so many pixels a side, its longer side as long as that."""
+    """Fit the whole image into a square of `size` pixels a side."""
     sides = (upright.width, upright.height)
     scale = size / max(sides)
     width, height = (max(1, round(side * scale)) for side in sides)

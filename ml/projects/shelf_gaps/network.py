@@ -33,7 +33,7 @@ LEVELS = 5
 
 @dataclass(frozen=True)
 class Network:
-    """What the network is built from; each field is an argument of train.py.
+    """The settings of the network; each field is an argument of train.py.
 
     `anchors` has the size in pixels of the anchors of each level of the pyramid, `ratios` their
     heights by their widths, both as numbers with `-` between. `rpn_nms` is the overlap from which
@@ -64,16 +64,16 @@ class Network:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Network:
-        """Of a mapping with other entries too; ValueError for what cannot be built."""
+        """Read the fields from a mapping, which may have others; ValueError for invalid values."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return asdict(self)
 
 
 def build(about: Network) -> MaskRCNN:
-    """The network, its weights drawn at random: none are downloaded."""
+    """Build the network with random weights: none are downloaded."""
     body = get_model(about.backbone, weights=None)
     widths = [getattr(body, f"layer{number}")[-1].bn2.num_features for number in range(1, 5)]
     if hasattr(body.layer1[-1], "bn3"):  # a bottleneck
@@ -121,7 +121,7 @@ class OneImage(nn.Module):  # type: ignore[misc]
         self.network = network.eval()
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """torch: one image."""
+        """Return the boxes, scores and masks of one image."""
         images, _ = self.network.transform([image])
         features = self.network.backbone(images.tensors)
         proposals, _ = self.network.rpn(images, features)
@@ -132,7 +132,7 @@ class OneImage(nn.Module):  # type: ignore[misc]
 def export(network: MaskRCNN, size: int, file: Path) -> None:
     """Write the network as ONNX, of standard operators alone (RoiAlign, NonMaxSuppression)."""
     with torch.no_grad(), warnings.catch_warnings():
-        # Of what a trace may miss; `parity` looks whether it has.
+        # Warnings of what a trace may miss; `parity` compares the outputs.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             OneImage(network),

@@ -1,8 +1,8 @@
-"""What of an image makes the model say what it says, by painting parts of it over.
+"""Explains which regions of an image the detections depend on, by painting parts of it over.
 
-The image falls into three regions: inside the boxes that were found, a frame around them, and the
-rest. The model is asked with each subset of them visible; a region's contribution to the expected
-number of gaps is its Shapley value, which adds up exactly to the answer less that to a grey image.
+The image has three regions: inside the detected boxes, a frame around them, and the rest. The
+model runs with each subset of them visible. A region's contribution to the expected number of
+gaps is its Shapley value; they add up exactly to the difference from the fully hidden image.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ml.projects.shelf_gaps.images import Letterboxed, planes_of
 REGIONS = ("inside the boxes", "around the boxes", "the rest")
 # How wide the frame is, as a share of the image's side, and which boxes count.
 _FRAME, _LEAST_SCORE = 0.08, 0.3
-# The image is painted over with itself, so blurred that no edge is left: another colour is one.
+# Hidden regions show the image so blurred that no edge is left: another colour would be an edge.
 _BLUR = 0.12
 
 
 @dataclass(frozen=True)
 class Explained:
-    """What each region adds, an image a row, and the share of the image that each takes."""
+    """Each region's contribution (one row per image), and its share of the image."""
 
     contributions: Contributions
     areas: NDArray[np.float64]
@@ -38,8 +38,8 @@ class Explained:
 def shares(
     detector: Detector, images: Sequence[Letterboxed], detections: Sequence[Detections]
 ) -> Explained:
-    """The contributions of the regions to the expected number of gaps in each image, where the
-    detector made these detections.
+    """Return the regions' contributions to the expected number of gaps in each image, given the
+    detections in it.
     """
     values, areas, error, largest = [], [], 0.0, 1e-9
     for image, detected in zip(images, detections, strict=True):
@@ -63,7 +63,7 @@ def shares(
 
 
 def _regions(image: Letterboxed, found: Detections) -> NDArray[np.int64]:
-    """The number of the region of each pixel."""
+    """Return the number of the region of each pixel."""
     side, boxes = len(image.pixels), found.boxes
     regions = np.full((side, side), 2)
     places = (boxes[boxes[:, 4] >= _LEAST_SCORE, :4] * image.scale).round().astype(int)
@@ -92,7 +92,7 @@ def _expected(
 
 
 def _shapley(answers: dict[tuple[int, ...], float], number: int) -> float:
-    """The mean of what a region adds over all orders in which regions become visible."""
+    """Return the mean of what a region adds over all orders in which regions become visible."""
     count, total = len(REGIONS), 0.0
     for before, answer in answers.items():
         if number not in before:

@@ -26,8 +26,8 @@ _SIGNATURES = (
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """The numbers of the boxes (n, 4) that no box of a higher score overlaps by more than the
-    threshold, the highest score first.
+    """Return the numbers of the boxes (n, 4) that no box of a higher score overlaps by more than
+    the threshold, the highest score first.
     """
     order = scores.argsort(descending=True, stable=True)
     sorted_boxes = boxes[order].float()
@@ -87,11 +87,11 @@ def _pooled(
     bins: tuple[int, int],
     points: tuple[int, int],
 ) -> Tensor:
-    """As `roi_align`, of rois that have so many points (down, across) in every bin."""
+    """Return `roi_align` for rois with the same number of points (down, across) in every bin."""
     height, width = features.shape[2:]
 
     def places(count: int, axis: int, end: int) -> tuple[Tensor, Tensor]:
-        """Where each roi samples along an axis, as grid_sample has it, and whether that is in."""
+        """Return where each roi samples an axis, for grid_sample, and whether that is inside."""
         steps = (torch.arange(count, dtype=start.dtype, device=start.device) + 0.5) / count
         at = start[:, axis, None] + steps * size[:, axis, None]
         return 2 * at.clamp(0, end - 1) / max(end - 1, 1) - 1, (at >= -1) & (at <= end)
@@ -118,7 +118,7 @@ def _pooled(
 
 
 def _loads() -> bool:
-    """Whether torchvision's own library loads beside this torch."""
+    """Return True if torchvision's own library loads beside this torch."""
     package = importlib.util.find_spec("torchvision")
     for folder in (package.submodule_search_locations or ()) if package else ():
         for library in Path(folder).glob("_C*"):
@@ -130,7 +130,7 @@ def _loads() -> bool:
     return False
 
 
-# Functions of a name: TorchScript, which an export goes through, reads no lambda.
+# Named functions: TorchScript, which the export uses, does not support lambdas.
 def _pass() -> None:
     pass
 
@@ -156,5 +156,5 @@ def _register() -> torch.library.Library | None:
     return library
 
 
-# Held: the operators go with it. None where torchvision's own are there.
+# Keeps the operators registered. None if torchvision's own are loaded.
 REGISTERED = _register()

@@ -1,4 +1,4 @@
-"""Whether the exported network says what the original says."""
+"""Compares the detections of the exported network with those of the original."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ml.projects.shelf_gaps.detector import Detector
 from ml.projects.shelf_gaps.images import Letterboxed
 from ml.projects.shelf_gaps.network import OneImage
 
-# A box of the original is matched by one that overlaps it so much with a score so near.
+# Two boxes match with at least this overlap, and at most this difference of scores.
 OVERLAP, SCORE = 0.99, 1e-3
 
 
 def agreement(network: nn.Module, detector: Detector, images: Sequence[Letterboxed]) -> float:
-    """The share of the original's boxes that the export matches, each by a box of its own, of
-    whichever has more boxes; 1 where neither has one.
+    """Return the share of boxes that original and export have in common, of whichever has more; 1
+    if neither has one.
     """
     single = OneImage(network)
     matched = total = 0
@@ -31,13 +31,13 @@ def agreement(network: nn.Module, detector: Detector, images: Sequence[Letterbox
         original = torch.cat([boxes, scores[:, None]], dim=1).double().numpy()
         exported = detector.detected(planes, 1.0, detector.size, detector.size).boxes
         matched += matches(original, exported)
-        # A box that the export has besides counts against it as one that it lacks.
+        # An additional box of the export counts against it like a missing one.
         total += max(len(original), len(exported))
     return matched / total if total else 1.0
 
 
 def matches(original: NDArray[np.float64], exported: NDArray[np.float64]) -> int:
-    """How many boxes (n, 5) of the one have their own in the other."""
+    """Return how many boxes (n, 5) of `original` have a match of their own in `exported`."""
     if not len(original) or not len(exported):
         return 0
     overlaps = box_iou(torch.from_numpy(original[:, :4]), torch.from_numpy(exported[:, :4])).numpy()

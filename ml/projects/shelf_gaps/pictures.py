@@ -1,4 +1,4 @@
-"""Batches of pictures for the network, and the changes by which training sees each one anew."""
+"""Batches of pictures for the network, and their random augmentation in training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ml.projects.shelf_gaps.dataset import Picture, Sample
 
 Rows = dict[str, NDArray[Any]]
-# So many gaps of a picture are taught.
+# The most gaps of a picture that training uses.
 MOST_GAPS = 40
 # Padding: no gap.
 _NOTHING = -1.0
@@ -29,7 +29,7 @@ class Pictures:
         return len(self._pictures)
 
     def take(self, rows: NDArray[np.int64]) -> Rows:
-        """Those pictures, decoded."""
+        """Return those pictures, decoded."""
         samples = [self._pictures[row].sample(self._size) for row in rows.tolist()]
         return {
             "pixels": np.stack([sample.pixels for sample in samples]),
@@ -39,7 +39,7 @@ class Pictures:
 
 
 def changed(rows: Rows, random: np.random.Generator) -> Rows:
-    """Each picture mirrored or not, a part of it enlarged, under another light and colour."""
+    """Augment each picture at random: mirror it, enlarge a part, change light and colour."""
     pixels, boxes, gaps = rows["pixels"].copy(), rows["boxes"].copy(), rows["gaps"].copy()
     for number in range(len(pixels)):
         if random.random() < 0.5:
@@ -54,7 +54,7 @@ def changed(rows: Rows, random: np.random.Generator) -> Rows:
 
 
 def network_batch(batch: dict[str, Tensor]) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-    """Images from 0 to 1 and targets as torchvision's networks take them."""
+    """Return images from 0 to 1 and targets as torchvision's networks take them."""
     images = list(batch["pixels"].permute(0, 3, 1, 2).float() / 255)
     targets = []
     for boxes, gaps in zip(batch["boxes"], batch["gaps"], strict=True):
@@ -93,8 +93,8 @@ def _enlarge(
     gaps: NDArray[Any],
     random: np.random.Generator,
 ) -> None:
-    """A part as large as 0.65 to 1 of the sides fills the picture; gaps that are cut to less than
-    a third, or to a few pixels, are none.
+    """Enlarge a part of 0.65 to 1 of the sides to the whole picture, in place. Gaps that are cut to
+    less than a third, or to a few pixels, are dropped.
     """
     side = len(pixels)
     part = int(side * random.uniform(0.65, 1.0))

@@ -1,4 +1,4 @@
-"""Shelves that are drawn: images of several stores with the empty places and their masks.
+"""Draws shelves: images of several stores with the empty places and their masks.
 
 A store has its own furniture, products, camera and light; the same seed draws the same pixels. What
 makes a gap hard to see is drawn too: the back of a shelf shows above low products as well, some
@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFilter
 Colour = tuple[int, ...]
 # How bright the light of an image is; a store has all of them, one more often than the others.
 LIGHTS = (0.42, 0.8, 1.15)
-# So many times as large everything is drawn, then reduced: edges without steps.
+# Supersampling: everything is drawn this many times as large, then reduced, for smooth edges.
 _FINE = 2
 # A gap that is narrower than this share of the width is the space between two products.
 _NARROWEST = 0.055
@@ -40,7 +40,7 @@ class Store:
 
     @classmethod
     def of(cls, name: str, seed: int) -> Store:
-        """The store of that name."""
+        """Return the store of that name."""
         draw = _random(name, seed)
         wall = draw.integers(120, 225, 3)
         back = np.clip(wall * draw.uniform(0.25, 0.6) + draw.integers(-12, 12, 3), 15, 150)
@@ -74,7 +74,7 @@ class Shelf:
 
 
 def shelves(store: str, count: int, size: int, seed: int) -> Iterator[Shelf]:
-    """`count` square images of a store, of `size` pixels a side."""
+    """Yield `count` square images of a store, of `size` pixels a side."""
     about = Store.of(store, seed)
     for number in range(count):
         yield _drawn(f"{store}_{number:03}", about, size, seed)
@@ -115,7 +115,7 @@ def _row(
     side: int,
     gaps: int,
 ) -> int:
-    """One board with its products from left to right; the number of gaps so far."""
+    """Draw one board with its products from left to right; return the number of gaps so far."""
     pen, mask = pens
     pen.rectangle((0, above, side, below), fill=store.back)
     for step in range(0, side, 9) if store.holes else ():
@@ -163,7 +163,7 @@ def _product(
 def _package(
     pen: ImageDraw.ImageDraw, colour: Colour, motif: int, x: int, above: int, right: int, below: int
 ) -> None:
-    """A box, a box with a label, a bottle or a can."""
+    """Draw a box, a box with a label, a bottle or a can."""
     edge, middle = _shade(colour, 0.6), (above + below) // 2
     right, below = max(right, x + 8), max(below, above + 20)
     if motif == 2:
@@ -186,7 +186,7 @@ def _sign(
     right: int,
     below: int,
 ) -> None:
-    """A sign that hangs before a gap and hides a part of it."""
+    """Draw a sign that hangs before a gap and hides a part of it."""
     x = int(draw.integers(left, max(left + 1, right - 20)))
     box = (x, above, x + 26, above + (below - above) // 3)
     pens[0].rectangle(box, fill=(235, 60, 40))
@@ -194,7 +194,7 @@ def _sign(
 
 
 def _lit(image: Image.Image, draw: np.random.Generator, light: float) -> Image.Image:
-    """Under a light that falls from a side, warmer or colder, through a sensor with noise."""
+    """Light an image from a side, warmer or colder, and add the noise of a sensor."""
     pixels = np.asarray(image, dtype=np.float64)
     across = np.linspace(-1, 1, pixels.shape[1])[None, :, None]
     along = np.linspace(-1, 1, pixels.shape[0])[:, None, None]

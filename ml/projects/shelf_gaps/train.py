@@ -39,9 +39,9 @@ from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
 PRIMARY = "map_50"
-# Of the original's boxes, how many the export has to match (`parity`).
+# The least share of the original's boxes that the export has to match (`parity`).
 LEAST_AGREEMENT = 0.99
-# The last so many epochs that were measured tell how steady the training ended.
+# The number of last measured epochs that show how stable the training ended.
 STEADY = 3
 _TIMED = 20
 # Validation, export and comparison on CPUs are the longest parts without a step.
@@ -71,7 +71,7 @@ class Schedule:
 
 
 class History:
-    """What validation said so far, and the weights of the best epoch; goes into a checkpoint."""
+    """The validation metrics so far, and the weights of the best epoch; part of a checkpoint."""
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network
@@ -79,17 +79,17 @@ class History:
         self.best = copy.deepcopy(network.state_dict())
 
     def add(self, value: float) -> None:
-        """The primary metric of an epoch; the first of the best ones is chosen."""
+        """Add the primary metric of an epoch; the first of the best ones is chosen."""
         if not self.measured or value > max(self.measured):
             self.best = copy.deepcopy(self._network.state_dict())
         self.measured.append(value)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"measured": self.measured, "best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From a checkpoint."""
+        """Restore the state from a checkpoint."""
         self.measured, self.best = list(state["measured"]), state["best"]
 
 
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with opened(options["data"]) as splits:
             checked([picture for pictures in splits.values() for picture in pictures])
             with distributed(options["seed"]) as world, TemporaryDirectory() as passing:
-                # Without one a folder of the first process's, for all of them.
+                # By default a temporary folder of the first process, for all processes.
                 folder = options["checkpoints"] or Path(world.gather(passing)[0])
                 _train(world, about, schedule, splits, folder, options)
     except DataRefused as error:
@@ -231,7 +231,7 @@ def _train(
 
 
 def validation(network: nn.Module, pictures: Sequence[Picture], about: Network) -> dict[str, float]:
-    """The metrics of the original network on validation, as `validation_map_50`."""
+    """Return the metrics of the original network on validation, as `validation_map_50`."""
     single, device = OneImage(network), next(network.parameters()).device
     answers, truth = [], []
     with torch.inference_mode():
@@ -253,7 +253,7 @@ def _save(
 ) -> dict[str, float]:
     """Write the model, compare it with the original on validation, and time it.
 
-    Ends the program where the export finds something else than the original.
+    Ends the program if the export's boxes differ from the original's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     export(network, about.size, folder / FILE)

@@ -1,4 +1,4 @@
-"""What a spec refers to: files inside the repository, and assets by `azureml:name:version`."""
+"""Resolves the references in a spec: files, and assets by `azureml:name:version`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PRIVATE = frozenset({".ssh", ".aws", ".azure", ".gnupg", ".kube", ".netrc", ".d
 
 @dataclass(frozen=True)
 class AssetReference:
-    """`azureml:name:version` or `azureml:name@label`, taken apart; neither means the newest."""
+    """`azureml:name:version` or `azureml:name@label`, parsed; neither means the newest."""
 
     name: str
     version: str = ""
@@ -54,9 +54,9 @@ class AssetSpec(Part):
 
     @property
     def path(self) -> Path | None:
-        """The local path of the asset's data; None when its `path` is remote.
+        """Return the local path of the asset's data; None if its `path` is remote.
 
-        Of a remote one, `data/NAME/VERSION` in the home may hold a copy.
+        `data/NAME/VERSION` in the home may hold a copy of remote data.
         """
         written = self.get("path")
         if not isinstance(written, str):
@@ -67,12 +67,12 @@ class AssetSpec(Part):
         return here
 
     def tag(self, name: str) -> str:
-        """The tag of that name; "" when there is none."""
+        """Return the tag of that name; "" if there is none."""
         return str(self.mapping("tags").get(name) or "")
 
 
 def parse(text: str) -> AssetReference | None:
-    """The parts of a short reference; None for a path, a URL or a full resource id."""
+    """Parse a short reference; return None for a path, a URL or a full resource id."""
     match = _SHORT.match(text)
     if match is None:
         return None
@@ -80,12 +80,12 @@ def parse(text: str) -> AssetReference | None:
 
 
 def copied(name: str, version: str) -> Path:
-    """Where a copy of a remote data asset lies on this machine, if somebody put one there."""
+    """Return the path of a local copy of a remote data asset, which may not exist."""
     return home.home() / "data" / check("asset", name) / check("version", version)
 
 
 def local(written: str, folder: Path) -> Path | None:
-    """The absolute path that `written` means beside a spec in `folder`; None when it is remote."""
+    """Return the absolute path of `written` for a spec in `folder`; None if it is remote."""
     text = written.removeprefix("file://").removeprefix("file:")
     if _URI.match(text) or text.startswith("git+"):
         return None
@@ -93,7 +93,7 @@ def local(written: str, folder: Path) -> Path | None:
 
 
 def included(written: str, folder: Path) -> Part | None:
-    """The YAML file that a text names beside a spec in `folder`; None when it names none."""
+    """Return the YAML file that a text names beside a spec in `folder`; None if it names none."""
     path = local(written, folder)
     try:
         if path is not None and path.is_file():
@@ -106,12 +106,12 @@ def included(written: str, folder: Path) -> Part | None:
 
 @lru_cache(maxsize=256)
 def _read(path: Path, display_path: str, mtime_ns: int, size: int) -> Document:
-    """A file that many specs name, read once until it changes."""
+    """Read a file that many specs name; cached until it changes."""
     return read(path, display_path)
 
 
 def component(owner: Part, key: Key, root: Path) -> Part | None:
-    """The component at `key` (`component` or `trial`): inline, a file, or one of the repository.
+    """Return the component at `key` (`component`, `trial`): inline, file, or the repository's.
 
     None when it is in a workspace or a registry. `root` is the repository that defines components.
     """
@@ -124,11 +124,11 @@ def component(owner: Part, key: Key, root: Path) -> Part | None:
 
 
 def find(text: str, kind: str, root: Path, store: Path | None = None) -> AssetSpec | None:
-    """The spec of that asset; `@latest` and no version mean the newest.
+    """Return the spec of an asset, or None; `@latest` and no version mean the newest.
 
-    It is one of the repository's, or one that a run on this machine registered in the folder
-    `store`; of the same version, the repository's. Versions compare number by number, so that 10
-    is newer than 9.
+    It is the repository's, or one that a run on this machine registered in the folder `store`; the
+    repository's takes precedence if the versions are equal. Versions compare number by number, so
+    that 10 is newer than 9.
     """
     reference = parse(text)
     if reference is None or reference.label not in {"", "latest"}:
@@ -144,14 +144,14 @@ def find(text: str, kind: str, root: Path, store: Path | None = None) -> AssetSp
 
 
 def read_registered(folder: Path) -> AssetSpec:
-    """The asset that a run registered in a folder kind/name/version."""
+    """Read the asset that a run registered in a folder kind/name/version."""
     (kind, name, version), file = folder.parts[-3:], folder / REGISTERED
     document = read(file)
     return AssetSpec(document, file, kind=kind, name=name, version=version)
 
 
 def newness(version: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key for versions: numbers by value, other parts before them."""
+    """Return a sort key for versions: numbers by value, other parts before them."""
     parts = re.split(r"[.\-_]", version)
     return tuple((1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts)
 
@@ -187,7 +187,7 @@ _listed = ContextVar[dict[Path, tuple[AssetSpec, ...]] | None]("listed", default
 
 
 def digest(path: Path) -> str:
-    """sha256 (hex) of a file, or of a folder's files: relative names and contents, sorted."""
+    """Return the sha256 (hex) of a file, or of a folder's sorted relative names and contents."""
     total = hashlib.sha256()
     if path.is_file():
         with path.open("rb") as stream:
@@ -226,14 +226,14 @@ def _definitions(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple
 
 
 class Links:
-    """Looks paths up, each folder once: 100 specs share one `code:`."""
+    """Resolves links, and caches each folder: 100 specs share one `code:`."""
 
     def __init__(self) -> None:
         self._escapes: dict[tuple[Path, ...], list[tuple[Path, Path]]] = {}
         self._real: dict[str, Path] = {}
 
     def escape(self, written: Path, folder: Path, boundary: Path | None) -> Path | None:
-        """Where `written` (in a spec in `folder`) leads when that is out of bounds, else None."""
+        """Return the target of `written` (of a spec in `folder`) if out of bounds, else None."""
         base = self.real(folder)
         lexical = Path(os.path.normpath(base / written))
         real = self.real(lexical)
@@ -249,7 +249,7 @@ class Links:
         return real if through_link else None
 
     def real(self, path: Path) -> Path:
-        """`path` with its links followed."""
+        """Return `path` with its links followed."""
         if (key := str(path)) not in self._real:
             self._real[key] = Path(os.path.realpath(path))
         return self._real[key]
@@ -257,7 +257,7 @@ class Links:
     def escapes_inside(
         self, top: Path, folder: Path, boundary: Path | None
     ) -> Iterator[tuple[Path, Path]]:
-        """The links below `top` that lead out of bounds, each with where it leads."""
+        """Yield the links below `top` that lead out of bounds, each with its target."""
         allowed = (self.real(boundary),) if boundary else (self.real(folder), self.real(top))
         if (key := (self.real(top), *allowed)) not in self._escapes:
             with faults.as_refusals():

@@ -11,12 +11,12 @@ from ml.core.errors import Refused
 from ml.specs.assets.assets import AssetSpec
 from ml.specs.check.feature_sets import SPEC, feature_set_problems
 
-# Of what `ml.features.materialize` writes below STORE/NAME/VERSION.
+# The files that `ml.features.materialize` writes below STORE/NAME/VERSION.
 _FILES = "offline/*/*.parquet"
 
 
 def files(feature_set: AssetSpec) -> Iterator[Path]:
-    """Yield FeatureSetSpec.yaml and the transformation's modules: what decides the values.
+    """Yield FeatureSetSpec.yaml and the transformation's modules, which determine the values.
 
     Raises Refused for a feature set that `ml check` rejects.
     """
@@ -29,7 +29,7 @@ def files(feature_set: AssetSpec) -> Iterator[Path]:
 
 
 def registered(feature_set: AssetSpec, store: str) -> dict[str, Any]:
-    """Return the FeatureSetSpec whose source is what a materialisation wrote to `store`, a URL.
+    """Return a FeatureSetSpec whose source are the rows materialised to `store`, a URL.
 
     Materialised rows have the event time, the keys and the features. Azure ML has no field for
     their `arrival`: its joins know `source_delay` only.

@@ -20,7 +20,7 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 from ml.core import files, repository
 from ml.core.errors import Place, Problem, Refused
 
-# A file name that no pattern spells: it stands for any file of a folder.
+# A file name that no pattern contains: it represents any file of a folder.
 _ANY = "\x00"
 # Lines that match no file for the SDK, and every folder for pathspec: `/`, `/**/`.
 _NO_PATTERN = re.compile(r"!?/(\*\*/)*")
@@ -28,9 +28,9 @@ _WILDCARD = re.compile(r"[*?\[\\]")
 # pathspec compiles a pattern to a regular expression that backtracks: a name of n letters takes
 # about n ** (ambiguous + 1) operations, here some millions.
 _MAX_AMBIGUOUS = 2
-# A link to a folder with two such links doubles the files with each level.
+# Limits on followed links: a folder with two links to itself doubles the files with each level.
 _MAX_THROUGH_LINKS, _MAX_LINKS = 2_000, 20
-# Matching `**/a/**/b` takes about the square of a path's folders.
+# Matching `**/a/**/b` takes time quadratic in the depth of a path.
 _MAX_DEPTH = 50
 
 
@@ -66,10 +66,10 @@ class IgnoreFile:
         return self._spec.match_file(path)
 
     def files(self, besides: Collection[Path] = ()) -> Iterator[tuple[str, Path]]:
-        """Every included file as (relative path, path), sorted; links are followed.
+        """Yield every included file as (relative path, path), sorted; links are followed.
 
-        The folders `besides` are never entered: the home of the runs may be inside `code:`. Refused
-        (link-escape) where an included link leads out of the repository.
+        The folders `besides` are skipped: the home of the runs may be inside `code:`. Raises
+        Refused (link-escape) if an included link leads out of the repository.
         """
         boundary = repository.boundary(self.folder)
         for relative, path, real in self.entries(besides, [boundary] if boundary else None):
@@ -83,8 +83,9 @@ class IgnoreFile:
     def entries(
         self, besides: Collection[Path], allowed: Collection[Path] | None
     ) -> Iterator[tuple[str, Path, Path | None]]:
-        """Every file below the folders that travel, and every link that leaves the `allowed` ones
-        (None: any may be left) with the place that it leads to.
+        """Yield (relative path, path, target) of each file in the folders that are not excluded.
+
+        `target` is None, or where a link leads that leaves the `allowed` folders (None allows all).
         """
         real = Path(os.path.realpath(self.folder))
         real_allowed = None if allowed is None else [os.path.realpath(path) for path in allowed]
@@ -140,7 +141,7 @@ class IgnoreFile:
 
 
 def _anchor(pattern: str) -> list[str]:
-    """The leading segments of a `!pattern` without a wildcard; none when it matches anywhere."""
+    """Return the leading segments of a `!pattern` without a wildcard; [] if it matches anywhere."""
     segments = pattern.removeprefix("!").rstrip("/").split("/")
     if len(segments) == 1:
         return []
@@ -150,6 +151,6 @@ def _anchor(pattern: str) -> list[str]:
 
 
 def _ambiguity(pattern: str) -> int:
-    """How many wildcards of a pattern may match in several ways: `**/`, and each further `*`."""
+    """Count the wildcards that may match in several ways: `**/`, and each further `*`."""
     parts = re.sub(r"(\*\*/)+", "**/", pattern).removesuffix("/**").split("/")
     return sum(max(0, part.count("*") - 1) for part in parts)

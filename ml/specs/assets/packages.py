@@ -1,9 +1,7 @@
-"""The packages of an environment, and which model libraries they bring.
+"""Finds the model libraries (sklearn, torch …) that an environment's packages install.
 
-They are read from its conda file, or from its Dockerfile if that begins with an image without such
-libraries and installs packages by conda and pip alone. A conda file is conda's `environment.yml`
-(docs.conda.io, "Creating an environment file manually"): `dependencies` are match specifications,
-and one mapping `pip:` holds lines of a requirements file of pip, except lines that name a file.
+The packages are read from its conda file, or from its Dockerfile if that begins with an image
+without such libraries and installs packages with conda and pip only.
 """
 
 from __future__ import annotations
@@ -26,18 +24,18 @@ from ml.specs.assets import assets
 from ml.specs.parts import Part
 from ml.specs.plan.plans import Dependency
 
-# Parts of a line that name a file or a folder of the machine that installs: an address is none.
+# Parts of a line that name a local file or folder; URLs do not match.
 _LOCAL = re.compile(
     r"(?:^|\s)(?:-[rcef]|--(?:requirement|constraint|editable|find-links))[\s=]*"
     r"(?!\S*://(?!/))\S"
     r"|(?:^|\s)(?!-)(?!\S*(?:://(?!/)|::))"
     r"(?:\.{1,2}(?=\s|$)|file:|[^\s;\[]*[/\\]|\S+\.(?:whl|zip|tgz|tar\.\w+|conda)(?![\w.]))"
 )
-# What no match specification of conda has: other operators than = == != < <= > >= ~=, or no value.
+# Not a match specification of conda: operators other than = == != < <= > >= ~=, or no value.
 _NO_SPECIFICATION = re.compile(r"=[<>]|[<>=!~]{3}|<>|><|<<|>>|,,|[<>=!~,|]$")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _SOURCE = "conda's environment.yml and pip's requirements file format"
-# Beside the main lock: the packages of the targets of make that install more.
+# Locks beside the main one, for the make targets that install more packages.
 _MORE = ("torch.lock", "torch.txt", "images.txt", "automl.lock")
 _LOCKED = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.M)
 _PIN = re.compile(r"(?:[\w./-]+::)?([\w.-]+)(?:\[[\w,. -]+\])? *={1,2} *([\w.!+]+)")
@@ -52,7 +50,7 @@ class Conda:
 
 
 def conda_file(path: Path) -> Conda:
-    """The dependencies of the conda file at `path`; problems refer to its own lines."""
+    """Parse the conda file at `path`; problems refer to its own lines."""
     try:
         document = read(path)
     except Refused as refused:
@@ -61,7 +59,7 @@ def conda_file(path: Path) -> Conda:
 
 
 def conda_part(part: Part) -> Conda:
-    """The dependencies of a conda file, which may be inline (`conda_file:` is a mapping)."""
+    """Parse a conda file, which may be inline (`conda_file:` is a mapping)."""
     dependencies: list[Dependency] = []
     problems: list[Problem] = []
     data = part.get()
@@ -107,7 +105,7 @@ def conda_part(part: Part) -> Conda:
 
 
 def _fault(text: str) -> str:
-    """Why a line is no requirement (PEP 508); "" for one, and for options and addresses."""
+    """Return the error of an invalid requirement (PEP 508); "" for valid ones, options and URLs."""
     if text.startswith("-") or "://" in text or not text:
         return ""
     try:
@@ -118,8 +116,8 @@ def _fault(text: str) -> str:
 
 
 def conda_requirements(path: Path) -> tuple[Dependency, ...] | None:
-    """The lines of pip's requirements file at `path`; None where they are not all known: it cannot
-    be read, or names another file.
+    """Return the lines of pip's requirements file at `path`; None if it cannot be read or names
+    another file.
     """
     try:
         content = files.content(path).decode("utf-8-sig")
@@ -133,7 +131,7 @@ def conda_requirements(path: Path) -> tuple[Dependency, ...] | None:
 
 
 def _joined(content: str) -> Iterator[tuple[int, str]]:
-    """The lines of a requirements file with their numbers; a backslash joins two."""
+    """Yield the lines of a requirements file with their numbers, joined at backslashes."""
     joined, first = "", 0
     for number, line in enumerate(content.splitlines(), 1):
         first = first or number
@@ -147,8 +145,8 @@ def _joined(content: str) -> Iterator[tuple[int, str]]:
 
 
 def _left_behind(text: str, place: Place) -> Problem:
-    """The problem of a line that names a file: azure-ai-ml sends the conda file's text alone
-    (1.35, Environment._to_rest_object), so that no other file is there when the image is built.
+    """Return the problem of a line that names a file: azure-ai-ml sends only the conda file's text
+    (1.35, Environment._to_rest_object), so that other files are missing when the image is built.
     """
     return Problem(
         "bad-conda-file",
@@ -172,7 +170,7 @@ def _wrong(actual: str, place: Place) -> Problem:
 
 
 def pin_problems(root: Path) -> Iterator[Problem]:
-    """Each pin of a locked package to another version than its lock's; none without a lock."""
+    """Yield each pin to another version than the lock's; nothing without a lock."""
     main = repository.lock(root)
     locked: dict[str, tuple[str, str]] = {}
     for file in (main, *map(main.with_name, _MORE)):
@@ -232,8 +230,8 @@ ON_PYPI = {
     "tensorflow-gpu": "tensorflow",
     "umap": "umap-learn",
 }
-# A package, by its name on PyPI → the libraries that are there with it, by the modules that are
-# imported. One that is not named here may bring any of them.
+# Package name on PyPI → the libraries that it installs, by module name. A package that is not
+# listed here may install any of them.
 _BRINGS: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -264,12 +262,12 @@ _BRINGS: Mapping[str, str] = {
 }
 # conda-forge's recipes of these bring scikit-learn too.
 _WITH_SKLEARN = frozenset({"lightgbm", "xgboost"})
-# A library → the package to ask for, where that has another name.
+# Library → its package, where the names differ.
 PACKAGES = {"sklearn": "scikit-learn"}
 LIBRARIES = frozenset(" ".join(_BRINGS.values()).split())
 
 _NAME = re.compile(r"(?:[^\s=<>!~\[]+::)?(?P<name>[A-Za-z0-9][\w.-]*)(?=$|[\s=<>!~\[;@,])")
-# Images with Python and a system, and none of the libraries.
+# Images with an operating system, perhaps Python, and none of the libraries.
 _PLAIN_IMAGE = re.compile(
     r"(?:mcr\.microsoft\.com/azureml/(?:openmpi|minimal-)[\w.-]*|python|ubuntu|debian)(?:[:@]\S+)?"
 )
@@ -286,7 +284,7 @@ _CUDA_BUILD = re.compile(
     r"|(?:^|[\s:])(?:pytorch|libtorch|tensorflow|jaxlib)\b\S*[= ]\S*(?:cuda|gpu)"
     r"|torch\w*==\S*\+cu\d|/whl/(?:\w+/)?cu\d|^from \S*cuda"
 )
-# Programs of a Dockerfile that install no package of Python.
+# Programs in a Dockerfile that install no Python packages.
 _NO_PACKAGES = frozenset({"apt-get", "chmod", "chown", "echo", "ln", "mkdir", "rm", "useradd"})
 _CONDA_VALUES = frozenset({"--prefix", "-p", "--name", "-n", "--channel", "-c"})
 
@@ -295,7 +293,7 @@ _CONDA_VALUES = frozenset({"--prefix", "-p", "--name", "-n", "--channel", "-c"})
 class Packages:
     """The packages that `file` lists, by their names on PyPI, and the libraries that they bring.
 
-    Not `is_known`: one of them may bring others.
+    If not `is_known`, one of them may install further libraries.
     """
 
     file: Path
@@ -309,10 +307,10 @@ class Packages:
 
 
 def of_environment(folder: Path, written: str) -> Packages | None:
-    """The packages of an environment as the spec of a job or a deployment in `folder` names it.
+    """Return the packages of an environment that a job's or deployment's spec in `folder` names.
 
-    None where they are not known: it is defined elsewhere, an image alone, or a Dockerfile that
-    does more than install packages.
+    None if they are unknown: it is defined elsewhere, an image alone, or a Dockerfile that does
+    more than install packages.
     """
     root = repository.root(folder)
     spec = assets.included(written, folder) or assets.find(written, "environment", root)
@@ -320,7 +318,7 @@ def of_environment(folder: Path, written: str) -> Packages | None:
 
 
 def of_spec(spec: Part) -> Packages | None:
-    """The packages of an environment's spec; None as of `of_environment`."""
+    """Return the packages of an environment's spec; None as for `of_environment`."""
     file, context = spec.get("conda_file"), spec.get("build", "path")
     if isinstance(file, str):
         path = assets.local(file, spec.folder)
@@ -336,8 +334,8 @@ def of_spec(spec: Part) -> Packages | None:
 
 
 def device_of(owner: Part, *keys: Key) -> Literal["cpu", "cuda", ""]:
-    """What the libraries of the environment at the keys of a spec are built for; "" where its image
-    and its packages do not tell, or where a build serves both.
+    """Return the device for which the libraries of the environment at `keys` are built; "" if its
+    image and packages do not show it, or if a build serves both.
     """
     written = owner.get(*keys)
     spec: Part | None = owner.at(*keys)
@@ -352,7 +350,7 @@ def device_of(owner: Part, *keys: Key) -> Literal["cpu", "cuda", ""]:
 
 
 def _listed(spec: Part) -> Iterator[Dependency]:
-    """The packages of an environment, and the lines of its Dockerfile, as far as they are read."""
+    """Yield the packages of an environment, and the lines of its Dockerfile, if they are local."""
     file, context = spec.get("conda_file"), spec.get("build", "path")
     if isinstance(file, dict):
         yield from conda_part(spec.at("conda_file")).dependencies
@@ -387,7 +385,7 @@ def _packages(file: Path, dependencies: tuple[Dependency, ...]) -> Packages:
 
 
 def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
-    """What it installs; None where that cannot be told."""
+    """Return the packages that a Dockerfile installs; None if they cannot be determined."""
     copied: dict[str, Path] = {}
     dependencies: list[Dependency] = []
     parsed = instructions(path)
@@ -410,7 +408,7 @@ def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
 
 
 def instructions(dockerfile: Path) -> list[tuple[str, str]] | None:
-    """The instructions of a Dockerfile, in capitals, each with its rest; None if it is no text."""
+    """Return a Dockerfile's instructions, in upper case, with arguments; None if not text."""
     try:
         lines = files.content(dockerfile).decode().splitlines()
     except (OSError, ValueError):
@@ -421,7 +419,7 @@ def instructions(dockerfile: Path) -> list[tuple[str, str]] | None:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of each of a shell's commands; one of none that is known where it is not closed."""
+    """Yield the words of each command of a shell script; [""] if a quote is not closed."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars="&;|")
     lexer.commenters, lexer.whitespace_split = "", True
     try:
@@ -435,7 +433,7 @@ def commands(text: str) -> Iterator[list[str]]:
 def _installed(
     words: list[str], copied: Mapping[str, Path], place: Place
 ) -> list[Dependency] | None:
-    """The dependencies that a command of a Dockerfile installs; None where that cannot be told."""
+    """Return the dependencies that a command of a Dockerfile installs; None if unknown."""
     if words[:2] == ["python", "-m"]:
         words = words[2:]
     if words[:2] == ["pip", "install"]:

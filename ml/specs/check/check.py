@@ -36,7 +36,7 @@ def check(
     problems: list[Problem] = []
     subjects = [Subject(part, links, nodes(part), clusters) for part in (spec, *references(spec))]
     targets = [target for subject in subjects for target in _targets(subject, subject.spec is spec)]
-    # Plug-ins register their rules last: what they change in a spec, no other rule reads.
+    # Plug-ins register their rules last, so that no other rule reads their changes to a spec.
     for rule in RULES.values():
         for target in targets:
             if rule.scopes & target.scopes and (target.is_root or not rule.root_only):
@@ -89,7 +89,7 @@ def _apply(rule: Rule, target: _Target, spec: Spec) -> Iterator[Problem]:
 
 
 def _without_repeats(from_sdk: Iterable[Problem], from_rules: list[Problem]) -> list[Problem]:
-    """Both lists, without the less specific of two problems at the same place.
+    """Return both lists without the less specific of two problems at the same place.
 
     An error of a rule replaces the SDK's untranslated message (`invalid-field`) at that place, and
     the SDK's own failure (`loader-failed`) anywhere; otherwise the SDK's problem stays.
@@ -108,7 +108,7 @@ def _without_repeats(from_sdk: Iterable[Problem], from_rules: list[Problem]) -> 
 
 
 def _order(problem: Problem, spec: Spec) -> tuple[bool, str, int]:
-    """Sort key: problems of the spec by line first, then those of the components that it runs."""
+    """Return a sort key: the spec's problems by line, then those of components that it runs."""
     if problem.place is None:
         return False, "", 0
     is_elsewhere = problem.place.path != spec.document.shown and problem.place.line > 0
@@ -116,7 +116,7 @@ def _order(problem: Problem, spec: Spec) -> tuple[bool, str, int]:
 
 
 def _printable(problem: Problem) -> Problem:
-    """The problem with control characters of the spec spelt out: a key cannot forge a line."""
+    """Return the problem with control characters escaped, so that a key cannot forge a line."""
     return replace(
         problem,
         found=printable(problem.found),
@@ -138,11 +138,11 @@ class Survey:
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """The problems that stop a spec."""
+        """Return the problems that are errors."""
         return errors(self.problems)
 
     def summary(self) -> str:
-        """The closing line: `12 specs, 0 errors, 2 warnings`."""
+        """Return the closing line: `12 specs, 0 errors, 2 warnings`."""
         warnings = len(self.problems) - len(self.errors)
         counts = ((self.specs, "spec"), (len(self.errors), "error"), (warnings, "warning"))
         line = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
@@ -150,7 +150,7 @@ class Survey:
         return f"{line} ({others})" if self.skipped else line
 
     def as_json(self) -> dict[str, Any]:
-        """The same for a program."""
+        """Return the counts and the problems as a JSON object."""
         return {
             "specs": self.specs,
             "errors": len(self.errors),
@@ -215,7 +215,7 @@ def survey(
 
 
 def _files(paths: Sequence[Path]) -> dict[Path, bool]:
-    """The files to read, each once, and whether it was named; hints stand for their spec."""
+    """Return the files to read, each once, and whether it was named; hints stand for their spec."""
     files: dict[Path, bool] = {}
     for path in paths:
         if path.is_dir():

@@ -1,6 +1,6 @@
 """The compute clusters that an infrastructure declares, as the checks need them.
 
-The caller supplies them: this room does not know where they are declared.
+The caller supplies them: this package does not know where they are declared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The most that one job or step may take which a workflow submits."""
+    """The limits of one job or step that a workflow submits."""
 
     hours: int
     nodes: int
@@ -39,19 +39,19 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Placed:
-    """The subject of a rule of scope "cluster": a job or step, and the clusters of the name that
-    it runs on, one an environment.
+    """The subject of a rule of scope "cluster": a job or step, and the clusters that its `compute`
+    names, one per environment.
     """
 
     node: Node
     clusters: Sequence[Cluster]
 
     def place(self, *keys: Key) -> Place:
-        """The line of a field."""
+        """Return the line of a field."""
         return self.node.place(*keys)
 
     def field(self, *keys: str) -> tuple[tuple[Key, ...], object]:
-        """The keys and the value of a field of the job, its trial or its component."""
+        """Return the keys and the value of a field of the job, its trial or its component."""
         for at in ((), ("trial",)):
             if (value := self.node.get(*at, *keys)) is not None:
                 return (*at, *keys), value
@@ -62,13 +62,13 @@ class Placed:
 
     @property
     def nodes(self) -> int:
-        """How many nodes it takes."""
+        """Return the number of nodes that it takes; 1 by default."""
         _, count = self.field("resources", "instance_count")
         return count if isinstance(count, int) else 1
 
 
 def placed(node: Node, clusters: Sequence[Cluster]) -> Placed | None:
-    """The node beside its clusters; None where it runs on none of these."""
+    """Return the node with its clusters; None if it runs on none of these."""
     if node.type not in {"command", "sweep", "parallel"} or node.is_component:
         return None
     name = compute(node).removeprefix("azureml:")

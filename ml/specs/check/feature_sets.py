@@ -1,6 +1,6 @@
-"""Feature sets: what azure-ai-ml loads and neither a job nor Azure could use.
+"""Checks feature sets for errors that azure-ai-ml accepts and that would fail in a job or in Azure.
 
-azure-ai-ml 1.35 loads a feature set whose specification is not there; azureml-featurestore, which
+azure-ai-ml 1.35 loads a feature set without its specification; azureml-featurestore, which
 reads FeatureSetSpec.yaml, cannot be installed beside it. `ml.features.definition` reads the same
 files on the node.
 """
@@ -38,7 +38,7 @@ _TAGS = ("arrival_column", "local_source")  # those that a set may have here
 
 
 def _form(form: re.Pattern[str], expected: str) -> AfterValidator:
-    """Return the validator of a text that a regular expression matches."""
+    """Return a validator of texts that must match a regular expression."""
 
     def check(text: str) -> str:
         if not form.fullmatch(text):
@@ -114,7 +114,7 @@ class _Spec:
 
 
 def feature_set_problems(path: Path) -> list[Problem]:
-    """The problems of a feature set's file and of its FeatureSetSpec.yaml; none of another file."""
+    """Return the problems of a feature set and its FeatureSetSpec.yaml; [] for other files."""
     try:
         feature_set = Part(documents.read(path), path)
     except Refused:
@@ -147,7 +147,7 @@ def feature_set_problems(path: Path) -> list[Problem]:
 
 
 def specification_problems(path: Path) -> list[Problem]:
-    """The problems of a FeatureSetSpec.yaml and of each feature set in the folder above it."""
+    """Return the problems of a FeatureSetSpec.yaml and of feature sets in the folder above it."""
     problems, is_named = [], False
     for file in sorted(path.parent.parent.glob("*.y*ml")):
         with suppress(Refused, OSError):  # another check reports it
@@ -168,7 +168,7 @@ def _wrong(part: Part, keys: Sequence[Key], expected: str, actual: str = "") -> 
 
 
 def _inside(part: Part, folder: Path, *keys: Key) -> Path | Problem:
-    """The path at the keys, which may not leave the repository."""
+    """Return the path at the keys, or a problem if it leaves the repository."""
     written = part.get(*keys)
     if not isinstance(written, str) or not written:
         return _wrong(part, keys, "a relative path")
@@ -217,7 +217,7 @@ def _repeated(part: Part, spec: _Spec) -> Iterator[Problem]:
 
 
 def _entities(feature_set: Part, part: Part, spec: _Spec) -> Iterator[Problem]:
-    """The entities exist, and their columns are the specification's."""
+    """Check that the entities exist, and that their columns are the specification's."""
     entities = feature_set.get("entities")
     expected: dict[str, str] = {}
     for index, written in enumerate(entities if isinstance(entities, list) else []):
@@ -238,7 +238,7 @@ def _entities(feature_set: Part, part: Part, spec: _Spec) -> Iterator[Problem]:
 
 
 def _entity(written: str, root: Path) -> dict[str, str] | None:
-    """The columns of the entity that `azureml:NAME:VERSION` names; None without one."""
+    """Return the columns of the entity that `azureml:NAME:VERSION` names; None without one."""
     reference = assets.parse(written)
     is_exact = reference is not None and reference.version != ""
     entity = assets.find(written, "feature_store_entity", root) if is_exact else None
@@ -255,7 +255,7 @@ def _entity(written: str, root: Path) -> dict[str, str] | None:
 def _transformation(
     feature_set: Part, part: Part, spec: _Spec, columns: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """The class exists, and computes the features; `columns` are those of the local source."""
+    """Check that the class exists and computes the features; `columns` are the local source's."""
     code = "feature_transformation_code"
     folder = _inside(part, part.folder, code, "path")
     if isinstance(folder, Problem):
@@ -295,14 +295,14 @@ def _transformation(
 
 
 def _wrong_length(length: timedelta, limit: timedelta) -> str:
-    """Return what is expected of a window's length, if it is wrong."""
+    """Return the valid lengths of a window if its length is wrong; else ""."""
     if not SHORTEST <= length <= LONGEST:
         return "1 hour to 90 days"
     return f"at most `source_lookback`, {limit}" if length > limit else ""
 
 
 def _timelines(feature_set: Part, spec: _Spec, source: Code, label: str) -> Iterator[Problem]:
-    """The code reads event, arrival and delay as the YAML states them.
+    """Check that the code reads event, arrival and delay as the YAML states them.
 
     Windows by another arrival would contain rows that had not arrived yet.
     """
@@ -324,9 +324,9 @@ def _timelines(feature_set: Part, spec: _Spec, source: Code, label: str) -> Iter
 def _local_source(
     feature_set: Part, part: Part, spec: _Spec
 ) -> tuple[dict[str, str], list[Problem]]:
-    """The columns of all files of the local source, with their types, and what is wrong with them.
+    """Return the columns of the local source with their types, and the problems of all its files.
 
-    A column of a CSV file has no type here ("").
+    The type of a column of a CSV file is unknown ("").
     """
     root = repository.root(feature_set.file).resolve()
     path = _inside(feature_set, feature_set.folder, "tags", "local_source")

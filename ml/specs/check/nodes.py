@@ -17,9 +17,9 @@ from ml.specs.sdk.load import Spec
 
 # The families of specs that have nodes.
 WITH_NODES = ("job", "component", "schedule")
-# What an inline trial has only when it is a component.
+# Keys that an inline trial has only if it is a component.
 _PORTS = frozenset({"inputs", "outputs"})
-# A key → the family of the spec that its text names; "" where the file says it itself.
+# Key → the family of the spec that its text names; "" where the file itself determines it.
 FAMILIES = {
     **dict.fromkeys(("component", "trial"), "component"),
     **dict.fromkeys(("create_job", "job"), "job"),
@@ -28,7 +28,7 @@ FAMILIES = {
     "specification": "",
     "$ref": "",
 }
-# The keys below these are free names, not fields.
+# The keys below these are names that users choose, not fields.
 _FREE = frozenset(
     {"inputs", "outputs", "environment_variables", "tags", "properties", "search_space", "conf"}
     | {"conda_file"}
@@ -51,17 +51,17 @@ class Node(Part):
 
     @property
     def name(self) -> str:
-        """The step's name; the file's for a whole spec."""
+        """Return the step's name; the file's for a whole spec."""
         return str(self.keys[-1]) if self.keys else self.file.stem
 
     @cached_property
     def data(self) -> Mapping[str, Any]:
-        """Its fields."""
+        """Return its fields."""
         return self.mapping()
 
     @property
     def component_key(self) -> str:
-        """The field that names what it runs."""
+        """Return the field that names the component that it runs."""
         return "trial" if self.type == "sweep" else "component"
 
     @cached_property
@@ -70,7 +70,7 @@ class Node(Part):
 
     @cached_property
     def component(self) -> Mapping[str, Any] | None:
-        """The component that the node runs; None when it runs none, or one of another place."""
+        """Return the component that the node runs; None if it runs none, or a remote one."""
         if self._component is None:
             return None
         written, data = self.data[self.component_key], self._component.get()
@@ -81,7 +81,7 @@ class Node(Part):
 
     @cached_property
     def steps(self) -> Mapping[str, Node]:
-        """The steps of a pipeline by name; empty for other types."""
+        """Return the steps of a pipeline by name; {} for other types."""
         steps = {}
         for name, step in self.mapping("jobs").items() if self.type == "pipeline" else ():
             if isinstance(step, dict):
@@ -92,7 +92,7 @@ class Node(Part):
 
     @cached_property
     def inner(self) -> Node | None:
-        """The component that the step runs: a pipeline component, or any that it contains."""
+        """Return the component that the step runs: a pipeline component, or any inline one."""
         part = self._component
         if part is None or self.component is None or not (self.type == "pipeline" or part.keys):
             return None
@@ -111,7 +111,7 @@ class Node(Part):
         return self.type == "sweep" and isinstance(self.data.get("trial"), dict)
 
     def ports(self, direction: str) -> Mapping[str, Any] | None:
-        """The declared inputs or outputs by name; None when they are declared elsewhere."""
+        """Return the declared inputs or outputs by name; None if they are declared elsewhere."""
         if self.is_remote:
             return None
         owner = self.data if self.component is None else self.component
@@ -119,14 +119,14 @@ class Node(Part):
         return declared if isinstance(declared, dict) else {}
 
     def port(self, direction: str, name: str) -> tuple[Part, Mapping[str, Any]] | None:
-        """How the component that the node runs declares a port, and the component."""
+        """Return the component that the node runs, and how it declares a port; None without one."""
         part = self._component
         declared = part.mapping(direction, name) if part is not None else {}
         return (part, declared) if part is not None and declared else None
 
     @property
     def variables(self) -> Iterator[tuple[Part, tuple[Key, ...], str]]:
-        """The environment variables: the part that sets each, its keys there, its text."""
+        """Yield the environment variables: the part that sets each, its keys there, its text."""
         for part in (self, self._component, self.user):
             variables = part.mapping("environment_variables") if part is not None else {}
             for name, value in variables.items():
@@ -134,7 +134,7 @@ class Node(Part):
 
     @property
     def environment(self) -> tuple[Part, tuple[Key, ...]] | None:
-        """The part that names the environment of what it runs, and the keys there."""
+        """Return the part that names the environment, and the keys there, or None."""
         for part in filter(None, (self, self._component)):
             for keys in (("environment",), ("trial", "environment"), ("task", "environment")):
                 if part.get(*keys) is not None:
@@ -143,7 +143,7 @@ class Node(Part):
 
     @property
     def command(self) -> tuple[tuple[Key, ...], str] | None:
-        """The keys (inside the node) and the text of the command that a shell runs here."""
+        """Return the keys (inside the node) and the text of the shell's command, or None."""
         at: tuple[Key, ...] = ("trial", "command") if self.type == "sweep" else ("command",)
         text = self.get(*at)
         if isinstance(text, str):
@@ -155,20 +155,21 @@ class Node(Part):
 
     @property
     def arguments(self) -> str:
-        """The arguments of a parallel job's script; "" for other types."""
+        """Return the arguments of a parallel job's script; "" for other types."""
         part = self._component if self._component is not None and not self.get("task") else self
         text = part.get("task", "program_arguments") if self.type == "parallel" else ""
         return text if isinstance(text, str) else ""
 
     @property
     def search_space(self) -> Mapping[str, Any]:
-        """The hyperparameters of a sweep by name; empty for other types."""
+        """Return the hyperparameters of a sweep by name; {} for other types."""
         return self.mapping("search_space") if self.type == "sweep" else {}
 
 
 def nodes(spec: Spec) -> list[Node]:
-    """The nodes of a job or component, the whole first; of a schedule, those of its inline job, or
-    its `create_job` and those of the file that it runs with inputs of its own.
+    """Return the nodes of a job or component, the whole first.
+
+    For a schedule: those of its inline job, or its `create_job` and those of its job's file.
     """
     document, file, kind = spec.document, spec.file, spec.kind
     if kind.family in {"job", "component"}:
@@ -189,10 +190,10 @@ def nodes(spec: Spec) -> list[Node]:
 
 
 def inside(pieces: Iterable[Node], above: frozenset[Path] = frozenset()) -> Iterator[Node]:
-    """The pipeline components that the nodes run, their steps, and those that these run."""
+    """Yield the pipeline components that the nodes run, their steps, and those that these run."""
     for node in pieces:
         inner = node.inner
-        # A rule refuses a component that contains itself. `_below` has those that a step contains.
+        # A rule refuses a component that contains itself. `_below` yields inline components.
         if inner is not None and not inner.keys and inner.file not in above:
             below = list(_below(inner))
             yield from below
@@ -213,11 +214,11 @@ def _type_of_component(step: Part) -> str:
 
 
 def fields(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
-    """Every field in `value` with its keys, without what users name: inputs, variables, tags."""
+    """Yield every field in `value` with its keys, except names of users: inputs, tags …"""
     children = value.items() if isinstance(value, dict) else ()
     for key, child in enumerate(value) if isinstance(value, list) else children:
         at = (*keys, key)
-        # A step has any name.
+        # The names of steps are not fields.
         if keys[-1:] != ("jobs",):
             yield at, child
         if key not in _FREE or keys[-1:] == ("jobs",):
@@ -225,10 +226,10 @@ def fields(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, 
 
 
 def references(spec: Spec) -> list[Spec]:
-    """The specs that a spec names, and those that these name, each once.
+    """Return the specs that a spec names, and those that these name, each once.
 
-    Files outside of the repository are not read. What the SDK says of them is among the problems
-    of the spec.
+    Files outside of the repository are not read. The SDK's problems with them are among the
+    problems of the spec.
     """
     root, met = repository.root(spec.file), {spec.file.resolve()}
     specs, queue = list[Spec](), list[Part]([spec])
@@ -249,7 +250,7 @@ def references(spec: Spec) -> list[Spec]:
 
 
 def _named(owner: Part, root: Path) -> Iterator[tuple[Part, str]]:
-    """The specs that the texts of one name, with their families."""
+    """Yield the specs that the texts of a part name, with their families."""
     for keys, text in strings(owner.get()):
         family = FAMILIES.get(str(keys[-1])) if keys else None
         if keys and keys[-1] == "path":  # of data and models
@@ -263,7 +264,7 @@ def _named(owner: Part, root: Path) -> Iterator[tuple[Part, str]]:
 
 
 def environments(spec: Spec) -> Iterator[Part]:
-    """The environments that a spec defines: itself, or those in its jobs and deployments."""
+    """Yield the environments that a spec defines: itself, or those in its jobs and deployments."""
     if spec.kind.family == "environment":
         yield spec
     for keys, value in fields(spec.document.data):

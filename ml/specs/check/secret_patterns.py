@@ -15,7 +15,7 @@ _NAMES = re.compile(
 )
 _CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-# Texts that are secret wherever they stand: what they are, and how to recognise them.
+# Texts that are secret in any field: their kind and their pattern.
 _PATTERNS = [
     ("a SAS signature", re.compile(r"[?&;]sig=(?P<secret>[A-Za-z0-9%+/=_-]{16,})")),
     (
@@ -63,7 +63,7 @@ def is_placeholder(value: str) -> bool:
 
 
 def secret_in(name: str, value: Any, is_variable: bool = True) -> str:
-    """The kind of secret that the value of `name` is, in words; "" when it is not one.
+    """Return the kind of secret that the value of `name` is, in words; "" if it is none.
 
     `is_variable` says that it is an environment variable or a credential; elsewhere a name that
     ends in `token` may be a word of a vocabulary, and its value must look random.
@@ -86,7 +86,7 @@ def _random(text: str) -> bool:
 
 
 def secret_in_command(command: str) -> str:
-    """The first variable that a command sets to a secret; "" when there is none."""
+    """Return the first variable that a command sets to a secret; "" if there is none."""
     for match in _ASSIGNMENT.finditer(command):
         if secret_in(match["name"], match["value"].strip("'\"")):
             return match["name"]
@@ -94,7 +94,7 @@ def secret_in_command(command: str) -> str:
 
 
 def masked(name: str, value: Any) -> str:
-    """A value for a message: a secret is left out, a long text cut."""
+    """Return a value for a message: a secret is hidden, a long text cut."""
     if secret_in(name, value):
         return "(hidden)"
     text = repr(value)

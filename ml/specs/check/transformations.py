@@ -156,7 +156,7 @@ def _unpacks(call: ast.Call) -> bool:
 
 
 def _called(call: ast.Call) -> str:
-    """Return the last name of what is called."""
+    """Return the last name of the called function or class."""
     function = call.func
     if isinstance(function, ast.Attribute):
         return function.attr

@@ -1,10 +1,10 @@
-"""What a job may ask of Azure when a workflow submits it for the author of a pull request.
+"""Checks the job that a workflow submits to Azure for the author of a pull request.
 
-It reads the request that azure-ai-ml would send, since that is what Azure acts on, however the spec
-and the files that it names are written. Only the fields and values listed here are allowed.
-Each command and sweep states its time and stays within `platform:training` of the stack file. The
-number of steps and the time of a parallel step are not bounded. What the code does on a node, with
-the cluster's identity, is not checked.
+It checks the request that azure-ai-ml would send, since Azure acts on that, however the spec and
+the files that it names are written. Only the fields and values listed here are allowed.
+Each command and sweep must set a timeout and stay within `platform:training` of the stack file.
+The number of steps and the time of a parallel step are not bounded. What the code does on a node,
+with the cluster's identity, is not checked.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ml.specs.check.clusters import Bounds
 from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec, request
 
-# Where properties and tags begin that say where a job came from; Azure ML and this template set
+# Prefixes of the properties and tags that record a job's origin; Azure ML and this template set
 # them.
 RESERVED = ("mlflow.", "azureml.", "gitops.")
-# Where variables begin that the agent on the node reads, which mounts data and signs in.
+# Prefixes of the variables that the agent on the node reads, which mounts data and signs in.
 _OF_THE_AGENT = (
     *("AZ", "AML_", "DATASET_", "DEFAULT_IDENTITY_", "IDENTITY_", "MLFLOW_", "MSI_", "OBO_"),
     "RSLEX_",
 )
 _NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
-# With its version: the newest one of a workspace may be one that nobody reviewed.
+# The version is required: the newest one in a workspace may not have been reviewed.
 _ASSET = re.compile(r"(?:azureml:)?([\w.-]+:[\w.-]+)", re.ASCII)
 _OF_PIPELINE = re.compile(r"\$\{\{parent\.(?:inputs|outputs|jobs)\.[\w.-]+\}\}", re.ASCII)
 _OF_STEP = re.compile(r"\$\{\{(?:inputs|outputs)\.[\w.-]+\}\}", re.ASCII)
-# What Azure ML may take for a place of its storage, also where a value is expected.
+# Addresses that Azure ML may resolve in its storage, even where a value is expected.
 _ADDRESS = re.compile(
     r"\s*(?:(?:azureml|wasbs?|abfss?|adl):|/subscriptions/|https?://[^/]*\.(?:blob|dfs|file)\.)",
     re.I,
@@ -59,11 +59,11 @@ Rule = Callable[[Keys, Any], Iterator[Problem]]
 def problems(
     spec: Spec, clusters: Collection[str], bounds: Bounds, declared: Path
 ) -> list[Problem]:
-    """What the job asks for and may not have, each with its line.
+    """Return a problem, with its line, for each request of the job that is not allowed.
 
-    It may run on the `clusters` within the `bounds`, and name the data, models and environments
-    that the repository `declared` describes: one of the protected branch, not the pull request's.
-    An input that the caller set may be anywhere.
+    It may run on the `clusters` within the `bounds`, and use the data, models and environments
+    that the repository `declared` describes: a checkout of the protected branch, not of the pull
+    request. An input that the caller overrides may be anywhere.
     """
     try:
         body = request(spec)
@@ -119,7 +119,7 @@ class _Request:
 
     @cached_property
     def _how(self) -> Mapping[str, Rule]:
-        """How a command runs, which a step may say over its component."""
+        """Return the rules of how a command runs, which a step may override in its component."""
         ranks = ("type", "distribution_type", "process_count_per_instance")
         return {
             "environment_variables": self._variables,
@@ -146,7 +146,7 @@ class _Request:
 
     @cached_property
     def _batches(self) -> Mapping[str, Rule]:
-        """How a parallel step takes its data apart; its code is in `task`."""
+        """Return the rules of how a parallel step divides its data; its code is in `task`."""
         words = (
             *("mini_batch_size", "mini_batch_error_threshold", "error_threshold", "logging_level"),
             *("max_concurrency_per_instance", "partition_keys", "retry_settings"),
@@ -162,7 +162,7 @@ class _Request:
 
     @cached_property
     def _jobs(self) -> Mapping[str, Mapping[str, Rule]]:
-        """The kinds of jobs that a workflow submits, and what each may have besides."""
+        """Return the kinds of jobs that a workflow may submit, with rules of further fields."""
         settings = {
             **dict.fromkeys(("continue_on_step_failure", "force_rerun", "_source"), self._scalar),
             "default_compute": self._compute,
@@ -192,7 +192,7 @@ class _Request:
             yield from self._limited(keys, kind, step)
 
     def _component(self, keys: Keys, component: Any) -> Iterator[Problem]:
-        """One of the repository's files, or written in the step."""
+        """Check that a component is a file of the repository, or inline in the step."""
         if not isinstance(component, dict) or component.keys() - {"properties", "name"}:
             yield self._problem(keys, component, "a component in a file of the repository")
             return
@@ -230,7 +230,7 @@ class _Request:
             yield self._problem(keys, value, f"a cluster of the stack files: {names}")
 
     def _placed(self, keys: Keys, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """Without a compute it runs serverless, as who submits it."""
+        """Require a compute: without one the job runs serverless, with the submitter's identity."""
         parent = self.body["properties"]
         default = parent.get("computeId") or (parent.get("settings") or {}).get("default_compute")
         if not (job.get("computeId") or (default and keys)):
@@ -240,8 +240,8 @@ class _Request:
             )
 
     def _limited(self, keys: Keys, kind: str, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """Without a limit Azure ML sets none, or one far above the bounds: a sweep has a thousand
-        trials, and all at once. A parallel step has none but the time of a batch.
+        """Require limits: Azure ML has none by default, or far above the bounds (a sweep has a
+        thousand trials, all at once). A parallel step has only the time limit of a batch.
         """
         limits = _snake(job.get("limits"))
         required: dict[str, int] = {}
@@ -271,7 +271,7 @@ class _Request:
             yield self._problem(keys, value, "a folder of the repository")
 
     def _environment(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """A registered one: another would be built by the identity that writes images."""
+        """Require a registered one: any other would be built by the identity that writes images."""
         if not self._is_declared(value, "environment"):
             expected = "an environment that main declares, as azureml:NAME:VERSION"
             yield self._problem(keys, value, expected)
@@ -281,7 +281,7 @@ class _Request:
         return bool(match and assets.find(f"azureml:{match[1]}", kind, self.declared))
 
     def _input(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """A value, data that main declares, or what a pipeline hands on."""
+        """Check that an input is a value, data that main declares, or bound to the pipeline."""
         rules = dict.fromkeys(("value", "mode", "job_input_type", "type"), self._scalar)
         data = {"uri": self._data(value)}
         yield from self._each({**rules, **data})(keys, value)
@@ -300,7 +300,7 @@ class _Request:
         return check
 
     def _output(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """Where Azure ML puts it: no path, no asset."""
+        """Check that an output has neither a path nor an asset: Azure ML chooses its path."""
         kinds = ("job_output_type", "type")
         rules = {
             **dict.fromkeys(kinds, self._scalar),
@@ -318,7 +318,7 @@ class _Request:
             yield self._problem(keys, value, "${{inputs.NAME}} or ${{outputs.NAME}}")
 
     def _port(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """What a component takes or gives; data have no default, which would be an address."""
+        """Check a component's input or output; data may have no default, as it is an address."""
         words = ["optional", "description", "mode"]
         if isinstance(value, dict) and str(value.get("type")) not in _DATA | _MODELS:
             words += ["default", "min", "max", "enum"]
@@ -340,7 +340,7 @@ class _Request:
     # Forms.
 
     def _each(self, rules: Mapping[str, Rule]) -> Rule:
-        """A mapping with these fields at most."""
+        """Return the rule of a mapping with these fields at most."""
 
         def check(keys: Keys, value: Any) -> Iterator[Problem]:
             if not isinstance(value, dict):
@@ -359,7 +359,7 @@ class _Request:
         return self._each(dict.fromkeys(names, self._scalar))
 
     def _named(self, rule: Rule) -> Rule:
-        """A mapping whose names are the author's."""
+        """Return the rule of a mapping whose names the author chooses."""
 
         def check(keys: Keys, value: Any) -> Iterator[Problem]:
             for name, item in value.items() if isinstance(value, dict) else ():
@@ -383,7 +383,7 @@ class _Request:
             yield self._problem(keys, value, "a value, not an address")
 
     def _plain(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """Numbers and texts that name nothing of Azure's, however nested."""
+        """Check that values, however nested, are numbers and texts that name nothing of Azure."""
         if isinstance(value, dict | list):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in items:
@@ -393,13 +393,13 @@ class _Request:
 
     def _problem(self, keys: Keys, value: Any, expected: str) -> Problem:
         hint = "leave it out, or run it with your own rights: ml run SPEC --on azure"
-        # Of a mapping its name alone: a request may hold what a file says that the spec names.
+        # Show only the name of a mapping: it may contain the text of a file that the spec names.
         text = "{…}" if isinstance(value, dict) else "[…]" if isinstance(value, list) else value
         actual = f"`{'.'.join(map(str, keys))}: {text}`, in a job that a workflow submits"
         return Problem("forbidden-in-workflow", actual[:300], expected, hint, self._place(keys))
 
     def _place(self, keys: Keys) -> Place:
-        """The line of a field, in the file that has it; an inline step has no `component`."""
+        """Return the line of a field, in its file; an inline step has no `component`."""
         part: Part = self.spec
         for key in keys:
             written = part.get(key)
@@ -411,7 +411,7 @@ class _Request:
 
 
 def _snake(value: Any) -> dict[str, Any]:
-    """Fields as a spec writes them; none of what is no mapping."""
+    """Return the fields as a spec writes them; {} for a value that is no mapping."""
     return {
         re.sub("(?<=[a-z])[A-Z]", lambda match: f"_{match[0]}", name).lower(): item
         for name, item in (value.items() if isinstance(value, dict) else ())
@@ -419,7 +419,7 @@ def _snake(value: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> int | None:
-    """A number, or the seconds of a duration (ISO 8601), rounded up; None for anything else."""
+    """Return a number, or the seconds of a duration (ISO 8601), rounded up; else None."""
     match = _DURATION.fullmatch(str(value))
     if match is None:
         return int(value) if re.fullmatch(r"[0-9]{1,9}", str(value)) else None

@@ -11,9 +11,9 @@ from ml.specs.plan import fields
 from ml.specs.plan.bindings import INPUT_MODE, Bindings, source_of
 from ml.specs.plan.plans import AutoMLPlan, Frozen, InputPlan, OutputPlan, Source
 
-# The fields that name data: "MLTable" is the only type that they take.
+# The data fields; MLTable is their only valid type.
 DATA = ("training_data", "validation_data", "test_data")
-# Task → its primary metric where a spec names none (azure-ai-ml's schemas, `load_default`).
+# Task → its default primary metric (azure-ai-ml's schemas, `load_default`).
 METRICS = {
     "classification": "auc_weighted",
     "regression": "normalized_root_mean_squared_error",
@@ -26,7 +26,7 @@ METRICS = {
     "text_classification_multilabel": "accuracy",
     "text_ner": "accuracy",
 }
-# "max_trials … default 1000", of images and texts 1; "max_concurrent_trials … default 1".
+# "max_trials … default 1000", but 1 for images and text; "max_concurrent_trials … default 1".
 _TRIALS = 1000
 # As azure-ai-ml's camel_to_snake has it.
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -43,7 +43,7 @@ def planned(
     prefix: str,
     outputs: Mapping[str, OutputPlan],
 ) -> tuple[AutoMLPlan, Mapping[str, Source]]:
-    """The plan of an AutoML job, and the sources of data that another step provides.
+    """Return the plan of an AutoML job, and the sources of data that the pipeline provides.
 
     `compute` is that of the surrounding pipeline, `prefix` the path from the job to `own`.
     """
@@ -90,17 +90,17 @@ def planned(
 
 
 def logged(metric: str) -> str:
-    """The name by which a trial logs a primary metric (how-to-understand-automated-ml)."""
+    """Return the name by which a trial logs a primary metric (how-to-understand-automated-ml)."""
     return "AUC_weighted" if metric == "auc_weighted" else metric
 
 
 def goal(metric: str) -> Literal["maximize", "minimize"]:
-    """The primary metrics that are errors are the normalized ones."""
+    """Return "minimize" for errors, which are the normalized metrics, "maximize" for others."""
     return "minimize" if metric.startswith("normalized_") else "maximize"
 
 
 def _algorithms(own: Part, key: str) -> tuple[str, ...]:
-    """Their names in snake case: the SDK takes `LightGBM` and `light_gbm` alike."""
+    """Return a list's names in snake case: the SDK accepts `LightGBM` and `light_gbm`."""
     written = own.get("training", key)
     names = map(str, written) if isinstance(written, list) else ()
     return tuple(map(snake, names))

@@ -1,7 +1,7 @@
-"""A batch deployment of a model → the plan of a parallel job that scores data with it.
+"""Plans the batch deployment of a model as a parallel job that scores local data.
 
-By reference-yaml-deployment-batch. The scoring script has init() and run(mini_batch), as that of a
-parallel step; what run() returns becomes a row a file of `predictions.csv` in the output `score`.
+Source: reference-yaml-deployment-batch. The scoring script has init() and run(mini_batch), like
+that of a parallel step. Results of run() are rows of `predictions.csv` in the output `score`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODEL_DIR = "AZUREML_MODEL_DIR"
 
 
 def planned(spec: Spec, data: Path, registered: Path | None = None) -> CommandPlan:
-    """The plan that scores a file or folder on this machine. Raises Refused.
+    """Plan the scoring of a local file or folder with a batch deployment. Raises Refused.
 
     Only the deployment of a model with a scoring script can be planned, not that of a pipeline.
     """
@@ -80,7 +80,7 @@ def planned(spec: Spec, data: Path, registered: Path | None = None) -> CommandPl
 
 
 def _setting(spec: Spec, key: str, default: Any) -> Any:
-    """A setting; older specs have it at the top."""
+    """Return a value of `settings`, or of the top level, where older specs have it."""
     for value in (spec.get("settings", key), spec.get(key)):
         if value is not None:
             return value

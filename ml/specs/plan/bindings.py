@@ -47,7 +47,7 @@ class Bindings:
     def data(
         self, owner: Part, keys: tuple[Key, ...], written: Mapping[str, Any], field: str
     ) -> InputPlan:
-        """The data at `keys` as an input of the last one's name: local path, digest of an asset.
+        """Return the data at `keys` as an input named by the last key, with local path and digest.
 
         `field` is the path from the job to the input (`jobs.train.inputs.faq`), for the hint.
         """
@@ -57,7 +57,7 @@ class Bindings:
         path, asset, spec = assets.local(source, owner.folder), None, None
         reference = assets.parse(source)
         if reference is not None:
-            # A model and a data asset may share a name; Azure ML looks among those of the type.
+            # A model and a data asset may share a name; Azure ML looks up only assets of the type.
             family = "model" if kind in MODELS else "data"
             spec = assets.find(source, family, self.root, self.registered)
             path, version = None, reference.version or f"@{reference.label or 'latest'}"
@@ -76,7 +76,7 @@ class Bindings:
         return InputPlan(name, kind, place, source=source, path=path, asset=asset, mode=mode)
 
     def code(self, owner: Part, *keys: Key) -> Path | None:
-        """The folder of the job's code; None when it has none."""
+        """Return the folder of the job's code; None if it has none or it is not local."""
         written = owner.get(*keys)
         path = assets.local(written, owner.folder) if isinstance(written, str) else None
         if path is None and isinstance(written, str):
@@ -92,7 +92,7 @@ class Bindings:
         return path.resolve() if path else None
 
     def environment(self, owner: Part, *keys: Key) -> Environment:
-        """The environment: defined in the repository, inline, or known only by name."""
+        """Return the environment: defined in the repository, inline, or known only by name."""
         written, place = owner.get(*keys), owner.place(*keys)
         if not isinstance(written, str):
             part = owner.at(*keys)
@@ -120,7 +120,7 @@ class Bindings:
 
 
 class Ports:
-    """The inputs and outputs of a job or step: those that it sets (`own`), over its component's.
+    """The inputs and outputs of a job or step: its own settings (`own`) override its component's.
 
     `prefix` is the path from the job to `own` (`jobs.train.`).
     """
@@ -132,7 +132,7 @@ class Ports:
         self._bindings, self._prefix = bindings, prefix
 
     def inputs(self) -> tuple[Mapping[str, InputPlan], Mapping[str, Source]]:
-        """Every input, and the sources of those that another part of the pipeline provides."""
+        """Return every input, and the sources of those that the pipeline or a step provides."""
         inputs: dict[str, InputPlan] = {}
         sources: dict[str, Source] = {}
         for name in self._names("inputs"):
@@ -147,7 +147,7 @@ class Ports:
     def outputs(
         self, around: Mapping[str, OutputPlan]
     ) -> tuple[Mapping[str, OutputPlan], Mapping[str, str]]:
-        """Every output, and which output of the pipeline `around` each is promoted to."""
+        """Return every output, and the output of the pipeline `around` that each is promoted to."""
         outputs: dict[str, OutputPlan] = {}
         promoted: dict[str, str] = {}
         for name in self._names("outputs"):
@@ -170,7 +170,7 @@ class Ports:
         return Frozen(outputs), Frozen(promoted)
 
     def _names(self, direction: str) -> list[str]:
-        """The component's names first, then those that the step adds."""
+        """Return the component's names, then those that the step adds."""
         declared = self._component.mapping(direction) if self._component is not None else {}
         return list(dict.fromkeys(map(str, (*declared, *self._own.mapping(direction)))))
 
@@ -178,7 +178,7 @@ class Ports:
         return self._component.mapping(direction, name) if self._component is not None else {}
 
     def _set(self, name: str) -> InputPlan | None:
-        """The input as the job or step sets it; None when it does not."""
+        """Return the input as the job or step sets it; None if it does not."""
         written, place = self._own.get("inputs", name), self._own.place("inputs", name)
         kind = str(self._port("inputs", name).get("type") or "").lower()
         if written is None:
@@ -196,7 +196,7 @@ class Ports:
         return self._data(self._own, name, fields)
 
     def _declared(self, name: str) -> InputPlan | None:
-        """The input as the component declares it: with its default, or without a value."""
+        """Return the input as the component declares it: with its default, or without a value."""
         port = self._port("inputs", name)
         if not port or self._component is None:
             return None
@@ -212,7 +212,7 @@ class Ports:
         return self._bindings.data(owner, ("inputs", name), fields, f"{self._prefix}inputs.{name}")
 
     def _asset(self, written: Mapping[str, Any], place: Place) -> Asset | None:
-        """The asset that an output is registered as; None when it is not, or has no valid name."""
+        """Return the asset that an output is registered as; None without a valid name."""
         if not written.get("name"):
             return None
         asset = Asset(str(written["name"]), str(written.get("version") or ""))
@@ -226,7 +226,7 @@ class Ports:
 
 
 def source_of(text: str) -> Source | None:
-    """The source that a text names when it is exactly one binding; None for other texts."""
+    """Return the source that a text names if it is exactly one binding; None for other texts."""
     match _binding(text):
         case ("inputs", _, *_) as path:
             return FromPipeline(".".join(path[1:]))
@@ -236,7 +236,7 @@ def source_of(text: str) -> Source | None:
 
 
 def waits_for(step: Part) -> Iterator[str]:
-    """The steps that a step refers to, in any of its fields."""
+    """Yield the steps that a step refers to, in any of its fields."""
     for _, text in strings(step.get()):
         for reference in expressions.references(text):
             path = reference.path[1:] if reference.source == "parent" else reference.path
@@ -245,7 +245,7 @@ def waits_for(step: Part) -> Iterator[str]:
 
 
 def promoted_to(text: Any) -> str:
-    """The output of the surrounding pipeline that a text names; "" when it names none."""
+    """Return the output of the surrounding pipeline that a text names; "" if it names none."""
     match _binding(text) if isinstance(text, str) else ():
         case ("outputs", name):
             return name
@@ -253,7 +253,7 @@ def promoted_to(text: Any) -> str:
 
 
 def _binding(text: str) -> tuple[str, ...]:
-    """The parts of a text that is exactly one reference; () for other texts.
+    """Return the parts of a text that is exactly one reference; () for other texts.
 
     `${{inputs.x}}` and `${{jobs.a.outputs.b}}`, without `parent`, are the older spelling.
     """
@@ -264,7 +264,7 @@ def _binding(text: str) -> tuple[str, ...]:
 
 
 def _missing(path: Path, place: Place, field: str) -> Problem:
-    """The problem of local data that does not exist."""
+    """Return the problem of local data that does not exist."""
     return Problem(
         "missing-file",
         f"`{repository.shown(path)}` does not exist",

@@ -23,7 +23,7 @@ _PARTS = frozenset({"resources", "limits", "distribution", "training", "featuriz
 
 
 def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
-    """The sweep of a spec around its trial; name and experiment are the trial's."""
+    """Return the plan of a sweep around its trial; name and experiment are the trial's."""
     sampling = owner.get("sampling_algorithm") or "random"
     algorithm: dict[str, Any] = sampling if isinstance(sampling, dict) else {"type": sampling}
     limits = owner.get("limits") or {}
@@ -37,7 +37,7 @@ def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
             (str(name), dimension(owner, "search_space", name))
             for name in owner.get("search_space") or {}
         ),
-        # The SDK has checked these words, in any case.
+        # The SDK has validated these words, in upper or lower case.
         algorithm=str(algorithm["type"]).lower(),  # type: ignore[arg-type]
         goal=str(owner.get("objective", "goal")).lower(),  # type: ignore[arg-type]
         primary_metric=str(owner.get("objective", "primary_metric")),
@@ -56,7 +56,7 @@ def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
 
 
 def dimension(owner: Fields, *keys: Key) -> Dimension:
-    """The distribution at `keys`; a `choice` may contain nested spaces.
+    """Return the distribution at `keys`; a `choice` may contain nested spaces.
 
     Raises Refused for an expression, which Azure ML does not take there.
     """
@@ -84,7 +84,7 @@ def _nested(owner: Fields, *keys: Key) -> Mapping[str, object]:
 
 
 def distribution(owner: Fields, *keys: Key) -> Distribution | None:
-    """The launcher at `keys`, if any."""
+    """Return the launcher at `keys`; None if there is none."""
     setting = owner.get(*keys)
     if not isinstance(setting, dict):
         return None
@@ -99,7 +99,7 @@ def distribution(owner: Fields, *keys: Key) -> Distribution | None:
 
 
 def early_termination(owner: Fields) -> EarlyTermination | None:
-    """The policy of a sweep, if any."""
+    """Return the early-termination policy of a sweep; None if there is none."""
     setting = owner.get("early_termination")
     if not isinstance(setting, dict):
         return None
@@ -116,7 +116,7 @@ def early_termination(owner: Fields) -> EarlyTermination | None:
 
 
 def places(owner: Fields) -> Mapping[str, Place]:
-    """The line of every field of a job, and of every setting in `_PARTS`."""
+    """Return the line of every field of a job, and of every setting in `_PARTS`."""
     lines: dict[str, Place] = {}
     for field, value in (owner.get() or {}).items():
         lines[str(field)] = owner.place(field)
@@ -126,15 +126,15 @@ def places(owner: Fields) -> Mapping[str, Place]:
 
 
 def tags(owner: Fields) -> Mapping[str, str]:
-    """The tags of a job."""
+    """Return the tags of a job as texts."""
     return Frozen((str(key), text(value)) for key, value in (owner.get("tags") or {}).items())
 
 
 def seconds(value: Any) -> float | None:
-    """A time limit in seconds; None when there is none."""
+    """Return a time limit in seconds; None if there is none."""
     return float(value) if value else None
 
 
 def text(value: Any) -> str:
-    """A value as text; "" for None."""
+    """Return a value as text; "" for None."""
     return "" if value is None else str(value)

@@ -17,7 +17,7 @@ _FACTORS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
 
 def planned(layers: Layers) -> Parallel | list[Problem]:
-    """The mini-batches of a step (layered over its component), or the problems with them."""
+    """Return the mini-batches of a step (layered over its component), or the problems with them."""
     problems: list[Problem] = []
     task = layers.owner("task")
     script, kind = str(task.get("task", "entry_script") or ""), task.get("task", "type")
@@ -63,7 +63,7 @@ def planned(layers: Layers) -> Parallel | list[Problem]:
 
 
 def _nested(layers: Layers, key: str, *keys: str) -> Any:
-    """A setting; the component supplies each nested one that the step does not set."""
+    """Return a setting of the step, or of its component if the step does not set it."""
     values = [part.get(key, *keys) for part in (layers.own, layers.component) if part is not None]
     return next((value for value in values if value is not None), None)
 
@@ -76,7 +76,7 @@ def _wrong(layers: Layers, written: object, expected: str, *keys: str) -> Proble
 
 
 def _named(text: Any, source: str) -> str:
-    """The input or output that `${{inputs.x}}` names; "" for none."""
+    """Return the input or output that `${{inputs.x}}` names; "" for none."""
     for reference in expressions.references(str(text or "")):
         if reference.source == source:
             return reference.name

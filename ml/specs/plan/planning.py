@@ -1,7 +1,7 @@
-"""A checked spec → a frozen plan, every reference in it resolved. Pure: nothing is created.
+"""Turns a checked spec into a frozen plan with every reference resolved. Pure: creates nothing.
 
-A job is planned as a step of a pipeline is: its own fields over those of the component or trial
-that it runs. A pipeline's steps are planned inside of it, and connected.
+A job is planned like a pipeline step: its own fields override those of its component or trial.
+A pipeline's steps are planned inside of it, and connected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ml.specs.sdk.load import Spec
 from ml.specs.search import hints
 
 RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel", "automl"})
-# What Azure ML runs and this machine cannot; the backend decides.
+# Codes of problems of what Azure ML can run and this machine cannot; the backend decides.
 NOT_HERE = frozenset({"remote-code", "component-not-local", "unsupported-step"})
 # Outputs that every step has without declaring them: its `./outputs` and `./logs`.
 _IMPLICIT = frozenset({"default", "artifacts"})
@@ -49,12 +49,12 @@ def plan(
     registered: Path | None = None,
     problems: Sequence[Problem] | None = None,
 ) -> Plan:
-    """The plan of a command, sweep, pipeline or AutoML job; Refused with every error at once.
+    """Return the plan of a command, sweep, pipeline or AutoML job; raise Refused with every error.
 
     `root` is the repository whose specs define `azureml:` assets, `registered` the folder of those
-    that runs on this machine registered. `problems` are what the checks found, where they were
-    asked before. Kinds of jobs that cannot run here are refused with exit code 33. Steps that
-    cannot, and code and components in other places, are in the plan's `not_here`.
+    that runs on this machine registered. `problems` are the results of the checks, if they already
+    ran. Kinds of jobs that cannot run here are refused with exit code 33. Steps that cannot, and
+    remote code and components, are in the plan's `not_here`.
     """
     if wrong := errors(check.check(spec) if problems is None else problems):
         raise Refused(*wrong)
@@ -92,7 +92,7 @@ def _refuse_kind(spec: Spec) -> NoReturn:
 class _Around:
     """The surrounding pipeline of a step: its settings, compute, prefix and outputs.
 
-    A job has nothing around it: its `prefix` is "".
+    A job has no surrounding pipeline: its `prefix` is "".
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -112,9 +112,9 @@ class _Planner:
         self._problems = bindings.problems
 
     def step(self, own: Part, name: str, around: _Around) -> StepPlan:
-        """The plan of a step, or of a job as the only step.
+        """Return the plan of a step, or of a job as the only step.
 
-        A step that only Azure ML can run has what the spec says of it.
+        A step that only Azure ML can run is planned as a command and reported as a problem.
         """
         component, registered = None, ""
         if own.get("component") is not None:
@@ -168,7 +168,7 @@ class _Planner:
     def _pipeline(
         self, layers: Layers, name: str, around: _Around, inputs: Mapping[str, InputPlan]
     ) -> PipelinePlan:
-        """A pipeline; a nested one inherits settings and compute."""
+        """Return the plan of a pipeline; a nested one inherits settings and compute."""
         self._problems += _hooks(layers)
         settings = {**around.settings, **(layers.get("settings") or {})}
         compute = layers.get("compute") or settings.get("default_compute") or around.compute
@@ -201,7 +201,7 @@ class _Planner:
         )
 
     def _command(self, layers: Layers, name: str, compute: str, task: Part | None) -> CommandPlan:
-        """The command of a job, step or trial; the caller adds inputs and outputs.
+        """Return the command of a job, step or trial; the caller adds inputs and outputs.
 
         `task` is the part with a parallel step's `task`: the arguments of its entry script.
         """
@@ -238,7 +238,7 @@ class _Planner:
         return replace(plan, parallel=mini_batches)
 
     def _sweep(self, layers: Layers, trial: CommandPlan, around: _Around) -> SweepPlan:
-        """A sweep; the component of a step takes the sampled values as inputs of the same names."""
+        """Return a sweep; a step's component takes sampled values as inputs of the same names."""
         names = {str(name) for name in layers.get("search_space") or {}}
         if around.prefix:
             inputs = Frozen((k, v) for k, v in trial.inputs.items() if k not in names)
@@ -251,7 +251,7 @@ class _Planner:
         return plan
 
     def _component(self, owner: Part, key: str) -> Part | None:
-        """The component at `key` (`component` or `trial`); None, and a problem, when not here."""
+        """Return the component at `key` (`component`, `trial`); None and a problem if remote."""
         root = self._bindings.root
         component = assets.component(owner, key, root)
         if component is None:
@@ -293,7 +293,7 @@ class _Planner:
 
 
 def _sampled(command: str, names: set[str]) -> str:
-    """The command with `${{inputs.x}}` of a sampled `x` as `${{search_space.x}}`."""
+    """Return the command with `${{search_space.x}}` for `${{inputs.x}}` of a sampled `x`."""
     for reference in reversed(expressions.references(command)):
         if reference.source == "inputs" and reference.name in names:
             text = f"${{{{search_space.{reference.name}}}}}"
@@ -302,7 +302,7 @@ def _sampled(command: str, names: set[str]) -> str:
 
 
 def _is_implicit(output: str, command: CommandPlan) -> bool:
-    """Return True if the command does not refer to an output."""
+    """Return True for an implicit output that the command does not refer to."""
     texts = [command.command, *command.environment_variables.values()]
     return output in _IMPLICIT and not any(
         (reference.source, reference.name) == ("outputs", output)
@@ -312,7 +312,7 @@ def _is_implicit(output: str, command: CommandPlan) -> bool:
 
 
 def _in_order(steps: Mapping[str, StepPlan]) -> dict[str, StepPlan]:
-    """Each step after those that it waits for, otherwise in the order of the file."""
+    """Return the steps, each after those that it waits for, otherwise in the file's order."""
     done: dict[str, StepPlan] = {}
     while len(done) < len(steps):
         remaining = [name for name in steps if name not in done]
@@ -326,7 +326,7 @@ def _in_order(steps: Mapping[str, StepPlan]) -> dict[str, StepPlan]:
 def _typed(
     output: OutputPlan, origin: FromStep | None, steps: Mapping[str, StepPlan]
 ) -> OutputPlan:
-    """An output of the pipeline, with the type of the step's output that it comes from."""
+    """Return an output of the pipeline with the type of the step's output that it comes from."""
     if origin is None:
         return output
     inner = steps[origin.step].plan.outputs.get(origin.output)
@@ -334,7 +334,7 @@ def _typed(
 
 
 def _hooks(layers: Layers) -> list[Problem]:
-    """One problem for each step that the settings run before or after all others."""
+    """Return a problem for each step that the settings run before or after all others."""
     settings = layers.owner("settings").at("settings")
     return [
         Problem(
@@ -351,7 +351,7 @@ def _hooks(layers: Layers) -> list[Problem]:
 
 
 def _unsupported(step: Part, name: str, kind: str) -> Problem:
-    """The problem of a kind of step that cannot run on this machine."""
+    """Return the problem of a kind of step that cannot run on this machine."""
     article = "an" if kind[:1] in "aeiou" else "a"
     return Problem(
         "unsupported-step",

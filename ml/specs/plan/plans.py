@@ -43,7 +43,7 @@ class Frozen(dict[K, V]):
 
 @dataclass(frozen=True)
 class Asset:
-    """A named, versioned thing: `azureml:name:version`; the digest is sha256 of its content.
+    """A named, versioned asset: `azureml:name:version`; the digest is sha256 of its content.
 
     `made_by` is the run that registered it on this machine; "" when a spec defines it.
     """
@@ -105,9 +105,9 @@ class Dependency:
 
 @dataclass(frozen=True)
 class Environment:
-    """The environment a job asks for: an asset, a name, or an inline definition.
+    """The environment of a job: an asset, a name, or an inline definition.
 
-    With a `dockerfile` its image is built from one. `dependencies` are those of its conda file or
+    If it has a `dockerfile`, that builds its image. `dependencies` are those of its conda file or
     inline mapping, including files named by `-r`; None when there is no such file on this machine.
     """
 
@@ -120,16 +120,16 @@ class Environment:
 
     @property
     def server(self) -> str:
-        """The module of `ml.serving` that its Dockerfile starts as a server, "" for none."""
+        """Return the module of `ml.serving` that its Dockerfile starts as a server; "" for none."""
         text = self.dockerfile.read_text() if self.dockerfile and self.dockerfile.is_file() else ""
         named = re.search(r'^CMD \["python", "-m", "(ml\.serving\.\w+)"[],]', text, re.M)
         return named[1] if named else ""
 
     @property
     def content(self) -> tuple[str, ...]:
-        """Its image, its packages and the digests of its files, a line each.
+        """Return its image, its packages and the digests of its files, one per line.
 
-        Those are the conda file, or all beside the Dockerfile. () for one that is only a name here.
+        Files are the conda file, or all files beside the Dockerfile. () if only the name is known.
         """
         files = [self.conda_file] if self.conda_file else []
         if self.dockerfile:
@@ -149,7 +149,7 @@ class Environment:
 class Distribution:
     """How many processes a node starts, and by which launcher (pytorch, mpi, tensorflow, ray).
 
-    A tensorflow job has workers and parameter servers instead; `worker_count` None is one a node.
+    A tensorflow job has workers and parameter servers instead; None means one per node.
     """
 
     type: str
@@ -159,12 +159,13 @@ class Distribution:
     parameter_server_count: int = 0
 
     def workers(self, nodes: int) -> int:
-        """The workers of a tensorflow job: "if not specified, will default to the instance count"
-        (azure-ai-ml's TensorFlowDistribution)."""
+        """Return a tensorflow job's workers: "if not specified, will default to the instance count"
+        (azure-ai-ml's TensorFlowDistribution).
+        """
         return nodes if self.worker_count is None else self.worker_count
 
     def processes(self, nodes: int) -> int:
-        """The number of processes on that many nodes."""
+        """Return the number of processes on that many nodes."""
         if self.type == "tensorflow":
             return self.workers(nodes) + self.parameter_server_count
         return nodes * self.process_count_per_instance
@@ -186,7 +187,7 @@ class Parallel:
     mini_batch_size: int = 0
     partition_keys: tuple[str, ...] = ()
     append_row_to: str = ""
-    # Its name where that output is a folder (how-to-debug-parallel-run-step).
+    # The file's name if that output is a folder (how-to-debug-parallel-run-step).
     append_file: str = "parallel_run_step.txt"
     # "For a CPU compute, the default value is the number of cores."
     max_concurrency_per_instance: int | None = None
@@ -254,9 +255,9 @@ class Condition:
 
 @dataclass(frozen=True)
 class Hints:
-    """What the `file` beside the spec adds to a sweep on this machine.
+    """Hints from the `file` beside the spec, for a sweep on this machine.
 
-    `sampler` is used instead of random sampling, and knows the `conditions`.
+    `sampler` replaces random sampling, and takes the `conditions` into account.
     """
 
     points: tuple[Point, ...] = ()
@@ -285,7 +286,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Job:
-    """The header of every plan, and what is asked of a plan whatever its kind.
+    """The fields and methods that every kind of plan has.
 
     `places` are the lines of fields that a backend may have to refuse or comment on: "compute" →
     Place.
@@ -300,13 +301,13 @@ class Job:
     # The loaded spec (`ml.specs.sdk.load.Spec`) that a job was planned from, for a backend that
     # passes it on; None for a step, a trial, and a plan that was read back or made in code.
     spec: Any = field(default=None, compare=False, repr=False, kw_only=True)
-    # The reference of a component in the workspace or a registry, which has what it runs.
+    # The reference of a component that only the workspace or a registry has; else "".
     component: str = field(default="", kw_only=True)
-    # Of a job: what in it only Azure ML can run.
+    # Problems of the parts of a job that only Azure ML can run.
     not_here: tuple[Problem, ...] = field(default=(), compare=False, repr=False, kw_only=True)
 
     def leaves(self) -> Iterator[Any]:
-        """The plans in it that have no steps: itself, or those of its steps."""
+        """Yield the plans in it that have no steps: itself, or those of its steps."""
         yield self
 
 
@@ -324,12 +325,12 @@ class CommandPlan(Job):
     timeout_s: float | None = None
     instance_count: int = 1
     distribution: Distribution | None = None
-    # Of a parallel step, whose `command` is the arguments of its entry script.
+    # Set for a parallel step: `command` then has the arguments of its entry script.
     parallel: Parallel | None = None
 
     @property
     def processes(self) -> int:
-        """How many processes run the command at the same time, on all nodes."""
+        """Return the number of processes that run the command at once, on all nodes."""
         return self.distribution.processes(self.instance_count) if self.distribution else 1
 
 
@@ -350,17 +351,17 @@ class SweepPlan(Job):
     trial_timeout_s: float | None = None
     early_termination: EarlyTermination | None = None
     hints: Hints = field(default_factory=Hints)
-    # Of an AutoML job, whose time limit is what it may use and no fault.
+    # Set for an AutoML job, which completes, rather than fails, at its time limit.
     ending: Ending | None = None
 
     @property
     def inputs(self) -> Mapping[str, InputPlan]:
-        """Its trial's."""
+        """Return the inputs of its trial."""
         return self.trial.inputs
 
     @property
     def outputs(self) -> Mapping[str, OutputPlan]:
-        """Those of its best trial."""
+        """Return the outputs of its trial; the best trial writes them."""
         return self.trial.outputs
 
 
@@ -389,7 +390,7 @@ class AutoMLPlan(Job):
     trial_timeout_s: float | None = None
 
     def setting(self, part: str, key: str) -> Any:
-        """A field of `limits`, `training` or `featurization`; None where it is not written."""
+        """Return a field of `limits`, `training` or `featurization`; None if it is not set."""
         return (self.settings.get(part) or {}).get(key)
 
 
@@ -468,7 +469,7 @@ class PipelinePlan(Job):
     force_rerun: bool = False
 
     def leaves(self) -> Iterator[Any]:
-        """See `Job`."""
+        """Yield the plans without steps of all its steps."""
         for step in self.steps.values():
             yield from step.plan.leaves()
 
@@ -477,7 +478,7 @@ Plan = CommandPlan | SweepPlan | PipelinePlan | AutoMLPlan
 
 
 def commands(plan: Plan) -> Iterator[CommandPlan]:
-    """Every command that running the plan may start: its own, its trial's, its steps'.
+    """Yield every command that running the plan may start: its own, its trial's, its steps'.
 
     An AutoML job has none.
     """
@@ -487,23 +488,22 @@ def commands(plan: Plan) -> Iterator[CommandPlan]:
 
 
 def searches(plan: Plan) -> Iterator[AutoMLPlan]:
-    """Every AutoML job in the plan."""
+    """Yield every AutoML job in the plan."""
     return (leaf for leaf in plan.leaves() if isinstance(leaf, AutoMLPlan))
 
 
 def sweeps(plan: Plan) -> Iterator[SweepPlan]:
-    """Every sweep in the plan."""
+    """Yield every sweep in the plan."""
     return (leaf for leaf in plan.leaves() if isinstance(leaf, SweepPlan))
 
 
 def supplied_inputs(
     plan: Plan, at: str = "", besides: Container[str] = frozenset()
 ) -> Iterator[tuple[str, InputPlan]]:
-    """Every input that the spec itself supplies, by its field (`jobs.train.inputs.x`).
+    """Yield every input that the spec itself supplies, by its field (`jobs.train.inputs.x`).
 
-    The data of an AutoML job has fields of its own (`training_data`).
-
-    `besides` are inputs with another source.
+    The data of an AutoML job has its own fields (`training_data`). `besides` are the names of
+    inputs to skip, which have another source.
     """
     for name, data in plan.inputs.items():
         if name not in besides:

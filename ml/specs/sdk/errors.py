@@ -21,7 +21,7 @@ from ml.specs.parts import Part
 from ml.specs.plan.plans import LITERALS
 from ml.specs.sdk.tree import Leaf, Spot, allowed, leaves, names, type_names
 
-# What a loader raises on a value of an unexpected shape.
+# Exceptions of the SDK's loaders on a value of an unexpected shape.
 _FAULTS = (AttributeError, TypeError, LookupError, RecursionError)
 _UNPARSED = re.compile(r"Error while parsing yaml file: (?P<file>.*?)\s*(?:\n|$)")
 SOURCE = "azure-ai-ml 1.35, the loader that `az ml` uses"
@@ -54,7 +54,7 @@ _NAMES = {
 
 
 def translate(error: Exception, kind: Kind, document: Document, file: Path) -> tuple[Problem, ...]:
-    """The problems in an error of the SDK's loader, each once, in the order of the lines.
+    """Return the problems in an error of the SDK's loader, each once, sorted by line.
 
     A failure of the loader itself has the code `loader-failed`; a rule's problem replaces it.
     """
@@ -82,7 +82,7 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
 
 
 def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
-    """The problems, at its own lines, of a file that the spec names and the SDK cannot read."""
+    """Return the problems, at its own lines, of a file that the SDK cannot parse."""
     for match in filter(None, map(_UNPARSED.search, messages)):
         try:
             read(Path(match["file"]))
@@ -92,7 +92,7 @@ def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
 
 
 def _text_of(missing: str, part: Part) -> Part:
-    """The text that names a missing path; the SDK may name only the mapping around it."""
+    """Return the text that names a missing path; the SDK may name only the mapping around it."""
     for below, text in strings(part.mapping()):
         if missing and os.path.normpath(part.folder / text) == os.path.normpath(missing):
             return part.at(*below)
@@ -100,7 +100,7 @@ def _text_of(missing: str, part: Part) -> Part:
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:
-    """Without the missing fields that are misspelt: the misspelling is reported."""
+    """Drop missing fields that are misspelt: the misspelling is reported."""
     hints = " ".join(problem.hint for problem in problems if problem.code == "unknown-field")
     return [
         problem
@@ -110,7 +110,7 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
 
 
 def _original(error: BaseException) -> tuple[BaseException, Any]:
-    """The error as marshmallow raised it, and the outermost schema that was loading.
+    """Return the error as marshmallow raised it, and the outermost schema that was loading.
 
     The SDK wraps it in errors with one long text; only the frames have the schema.
     """
@@ -122,7 +122,7 @@ def _original(error: BaseException) -> tuple[BaseException, Any]:
 
 
 def _keys_of(trace: TracebackType | None) -> tuple[Key, ...]:
-    """The keys that marshmallow was reading when another error than its own was raised.
+    """Return the keys that marshmallow was reading when another kind of error was raised.
 
     `Field.deserialize(value, attr)` has the key as `attr`, and None for an entry of a list or dict.
     """
@@ -145,7 +145,7 @@ def _keys_of(trace: TracebackType | None) -> tuple[Key, ...]:
 
 
 def _quoted(text: str, document: Document) -> tuple[Key, ...]:
-    """The node whose value an error outside marshmallow quotes: `Unsupported job type: foo`."""
+    """Return the keys of the node that an error outside marshmallow quotes."""
     quoted = [(keys, value) for keys, value in strings(document.data) if len(value) > 2]
     for keys, value in quoted:
         if re.search(rf"(?i){re.escape(str(keys[-1]))}\b.*{re.escape(value)}", text):
@@ -162,7 +162,7 @@ def _quoted(text: str, document: Document) -> tuple[Key, ...]:
 
 
 def _problem(leaf: Leaf, kind: Kind) -> Problem:
-    """One problem from the messages about a node of a spec of that kind."""
+    """Return one problem from the messages about a node of a spec of that kind."""
     path = _not_found(leaf.messages)
     part = _text_of(path, leaf.spot.part)
     code, message, expected, hint = _sentences(leaf, part, path, kind)
@@ -170,7 +170,7 @@ def _problem(leaf: Leaf, kind: Kind) -> Problem:
 
 
 def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str, str, str]:
-    """The code, the finding, the expectation and the hint; `path` was not found."""
+    """Return code, message, expectation and hint; `path` is a missing file or ""."""
     keys, messages, field, schema = part.keys, leaf.messages, leaf.spot.field, leaf.spot.schema
     name = _name(keys)
     owner = f"`{'.'.join(map(str, keys[:-1]))}`" if len(keys) > 1 else kind.with_article
@@ -228,20 +228,20 @@ def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str,
 
 
 def _not_found(messages: tuple[str, ...]) -> str:
-    """The path that the SDK did not find; "" for other messages."""
+    """Return the path that the SDK did not find; "" for other messages."""
     missing = next(filter(None, map(_NOT_FOUND.search, messages)), None)
     return (missing["resolved"] or missing["opened"]) if missing else ""
 
 
 def _name(keys: tuple[Key, ...]) -> str:
-    """The name of a node: `compute`, or `values[2]` in a list."""
+    """Return the name of a node: `compute`, or `values[2]` in a list."""
     if len(keys) > 1 and isinstance(keys[-1], int):
         return f"{_name(keys[:-1])}[{keys[-1]}]"
     return str(keys[-1]) if keys else ""
 
 
 def _type_hint(name: str, value: Any, field: Any) -> str:
-    """A hint with a valid value."""
+    """Return a hint with a valid value; "" if none is known."""
     words = type_names(field)
     if isinstance(value, bool | int | float) and "text" in words:
         text = str(value).lower() if isinstance(value, bool) else value
@@ -272,7 +272,7 @@ _EXAMPLES = {
 
 
 def in_words(name: str, value: Any) -> str:
-    """The value of the field `name` in words; secrets are masked."""
+    """Describe the value of the field `name`, with secrets masked."""
     words = _NAMES.get(type(value), f"a {type(value).__name__}")
     if isinstance(value, bool):
         return str(value).lower()
@@ -291,7 +291,7 @@ def _wanted(field: Any, messages: tuple[str, ...]) -> str:
 
 
 def _listed(messages: tuple[str, ...]) -> list[str]:
-    """The allowed values that the messages list, each once."""
+    """Return the allowed values that the messages list, each once."""
     sets = [match["set"] for match in map(_NOT_IN_SET.search, messages) if match]
     return list(dict.fromkeys(value for group in sets for value in re.findall(r"'([^']*)'", group)))
 

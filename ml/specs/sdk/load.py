@@ -58,12 +58,12 @@ class Spec(Part):
 
     @cached_property
     def boundary(self) -> Path | None:
-        """The folder that its paths may not leave; None when it is unknown."""
+        """Return the folder that its paths may not leave; None if it is unknown."""
         return repository.boundary(self.file)
 
 
 def load(path: Path, overrides: Mapping[str, str] | None = None) -> Spec:
-    """Load one spec. `problems` has what the SDK refuses; `check` and `plan` report it.
+    """Load one spec; `check` and `plan` report its `problems`, the SDK's errors.
 
     Raises Refused when nothing can be loaded: no such file, unreadable or ambiguous YAML, not an
     Azure ML spec, an override of an unknown field.
@@ -73,7 +73,7 @@ def load(path: Path, overrides: Mapping[str, str] | None = None) -> Spec:
 
 
 def from_document(document: Document, file: Path, changes: Mapping[str, str]) -> Spec:
-    """Load a composed document; as `load`."""
+    """Load a spec from a composed document; raises Refused as `load`."""
     kind = kinds.kind_of(document.data)
     if kind is None:
         raise Refused(_no_spec(document))
@@ -91,9 +91,9 @@ def from_document(document: Document, file: Path, changes: Mapping[str, str]) ->
 
 
 def _count_loads(part: Part, root: Path, counted: dict[Path, int]) -> int:
-    """Count the steps that the SDK loads for a file, each as often as it does; a file is read once.
+    """Count how often the SDK loads steps for a file; each file is read only once.
 
-    A file that contains itself counts as nothing there: a rule reports it.
+    A file that contains itself counts 0 there: a rule reports the cycle.
     """
     total, counted[part.file.resolve()] = 0, 0
     for keys, text in strings(part.document.data):
@@ -112,7 +112,7 @@ def _count_loads(part: Part, root: Path, counted: dict[Path, int]) -> int:
 
 
 def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tuple[Problem, ...]]:
-    """The entity, or the problems; a `$schema` of the wrong family is corrected."""
+    """Return kind, entity and problems; corrects a `$schema` of the wrong family."""
     entity, problems = _load_as(kind, document, file)
     other = {"job": "component", "component": "job"}.get(kind.family)
     if problems and other and "$schema" in document.data:
@@ -136,7 +136,7 @@ def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Pro
 
 
 def _entity_class(kind: Kind, data: Mapping[str, Any]) -> Any:
-    """The class whose `_load` the SDK's loader of this family calls.
+    """Return the class whose `_load` the SDK's loader of this family calls.
 
     The loader itself takes YAML alone, as text or a file. It would parse each spec a second time,
     with PyYAML in Python: `ml check` of 100 specs would take 1.9 × what the SDK takes, not 1.4 ×.
@@ -148,20 +148,20 @@ def _entity_class(kind: Kind, data: Mapping[str, Any]) -> Any:
 
 
 def request(spec: Spec) -> dict[str, Any]:
-    """What azure-ai-ml would send for a job, as plain data; sends nothing.
+    """Return the request that azure-ai-ml would send for a job, as plain data; sends nothing.
 
-    A component is in the place of its id, an environment in that of its reference, as the spec has
-    them. `name` is there only if the spec names the job.
+    Components and environments are inline, instead of their ids and references, as in the spec.
+    `name` is None unless the spec names the job.
     """
     with quiet():
-        # An entity of its own, since azure-ai-ml changes the one that it converts.
+        # Load a separate entity, since azure-ai-ml changes the one that it converts.
         entity = from_document(spec.document, spec.file, {}).entity
         name = entity.name
         return {**request_of(entity), "name": name}
 
 
 def request_of(entity: Any) -> dict[str, Any]:
-    """The same for azure-ai-ml's entity of a job, which is changed, without its name."""
+    """Return the request for azure-ai-ml's job entity, without its name. Changes the entity."""
     rest = importlib.import_module("azure.ai.ml.entities._job.to_rest_functions")
     with quiet():
         body: dict[str, Any] = _plain(rest.to_rest_job_object(entity))
@@ -169,7 +169,7 @@ def request_of(entity: Any) -> dict[str, Any]:
 
 
 def fields_of(entity: Any) -> dict[str, Any]:
-    """The fields of azure-ai-ml's entity: it dumps YAML, and returns those of an endpoint."""
+    """Return the fields of azure-ai-ml's entity; `dump` writes YAML, or returns an endpoint's."""
     text = StringIO()
     fields: dict[str, Any] | None = entity.dump(text)
     return yaml.load(text.getvalue(), Loader=LOADER) if fields is None else fields
@@ -183,13 +183,13 @@ def spark_sizes() -> Sequence[str]:
 
 
 def time_zones() -> frozenset[str]:
-    """The names of the time zones that azure-ai-ml knows, in small letters."""
+    """Return the names of the time zones that azure-ai-ml knows, in lower case."""
     zones = importlib.import_module("azure.ai.ml.constants").TimeZone
     return frozenset(str(zone.value).lower() for zone in zones)
 
 
 def _plain(value: Any) -> Any:
-    """A part of a request: mappings without what is not set, lists, scalars. Else TypeError."""
+    """Convert a part of a request to mappings (without unset fields), lists and scalars."""
     if isinstance(value, dict):
         return {
             str(key): _plain(item)
@@ -266,7 +266,7 @@ _FIXED = frozenset({"$schema", "type", "version"})
 
 
 def _apply(data: dict[str, Any], overrides: Mapping[str, str]) -> None:
-    """Change `data` in place; raises Refused with every target that does not exist.
+    """Apply overrides to `data` in place; raises Refused with every target that does not exist.
 
     Values are read as YAML scalars (`0.1` is a number, `"0.1"` text), and stay text where the spec
     has text. `inputs.x` and `outputs.x` mean the `path` of data and the value of a literal. A local
@@ -313,7 +313,7 @@ def _set(data: dict[str, Any], keys: list[str], text: str, target: str) -> Probl
     if isinstance(current, dict) and not isinstance(value, dict):
         message, field_names = f"`{target}` is a mapping, not a value", ", ".join(map(str, current))
         return Problem("bad-override", message, f"one of its fields: {field_names}")
-    # A placeholder does not tell the type of what it stands for.
+    # A placeholder does not show the type of its value.
     is_text = isinstance(current, str) and "${{" not in current
     is_scalar = not isinstance(value, str | dict | list | None)
     parent[last] = text if is_text and is_scalar else value

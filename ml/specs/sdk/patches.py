@@ -10,9 +10,9 @@ from typing import Any
 
 
 def skip_unreadable_jobs(jobs: Any) -> None:
-    """Leave out of a list the jobs that the SDK cannot parse, as those of data labelling.
+    """Skip the jobs of a listing that the SDK cannot parse, such as those of data labelling.
 
-    The SDK ends the whole list with JobException.
+    Otherwise the SDK ends the whole listing with JobException.
     """
     from azure.ai.ml.exceptions import JobException
 

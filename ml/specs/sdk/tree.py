@@ -31,15 +31,15 @@ class Spot:
 
     @property
     def value(self) -> Any:
-        """The value of the node; None when it is missing."""
+        """Return the value of the node; None if it is missing."""
         return self.part.get()
 
     def child(self, key: Key, field: Any) -> Spot:
-        """The node at `key`."""
+        """Return the node at `key`."""
         return Spot((*self.keys, key), self.part.at(key), field)
 
     def opened(self) -> Spot:
-        """The node, in the file that it names if it names one."""
+        """Return the node in the YAML file that its value names; itself if it names none."""
         value = self.value
         file = assets.included(value, self.part.folder) if isinstance(value, str) else None
         return replace(self, part=file) if file else self
@@ -54,12 +54,12 @@ class Leaf:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The keys that lead to the node, across the files that the spec names."""
+        """Return the keys that lead to the node, across the files that the spec names."""
         return self.spot.keys
 
 
 def leaves(messages: Any, at: Spot) -> Iterator[Leaf]:
-    """The messages that matter, each with its node."""
+    """Yield the relevant messages, each with its node."""
     if _is_nested(messages):
         at = at.opened()
     if isinstance(messages, dict):
@@ -112,7 +112,7 @@ def _is_nested(messages: Any) -> bool:
 
 
 def _union(branches: list[Any], at: Spot) -> Iterator[Leaf]:
-    """The leaves of the intended alternative, or of all when they concern the same node."""
+    """Yield the leaves of the intended alternative, or of all if they concern the same node."""
     options = alternatives(at.field)
     if len(options) != len(branches):
         options = [None] * len(branches)
@@ -136,7 +136,7 @@ _Walked = list[tuple[list[Leaf], Any]]
 
 
 def _of_key(name: str, walked: _Walked, at: Spot) -> list[Leaf]:
-    """The leaf of a key that tells the alternatives apart, where none has its value; else none."""
+    """Return the leaf of a discriminator (`type`, `task`) if its value fits no alternative."""
     key = (*at.keys, name)
     about = [leaf for branch_leaves, _ in walked for leaf in branch_leaves if leaf.keys == key]
     values = [leaf for leaf in about if "Unknown field." not in leaf.messages]
@@ -155,7 +155,7 @@ _TYPES = {("type",), ("component", "type"), ("trial", "type"), ("task",)}
 
 
 def _fit(branch_leaves: list[Leaf], option: Any, at: Spot) -> tuple[bool, int, int]:
-    """How well an alternative fits a mapping: its type, its known keys, its messages."""
+    """Return a sort key of how well an alternative fits: its type, its known keys, its messages."""
     depth = len(at.keys)
     about_type = any(leaf.keys[depth:] in _TYPES for leaf in branch_leaves)
     unknown = sum("Unknown field." in leaf.messages for leaf in branch_leaves)
@@ -170,12 +170,12 @@ def _fit(branch_leaves: list[Leaf], option: Any, at: Spot) -> tuple[bool, int, i
 
 
 def names(schema: Any) -> set[str]:
-    """The keys that a mapping of this schema may have."""
+    """Return the keys that a mapping of this schema may have."""
     return {field.data_key or name for name, field in schema.fields.items() if not field.dump_only}
 
 
 def field_named(schema: Any, key: object) -> Any:
-    """The field of a key; None when the schema has none."""
+    """Return the field of a key; None if the schema has none."""
     for name, field in schema.fields.items():
         if key in {field.data_key or name, name}:
             return field
@@ -183,19 +183,19 @@ def field_named(schema: Any, key: object) -> Any:
 
 
 def alternatives(field: Any) -> list[Any]:
-    """The fields of a union, one for each branch of its messages; [] for any other field."""
+    """Return the fields of a union, one for each branch of its messages; [] for other fields."""
     return list(getattr(unwrapped(field), "union_fields", []))
 
 
 def unwrapped(field: Any) -> Any:
-    """The field inside an experimental one."""
+    """Return the field inside the SDK's wrapper of experimental fields."""
     while hasattr(field, "experimental_field"):
         field = field.experimental_field
     return field
 
 
 def entry_field(field: Any) -> Any:
-    """The field of the entries of a mapping or list; None for any other field."""
+    """Return the field of the entries of a mapping or list; None for any other field."""
     field = unwrapped(field)
     for option in [field, *alternatives(field)]:
         option = unwrapped(option)
@@ -207,7 +207,7 @@ def entry_field(field: Any) -> Any:
 
 
 def schema_for(field: Any, value: Any) -> Any:
-    """The schema of a nested mapping; in a union, the one that fits the value's type or keys."""
+    """Return the schema of a nested mapping; in a union, the one that fits its type or keys."""
     field = unwrapped(field)
     if isinstance(field, fields.Nested):
         return field.schema
@@ -218,7 +218,7 @@ def schema_for(field: Any, value: Any) -> Any:
 
 
 def _options_for(field: Any, value: Any) -> list[Any]:
-    """The mappings that a union of types accepts for the type of the value."""
+    """Return the mappings that a union accepts for the `type` of the value."""
     written = value.get("type") if isinstance(value, dict) else None
     if written not in getattr(unwrapped(field), "allowed_types", ()):
         return []
@@ -231,7 +231,7 @@ def _mappings(options: Iterable[Any]) -> list[Any]:
 
 
 def allowed(field: Any) -> list[str]:
-    """The values of an enumeration or of a union's enumerations; [] without a restriction."""
+    """Return the values of an enumeration or of a union's; [] without a restriction."""
     field = unwrapped(field)
     values = [str(value) for value in getattr(field, "allowed_values", None) or []]
     for option in alternatives(field):
@@ -240,7 +240,7 @@ def allowed(field: Any) -> list[str]:
 
 
 def type_names(field: Any) -> list[str]:
-    """The types that a field accepts, in words."""
+    """Return the types that a field accepts, in words."""
     field = unwrapped(field)
     options = alternatives(field)
     if options:

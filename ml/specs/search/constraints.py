@@ -56,7 +56,7 @@ _UNARY: Mapping[type, Callable[[Any], Any]] = {
     ast.UAdd: operator.pos,
     ast.Not: operator.not_,
 }
-# A longer or deeper constraint is not readable.
+# Limits of length and nesting, for readability.
 MAX_LETTERS, MAX_DEPTH = 500, 50
 _MAX_POWER = 1000
 
@@ -69,7 +69,7 @@ class Unclear(Exception):
         self.found, self.expected, self.hint = found, expected, hint
 
     def problem(self, place: Place) -> Problem:
-        """The problem of the constraint at `place`."""
+        """Return the problem of the constraint at `place`."""
         return Problem("invalid-constraint", self.found, self.expected, self.hint, place)
 
 
@@ -83,7 +83,7 @@ class Expression:
 
     @property
     def meaning(self) -> str:
-        """The normal form: equal for texts that differ only in blanks and brackets."""
+        """Return the normal form: equal for texts that differ only in whitespace and brackets."""
         return ast.unparse(self._tree)
 
     def holds(self, values: Mapping[str, object], partial: bool = False) -> bool:
@@ -108,7 +108,7 @@ class Expression:
 
 
 def names_of(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """A trial's values by name; values in a nested choice by dotted name (`model.depth`)."""
+    """Return a trial's values by name; in a nested choice by dotted name (`model.depth`)."""
     named_values: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -119,7 +119,7 @@ def names_of(values: Mapping[str, object], prefix: str = "") -> dict[str, object
 
 
 def names_in(space: Mapping[str, object], prefix: str = "") -> set[str]:
-    """Every name that a point of the space may have, as in `names_of`."""
+    """Return every name that a point of the space may have, as in `names_of`."""
     names: set[str] = set()
     for name, member in space.items():
         choices = (
@@ -202,7 +202,7 @@ class _Absent(Exception):
 
 
 def _name(node: ast.AST) -> str | None:
-    """The name of a node: `depth`, `model.depth`; None for other nodes."""
+    """Return the name of a node: `depth`, `model.depth`; None for other nodes."""
     if isinstance(node, ast.Attribute):
         owner = _name(node.value)
         return None if owner is None else f"{owner}.{node.attr}"
@@ -251,7 +251,7 @@ def _value(node: ast.expr, values: Mapping[str, object]) -> Any:
 
 
 def _demand_small(op: ast.operator, left: object, right: object) -> None:
-    """Refuse `9**9**9` and text repeated a billion times: only numbers are computed with."""
+    """Raise TypeError for arithmetic on text and lists, ValueError for huge powers."""
     if isinstance(left, str) != isinstance(right, str) or isinstance(left, str | list):
         raise TypeError("text and lists can be compared only")
     if isinstance(op, ast.Pow) and isinstance(right, int | float) and abs(right) > _MAX_POWER:

@@ -38,7 +38,7 @@ class Variable:
 
     @property
     def choices(self) -> int:
-        """The number of choices."""
+        """Return the number of choices."""
         return int(self.high) + 1
 
 
@@ -59,7 +59,7 @@ class Misfit(Exception):
 
 
 def variable(path: str, dimension: Dimension) -> Variable:
-    """The variable of a dimension; raises Refused (33) for an unknown distribution."""
+    """Return the variable of a dimension; raise Refused (33) for an unknown distribution."""
     kind, args = dimension.kind, dimension.args
     if kind == "choice":
         return Variable(path, "choice", 0, len(args) - 1)
@@ -73,7 +73,7 @@ def variable(path: str, dimension: Dimension) -> Variable:
 
 
 def value(dimension: Dimension, raw: float) -> object:
-    """The dimension's value for a drawn number; a choice may yield a nested space."""
+    """Return the dimension's value for a drawn number; a choice may yield a nested space."""
     kind, args = dimension.kind, dimension.args
     if kind == "choice":
         return args[int(raw)]
@@ -87,7 +87,7 @@ def value(dimension: Dimension, raw: float) -> object:
 
 
 def quantised(exact: float, q: float) -> float:
-    """`round(exact / q) * q`: an integer for an integral q, no binary noise for a decimal one."""
+    """Return `round(exact / q) * q`: an int for an integral q, else with 12 significant digits."""
     nearest = round(exact / q)
     if q == int(q):
         return nearest * int(q)
@@ -95,14 +95,14 @@ def quantised(exact: float, q: float) -> float:
 
 
 def number(argument: object) -> float:
-    """An argument of a distribution as a number; TypeError for anything else."""
+    """Return an argument of a distribution as a number; raise TypeError for anything else."""
     if isinstance(argument, bool) or not isinstance(argument, int | float):
         raise TypeError(f"a distribution's argument is a number, not {argument!r}")
     return argument
 
 
 def locate(space: Space, point: Mapping[str, object]) -> dict[str, FixedValue]:
-    """The variables that a point determines, by path; points and nested points may be partial.
+    """Return the variables that a point determines, by path; (nested) points may be partial.
 
     Raises Misfit for an unknown name and for a value that the space never yields.
     """
@@ -134,14 +134,14 @@ def _locate(
 
 
 def dimensions(branch: Mapping[str, object]) -> dict[str, Dimension]:
-    """The free parameters of a branch; its other members are constants."""
+    """Return the free parameters of a branch; its other members are constants."""
     return {name: member for name, member in branch.items() if isinstance(member, Dimension)}
 
 
 def _branch(
     dimension: Dimension, values: Mapping[str, object], path: str, at: tuple[str, ...]
 ) -> tuple[int, dict[str, FixedValue]]:
-    """The only branch of a nested choice that can yield these values, and its variables."""
+    """Return the only branch of a nested choice that can yield these values; else raise Misfit."""
     fitting: list[tuple[int, dict[str, FixedValue]]] = []
     misfits: list[Misfit] = []
     for index, branch in enumerate(dimension.args):
@@ -185,7 +185,7 @@ def _listed(choices: tuple[object, ...]) -> str:
 
 
 def _spelt(dimension: Dimension, value: object) -> object:
-    """A value as the space writes it: `0.10` is the choice 0.1; 20.0 with a step of 5 is 20."""
+    """Return a value as the space writes it: `0.10` as the choice 0.1; 20.0 with step 5 as 20."""
     if dimension.kind == "choice":
         return next(choice for choice in dimension.args if same(choice, value))
     if dimension.kind.startswith("q"):
@@ -221,7 +221,7 @@ def _raw(dimension: Dimension, value: object, at: tuple[str, ...]) -> float:
 
 
 def bounds(dimension: Dimension) -> tuple[float, float]:
-    """The least and the largest number that a distribution (not a choice) yields."""
+    """Return the least and the largest number that a distribution (not a choice) yields."""
     sampled = variable("", dimension)
     low, high = value(dimension, sampled.low), value(dimension, sampled.high)
     assert isinstance(low, int | float) and isinstance(high, int | float)
@@ -233,7 +233,7 @@ def _definition(dimension: Dimension) -> str:
 
 
 def variables(space: Space, prefix: str = "") -> dict[str, Variable]:
-    """Every variable of a space by its path, those of the branches of nested choices too."""
+    """Return every variable of a space by path, including those in nested choices."""
     by_path: dict[str, Variable] = {}
     for name, dimension in space.items():
         path = f"{prefix}{name}"
@@ -245,7 +245,7 @@ def variables(space: Space, prefix: str = "") -> dict[str, Variable]:
 
 
 def unknown_kind(dimension: Dimension) -> Refused:
-    """The refusal of an unknown distribution (exit code 33)."""
+    """Return the error of an unknown distribution (exit code 33)."""
     return Refused(
         Problem(
             "unknown-distribution",

@@ -50,10 +50,10 @@ from ml.specs.search.distributions import FixedValue, Misfit
 ENDINGS = (".hints.yml", ".hints.yaml")
 SECTIONS = ("try_first", "constraints", "sampler", "conditions", "jobs")
 EVOLUTION: Literal["evolution"] = "evolution"
-# So many trials are random before evolution changes the better ones. Real et al. (see
+# Number of random trials before evolution mutates the better ones. Real et al. (see
 # `ml.sweeps.evolution`) have 100 of 20,000 trials; this suits some dozens.
 POPULATION = 10
-# A condition is tried on every combination of the choices that it names, if they are at most these.
+# A condition is evaluated on every combination of the choices that it names, up to this many.
 MOST_COMBINATIONS = 10_000
 
 
@@ -63,14 +63,14 @@ def is_hints(path: Path) -> bool:
 
 
 def spec_of(path: Path) -> Path | None:
-    """The spec that a file of hints belongs to; None when there is none."""
+    """Return the spec that a hints file belongs to; None if there is none."""
     stem = next(path.name.removesuffix(end) for end in ENDINGS if path.name.endswith(end))
     beside = (path.with_name(f"{stem}{suffix}") for suffix in (".yml", ".yaml"))
     return next((spec for spec in beside if spec.is_file()), None)
 
 
 def without_spec(path: Path) -> Problem:
-    """The problem of hints without a spec, renamed or misspelt."""
+    """Return the problem of hints without a spec, renamed or misspelt."""
     display_path = repository.shown(path)
     return Problem(
         "hints-without-spec",
@@ -82,7 +82,7 @@ def without_spec(path: Path) -> Problem:
 
 
 def attach(plan: SweepPlan, file: Path, keys: tuple[Key, ...]) -> tuple[SweepPlan, list[Problem]]:
-    """The plan with its hints, and their problems; the search space is in `file` at `keys`."""
+    """Return the plan with its hints, and their problems; the space is in `file` at `keys`."""
     try:
         part = _beside(file)
     except Refused as refused:
@@ -94,7 +94,7 @@ def attach(plan: SweepPlan, file: Path, keys: tuple[Key, ...]) -> tuple[SweepPla
 
 
 def problems(spec: Spec) -> list[Problem]:
-    """The problems of the hints beside a valid spec."""
+    """Return the problems of the hints beside a valid spec."""
     try:
         part = _beside(spec.file)
     except Refused as refused:
@@ -116,7 +116,7 @@ def problems(spec: Spec) -> list[Problem]:
         ]
     results = list(_structure(part, [n.keys for n in spec_nodes], [n.keys for n in sweeps]))
     for node in sweeps:
-        # Hints refer to its search space and its number of trials.
+        # Hints are checked against its search space and its number of trials.
         trial = CommandPlan(node.place(), node.name, "", "", None, Environment(""))
         reading = _Reading(part.at(*node.keys), fields.sweep(node, trial))
         reading.hints()
@@ -125,7 +125,7 @@ def problems(spec: Spec) -> list[Problem]:
 
 
 def _beside(spec: Path) -> Part | None:
-    """The hints of a spec or None; raises Refused when unreadable or present twice."""
+    """Return the hints of a spec or None; raise Refused if unreadable or present twice."""
     files = [path for end in ENDINGS if (path := spec.with_name(spec.stem + end)).is_file()]
     if len(files) > 1:
         problem = Problem(
@@ -148,7 +148,7 @@ class _Reading:
     problems: list[Problem] = field(default_factory=list)
 
     def hints(self) -> Hints:
-        """The valid hints."""
+        """Return the valid hints; add the errors to `problems`."""
         required = list(self._constraints())
         points = tuple(self._points([expression for _, expression in required]))
         sampler, conditions = self._sampler(), tuple(self._conditions())
@@ -157,7 +157,7 @@ class _Reading:
         return replace(hints, file=file, conditions=conditions)
 
     def _entries(self, section: str, key: str) -> Iterator[tuple[Part, Any, str]]:
-        """The entries of a section: where each is, its value under `key`, and its reason.
+        """Yield the entries of a section: the position, the value under `key`, and the reason.
 
         An expression may be an entry by itself.
         """
@@ -252,9 +252,9 @@ class _Reading:
                     yield Condition(name, expression.text, at.place())
 
     def _is_possible(self, name: str, expression: Expression, place: Place) -> bool:
-        """Return True if a condition can decide on its parameter; else report a problem.
+        """Return True if a condition can be evaluated and met; else report a problem.
 
-        Conditions apply in their order: what one names is decided by those above it.
+        Conditions apply in order: each may use only parameters that those above it have decided.
         """
         conditional = list(map(str, self.part.mapping("conditions")))
         later = conditional[conditional.index(name) :]
@@ -327,7 +327,7 @@ class _Reading:
             )
 
     def _broken(self, values: Mapping[str, object], conditions: list[Expression], at: Place) -> str:
-        """The first constraint that a point breaks, whatever its other values; "" for none."""
+        """Return the first constraint that a point breaks, whatever its other values, or ""."""
         for expression in conditions:
             try:
                 if not expression.holds(constraints.names_of(values), partial=True):
@@ -338,19 +338,19 @@ class _Reading:
 
 
 def _choices(dimension: Dimension | None) -> Sequence[object]:
-    """The values of a choice without branches; () for another distribution."""
+    """Return the values of a choice without branches; () for another distribution."""
     is_choice = dimension is not None and dimension.kind == "choice"
     values = dimension.args if dimension is not None and is_choice else ()
     return () if any(isinstance(value, Mapping) for value in values) else values
 
 
 def _misshapen(part: Part, what: str, expected: str, hint: str) -> Problem:
-    """The problem of a value with the wrong shape."""
+    """Return the problem of a value with the wrong shape."""
     return Problem("wrong-hint-type", f"{what} is {part.get()!r}", expected, hint, part.place())
 
 
 def _unknown(part: Part, allowed: Collection[str]) -> Problem:
-    """The problem of an unknown key."""
+    """Return the problem of an unknown key."""
     name = str(part.keys[-1])
     return Problem(
         "unknown-hint",
@@ -366,7 +366,7 @@ def _structure(
     node_keys: Collection[tuple[Key, ...]],
     sweep_keys: Collection[tuple[Key, ...]],
 ) -> Iterator[Problem]:
-    """Unknown keys, unknown steps, and hints outside of a sweep."""
+    """Yield the problems of unknown keys, unknown steps, and hints outside a sweep."""
     value = part.get()
     if not isinstance(value, dict):
         yield _misshapen(part, "hints", "a mapping", "try_first: [{values: {NAME: VALUE}}]")

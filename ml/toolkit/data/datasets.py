@@ -111,7 +111,7 @@ _FIELDS = frozenset(
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted, and how the rows are split, sliced and drawn; the head of the schema."""
+    """The head of the schema: what is predicted, and how rows are split, sliced and resampled."""
 
     task: tasks.Task
     primary_metric: str
@@ -133,9 +133,7 @@ class Target:
         columns: Sequence[Column],
         own: Mapping[str, OwnMetric] = NO_METRICS,
     ) -> Target:
-        """The head of a schema; `own` are the project's own metrics. SchemaRefused names the field
-        that is wrong.
-        """
+        """Parse the head of a schema; `own` are the project's own metrics. Raises SchemaRefused."""
         types = {column.name: column.type for column in columns}
         optional = {column.name for column in columns if column.optional}
         if unknown := sorted(raw.keys() - _FIELDS):
@@ -197,8 +195,8 @@ class Target:
 
 
 def _threshold(raw: Mapping[str, Any], is_binary: bool) -> float:
-    """The threshold of a schema. With costs it is where both errors are as expensive (Elkan 2001,
-    The Foundations of Cost-Sensitive Learning): false_positive / (false_positive + false_negative).
+    """Return the threshold of a schema. With costs it minimises the expected cost (Elkan 2001, The
+    Foundations of Cost-Sensitive Learning): false_positive / (false_positive + false_negative).
     """
     stated = [name for name in ("threshold", "costs") if name in raw]
     if stated and (len(stated) > 1 or not is_binary):
@@ -241,7 +239,7 @@ class Part:
         return len(self.ids)
 
     def at(self, rows: Sequence[int] | NDArray[np.int64]) -> Part:
-        """The rows of these numbers."""
+        """Return the part with only the rows of these numbers."""
 
         def select(values: Sequence[Any]) -> Sequence[Any]:
             return [values[row] for row in rows] if values else ()
@@ -282,27 +280,28 @@ class Dataset:
 
     @property
     def train(self) -> Part:
-        """The rows that a model learns from."""
+        """Return the rows that a model learns from."""
         return self.parts[TRAIN]
 
     @property
     def validation(self) -> Part:
-        """The rows that models are chosen by."""
+        """Return the rows by which models are selected."""
         return self.parts[VALIDATION]
 
     @property
     def test(self) -> Part:
-        """The rows that versions are promoted on."""
+        """Return the rows by which versions are promoted."""
         return self.parts[TEST]
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
-        """The features, as a model's columns name their types."""
+        """Return each feature's type, in the terms of a model's columns."""
         return {column.name: KINDS[column.type] for column in self.features}
 
     def by_fold(self) -> Iterator[tuple[NDArray[np.int64], Dataset]]:
-        """The numbers of the rows of each fold, and the dataset that trains on the other folds and
-        whose test the fold is. Ends the program where the others lack a label.
+        """Yield each fold's row numbers, and the dataset that trains on the others and tests on it.
+
+        Ends the program if a fold has no row, or the others lack a label.
         """
         fold_of = np.asarray(self.train.folds)
         for fold in range(self.about.folds):
@@ -312,21 +311,21 @@ class Dataset:
             yield rows, replace(self, parts={**self.parts, **parts})
 
     def columns(self, derive: Derive, encoding: Encoding) -> Columns:
-        """The columns as the rows of training fill them; raises ValueError as `Columns.fit`."""
+        """Return the columns fitted to the training rows; raises ValueError as `Columns.fit`."""
         required = {column.name for column in self.features if not column.optional}
         rows, classes = self.train.rows, self.classes
         return Columns.fit(self.kinds, rows, derive, encoding, classes, required)
 
     def numbers(self, part: str, columns: Columns) -> Numbers:
-        """The rows of a part as a model is fitted to them."""
+        """Return the rows of a part as numbers, to fit a model to."""
         rows = self.parts[part]
         labels = rows.labels
         labels = TABLE_TASKS[self.about.task].numbers(labels, self.classes)
         return Numbers(columns.fill(columns.matrix(rows.rows)), labels.astype(np.float64))
 
     def scored(self, part: str, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
-        """The rows of a part with what a model answered to them, as `evaluate` takes them. To a
-        metric of the project's own a missing value is NaN, or an empty text.
+        """Return the rows of a part with a model's scores, as `evaluate` takes them. For metrics of
+        the project's own, a missing value is NaN, or an empty text.
         """
         rows = self.parts[part]
         columns = zip(*rows.rows, strict=True) if len(rows) else [()] * len(self.features)
@@ -347,7 +346,7 @@ class Dataset:
         )
 
     def metrics(self, part: str, scores: NDArray[Any]) -> dict[str, float]:
-        """Every metric of a model's scores of a part, as `PART_METRIC`."""
+        """Return every metric of a model's scores of a part, as `PART_METRIC`."""
         rows = self.scored(part, scores)
         values = metric_values(self.about.task, rows, self.classes, self.own_metrics)
         return {f"{part}_{name}": value for name, value in values.items()}
@@ -359,7 +358,7 @@ class Dataset:
         return [not_later(self.train.times, self.test.times, self.about.time)]
 
     def inputs(self) -> dict[str, tuple[Any, list[Value]]]:
-        """The columns of all rows, for `evaluate`: what requests look like."""
+        """Return the kind and the values of each column, over all rows, for `evaluate`."""
         rows = [row for part in self.parts.values() for row in part.rows]
         return {
             column.name: (
@@ -386,20 +385,21 @@ def read_dataset(
     sources: Mapping[str, Path] = MappingProxyType({}),
     folds: bool = True,
 ) -> Dataset:
-    """The table in the folder of a data asset (or that file itself), split; `others` as of
-    `read_table`, `features` and `sources` as of `ml.toolkit.data.feature_sets.join`. Without
-    `folds` it is split as if the schema had none.
+    """Read and split the table in the folder of a data asset (or that file itself).
 
-    Rows are split by a hash of the id (or the group), so that a row stays where it is when others
-    are added; by time where the schema names such a column. Ends the program with the problems,
-    each with file and line, when the schema or the data is wrong.
+    `others` is that of `read_table`; `features` and `sources` are those of
+    `ml.toolkit.data.feature_sets.join`. Without `folds` it is split as if the schema had none.
+
+    Rows are split by a hash of the id (or the group), so that a row stays in its split when others
+    are added; by time if the schema names such a column. Ends the program with the problems, each
+    with file and line, if the schema or the data is wrong.
     """
     try:
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))
         columns = TableSchema.parse(raw)
         about = Target.parse(raw, columns.columns, own_metrics)
         about = about if folds else replace(about, folds=0)
-        # As requests are read: the same cells count as missing.
+        # Parse cells as requests are parsed, so that the same ones count as missing.
         typed = [
             replace(column, type="category") if column.name == about.text else column
             for column in columns.columns
@@ -428,7 +428,7 @@ def read_dataset(
 
 
 def _in_file(schema: TableSchema, about: Target, features: FeatureJoin | None) -> TableSchema:
-    """The schema without the columns of feature sets; SchemaRefused where nothing joins them."""
+    """Return the schema without feature-set columns; raise SchemaRefused if nothing joins them."""
     joined = [column for column in schema.columns if column.feature_set]
     feature_names = features.names if features is not None else ()
     for column in joined:
@@ -442,13 +442,13 @@ def _in_file(schema: TableSchema, about: Target, features: FeatureJoin | None) -
 
 
 def _cells(columns: Sequence[Column], row: Mapping[str, str], joined: Row) -> list[str]:
-    """The cells of a row as a file with all columns has them."""
+    """Return the cells of a row in the order of all columns, with the joined features."""
     values = {name: "" if value is None else str(value) for name, value in joined.items()}
     return [values[column.name] if column.feature_set else row[column.name] for column in columns]
 
 
 def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> Dataset:
-    """The dataset of checked cells; SchemaRefused where no row has the positive value."""
+    """Return the dataset of checked cells; raise SchemaRefused if no row is positive."""
     values = {
         column.name: [column.parse(row[position]) for row in cells]
         for position, column in enumerate(columns)
@@ -511,8 +511,8 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
 def _request(
     columns: Sequence[Column], features: Sequence[Column], cells: Sequence[str]
 ) -> dict[str, object]:
-    """A row as a client of `ml.serving.scoring.table` sends it: its numbers, and its texts with the
-    spaces and the words for nothing that the table has.
+    """Return a row as a client of `ml.serving.scoring.table` sends it: its numbers, and its texts
+    with the spaces and the words for missing values that the table has.
     """
     row = {
         column.name: cell if column.type == "category" else column.parse(cell)
@@ -523,12 +523,12 @@ def _request(
 
 
 def _length(text: Value) -> int:
-    """How many words a text has."""
+    """Return the number of words of a text."""
     return len(tokens(text))
 
 
 def _slices(values: Sequence[Value]) -> list[str]:
-    """The value of each row, its third where there are many numbers, or MISSING_SLICE."""
+    """Return the slice of each row: its value, its third of many numbers, or MISSING_SLICE."""
     numbers = [value for value in values if isinstance(value, int | float)]
     if len({*numbers}) <= MOST_SLICES:
         return [MISSING_SLICE if value is None else str(value) for value in values]
@@ -560,7 +560,7 @@ def _numbered(contents: Sequence[str]) -> Iterator[str]:
 
 
 def _beside_folds(names: Sequence[str]) -> list[str]:
-    """A quarter, rounded up, by the order of the hashes, so that few rows are enough."""
+    """Return the split of each row: the quarter with the lowest hashes is validation."""
     ordered = sorted({*names}, key=lambda name: hashlib.sha256(name.encode()).digest())
     validation = {*ordered[: math.ceil(SHARE_BESIDE_FOLDS * len(ordered))]}
     return [VALIDATION if name in validation else TRAIN for name in names]
@@ -571,7 +571,7 @@ def _fold(name: str, folds: int) -> int:
 
 
 def _check_fold(about: Target, fold: int, train: Part, parts: Mapping[str, Part]) -> None:
-    """End the program where a fold has no row, or the others do not have every label."""
+    """End the program if a fold has no row, or the others do not have every label."""
     target = TABLE_TASKS[about.task]
     wrong = "" if len(parts[TEST]) else "has no row"
     if (target.has_classes or target.has_positive) and not wrong:
@@ -591,7 +591,7 @@ def _by_hash(name: str) -> str:
 
 
 def _by_time(times: Sequence[float]) -> list[str]:
-    """Rows of one time stay in one split."""
+    """Return the split of each row; rows of the same time stay in one split."""
     ordered = sorted(times)
     test = ordered[round(len(ordered) * (1 - SHARE))]
     validation = ordered[round(len(ordered) * (1 - 2 * SHARE))]

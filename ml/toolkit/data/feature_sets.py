@@ -22,13 +22,13 @@ class FeatureJoin:
     """The feature sets of a project."""
 
     sets: tuple[Path, ...]  # NAME.yml of each
-    # From the time of a row, in seconds since 1970, and the values of the features at that time to
-    # the columns with `feature_set` in the schema. A feature without a known value is None.
+    # Maps the time of a row, in seconds since 1970, and the feature values at that time to the
+    # columns with `feature_set` in the schema. A feature without a known value is None.
     columns: Callable[[float, Mapping[str, Value]], Row]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the sets."""
+        """Return the names of the sets."""
         return tuple(path.stem for path in self.sets)
 
 
@@ -45,8 +45,8 @@ def join(
 
     `ml watch` compares the values later: numbers and categories, neither times nor bytes.
 
-    `sources` has the folder of a set's source by name; without one, the local source counts. Ends
-    the program where a definition or a source is wrong.
+    `sources` has the folder of a set's source by name; without one, the local source is used. Ends
+    the program if a definition or a source is wrong.
     """
     import polars as pl  # not in every environment of a node
 

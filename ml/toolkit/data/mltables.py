@@ -1,8 +1,8 @@
-"""Tables that a file MLTable describes (reference-yaml-mltable): their files, rows and columns.
+"""Reads tables that an MLTable file describes (reference-yaml-mltable): files, rows and columns.
 
-Of the transformations, one that reads the files and those that leave columns out. Needs pandas, and
-nothing of the repository: the processes of a parallel job load this file by its path, with the
-interpreter that the job asks for.
+Supports one transformation that reads the files, and those that select columns. Imports pandas,
+and nothing of the repository: the processes of a parallel job load this file by its path, with
+the interpreter of the job.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENCODINGS = {
 }
 
 
-# Transformations after that, which leave columns out.
+# Transformations after reading, which select columns.
 SELECTIONS = ("drop_columns", "keep_columns")
 
 
@@ -45,10 +45,10 @@ class Unreadable(ValueError):
 
 
 def describe(data: Path) -> dict[str, Any]:
-    """The files of a folder, of a file or of an MLTable: {files, read, columns}.
+    """Describe the files of a folder, of a file or of an MLTable: {files, read, columns}.
 
-    `files` are absolute paths, `read` says how they are read (None: they are not), `columns` which
-    are left out then. Raises Unreadable for what is not supported here, or is not there.
+    `files` are absolute paths, `read` is the transformation that reads them (None for no MLTable),
+    `columns` the selections of columns. Raises Unreadable for what is not supported, or missing.
     """
     file = data / FILE
     if file.is_file():
@@ -102,7 +102,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def frame(table: Mapping[str, Any], part: int | None) -> pd.DataFrame:
-    """The rows of the file of that number, None for all of the table."""
+    """Return the rows of file number `part`, or of all files if it is None."""
     import pandas as pd
 
     numbers = range(len(table["files"])) if part is None else [part]
@@ -111,9 +111,7 @@ def frame(table: Mapping[str, Any], part: int | None) -> pd.DataFrame:
 
 
 def select(table: Mapping[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without the columns that the table leaves out. Raises Unreadable for one that is not
-    there.
-    """
+    """Return the rows with the table's column selections; raises Unreadable for an unknown one."""
     for step, names in table.get("columns") or ():
         unknown = [name for name in names if name not in rows.columns]
         if unknown:
@@ -148,11 +146,11 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
         "encoding": ENCODINGS.get(encoding, encoding),
         "keep_default_na": not options.get("empty_as_string"),
         "dtype": str if options.get("infer_column_types") is False else None,
-        # Else a delimiter at the end of each line makes row names of the first column.
+        # Otherwise a trailing delimiter makes the first column the index.
         "index_col": False,
     }
     with warnings.catch_warnings():
-        # What pandas says of fields that no column has.
+        # The warning of pandas about fields without a column.
         warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
         try:
             rows: pd.DataFrame = pd.read_csv(files[number], header=0 if own else None, **shared)
@@ -167,10 +165,10 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
 
 
 def json_lines(path: Path, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The objects of a file's lines. Raises Unreadable for a line that is none."""
+    """Return the objects of a file's lines. Raises Unreadable for any other line."""
     encoding = str(options.get("encoding") or "utf8")
     try:
-        # A text may have other ends of lines in it than this one.
+        # Split at this character only: a text may contain other line separators.
         lines = path.read_text(ENCODINGS.get(encoding, encoding)).split("\n")
     except UnicodeDecodeError as error:
         raise Unreadable(f"{path}: {error}") from None

@@ -47,7 +47,7 @@ from ml.toolkit.data.tables import (
 )
 
 TASK = "forecasting"
-# A series whose history is shorter than so many seasons is in the slice `new` of `history`.
+# A series with a history of fewer seasons is in the slice `new` of `history`.
 NEW = 4
 # Seasons before the first cutoff of training.
 _FIRST = 2
@@ -82,7 +82,7 @@ class Head:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], columns: Sequence[Column]) -> Head:
-        """The head; SchemaRefused names the field that is wrong."""
+        """Parse the head; raises SchemaRefused, which names the wrong field."""
         types = {column.name: column.type for column in columns}
         names = [field.name for field in fields(cls)]
         if unknown := sorted(raw.keys() - {*names} - _OF_COLUMNS):
@@ -130,23 +130,23 @@ class Panel:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """The first observed step of each series."""
+        """Return the first observed step of each series."""
         return np.asarray((~np.isnan(self.values)).argmax(axis=1))
 
     @cached_property
     def is_large(self) -> NDArray[np.bool_]:
-        """Whether the usual value of each series is above that of half of them."""
+        """Return for each series whether its mean absolute value exceeds the median series'."""
         sizes = np.nanmean(np.abs(self.values), axis=1)
         return np.asarray(sizes > np.median(sizes))
 
     @property
     def least(self) -> int:
-        """The fewest steps with a cutoff of training and those of validation and test."""
+        """Return the fewest steps that allow the cutoffs of training, validation and test."""
         return self.head.season * _FIRST + self.head.horizon * (2 * self.head.origins + 1)
 
     @cached_property
     def cutoffs(self) -> Mapping[str, Sequence[int]]:
-        """Split → the numbers of the first steps of its forecasts; ValueError for few steps."""
+        """Return the first forecast steps of each split; raise ValueError for too few steps."""
         horizon, origins, steps = self.head.horizon, self.head.origins, len(self.times)
         ends = [steps - horizon * (number + 1) for number in range(2 * origins)][::-1]
         first = self.head.season * _FIRST
@@ -156,7 +156,7 @@ class Panel:
         return {TRAIN: train, VALIDATION: ends[:origins], TEST: ends[origins:]}
 
     def units(self, split: str) -> list[Unit]:
-        """The forecasts of a split that have an observed value before and after their cutoff."""
+        """Return the forecasts of a split with observed values before and after their cutoff."""
         seen = ~np.isnan(self.values)
         return [
             Unit(series, cutoff)
@@ -167,21 +167,21 @@ class Panel:
         ]
 
     def history(self, unit: Unit) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        """The values of a series up to its cutoff, and what is known up to the last step."""
+        """Return the values of a series up to its cutoff, and known columns to the last step."""
         start, end = self.starts[unit.series], unit.cutoff + self.head.horizon
         known = {name: values[unit.series, start:end] for name, values in self.known.items()}
         return self.values[unit.series, start : unit.cutoff], known
 
     def place(self, unit: Unit) -> tuple[str, str]:
-        """The series of a forecast, and the time of the last value before it."""
+        """Return the series of a forecast, and the time of the last value before it."""
         return self.names[unit.series], self.times[unit.cutoff - 1].isoformat()
 
     def actual(self, unit: Unit) -> NDArray[np.float64]:
-        """(horizon,): the values after the cutoff."""
+        """Return the values after the cutoff, of shape (horizon,)."""
         return self.values[unit.series, unit.cutoff : unit.cutoff + self.head.horizon]
 
     def rows(self, split: str, scores: NDArray[np.float64] | Sequence[Any] = ()) -> Rows:
-        """A split as `ml.measures.measurement.evaluate` takes it, drawn by series."""
+        """Return a split as `ml.measures.measurement.evaluate` takes it, resampled by series."""
         units = self.units(split)
         series_numbers, season = [unit.series for unit in units], self.head.season
         lengths = [len(self.history(unit)[0]) for unit in units]
@@ -222,8 +222,8 @@ class Panel:
 
 
 def read_panel(folder: Path, schema: Path) -> Panel:
-    """The table in the folder of a data asset. Ends the program with every problem, each with file
-    and line, when the schema or the data is wrong.
+    """Read the table in the folder of a data asset. Ends the program with every problem, each with
+    file and line, if the schema or the data is wrong.
     """
     try:
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))
@@ -259,7 +259,7 @@ def write_train(folder: Path, schema: Path, to: Path) -> None:
 
 
 def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
-    """The series of a table; raises DataRefused with every problem."""
+    """Return the series of a table; raises DataRefused with every problem."""
     panel = panel_of_any_length(path, schema, head)
     try:
         assert panel.cutoffs
@@ -271,7 +271,7 @@ def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:
 
 
 def panel_of_any_length(path: Path, schema: TableSchema, head: Head) -> Panel:
-    """As `panel_of`, also of a table that is too short for the cutoffs of the head."""
+    """Return the series, as `panel_of`, also of a table too short for the cutoffs."""
     table, findings = read_table(path, schema)
     if findings:
         raise DataRefused(findings)
@@ -326,7 +326,7 @@ def _times(path: Path, lines: Sequence[int], name: str, texts: Sequence[str]) ->
 def _wrong_times(
     path: Path, lines: Sequence[int], names: Sequence[Any], times: Sequence[datetime]
 ) -> Iterator[Flaw]:
-    """Rows of a series at the same time, and times with and without a zone."""
+    """Yield repeated times of a series, and times with a zone among times without."""
     zoned = times[0].tzinfo is not None
     first: dict[Any, int] = {}
     for line, name, time in zip(lines, names, times, strict=True):

@@ -30,13 +30,13 @@ ColumnType = Literal["id", "text", "timestamp", "float", "integer", "category"]
 KINDS: Mapping[str, Kind] = {"float": "float", "integer": "integer", "category": "text"}
 MOST_SHOWN = 20
 FIX = "correct that row"
-# Rows of a file with other columns that are read for their types.
+# Number of rows that are read to compare types if the columns of a file differ.
 SAMPLED = 100
 
 
 @dataclass(frozen=True)
 class Flaw:
-    """One thing that is wrong with a file; `line` counts from 1 and 0 means the file as a whole."""
+    """A problem of a file; `line` counts from 1 and 0 means the file as a whole."""
 
     code: str
     path: Path
@@ -65,10 +65,10 @@ class DataRefused(Exception):
 
 
 class SchemaRefused(ValueError):
-    """A schema is not one of a table.
+    """A schema of a table is invalid.
 
-    `field` is the one that is wrong, `known` the values that it may have, where they can be listed;
-    `above` are the keys of what the field is in.
+    `field` is the wrong one, `known` its valid values, if they can be listed; `above` are the keys
+    of its parents.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class SchemaRefused(ValueError):
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `unique` values occur once; those that refer are in the first column of a table; an
-    `optional` one may have no value in some rows; one of a `feature_set` is not in the file.
+    """A column. `unique` values occur once; with `refers_to` they are in that table's first column;
+    an `optional` one may have no value in some rows; one of a `feature_set` is not in the file.
     """
 
     name: str
@@ -101,12 +101,12 @@ class Column:
     feature_set: str = ""
 
     def is_missing(self, value: str) -> bool:
-        """Whether a cell has no value."""
+        """Return True if a cell has no value."""
         is_text = self.type in ("id", "text")
         return not value.strip() if is_text else value.strip() in MISSING
 
     def parse(self, value: str) -> Value:
-        """The value of a cell that was checked: a number, a text, or None where it is missing."""
+        """Return the value of a checked cell: a number, a text, or None if it is missing."""
         if self.type in KINDS:
             return read_cell(KINDS[self.type], value)
         return None if self.is_missing(value) else value.strip()
@@ -127,7 +127,7 @@ class TableSchema:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> TableSchema:
-        """The schema in a mapping; TypeError, KeyError or SchemaRefused when it is not one."""
+        """Parse the schema in a mapping; raises TypeError, KeyError or SchemaRefused."""
         low, high = map(int, raw["rows"])
         if not 0 <= low <= high:
             raise SchemaRefused("rows", repr(raw["rows"]), "the fewest and the most: [100, 5000]")
@@ -159,7 +159,7 @@ class Table:
     lines: list[int] = field(default_factory=list)
 
     def column(self, name: str) -> list[str]:
-        """The values of one column, in the order of the rows."""
+        """Return the values of one column, in the order of the rows."""
         position = [column.name for column in self.schema.columns].index(name)
         return [row[position] for row in self.rows]
 
@@ -171,7 +171,7 @@ def _opened(path: Path) -> io.TextIOBase:
 
 
 def records(path: Path, schema: TableSchema) -> Iterator[tuple[int, list[str]]]:
-    """(first line, fields) of every record; a quoted field may hold line breaks."""
+    """Yield (first line, fields) of every record; a quoted field may hold line breaks."""
     csv.field_size_limit(1 << 24)
     with _opened(path) as stream:
         spaces = schema.skip_spaces
@@ -184,7 +184,7 @@ def records(path: Path, schema: TableSchema) -> Iterator[tuple[int, list[str]]]:
 
 
 def _undecodable(path: Path) -> int:
-    """The first line that is not UTF-8, 0 if there is none: a decoder counts bytes, not lines."""
+    """Return the first line that is not UTF-8, or 0: a decoder counts bytes, not lines."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             try:
@@ -197,8 +197,8 @@ def _undecodable(path: Path) -> int:
 def read_table(
     path: Path, schema: TableSchema, *, others: bool = False
 ) -> tuple[Table, list[Flaw]]:
-    """The rows of the right width, and everything that is wrong with the file. With `others`,
-    columns that the schema does not name are passed over, where a header names them.
+    """Return the rows of the right width, and every flaw of the file. With `others`, columns of the
+    header that the schema does not name are skipped.
     """
     table = Table(path, schema)
     names = header = [column.name for column in schema.columns]
@@ -281,12 +281,12 @@ def _drift(
 
 
 def is_whole_number(value: str) -> bool:
-    """Whether a cell is a whole number of 64 bits."""
+    """Return True if a cell is a whole number of 64 bits."""
     return _is("integer", value)
 
 
 def is_number(value: str) -> bool:
-    """Whether a cell is a finite number, written as 12, -0.5 or 1e-3."""
+    """Return True if a cell is a finite number, written as 12, -0.5 or 1e-3."""
     return _is("float", value)
 
 
@@ -306,7 +306,7 @@ def _is_timestamp(value: str) -> bool:
 
 
 def _unlike(column: Column, value: str) -> str:
-    """What a value of the column should be, or "" when it is."""
+    """Return the form that a value of the column should have; "" if it has it."""
     if column.type == "id" and len(value.split()) > 1:
         return "an id without spaces"
     if column.type == "timestamp" and not _is_timestamp(value):
@@ -342,7 +342,7 @@ def _wrong_values(table: Table) -> list[Flaw]:
 
 
 def dangling(tables: Mapping[str, Table]) -> list[Flaw]:
-    """References to a row that is not there: one finding a row."""
+    """Return the references to missing rows, one flaw per row."""
     findings: list[Flaw] = []
     for table in tables.values():
         for position, column in enumerate(table.schema.columns):

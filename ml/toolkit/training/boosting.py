@@ -19,7 +19,7 @@ ROUNDING = 1e-6
 
 
 def threads() -> int:
-    """The thread budget: OMP_NUM_THREADS when it is set, else every core that we may use."""
+    """Return the thread budget: OMP_NUM_THREADS if it is set, else the available cores."""
     return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
 
 
@@ -28,12 +28,12 @@ class NotAdditive(ValueError):
 
 
 def contributions(booster: Any, rows: NDArray[Any]) -> Contributions:
-    """What each feature (column of `rows`) adds to their raw scores; it takes time for each row.
+    """Return what each feature (column of `rows`) adds to their raw scores; slow for many rows.
 
     LightGBM's `pred_contrib` is exact TreeSHAP (Lundberg et al. 2020, Nature Machine Intelligence
     2): the contributions of a row and its last column, the expected score, add up to the raw score.
-    That is checked; NotAdditive says by how much they do not. Of several classes, each has raw
-    scores and contributions of its own, one row each.
+    Raises NotAdditive, with the difference, if they do not. With several classes, each has its own
+    raw scores and contributions, one row each.
     """
     shap_values = np.asarray(booster.predict(rows, pred_contrib=True), dtype=np.float64)
     shap_values = shap_values.reshape(-1, rows.shape[1] + 1)
@@ -47,9 +47,9 @@ def contributions(booster: Any, rows: NDArray[Any]) -> Contributions:
 
 @dataclass
 class Watch:
-    """Rows to look at while trees grow: every so many trees, and after the last, `report` gets
-    their number, the raw scores of `rows`, and whether the training had reported that before it
-    was interrupted.
+    """Reports scores of `rows` during training: after every `every` trees and the last, `report`
+    gets the number of trees, the raw scores of `rows`, and whether the training had reported them
+    before it was interrupted.
     """
 
     rows: NDArray[Any]
@@ -59,7 +59,7 @@ class Watch:
     _scores: Any = field(default=0.0, init=False)
 
     def look(self, model: Any, first: int, trees: int, due: bool, again: bool, ends: bool) -> None:
-        """`model` has the trees from number `first`; `ends` says that a segment does."""
+        """Update the scores, and report them if due; `model` has the trees from number `first`."""
         due = due or trees % self.every == 0
         if trees == self._seen or not (due or ends):
             return
@@ -79,11 +79,11 @@ def boost_lightgbm(
     segment: int = ROUNDS,
     watch: Watch | None = None,
 ) -> Any:
-    """A booster of LightGBM, grown in segments: the same whether the training was interrupted.
+    """Return a LightGBM booster grown in segments: the same whether or not it was interrupted.
 
     `data` and `watched` are Datasets of numpy arrays that were not constructed yet. With `watched`
     training ends when its first metric was no better for `patience` rounds, and the booster has the
-    trees up to the best; with dart, which changes trees that are there, it has all rounds. Raises
+    trees up to the best; with dart, which changes earlier trees, it has all rounds. Raises
     ValueError for a random forest, whose trees are averaged, and for dart with `watch`.
     """
     import lightgbm as lgb
@@ -157,7 +157,7 @@ def boost_xgboost(
     patience: int = PATIENCE,
     segment: int = ROUNDS,
 ) -> Any:
-    """A booster of XGBoost as `boost_lightgbm` makes one; the data are DMatrix."""
+    """Return a booster of XGBoost, trained as by `boost_lightgbm`; the data are DMatrix."""
     import xgboost as xgb
 
     sets = [data] if watched is None else [data, watched]
@@ -188,18 +188,18 @@ def boost_xgboost(
     return booster[: growth.best_trees] if watched is not None else booster
 
 
-# Metrics of XGBoost of which more is better; LightGBM says it.
+# Metrics of XGBoost that are maximised; LightGBM reports the direction itself.
 _LARGER = ("auc", "aucpr", "pre", "map", "ndcg")
 
 
 def _raw(model: Any, rows: NDArray[Any], first: int, end: int, threads: int = 0) -> NDArray[Any]:
-    """Raw scores by the trees from `first` to `end`, which is larger: for none there are all."""
+    """Return raw scores by the trees from `first` to `end`, which is larger: 0 trees mean all."""
     counts = {"start_iteration": first, "num_iteration": end - first, "num_threads": threads}
     return np.asarray(model.predict(rows, raw_score=True, **counts))
 
 
 def _joined(model: str, segment: str) -> str:
-    """LightGBM's text of a model with the trees of a segment at its end.
+    """Append the trees of a segment to LightGBM's text of a model.
 
     Without the sizes of the trees its reader looks for them one after another, whatever their
     numbers; a Booster writes both anew.

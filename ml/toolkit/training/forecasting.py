@@ -1,4 +1,4 @@
-"""A project of time series: what its train.py and its evaluate.py run.
+"""Trains and evaluates forecasters, for the train.py and evaluate.py of a project of time series.
 
 One LightGBM model forecasts every step of every series directly from features of the history
 (`ml.serving.scoring.series`). Its intervals are split-conformal: the 10th and the 90th percentile
@@ -98,7 +98,7 @@ class Fitting:
 
     @cached_property
     def spec(self) -> Spec:
-        """Without intervals, which follow from a fitted model."""
+        """Return the spec without intervals, which follow from a fitted model."""
         head, values = self.panel.head, self.panel.values
         end = self.panel.cutoffs[VALIDATION][0]
         smallest = 0.0 if np.nanmin(values[:, :end]) >= 0 else None
@@ -106,16 +106,16 @@ class Fitting:
 
     @cached_property
     def train(self) -> Examples:
-        """The examples of training."""
+        """Return the examples of training."""
         return Examples.of(self.panel, TRAIN, self.spec)
 
     @cached_property
     def validation(self) -> Examples:
-        """The examples of validation."""
+        """Return the examples of validation."""
         return Examples.of(self.panel, VALIDATION, self.spec)
 
     def fit(self, settings: Mapping[str, Any], seed: int) -> tuple[str, Spec, Floats]:
-        """LightGBM's text, the spec with intervals, and the forecasts of validation."""
+        """Fit a model; return LightGBM's text, the spec with intervals, validation forecasts."""
         import lightgbm as lgb
 
         parameters = dict(settings)
@@ -142,10 +142,10 @@ class Fitting:
 
 
 def _ends(errors: Floats) -> Floats:
-    """(2, horizon): the ends of each step's interval, of errors (units, horizon) with NaN.
+    """Return the ends of each step's interval (2, horizon), from errors (units, horizon) with NaN.
 
-    Of n errors they are the floor(0.1 (n + 1))-th and the ceil(0.9 (n + 1))-th, which contain a new
-    error with at least 80 % where it is exchangeable with those.
+    Of n errors they are the floor(0.1 (n + 1))-th and the ceil(0.9 (n + 1))-th. They contain a new
+    error with a probability of at least 80 % if it is exchangeable with those.
     """
     count = int((~np.isnan(errors)).sum(axis=0).min())
     ranks = (math.floor(TAILS[0] * (count + 1)), math.ceil(TAILS[1] * (count + 1)))
@@ -154,7 +154,7 @@ def _ends(errors: Floats) -> Floats:
 
 
 def train(schema: Path, arguments: Sequence[str] | None = None) -> None:
-    """Read, check, fit, calibrate, log, save: one training by the arguments of the command line."""
+    """Train one model by the arguments of the command line: read, fit, calibrate, log, save."""
     parser = argparse.ArgumentParser(description="Train one forecaster.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
@@ -185,9 +185,7 @@ def train(schema: Path, arguments: Sequence[str] | None = None) -> None:
 
 
 def split(schema: Path, arguments: Sequence[str] | None = None) -> None:
-    """Write the rows that an AutoML job may see by the arguments of the command line: none of the
-    test.
-    """
+    """Write the rows before the test, for an AutoML job, by the arguments of the command line."""
     parser = argparse.ArgumentParser(description="Write the rows that an AutoML job may see.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--train", type=Path, required=True, help="the MLTable to write")
@@ -196,11 +194,11 @@ def split(schema: Path, arguments: Sequence[str] | None = None) -> None:
 
 
 def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -> None:
-    """Measure a model by the arguments of the command line, beside seasonal naive; `model` is the
-    endpoint's name. It also writes forecasts.csv, a row a step of the test.
+    """Evaluate a model by the arguments of the command line, beside seasonal naive; `model` is the
+    endpoint's name. Also writes forecasts.csv, one row per step of the test.
 
-    Of a model that an AutoML job searched, validation has the rolling-origin forecasts of the
-    search. Ends the program where it has none there, or saw a row of the test.
+    For the model of an AutoML job, validation has the rolling-origin forecasts of the search. Ends
+    the program if there are none, or if the search saw a row of the test.
     """
     parser = argparse.ArgumentParser(description="Measure a forecaster.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
@@ -294,9 +292,10 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
 def explain_searched(
     forecaster: Forecaster, panel: Panel
 ) -> tuple[list[str], Floats, Contributions | str]:
-    """The names and the means of what a searched model takes from a request, and their importance
-    by permutation: what was observed after the search, in levels of the series, and the columns
-    that are known. The series itself is no feature.
+    """Return the names and means of a searched model's inputs, and their permutation importance.
+
+    Inputs are the values observed after the search, in levels of the series, and the columns that
+    are known. The series itself is not an input.
     """
     if not panel.head.known:
         return [], np.empty((0, 0)), "a forecast of each series by its own past"
@@ -311,7 +310,7 @@ def explain_searched(
     ]
 
     def loss(rows: Sequence[Sequence[int]]) -> float:
-        """The mean scaled error where each cell is the number of the row that has its value."""
+        """Return the mean scaled error if each cell is the number of the row with its value."""
         errors = []
         for unit, level, (shape, *columns) in zip(units, levels, rows, strict=True):
             known = {
@@ -333,9 +332,10 @@ def explain_searched(
 
 
 def judged_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats]:
-    """(horizon, 3) of each series and cutoff of validation that the search saw: its rolling-origin
-    forecast, or seasonal naive for a series that it judged nowhere there. Ends the program where it
-    judged other rows, or saw a row of the test.
+    """Return the search's rolling-origin forecasts (horizon, 3) by series and cutoff of validation.
+
+    A series that it judged nowhere there gets seasonal naive. Ends the program if the search judged
+    other rows, or saw a row of the test.
     """
     import pandas as pd
 
@@ -372,7 +372,7 @@ def judged_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats
 
 
 def write_forecasts(path: Path, panel: Panel, scores: Floats) -> None:
-    """Write a row a step of the test: series, time, cutoff, actual value, forecast, interval."""
+    """Write one row per step of the test: series, time, cutoff, actual, forecast, interval."""
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("unique_id", "ds", "cutoff", "y", "yhat", "lo_80", "hi_80"))

@@ -1,4 +1,4 @@
-"""What every model folder holds beside the model: how it was trained, and the manifest."""
+"""Writes and verifies what every model folder has beside the model: facts and the manifest."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ FILE = "settings.json"
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> str:
-    """Write `facts` about the training into the folder, then the manifest; the folder's digest."""
+    """Write `facts` about the training into the folder, then the manifest; return its digest."""
     text = json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False)
     (folder / FILE).write_text(text + "\n", encoding="utf-8")
     return write_manifest(folder)
 
 
 def unseal(folder: Path) -> tuple[dict[str, Any], str]:
-    """The facts and the digest of a folder that was sealed; raises ManifestError, before any loader
-    sees a file, when one was changed.
+    """Return the facts and the digest of a sealed folder. Raises ManifestError, before any loader
+    reads a file, if one was changed.
     """
     digest = verify(folder)
     facts: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""A model that an AutoML job searched, beside those that a project's own train.py makes.
+"""Supports models that an AutoML job found, instead of a project's own train.py.
 
-The job gets the rows of training and validation as MLTables, and its model is measured only where
+The job gets the rows of training and validation as MLTables, and its model is evaluated only if
 it was fitted on exactly those rows: others might be rows of the test.
 """
 
@@ -26,7 +26,7 @@ _FILE = "rows.parquet"
 # The rolling-origin forecasts by which a search of forecasters judged its model: rows as pandas
 # writes them (`orient="split"`), since a model folder has formats of models alone.
 FORECASTS = "forecasts.json"
-# Rows whose digests are computed at once: a copy of them is made.
+# Rows that are hashed at a time, since hashing copies them.
 _HASHED_AT_ONCE = 50_000
 _MLTABLE = f"""\
 type: mltable
@@ -42,12 +42,12 @@ class Winner:
 
     @staticmethod
     def predict(model: Members, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Its answer to each row."""
+        """Return the model's prediction for each row."""
         return model.predict(table)
 
     @staticmethod
     def contributions(folder: Path, table: NDArray[np.float64]) -> Contributions | str:
-        """What each column adds to the scores of a single member of trees, else why not."""
+        """Return each column's contributions of a single member of trees, or why there are none."""
         files = Members(folder).files
         if len(files) == 1 and files[0].endswith(".txt"):
             import lightgbm
@@ -61,8 +61,8 @@ class Winner:
 
 
 def _of_xgboost(file: Path, table: NDArray[np.float64]) -> Contributions:
-    """`pred_contribs`, which is exact TreeSHAP in single precision: a row of them, and its
-    last column, add up to the raw score. Of several classes each has a row of its own.
+    """Return `pred_contribs`, exact TreeSHAP in single precision: a row of them, and its last
+    column, add up to the raw score. With several classes, each has its own row.
     """
     import xgboost
 
@@ -78,8 +78,8 @@ def _of_xgboost(file: Path, table: NDArray[np.float64]) -> Contributions:
 
 
 def write_table(dataset: Dataset, part: str, folder: Path) -> None:
-    """The features and the target of a part as an MLTable, whose file keeps their types, and as
-    not nullable those that are not `optional`.
+    """Write the features and the target of a part as an MLTable, whose file keeps their types;
+    columns that are not `optional` are not nullable.
     """
     import pandas as pd
     import pyarrow as pa
@@ -100,10 +100,10 @@ def write_table(dataset: Dataset, part: str, folder: Path) -> None:
 def as_searched(
     dataset: Dataset, columns: Columns, members: Members, search: Mapping[str, Any]
 ) -> Dataset:
-    """The dataset with its features in the order of the model's columns.
+    """Return the dataset with its features in the order of the model's columns.
 
-    Ends the program where the model was fitted on other rows than those of training, takes other
-    columns, or answers another question.
+    Ends the program if the model was fitted on other rows than those of training, or has other
+    columns or another target.
     """
     about = dataset.about
     question = (about.task, about.positive, dataset.classes)
@@ -137,7 +137,7 @@ def as_searched(
 
 
 def refits(search: Mapping[str, Any], metric: str) -> list[float]:
-    """The metric of each fit of the model's trial; [] of a model that no search made."""
+    """Return the metric of each fit of the model's trial; [] for a model without a search."""
     values = [fold.get(metric) for fold in search.get("folds", ())]
     if search and (len(values) < 2 or None in values):
         stop("no-refits", f"`{metric}` has under two values", "a metric of the task")
@@ -147,9 +147,10 @@ def refits(search: Mapping[str, Any], metric: str) -> list[float]:
 def content(
     values: Mapping[str, Any], labels: NDArray[Any], rows: NDArray[np.int64] | None = None
 ) -> str:
-    """A digest of rows (a sequence a column), whatever their order and that of the columns. A
-    missing number is NaN, a missing text None; numbers count in single precision. With `rows` it
-    is of those alone, whose labels are `labels`.
+    """Return a digest of rows (one sequence per column) that ignores the order of rows and columns.
+
+    A missing number is NaN, a missing text None; numbers are rounded to single precision. With
+    `rows` it covers only those, whose labels are `labels`.
     """
     import pandas as pd
 
@@ -183,7 +184,7 @@ def _values(dataset: Dataset, part: Part) -> dict[str, Sequence[Any]]:
 
 
 def _targets(dataset: Dataset, part: Part) -> Sequence[Any]:
-    """The target: the class as a text, or the number."""
+    """Return the target: the class as a text, or the number."""
     about = dataset.about
     if TABLE_TASKS[about.task].types:
         return list(part.labels)

@@ -8,7 +8,7 @@ folder of `checkpointed`, on which a training that is started again goes on.
 
 A checkpoint is a folder `round-00000200` with the model, state.json and manifest.json, which is
 written last: the sha256 of the files are compared before anything reads them. On a mounted
-container a rename is not one act, so the manifest alone decides what is whole.
+container a rename is not atomic, so only the manifest shows that a checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PATIENCE = 50
 # Far enough apart for trainings whose seeds are neighbours to share no segment's seed.
 _STRIDE, _SEEDS = 1_000_003, 2**31
 _PREFIX, _MODEL, _STATE = "round-", "model", "state.json"
-# The one before the newest too, for the case that the newest is not whole.
+# Keep the previous one too, in case the newest is incomplete.
 _KEPT = 2
 # Parameters that do not influence the trees: another node may have other cores.
 _BESIDE = frozenset({"num_threads", "nthread", "n_jobs", "verbosity", "verbose"})
@@ -58,8 +58,8 @@ def checkpointed(folder: Path | None) -> Iterator[None]:
 
 
 def folder_of(identity: Iterable[bytes | memoryview]) -> Path | None:
-    """The folder of one training's checkpoints inside that of `checkpointed`, by what identifies it
-    (data, settings, seed); None where none are kept.
+    """Return the checkpoint folder of one training inside that of `checkpointed`, by its identity
+    (data, settings, seed); None if no checkpoints are kept.
     """
     folder, digest = _folder.get(), hashlib.sha256()
     for content in identity:
@@ -70,7 +70,7 @@ def folder_of(identity: Iterable[bytes | memoryview]) -> Path | None:
 
 @dataclass
 class Growth:
-    """How far a training is. `ends` are the trees (of each class) after each segment, which may be
+    """Progress of a training. `ends` are the trees (of each class) after each segment, which may be
     fewer than the rounds: a round that finds no split adds none.
     """
 
@@ -83,11 +83,11 @@ class Growth:
 
     @property
     def trees(self) -> int:
-        """After the last segment that ended."""
+        """Return the number of trees after the last completed segment."""
         return self.ends[-1] if self.ends else 0
 
     def measured(self, trees: int, value: float, larger: bool, patience: int) -> bool:
-        """Take in the metric of a round; whether the training is over."""
+        """Record the metric of a round; return True if the training is over."""
         best = self.best
         if best is None or best != best or (value > best if larger else value < best):
             self.best, self.best_trees, self.waited = value, trees, 0
@@ -100,8 +100,8 @@ class Growth:
 class Segments:
     """The segments of one training that are still to grow, and its checkpoints.
 
-    `identity` says which training it is, as `identity_of` makes it: a checkpoint of another one is
-    not its own. `model` is what the last segment left, b"" before the first.
+    `identity` identifies the training, as `identity_of` returns it: checkpoints of others are
+    ignored. `model` is the model after the last segment, b"" before the first.
     """
 
     def __init__(self, rounds: int, size: int, identity: Iterable[bytes | memoryview]) -> None:
@@ -114,22 +114,22 @@ class Segments:
             self._restore()
 
     def __iter__(self) -> Iterator[int]:
-        """The rounds of each segment to grow, until the training is over."""
+        """Yield the number of rounds of each segment to grow, until the training is over."""
         while not self.are_over:
             yield min(self._size, self._total - self.growth.rounds)
 
     @property
     def are_over(self) -> bool:
-        """Whether no segment is left to grow."""
+        """Return True if no segment is left to grow."""
         return self.growth.is_over or self.growth.rounds >= self._total
 
     @property
     def number(self) -> int:
-        """The number of the segment that is being trained, from 0."""
+        """Return the number of the segment that is being trained, from 0."""
         return self.growth.rounds // self._size
 
     def seeded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters for the segment that grows: the first has the seeds as they are."""
+        """Return the parameters of the current segment; the first has the seeds as they are."""
         shift = self.number * _STRIDE
         if not shift:
             return dict(parameters)
@@ -139,7 +139,7 @@ class Segments:
         return {**parameters, **(seeds or {"seed": shift % _SEEDS})}
 
     def grown(self, model: bytes, trees: int) -> None:
-        """Keep what a segment left: the whole model, of so many trees."""
+        """Store the whole model after a segment, with its number of trees, as a checkpoint."""
         self.model = model
         self.growth.ends.append(trees)
         self.growth.rounds = min(self.growth.rounds + self._size, self._total)
@@ -181,15 +181,13 @@ class Segments:
             return
 
     def _checkpoints(self) -> list[Path]:
-        """The newest first."""
+        """Return the checkpoints, the newest first."""
         assert self._place is not None
         return sorted(self._place.glob(f"{_PREFIX}*"), reverse=True)
 
 
 def identity_of(parameters: Mapping[str, Any], *contents: Any) -> Iterator[bytes | memoryview]:
-    """Bytes that differ where a training would: of parameters, and of arrays, texts, numbers or
-    None.
-    """
+    """Yield bytes that identify a training: its parameters, and arrays, texts, numbers or None."""
     deciding = {name: value for name, value in parameters.items() if name not in _BESIDE}
     yield _text(deciding)
     for content in contents:

@@ -1,7 +1,7 @@
-"""A project of one table: what its train.py and its evaluate.py run.
+"""Trains and evaluates models of one table, for the train.py and evaluate.py of a project.
 
-The project brings `derive` and the encoding (columns.py), the model (model.py), its own metrics
-(metrics.py) and the schema of the table; the order of things is here.
+The project provides `derive` and the encoding (columns.py), the model (model.py), its own metrics
+(metrics.py) and the schema of the table; this module runs the steps in order.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from ml.toolkit.training.timing import Latency, latency
 from ml.toolkit.training.tracking import tracking
 from ml.toolkit.training.words import word_importance
 
-# Contributions may take time for each row; the shares of so many hardly change with more.
+# Rows that are explained: contributions take time per row, and more rows hardly change them.
 EXPLAINED = 500
-# Rows that are answered one by one, for the latency of a trial.
+# Rows that are predicted one by one, for the latency of a trial.
 TIMED = 50
 # Trainings with other seeds, which show how much the metric moves with the seed alone.
 REFITS = (1, 2)
-# More rows change a linear model of a table little, and take minutes.
+# Most rows that a linear model is fitted to: more change it little, and take minutes.
 LINEAR_ROWS = 50_000
 NO_SOURCES: Mapping[str, Path] = MappingProxyType({})
 # Literal arguments in each function: `ml check` reads which ones a training has.
 SOURCES = "the folders of the feature sets' sources, in the order of the project's sets"
-# Code that does not decide what a training makes.
+# Code that does not affect the trained model.
 _BESIDE = frozenset({"evaluate.py", "metrics.py", "endpoint", "tests"})
 
 
 class Answering(Protocol):
-    """What is asked of a model that is there."""
+    """The functions of a trained model that an evaluation needs."""
 
     @property
     def contributions(self) -> Callable[[Path, NDArray[np.float64]], Contributions | str] | str:
-        """What each column adds to the scores of rows by the model in a folder, or why no exact
-        method says so: permutation importances are measured then.
+        """Return the function that explains a model's scores of rows, given its folder, or the
+        reason why no exact method does: permutation importances are measured then.
         """
 
     def predict(self, model: Any, table: NDArray[np.float64], /) -> NDArray[np.float64]:
-        """Its answer to each row."""
+        """Return the model's prediction for each row."""
 
 
 class Model(Answering, Protocol):
@@ -73,7 +73,7 @@ class Model(Answering, Protocol):
 
     @property
     def SETTINGS(self) -> Mapping[str, Any]:
-        """The hyperparameters with their usual values: arguments of the training."""
+        """Return the hyperparameters with their defaults: arguments of the training."""
 
     def fit(
         self,
@@ -84,13 +84,13 @@ class Model(Answering, Protocol):
         seed: int,
         /,
     ) -> Any:
-        """A model of the rows of training, with what is best on validation."""
+        """Return a model fitted to the training rows, with what is best on validation."""
 
     def save(self, model: Any, folder: Path, /) -> None:
         """Write its files into the folder."""
 
     def load(self, folder: Path, /) -> Any:
-        """The model in a folder."""
+        """Return the model in a folder."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Tabular:
         return self.read(options.pop("data"), by_name, others=others, folds=folds)
 
     def fit(self, dataset: Dataset, settings: Mapping[str, Any], seed: int) -> tuple[Columns, Any]:
-        """The columns as training fills them, and the model."""
+        """Return the columns fitted to the training rows, and the model."""
         with self._told("correct `derive` in columns.py"):
             columns = dataset.columns(self.derive, self.encoding)
             train, validation = (dataset.numbers(part, columns) for part in (TRAIN, VALIDATION))
@@ -149,12 +149,12 @@ class Tabular:
     def scores(
         self, dataset: Dataset, part: str, columns: Columns, fitted: Any
     ) -> NDArray[np.float64]:
-        """The model's answers to the rows of a part."""
+        """Return the model's predictions for the rows of a part."""
         table = self.matrix(dataset, part, columns)
         return columns.answers(partial(self.model.predict, fitted), table)
 
     def matrix(self, dataset: Dataset, part: str, columns: Columns) -> NDArray[np.float64]:
-        """The rows of a part as a model of these columns takes them."""
+        """Return the rows of a part as a model of these columns takes them."""
         hint = "train it again, or evaluate it in a checkout of the commit that trained it"
         with self._told(hint):
             return columns.matrix(dataset.parts[part].rows)
@@ -177,7 +177,7 @@ class Tabular:
             raise SystemExit(f"error[wrong-columns]: {error}{place}\n  hint: {hint}") from error
 
     def maker(self, dataset: Dataset) -> dict[str, Any]:
-        """What decides, besides settings, seed and data, which model a training makes: the digest
+        """Return what determines a training's model besides settings, seed and data: the digest
         of the project's code, the columns, the target and the split.
         """
         folder, digest = self.schema.parent.parent, hashlib.sha256()
@@ -195,7 +195,7 @@ class Tabular:
 
 
 def train(project: Tabular, arguments: Sequence[str] | None = None) -> None:
-    """Read, check, split, fit, log, save: one training by the arguments of the command line."""
+    """Train one model by the arguments of the command line: read, split, fit, log, save."""
     parser = argparse.ArgumentParser(description="Train one model.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--sources", type=Path, nargs="*", help=SOURCES)
@@ -270,9 +270,9 @@ def evaluate(
 
     A model of an AutoML job is measured as one that train wrote, but as if the schema had no
     `folds`; its refits are those of its trial.
-    With `folds` in the schema the rows of the test are those of training, each answered by a model
-    that was fitted without its fold. Ends the program where this code did not make the model: its
-    folds would be another's.
+    With `folds` in the schema the rows of the test are those of training, each predicted by a model
+    that was fitted without its fold. Ends the program if other code made the model: its folds would
+    evaluate another model.
     """
     parser = argparse.ArgumentParser(description="Measure a model.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
@@ -280,7 +280,7 @@ def evaluate(
     parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
     parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
     options = parser.parse_args(arguments)
-    # A champion may be asked on the data of a candidate that reads another column.
+    # A champion may be evaluated on the data of a candidate with another column.
     is_searched = is_of_members(options.model)
     dataset = project.data(vars(options), others=True, folds=not is_searched)
     facts, digest = unseal(options.model)
@@ -392,15 +392,15 @@ def _metrics(dataset: Dataset, scores: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _inputs(dataset: Dataset, part: str, columns: Columns) -> Features:
-    """The rows of a part as codes, in which no category has a column of its own."""
+    """Return the rows of a part with one column of codes per category feature, not one-hot."""
     coded = columns.coded()
     return Features(coded.names, coded.matrix(dataset.parts[part].rows), coded.categorical)
 
 
 def _linear(project: Tabular, dataset: Dataset, seed: int) -> dict[str, float]:
-    """The metrics of a linear model on the test; none where it cannot be fitted (one class)."""
+    """Return the metrics of a linear model on the test; {} if it cannot be fitted (one class)."""
     linear = Linear(dataset.about.task, len(dataset.classes))
-    # It is fitted and asked, never saved: it has no other functions of a Model.
+    # It only fits and predicts, and is never saved: it has no other functions of a Model.
     encoding: Encoding = "words" if dataset.about.text else "one-hot"
     baseline = replace(project, model=cast(Model, linear), encoding=encoding)
     try:
@@ -435,7 +435,7 @@ class Linear:
         settings: dict[str, Any],
         seed: int,
     ) -> Any:
-        """A scaler and an estimator, fitted on at most LINEAR_ROWS evenly spaced rows."""
+        """Return a scaler and an estimator, fitted on at most LINEAR_ROWS evenly spaced rows."""
         from sklearn.linear_model import LogisticRegression, Ridge
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
@@ -447,7 +447,7 @@ class Linear:
         )
 
     def predict(self, model: Any, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probabilities of 1 (rows,), of each class (rows, classes), or numbers (rows,)."""
+        """Return probabilities of 1 (rows,), of each class (rows, classes), or numbers (rows,)."""
         if self._task == "regression":
             return np.asarray(model.predict(table))
         probabilities = np.zeros((len(table), self._classes if self._task == "multiclass" else 2))
@@ -456,8 +456,8 @@ class Linear:
 
 
 def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """End the program where folds would measure another model, or rows of the test are those that
-    the model of other folds was trained on.
+    """End the program if folds would evaluate another model, or if the test has rows that the
+    model of other folds was trained on.
     """
     folds = [settings.get("split", {}).get("folds", 0) for settings in (before, now)]
     differing = [name for name, settings in now.items() if before.get(name) != settings]
@@ -474,7 +474,7 @@ def _check_maker(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 def _out_of_fold(
     project: Tabular, dataset: Dataset, settings: Mapping[str, Any], seed: int
 ) -> NDArray[np.float64]:
-    """The answer to each row of training by the model of the other folds."""
+    """Return the prediction for each row of training by the model of the other folds."""
     scores: NDArray[np.float64] | None = None
     for rows, fold in dataset.by_fold():
         of_fold = np.asarray(project.scores(fold, TEST, *project.fit(fold, settings, seed)))

@@ -1,7 +1,7 @@
-"""How long a model takes for one prediction, measured on the node that trained it.
+"""Measures the latency of one prediction on the node that trained the model.
 
-It stands in for the served path while trials are compared; the gates' latency is measured on the
-server itself.
+It approximates the latency of serving while trials are compared; the gates' latency is measured
+on the server itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 Input = TypeVar("Input")
-# The first predictions fill caches and start threads: they are made and not counted.
+# Warm-up predictions, which fill caches and start threads: they are not counted.
 WARM = 5
 
 
@@ -32,7 +32,7 @@ class Latency:
     predictions: int
 
     def as_metrics(self) -> dict[str, float]:
-        """What a trial logs; `ml select` knows these names."""
+        """Return the metrics that a trial logs; `ml select` knows these names."""
         return {
             "predict_p50_ms": self.p50_ms,
             "predict_p95_ms": self.p95_ms,
@@ -41,7 +41,7 @@ class Latency:
 
 
 def latency(predict: Callable[[Input], object], inputs: Sequence[Input]) -> Latency:
-    """Time `predict` on each of `inputs`, one after another, after WARM of them uncounted.
+    """Time `predict` on each of `inputs`, one after another, after WARM warm-up predictions.
 
     Raises ValueError without inputs.
     """

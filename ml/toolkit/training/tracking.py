@@ -1,4 +1,4 @@
-"""Parameters and metrics to MLflow, a batch at a time; the environment says to which server.
+"""Logs parameters and metrics to MLflow in batches; environment variables name the server.
 
 Nothing here knows where it runs: MLflow reads MLFLOW_TRACKING_URI, MLFLOW_RUN_ID and
 MLFLOW_EXPERIMENT_NAME, which Azure ML and the local backend set alike.
@@ -40,7 +40,7 @@ class Tracker:
 
 @contextmanager
 def tracking() -> Iterator[Tracker]:
-    """A tracker of the run that the environment names, or of a new one; a failure marks it so."""
+    """Yield a tracker of the environment's run, or of a new run; an error marks it as failed."""
     import mlflow  # 1 s: only a job that logs pays for it
 
     with mlflow.start_run():

@@ -1,4 +1,4 @@
-"""Which words a model of a text goes by: permutation importances of the words."""
+"""Measures which words a text model relies on, by permutation importance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def word_importance(
     labels: NDArray[Any],
     columns: Columns,
 ) -> Contributions:
-    """Return by how much the loss rises when it is shuffled which rows have a word.
+    """Return how much the loss rises if the rows that have a word are shuffled.
 
     loss: of rows of token numbers, shaped as `table` (rows, length).
     labels: the class of each row.

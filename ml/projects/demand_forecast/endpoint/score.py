@@ -1,4 +1,4 @@
-"""The endpoint: the history of a series in, a value and an interval a day out."""
+"""The endpoint: the history of a series in, a value and an interval per day out."""
 
 from ml.serving.scoring.series import endpoint
 

@@ -23,7 +23,7 @@ def init() -> None:
 
 
 def run(body: str) -> object:
-    """The answers, best first; status 400 for a request that breaks the schema."""
+    """Return the answers, best first; status 400 for a request that breaks the schema."""
     try:
         request = parse(body, REQUEST)
         best = ranker.rank(request.texts["question"], top=request.integers["top"])

@@ -12,7 +12,7 @@ from ml.serving.scoring.messages import BadRequest, Schema, Text, parse, refusal
 from ml.serving.scoring.model import ServedModel, open_model
 
 REQUEST: Schema = {name: Text(longest=MOST_CHARACTERS, optional=True) for name in SECTIONS}
-# Of the sentences those that weigh most are named.
+# Number of sentences that a response names: those with the largest weights.
 NAMED = 3
 
 model: ServedModel
@@ -27,8 +27,8 @@ def init() -> None:
 
 
 def run(body: str) -> object:
-    """The event with its probabilities, the weights of the sections and the sentences that weigh
-    most; status 400 for a request that breaks the schema.
+    """Return the event with its probabilities, the weights of the sections and the sentences with
+    the largest weights; status 400 for a request that breaks the schema.
     """
     try:
         document = parse(body, REQUEST).texts
@@ -45,7 +45,7 @@ def run(body: str) -> object:
     return reply(
         model,
         {
-            # The form of a table's answers, by which gates and canaries read probabilities.
+            # The form of a table model's response, in which gates and canaries read probabilities.
             "predictions": [classifier.classes[int(read.probabilities.argmax())]],
             "classes": classifier.classes,
             "probabilities": [read.probabilities.tolist()],

@@ -1,4 +1,4 @@
-"""The entry script of the parallel job that tokenises a corpus: a file of filings after another."""
+"""The entry script of the parallel job that tokenises a corpus of filings, file by file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ folder: Path
 
 
 def init() -> None:
-    """Read where to write."""
+    """Parse the output folder from the arguments, and create it."""
     global folder
     # A parallel job runs the file by its path: the root of the code is not importable.
     sys.path.insert(0, str(Path(__file__).parents[4]))
@@ -22,7 +22,7 @@ def init() -> None:
 
 
 def run(mini_batch: Sequence[str]) -> list[str]:
-    """Tokenise the files; a mini-batch that is tried again writes the same."""
+    """Tokenise the files; a mini-batch that is retried writes the same content."""
     from ml.projects.filings_nlp.pretraining.tokenise import tokenise
     from ml.toolkit.data.tables import DataRefused
 
@@ -31,6 +31,6 @@ def run(mini_batch: Sequence[str]) -> list[str]:
         try:
             written.append(tokenise(path, folder).name)
         except DataRefused as error:
-            # The job's log has the last line of an exception: all problems are on that one.
+            # The job's log has only the last line of an exception: all problems are on that line.
             raise ValueError(" ".join(str(error).split())) from None
     return written

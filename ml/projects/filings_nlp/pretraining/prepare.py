@@ -31,8 +31,8 @@ SHARD = 4096
 
 
 def collect(files: Sequence[Path], folder: Path) -> dict[str, int]:
-    """Write the vocabulary and the shards of `train` and `validation` from what `tokenise` wrote;
-    returns how many different sentences each has. The order of the files does not matter.
+    """Write the vocabulary and the shards of `train` and `validation` from `tokenise`'s output;
+    return how many different sentences each has. The order of the files does not matter.
     """
     words: list[list[str]] = []
     counts: Counter[str] = Counter()
@@ -52,7 +52,7 @@ def collect(files: Sequence[Path], folder: Path) -> dict[str, int]:
             with np.load(file) as of:
                 tables.append(distinct(np.array(renumbered, np.uint32)[of[part]]))
         table = merge(tables)
-        # What no sentence is long enough for costs time in every layer.
+        # Drop columns that no sentence is long enough for: they cost time in every layer.
         table = table[:, : max(1, int((table > 0).any(axis=0).sum()))].astype(np.uint16)
         chunks = ({"target": table[at : at + SHARD]} for at in range(0, len(table), SHARD))
         rows[part] = write_shards(folder / part, chunks)

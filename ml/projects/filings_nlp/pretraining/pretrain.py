@@ -43,10 +43,10 @@ SETTINGS: dict[str, Any] = {
 }
 # How a corpus is streamed: four shards are shuffled together while the next eight are read.
 STREAM = {"block": SHARD, "blocks": 4, "read_ahead": 12}
-# Of the words of a sentence (Devlin et al., BERT, 2018).
+# Share of a sentence's words that are masked (Devlin et al., BERT, 2018).
 MASKED = 0.15
 METRIC = "validation_masked_loss"
-_NO_TARGET = -100  # which cross_entropy passes over
+_NO_TARGET = -100  # cross_entropy ignores this target
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -149,10 +149,10 @@ def pretrain(
 
 
 def masked(of: Rows, draw: np.random.Generator) -> Rows:
-    """Sentences in which a few words are unknown, and these words as targets."""
+    """Return sentences in which a few words are unknown, with these words as targets."""
     words = of["target"].astype(np.int64)
     hidden = (draw.random(words.shape) < MASKED) & (words != PADDING)
-    # Each sentence has a target: a step of few of them has items.
+    # Each sentence has a target, so that a step of few sentences has items.
     none = ~hidden.any(axis=1)
     hidden[none, 0] = True
     target = np.where(hidden, words, _NO_TARGET)

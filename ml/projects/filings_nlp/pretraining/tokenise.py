@@ -1,4 +1,4 @@
-"""Tokenise files of filings: what tokens.py does text by text, numpy and Arrow do by whole columns.
+"""Tokenise files of filings as tokens.py does, but by whole columns with numpy and Arrow.
 
 batch.py, the parallel step of jobs/corpus.yml, calls `tokenise`, and prepare.py merges the results.
 """
@@ -42,12 +42,12 @@ class Tokeniser:
 
     def __init__(self) -> None:
         self.words = {"<number>": 1}
-        # By a word as it stands in the text.
+        # Number by the word as it is in the text.
         self._numbers: dict[bytes, int] = {}
 
     def cut(self, sections: Sequence[NDArray[Any]]) -> tuple[Table, NDArray[np.int64]]:
-        """The sentences of documents, of which `sections` has one text each, section by section:
-        (sentences, MOST_WORDS) numbers, filled up with 0, and (sentences,) the document of each.
+        """Return the sentences of documents as word numbers (sentences, MOST_WORDS), padded with 0,
+        and the document of each; `sections` has one text per document for each section.
         """
         texts = [text[:MOST_CHARACTERS] for column in sections for text in column]
         points = np.frombuffer("\n".join(texts).encode("utf-32-le"), "<u4")
@@ -105,14 +105,14 @@ _LETTER, _DIGIT, _NUMERIC, _STOP, _SPACE, _END = (1 << at for at in range(6))
 
 @lru_cache(1 << 18)
 def _entry(word: bytes) -> str:
-    """A word as the vocabulary has it, by `sentences`: the same in training and serving."""
+    """Return a word as the vocabulary has it, by `sentences`: the same in training and serving."""
     [[entry]] = sentences(word.decode("utf-32-le"))
     return entry
 
 
 @cache
 def _kinds() -> NDArray[np.uint8]:
-    """The kinds of every character, by the regular expressions of tokens.py."""
+    """Return the kinds of every character, by the regular expressions of tokens.py."""
     kinds = np.zeros(sys.maxunicode + 1, np.uint8)
     characters = "".join(map(chr, range(sys.maxunicode + 1)))
     of_kind = {_LETTER: r"[^\W\d_]", _DIGIT: r"\d", _NUMERIC: r"[\d.,]", _SPACE: r"\s"}
@@ -124,15 +124,15 @@ def _kinds() -> NDArray[np.uint8]:
 
 
 def _runs(flags: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each run of flags that are set begins, and where it has ended."""
+    """Return where each run of set flags begins, and where it has ended."""
     edges = np.flatnonzero(np.diff(flags > 0, prepend=False, append=False))
     return edges[::2], edges[1::2]
 
 
 def tokenise(path: Path, folder: Path) -> Path:
-    """Write the different sentences of a file of filings, and of each word how many filings of the
-    training have it, into `folder`; the file appears as a whole or not at all. Raises DataRefused
-    with every problem of the file, as its schema says.
+    """Write the distinct sentences of a file of filings, and for each word the number of training
+    filings that have it, into `folder`, atomically. Raises DataRefused with every problem of the
+    file, by its schema.
     """
     schema, split = _schema()
     table, findings = read_table(path, schema)
@@ -153,7 +153,7 @@ def tokenise(path: Path, folder: Path) -> Path:
         for name, those in tables.items():
             those.append(distinct(rows[part == name]))
         trains = rows[part == TRAIN]
-        # Each word once a filing.
+        # Count each word once per filing.
         pairs = document[part == TRAIN, None] << 32 | trains
         pairs = np.sort(pairs[trains > 0])
         seen.append(pairs[np.diff(pairs, prepend=-1) > 0] & 0xFFFFFFFF)
@@ -170,18 +170,18 @@ def tokenise(path: Path, folder: Path) -> Path:
 
 @cache
 def _schema() -> tuple[TableSchema, Split]:
-    """The schema of a file, which may have few of a corpus's rows, and the split."""
+    """Return the schema of a file, which may have few of a corpus's rows, and the split."""
     schema = TableSchema.parse(yaml.safe_load(SCHEMA.read_text(encoding="utf-8")))
     return replace(schema, rows=(1, schema.rows[1])), Split.read()
 
 
 def merge(tables: Sequence[Table]) -> Table:
-    """The different rows of all."""
+    """Return the distinct rows of all tables."""
     return distinct(np.concatenate([np.zeros((0, MOST_WORDS), np.uint32), *tables]))
 
 
 def distinct(table: Table) -> Table:
-    """The different rows of unsigned numbers, in their order."""
+    """Return the distinct rows of unsigned numbers, sorted."""
     bytewise = np.ascontiguousarray(table, table.dtype.newbyteorder(">"))
     rows = np.unique(bytewise.view(f"V{table.shape[1] * table.itemsize}").ravel())
     return rows.view(bytewise.dtype).reshape(-1, table.shape[1]).astype(table.dtype)

@@ -19,7 +19,7 @@ class Cards:
     """The latest features of each card, in an online store."""
 
     def __init__(self, store: str) -> None:
-        """Look up in the store at that address, as `open_store`."""
+        """Open the store at that address, as `open_store`."""
         self._set = read(FEATURE_SET)
         self._online = open_store(self._set, store)
 

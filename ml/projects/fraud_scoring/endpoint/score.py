@@ -1,4 +1,4 @@
-"""The endpoint: a table in, one probability and one decision a row out.
+"""The endpoint: a table in, one probability and one decision per row out.
 
 A request has the columns of the model, or `card` and `made_at` in place of those of the card's
 history, which the endpoint looks up in the feature store of the variable SCORE_FEATURE_STORE: a URL
@@ -39,9 +39,9 @@ def init() -> None:
 
 
 def run(body: str) -> object:
-    """The predictions, and for each `review` or `accept`; status 400 with a sentence for a request
-    that is not such a table, or has an amount of 0 or less; status 503 where the feature store
-    cannot answer. Where histories were looked up, also `found`, `unknown` or `stale` for each.
+    """Return the predictions, with `review` or `accept` for each; status 400 for a request that is
+    not such a table, or has an amount of 0 or less; status 503 if the feature store cannot answer.
+    With a lookup of histories, also `found`, `unknown` or `stale` for each.
     """
     looked_up: dict[str, object] = {}
     try:

@@ -35,7 +35,7 @@ def init() -> None:
 
 @rawhttp  # type: ignore[untyped-decorator]
 def run(request: AMLRequest) -> object:
-    """The gaps, the highest score first; status 400 and a sentence for what is no image."""
+    """Return the gaps, the highest score first; status 400 for a request without a valid image."""
     try:
         image = letterboxed(decoded(_content(request), detector.size), detector.size)
     except BadRequest as error:
@@ -46,7 +46,7 @@ def run(request: AMLRequest) -> object:
 
 
 def _content(request: AMLRequest) -> bytes:
-    """The bytes of the image that was sent."""
+    """Return the bytes of the image that was sent."""
     length = request.content_length
     if length is None:
         raise BadRequest("", "no length", "a request that says its length")

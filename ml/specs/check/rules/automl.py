@@ -1,4 +1,4 @@
-"""AutoML jobs and steps: what the service refuses once the job runs, and azure-ai-ml lets pass."""
+"""Checks AutoML jobs and steps for errors that azure-ai-ml accepts and the service rejects."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def automl_target(node: Node) -> Iterator[Finding]:
 
 
 def _folder(node: Node, key: str) -> Path | None:
-    """The folder of a field's data on this machine, also of an asset of the repository, or of an
-    input of the pipeline.
+    """Return the local folder of a field's data, also of an asset of the repository or of an input
+    of the pipeline; None if it is remote.
     """
     owner, path = node, _path(node.get(key))
     if node.parent is not None and (match := _PARENT_INPUT.fullmatch(path)):
@@ -130,13 +130,13 @@ def _folder(node: Node, key: str) -> Path | None:
 
 
 def _path(data: object) -> str:
-    """The path of data that is written as a mapping or as the path alone; "" for none."""
+    """Return the path of data that is written as a mapping or as the path alone; "" for none."""
     path = data.get("path") if isinstance(data, dict) else data
     return path if isinstance(path, str) else ""
 
 
 def _columns(folder: Path) -> list[str]:
-    """The header of the table's first delimited file; empty for any other table."""
+    """Return the header of the table's first delimited file; [] for any other table."""
     try:
         table = read(folder / _TABLE).data
         options = next(step for step in table["transformations"] if "read_delimited" in step)

@@ -30,7 +30,7 @@ Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 class Source:
     """A module: its syntax tree, the names that it imports at its top, and by which statement.
 
-    `imports` are dotted names, of `from a import b` both `a` and `a.b`; `lazy` has for each
+    `imports` are dotted names, for `from a import b` both `a` and `a.b`; `lazy` has for each
     function and class the modules that its body imports.
     """
 
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Imported:
-    """A library that a module of the code imports; not `at_once`: a function that it takes does."""
+    """A library that a module of the code imports; not `at_once` if only a function imports it."""
 
     library: str
     module: str
@@ -49,7 +49,7 @@ class Imported:
 
 
 def file_of(module: str, code: Path) -> Path | None:
-    """The file of a module in the folder of the code; None where there is none."""
+    """Return the file of a module in the folder of the code; None if there is none."""
     path = code.joinpath(*module.split("."))
     for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
         if file.is_file():
@@ -58,16 +58,16 @@ def file_of(module: str, code: Path) -> Path | None:
 
 
 def source(file: Path) -> Source:
-    """The module in a file, read once until it changes; nothing of one that is no Python."""
+    """Parse the module in a file, cached until it changes; empty if it is not valid Python."""
     stat = file.stat()
     return _source(file, stat.st_mtime_ns, stat.st_size)
 
 
 def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Imported]:
-    """The `wanted` libraries that importing a module of the code imports, each once.
+    """Yield the `wanted` libraries that importing a module of the code imports, each once.
 
-    First come those that are imported at once, then those that a function imports: one of
-    `module` or of a module beside it, or one that these take from another.
+    First come those that are imported at once, then those that only a function imports: one of
+    `module` or of a module beside it, or one that these import from another.
     """
     own = module.rpartition(".")[0]
     queue, seen, later = [module], {module}, list[Imported]()
@@ -103,7 +103,7 @@ def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Impor
 
 
 def _absolute(names: tuple[str, ...], package: str) -> Iterator[str]:
-    """`..a` in the package `b.c` is `b.a`."""
+    """Yield absolute names: `..a` in the package `b.c` is `b.a`."""
     for name in names:
         level = len(name) - len(name.lstrip("."))
         above = package.split(".")[: len(package.split(".")) - level + 1] if level else []
@@ -128,7 +128,7 @@ def _source(file: Path, mtime_ns: int, size: int) -> Source:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """The modules that an import names, or a call of `import_module` with a text."""
+    """Yield the modules that an import names, or a call of `import_module` with a text."""
     match node:
         case ast.Import(names=names):
             yield from (alias.name for alias in names)
@@ -283,7 +283,7 @@ def unknown_argument(subject: Subject) -> Iterator[Finding]:
             arguments = _arguments(entry.module, entry.code) if is_plain else frozenset()
             for option in _OPTION.finditer(entry.arguments) if arguments else ():
                 name, value = option[1], _SPACE.fullmatch(option[2] or "")
-                # argparse takes the beginning of a name.
+                # argparse accepts a prefix of a name.
                 if any(argument.startswith(name) for argument in arguments):
                     continue
                 dimension = value[1] if value and value[1] in node.search_space else ""

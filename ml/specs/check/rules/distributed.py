@@ -13,7 +13,7 @@ from ml.specs.check.nodes import Node
 from ml.specs.check.rules.rule import Finding, rule
 
 _GUIDE = "how-to-train-distributed-gpu: environment variables"
-# What each process gets, by launcher: one value for all would start as many first processes.
+# Variables that a launcher sets per process; one value for all would make each the first.
 _SET = {
     "pytorch": frozenset(
         {"RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"}
@@ -28,7 +28,7 @@ _STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 
 def _places(node: Node) -> Iterator[tuple[Key, ...]]:
-    """Where the fields of a job are: those of a sweep's trial as well."""
+    """Yield the keys above the fields of a job: also those of a sweep's trial."""
     yield ()
     if node.type == "sweep":
         yield ("trial",)
@@ -64,7 +64,7 @@ def shared_memory(node: Node) -> Iterator[Finding]:
 
 
 def _elastic(node: Node) -> tuple[tuple[Key, ...], torchrun.Elastic] | None:
-    """Where the fields of the command's job are, and its torchrun with a range of nodes."""
+    """Return the keys of the command's job, and its torchrun with a range of nodes, or None."""
     at: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
     command = node.get(*at, "command")
     elastic = torchrun.elastic(command) if isinstance(command, str) else None
@@ -72,7 +72,7 @@ def _elastic(node: Node) -> tuple[tuple[Key, ...], torchrun.Elastic] | None:
 
 
 def _field(node: Node, at: tuple[Key, ...], *keys: Key) -> tuple[tuple[Key, ...], object]:
-    """The keys and the value of a field, those of the command where it is not written."""
+    """Return the keys and the value of a field; those of the command and None if it is not set."""
     for above in dict.fromkeys((at, ())):
         if (value := node.get(*above, *keys)) is not None:
             return (*above, *keys), value

@@ -23,7 +23,7 @@ _SOURCES = frozenset({"inputs", "outputs", "search_space"})
 
 
 def templates(node: Node) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """The texts of a node that name its own inputs and outputs, with their keys."""
+    """Yield the texts of a node that name its own inputs and outputs, with their keys."""
     for keys in _TEMPLATES[node.type]:
         text = node.get(*keys)
         if isinstance(text, str):
@@ -35,7 +35,7 @@ def templates(node: Node) -> Iterator[tuple[tuple[Key, ...], str]]:
 
 
 def declared(node: Node, reference: expressions.Reference) -> Mapping[str, object] | None:
-    """What the reference's source declares in that node; None where that is not known here."""
+    """Return what the reference's source declares in that node; None if unknown here."""
     if reference.source == "search_space":
         space: dict[str, object] = dict(node.search_space)
         for distribution in node.search_space.values():
@@ -147,7 +147,7 @@ def parallel_output(node: Node) -> Iterator[Finding]:
 
 
 def _only(text: object, source: str) -> str | None:
-    """The name in a text that is one reference to `source` and nothing else."""
+    """Return the name in a text that is exactly one reference to `source`; else None."""
     references = expressions.references(str(text or ""))
     is_single = len(references) == 1 and references[0].text == str(text).strip()
     return references[0].name if is_single and references[0].source == source else None

@@ -50,7 +50,7 @@ _SOURCE = "a job's snapshot and data come from the repository"
 
 
 def local_paths(spec: Spec) -> Iterator[tuple[tuple[Key, ...], str, Path]]:
-    """The local paths that a spec names: keys, the text as written, and where it leads."""
+    """Yield the local paths that a spec names: keys, the text as written, and the path."""
     for keys, text in strings(spec.document.data):
         # Paths from the command line are not restricted.
         if not _is_path(keys, text) or "${{" in text or spec.document.change(*keys):
@@ -156,7 +156,7 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
         else:
             contents = packages.conda_file(path)
         for problem in contents.problems:
-            # The SDK refuses what is no YAML itself.
+            # The SDK itself refuses a file that is not YAML.
             if problem.code != "unreadable-yaml":
                 yield Finding(
                     (), problem.found, problem.expected, problem.hint, None, problem.place
@@ -198,7 +198,7 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
 
 
 def _table_faults(table: Part) -> Iterator[tuple[tuple[Key, ...], str, str]]:
-    """The faults of an MLTable file: their keys, what is there, and what is expected."""
+    """Yield the faults of an MLTable file: their keys, the value, and what is expected."""
     paths, steps = table.get("paths"), table.get("transformations")
     if not isinstance(paths, list) or not paths:
         yield ("paths",), "no list `paths`", _LISTED
@@ -227,7 +227,7 @@ def _table_faults(table: Part) -> Iterator[tuple[tuple[Key, ...], str, str]]:
 
 
 def _line_by_line(table: Part) -> Mapping[str, Any]:
-    """The options of `read_delimited` where it reads each line as a row; empty otherwise."""
+    """Return the options of `read_delimited` if it reads each line as a row; else {}."""
     for step in table.get("transformations") or ():
         if step == "read_delimited" or (isinstance(step, dict) and "read_delimited" in step):
             options = (step.get("read_delimited") if isinstance(step, dict) else None) or {}
@@ -238,7 +238,7 @@ def _line_by_line(table: Part) -> Mapping[str, Any]:
 
 
 def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
-    """The first of the local files of a path with a line break inside of quotes; "" for none.
+    """Return the first local file of a path with a line break inside quotes; "" for none.
 
     It reads the first `_MAX_LINES` lines of each.
     """
@@ -259,7 +259,7 @@ def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
 
 
 def _exists(path: Path, text: str) -> bool:
-    """AutoML's data paths are relative to the working directory (azure-ai-ml 1.35)."""
+    """Return True if a path exists; AutoML's are relative to the working directory (1.35)."""
     try:
         return path.exists() or Path(text).exists() or any(char in text for char in "*?")
     except OSError:

@@ -30,7 +30,7 @@ _TRUTHS = frozenset({"true", "false"})
 
 
 def bindings(node: Node) -> Iterator[tuple[tuple[Key, ...], Reference]]:
-    """Every `${{parent.…}}` in the steps of a pipeline, with its keys."""
+    """Yield every `${{parent.…}}` in the steps of a pipeline, with its keys."""
     for name, step in node.mapping("jobs").items():
         for keys, text in strings(step):
             for reference in references(text):
@@ -233,7 +233,7 @@ def _contains(step: Node, above: frozenset[Path]) -> bool:
 
 
 def fault(value: Any, port: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The fault of a literal for a port and the expected value; None when it fits.
+    """Return the fault of a literal for a port and the expected value; None if it fits.
 
     Text that reads as the port's number or boolean fits: Azure ML passes every literal as text.
     """
@@ -304,7 +304,7 @@ def unknown_input(node: Node) -> Iterator[Finding]:
 
 
 def _value(node: Node, name: str) -> tuple[Any, Node, tuple[Key, ...]]:
-    """The value of an input and what sets it: the node, or a pipeline or schedule around it."""
+    """Return an input's value and what sets it: the node, or a pipeline or schedule around it."""
     value = node.get("inputs", name)
     if node.user is not None and node.user.get("inputs", name) is not None:
         return _value(node.user, name)

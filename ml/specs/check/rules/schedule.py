@@ -26,7 +26,7 @@ _FIELDS: tuple[tuple[str, int, int, list[str], int], ...] = (
 
 
 def cron_fault(expression: str) -> tuple[str, str] | None:
-    """The fault of a cron expression and the expected form; None when it is valid."""
+    """Return the fault of a cron expression and the expected form; None if it is valid."""
     parts = expression.split()
     if len(parts) != len(_FIELDS):
         return f"{len(parts)} fields", "minute, hour, day of month, month, day of week"
@@ -50,7 +50,7 @@ def cron_fault(expression: str) -> tuple[str, str] | None:
     return None
 
 
-# The families of specs with triggers; of compute, instances have some.
+# The families of specs with triggers; only compute instances have some.
 _TRIGGERED = ("schedule", "compute", "feature_set")
 
 
@@ -87,7 +87,7 @@ def bad_recurrence(subject: Subject) -> Iterator[Finding]:
 
 
 def _recurrence(trigger: Part) -> Iterator[Finding]:
-    """What is wrong with the recurrence of one trigger."""
+    """Yield what is wrong with the recurrence of one trigger."""
     frequency, pattern = str(trigger.get("frequency")).lower(), trigger.get("schedule")
     for key, expected in {"week_days": "week", "month_days": "month"}.items():
         if isinstance(pattern, dict) and pattern.get(key) and frequency != expected:

@@ -20,7 +20,7 @@ from ml.specs.expressions import Reference, literal
 from ml.specs.parts import Part
 from ml.specs.plan.plans import LITERALS
 
-# A value that a placeholder may be replaced by: its text, the part that sets it and its keys there.
+# A value that may replace a placeholder: its text, the part that sets it and its keys there.
 Value = tuple[str, Part, tuple[Key, ...]]
 
 PARENT_INPUT = re.compile(r"\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}")
@@ -132,7 +132,7 @@ def _literal(
         yield text, part, keys
 
 
-# Family of a spec → which of its fields are names, and of what.
+# Family of a spec → its fields that are names, with the kind of each name.
 _ASSET: Mapping[str, names.Kind] = {"name": "asset", "version": "version"}
 _ENDPOINT: Mapping[str, names.Kind] = {"name": "endpoint", "endpoint_name": "endpoint"}
 _NAMED: Mapping[str, Mapping[str, names.Kind]] = {

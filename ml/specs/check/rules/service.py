@@ -30,14 +30,14 @@ from ml.specs.sdk.load import Spec, spark_sizes
 DEPLOYMENTS = frozenset({"online_deployment", "batch_deployment", "model_batch_deployment"})
 _COMPUTING = frozenset({"command", "sweep", "parallel", "automl", "data_transfer"})
 _ONLINE = "reference-yaml-endpoint-online"
-# Of a node's type: the keys of its code, and of what it runs.
+# Node type → the keys of its code, and of the command or script that it runs.
 _KEYS: dict[str, tuple[tuple[Key, ...], tuple[Key, ...]]] = {
     "command": (("code",), ("command",)),
     "sweep": (("trial", "code"), ("trial", "command")),
     "parallel": (("task", "code"), ("task", "entry_script")),
     "spark": (("code",), ("entry", "file")),
 }
-# A simple command, its words without quotes: the script, the module or the requirements it reads.
+# Matches a simple command without quotes, and captures its script, module or requirements file.
 _PYTHON = r"(?:\S*/)?python[\d.]*(?: -[WX] ?\S+| -[bBdEhiIOPqRsSuvVx]+)*"
 _RUNS = re.compile(
     r"(?:(?:exec|time|nohup|env|sudo|[A-Za-z_]\w*=\S*|conda run(?: -\S+ \S+)*|uv run) )*(?:"
@@ -52,9 +52,9 @@ _RUNS = re.compile(
 )
 # Azure's names of VM sizes: letters, a number of cores, features, accelerator, version.
 _SIZE = re.compile(r"standard_[a-z]+\d+(-\d+)?[a-z]*(_[a-z][a-z0-9]*)*", re.IGNORECASE)
-# What COPY and ADD take from another stage, an address or a pattern.
+# COPY and ADD from another stage, a URL or a pattern.
 _COPIES_ELSE = re.compile(r"--from|[$*?\[\]<]|://")
-# They bring no file that a later command runs.
+# Commands that create no file which a later command runs.
 _HARMLESS = re.compile(
     r"echo|cat|ls|mkdir|tee|grep|head|tail|wc|pwd|chmod|sleep|true|export|set|date|nvidia-smi"
     r"|pip3?|conda|apt-get|ulimit|\w+=\S*"
@@ -109,7 +109,7 @@ def bad_environment(subject: Subject) -> Iterator[Finding]:
 
 
 def _dockerfile(part: Part, context: object) -> Iterator[Finding]:
-    """The Dockerfile of a build context that is on this machine is a file in it."""
+    """Check the Dockerfile of a local build context, and the files that it copies."""
     folder = assets.local(context, part.folder) if isinstance(context, str) else None
     if folder is None or not folder.exists():
         return  # `missing-file`
@@ -173,7 +173,7 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
 
 
 def whole_number(value: object) -> int | None:
-    """A number as azure-ai-ml reads it, from text too; None for a fraction or anything else."""
+    """Return an integer as azure-ai-ml reads it, from text too; None for other values."""
     try:
         number = float(value) if isinstance(value, str | int | float) else float("nan")
     except ValueError:
@@ -244,7 +244,7 @@ def scoring_script(subject: Subject) -> Iterator[Finding]:
 
 
 def _absence(folder: Path, name: str) -> str:
-    """Why no file of that name travels with the folder; "" where one does."""
+    """Return why no file of that name is uploaded with the folder; "" if one is."""
     file = folder / name
     if not file.is_file() or not file.resolve().is_relative_to(folder.resolve()):
         return f"`{name}` is not in `{repository.shown(folder)}`"
@@ -254,7 +254,7 @@ def _absence(folder: Path, name: str) -> str:
 
 
 def _runs(command: str) -> Iterator[tuple[str, str]]:
-    """What a command runs, each with its group of `_RUNS`, up to a command that may bring files."""
+    """Yield what a command runs, by group of `_RUNS`, up to a command that may create files."""
     text = re.sub(r"\\\n", " ", without_placeholders(command, "$"))
     text = re.sub(r"(?m)(?:^|\s)#.*$|\d*[<>]&\d", "", text).replace("\n", ";")
     # Subshells and conditions: what they contain is run too.
@@ -319,7 +319,7 @@ def _is_not_installed(node: Node, module: str, command: str) -> bool:
 
 
 def _named(spec: Spec, key: str) -> Part | None:
-    """The model or the environment of a deployment: inline, or declared in this repository."""
+    """Return the model or environment of a deployment: inline, or declared in this repository."""
     written = spec.get(key)
     if not isinstance(written, str):
         return spec.at(key) if isinstance(written, dict) else None

@@ -16,14 +16,14 @@ _LOG = frozenset({"loguniform", "qloguniform"})
 
 
 def algorithm(node: Node) -> str:
-    """The sampling algorithm by name, in small letters."""
+    """Return the sampling algorithm by name, in lower case."""
     written = node.get("sampling_algorithm")
     written = written.get("type") if isinstance(written, dict) else written
     return str(written or "random").lower()
 
 
 def kind(distribution: Any) -> str:
-    """The type of a distribution or policy, in small letters; "" for anything else."""
+    """Return the type of a distribution or policy, in lower case; "" for anything else."""
     written = distribution.get("type") if isinstance(distribution, dict) else None
     return written.lower() if isinstance(written, str) else ""
 
@@ -118,7 +118,7 @@ def _are_values(low: float, high: float) -> bool:
 
 
 def _power(exponent: float) -> str:
-    """e to that power; a float ends at e^709."""
+    """Return e to that power as text; "infinity" where it exceeds a float."""
     return f"{math.exp(exponent):.3g}" if exponent < 709 else "infinity"
 
 

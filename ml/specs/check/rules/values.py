@@ -20,8 +20,8 @@ from ml.specs.sdk.load import Spec
 
 _COMPUTE = frozenset({"compute", "default_compute"})
 _ANY = float("inf")
-# The last key of a field → the least that Azure ML takes there. In job and component specs only;
-# the values are the documents' (reference-yaml-job-command, -parallel, -sweep, -automl).
+# Last key of a field → the least value that Azure ML accepts, in job and component specs only
+# (reference-yaml-job-command, -parallel, -sweep, -automl).
 LEAST: dict[str, int] = {
     "instance_count": 1,
     "max_instance_count": 1,
@@ -50,8 +50,8 @@ LEAST: dict[str, int] = {
     "mini_batch_size": 1,
 }
 _MOST = {"port": 65_535}
-# Fields whose name is not enough: the last two keys. Probes, requests and the collector are those
-# of reference-yaml-deployment-managed-online, mini-batches those of reference-yaml-job-parallel.
+# Fields that need their last two keys. Probes, requests and the collector are those of
+# reference-yaml-deployment-managed-online, mini-batches those of reference-yaml-job-parallel.
 BETWEEN: dict[tuple[str, str], tuple[float, float]] = {
     **{
         (probe, key): (1, 1 if (probe, key) == ("liveness_probe", "success_threshold") else _ANY)
@@ -71,7 +71,7 @@ BETWEEN: dict[tuple[str, str], tuple[float, float]] = {
 }
 # "300 seconds" for an endpoint on Kubernetes (how-to-manage-quotas).
 MAX_KUBERNETES_MS = 300_000
-# Other whole numbers: azure-ai-ml's schemas (1.35, `fields.Int`) cut what follows the point.
+# Other whole numbers: azure-ai-ml's schemas (1.35, `fields.Int`) truncate fractions.
 _WHOLE = frozenset(
     {"max_total_trials", "max_concurrent_trials", "max_cores_per_trial", "cv_step_size"}
     | {"n_cross_validations", "truncation_percentage", "seed", "interval", "forecast_horizon"}
@@ -136,8 +136,8 @@ def unknown_asset(subject: Subject) -> Iterator[Finding]:
 
 
 def _severity(name: str, near: str) -> Severity:
-    """An error for a slip of the keyboard; another letter or digit, as in `ml-gpu` beside `ml-cpu`,
-    may be the name of what others made.
+    """Return "error" for a likely typo; another letter or digit, as in `ml-gpu` and `ml-cpu`, may
+    be the name of something else, and is a warning.
     """
     short, long = sorted((name, near), key=len)
     one_less = {
@@ -151,8 +151,8 @@ def _severity(name: str, near: str) -> Severity:
 
 
 def _kind(spec: Spec, keys: tuple[Key, ...]) -> str | None:
-    """The kind of asset that a text at these keys names; None for another text, and for models,
-    which runs register.
+    """Return the kind of asset that a text at these keys names; None for other texts, and for
+    models, which runs register.
     """
     if not keys or "tags" in keys or "environment_variables" in keys:
         return None
