@@ -283,7 +283,10 @@ def _write_json(value: object) -> None:
 
 
 def _declared(stack: str, arm: Arm | None = None) -> Sequence[Resource]:
-    """What the program declares; with `arm` the accounts of the shared registry are Azure's own."""
+    """Return the resources that the program declares.
+
+    With `arm`, the accounts of the shared registry are read from Azure.
+    """
     from infra.preview.engine import registry
     from infra.preview.runner import runner
 

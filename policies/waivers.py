@@ -82,7 +82,7 @@ Version = Annotated[str, BeforeValidator(as_text), AfterValidator(_plain)]
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What `owner` answers for through the date `expires` (UTC); `place` is its file and line."""
+    """A written exception of `owner` until the date `expires` (UTC), at a file and line."""
 
     __pydantic_config__ = CLOSED
     NAME: ClassVar[str]
@@ -97,7 +97,7 @@ class Statement:
 
     @property
     def subject(self) -> tuple[str, ...]:
-        """What it is about: statements of one subject are counted together."""
+        """The subject of the statement: statements with the same subject are counted together."""
         raise NotImplementedError
 
     @property
@@ -107,10 +107,10 @@ class Statement:
         return Place(path, int(line))
 
     def expired(self, today: date) -> str:
-        """Why it does not hold today, or "".
+        """Return why the statement is not valid today, or "".
 
-        `merged` is the day on which it begins, None where that is not known; `last` the last day
-        of all statements about the same thing.
+        `merged` is the day on which it begins, None if unknown; `last` is the last day of all
+        statements about the same subject.
         """
         which = f"the {self.NAME} at {self.place}"
         if today > self.expires:
@@ -131,7 +131,7 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiver(Statement):
-    """A refusal that is set aside."""
+    """A written exception to a violation, with a reason."""
 
     NAME = "waiver"
     reason: Annotated[Words, Field(description="why the refusal may be set aside")]
@@ -142,7 +142,7 @@ class Waiver(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class RuleWaiver(Waiver):
-    """Sets aside what `rule` refuses for the resource of this name in the environment."""
+    """Exempt the resource of this name in the environment from `rule`."""
 
     __pydantic_config__ = CLOSED
     LONGEST = timedelta(days=180)
@@ -159,9 +159,9 @@ class RuleWaiver(Waiver):
 
 @dataclass(frozen=True, kw_only=True)
 class GateWaiver(Waiver):
-    """Sets aside what a gate refuses; `item` is the one thing, for a gate in `ITEMS`; it
-    may be a slice for one in `SLICES`; else "".
+    """Exempt a finding from a gate.
 
+    `item` is the one finding, for a gate in `ITEMS`, or a slice, for one in `SLICES`; else "".
     `version` "" stands for every version.
     """
 
@@ -178,7 +178,7 @@ class GateWaiver(Waiver):
         return (self.gate, self.item)
 
     def unusable(self, today: date, version: str) -> str:
-        """Why it does not hold today for the model version, or ""."""
+        """Return why the waiver does not apply today to the model version, or ""."""
         if not (reason := self.expired(today)) and self.version not in ("", version):
             return f"the waiver at {self.place} is for version {self.version}"
         return reason
@@ -212,7 +212,7 @@ class Review(Statement):
         return (self.gate, self.version, self.feature_set)
 
     def unusable(self, today: date, version: str, feature_set: str | None) -> str:
-        """Why it does not hold today for the version and its features, or ""."""
+        """Return why the review does not apply today to the version and its features, or ""."""
         if reason := self.expired(today):
             return reason
         if self.version not in ("", version):
@@ -244,7 +244,7 @@ class InvalidVersion(Waiver):
         return (self.digest,)
 
     def unusable(self, today: date, digest: str | None) -> str:
-        """Why it does not hold today for the model of that digest, or ""."""
+        """Return why the statement does not apply today to the model with that digest, or ""."""
         if self.digest != digest:
             return f"the {self.NAME} at {self.place} is another model: {self.digest[:19]}…"
         return self.expired(today)
@@ -259,7 +259,7 @@ S = TypeVar("S", bound=Statement)
 
 
 def located(statements: tuple[S, ...], document: Document, file: Path, *keys: Key) -> tuple[S, ...]:
-    """The statements that the document lists at `keys`, each with its place and its days."""
+    """Return the statements that the document lists at `keys`, each with its place and its days."""
     days = merge_days(file) if statements else {}
     last: dict[tuple[str, ...], date] = {}
     for statement in statements:
@@ -277,8 +277,9 @@ def located(statements: tuple[S, ...], document: Document, file: Path, *keys: Ke
 
 
 def lapsed(statements: Iterable[Statement], today: date) -> Iterator[Problem]:
-    """A warning for each statement that does not hold today; none where another one about the same
-    thing ends later.
+    """Yield a warning for each statement that is not valid today.
+
+    None if another statement about the same subject ends later.
     """
     for statement in statements:
         why = statement.expired(today)
@@ -343,7 +344,7 @@ def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[Rul
 
 
 def check_waiver(waiver: GateWaiver, gates: Iterable[str]) -> GateWaiver:
-    """The waiver; an invalid value when its gate cannot be waived, or not in this way."""
+    """Return the waiver; an invalid value when its gate cannot be waived, or not in this way."""
     gate = waiver.gate
     if gate not in gates:
         raise invalid("`gate`: one of " + ", ".join(name for name in gates if name not in NEVER))
@@ -359,7 +360,7 @@ def check_waiver(waiver: GateWaiver, gates: Iterable[str]) -> GateWaiver:
 
 
 def check_review(review: Review) -> Review:
-    """The review; an invalid value when its gate needs none, or when it names no subject."""
+    """Return the review; an invalid value when its gate needs none, or when it names no subject."""
     if review.gate not in REVIEWED:
         raise invalid("`gate`: one of " + ", ".join(REVIEWED))
     if not (review.version or review.feature_set):

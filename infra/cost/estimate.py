@@ -66,7 +66,7 @@ def constant(month: float) -> Month:
 
 
 def cluster_month(cluster: Cluster, rate: float, highest: float) -> Month:
-    """A cluster at `rate` per node and hour, with the usage that its settings state.
+    """Return a cluster at `rate` per node and hour, with the usage that its settings state.
 
     `min_nodes` always cost the same. The other nodes cost the job, their start and the wait before
     they are released. The worst month has all nodes at the `highest` rate: a spot price may rise to
@@ -102,7 +102,7 @@ class Inventory:
 
 
 def inventory(settings: Settings) -> Inventory:
-    """The numbers of an environment; what it is given costs its owner."""
+    """Return the numbers of an environment; what it is given costs its owner."""
     if settings.makes_registry:
         # Its container registry has a replica in each further region, at the same price.
         registries = 1 + len(settings.asset_registry.regions)
@@ -278,7 +278,7 @@ def as_json(estimate: Estimate) -> dict[str, object]:
 
 
 def as_text(estimate: Estimate) -> str:
-    """A table: a line an item, and the total."""
+    """Return a table: a line an item, and the total."""
     rows: list[tuple[str, ...]] = []
     rows.append((f"a month in {estimate.currency}", "idle", "typical", "worst", ""))
     for line in estimate.lines:
@@ -294,7 +294,7 @@ def as_text(estimate: Estimate) -> str:
 
 
 def price_notes(estimate: Estimate) -> Iterator[str]:
-    """The sources and dates of the prices, and why they are inexact; each with its items."""
+    """Yield the sources and dates of the prices, and why they are inexact; each with its items."""
     copied = "copied from third parties; `infra cost --refresh` downloads Azure's VM prices"
     sources: dict[str, list[str]] = {copied: []}
     remarks: dict[str, list[str]] = {}

@@ -76,7 +76,7 @@ class PriceList:
     prices: tuple[Price, ...]
 
     def find(self, item: str, region: str, priority: Priority = "dedicated") -> Price | None:
-        """The price, with a note where it is another region's or an estimated spot price."""
+        """Return the price, with a note where it is another region's or an estimated spot price."""
         listed = {
             price.region: price
             for price in self.prices
@@ -98,7 +98,7 @@ class PriceList:
         return None
 
     def updated(self, fresh: Sequence[Price]) -> PriceList:
-        """The list, with `fresh` replacing older prices of the same items."""
+        """Return the list, with `fresh` replacing older prices of the same items."""
         replaced = {(price.item, price.region, price.priority) for price in fresh}
         others = [o for o in self.prices if (o.item, o.region, o.priority) not in replaced]
         ordered = sorted(
@@ -117,7 +117,7 @@ class PriceList:
 
 
 def read(path: Path | None = None) -> PriceList:
-    """The price list of a file (FILE); Refused with every invalid entry."""
+    """Return the price list of a file (FILE); Refused with every invalid entry."""
     path = path or FILE
     return settings.read(PriceList, documents.read(path))
 
@@ -141,9 +141,9 @@ def fetch(url: str) -> Mapping[str, Any]:
 
 
 def vm_prices(size: str, region: str, get: Get | None = None) -> list[Price]:
-    """Dedicated and low-priority price of a VM size for an hour; empty if Azure lists none.
+    """Return the hourly prices of a VM size, dedicated and low-priority; [] if Azure lists none.
 
-    Refused for an invalid answer and for two different prices of the same date.
+    Raise Refused for an invalid response and for two different prices of the same date.
     """
     latest: dict[str, Price] = {}
     rows = [row for row in _rows(size, region, get or fetch) if not _another_product(row)]
@@ -169,7 +169,7 @@ def vm_prices(size: str, region: str, get: Get | None = None) -> list[Price]:
 def refreshed(
     sizes: Iterable[str], region: str, get: Get | None = None
 ) -> tuple[list[Price], list[str]]:
-    """The prices of all sizes, and the sizes without one."""
+    """Return the prices of all sizes, and the sizes without one."""
     listed = {size: vm_prices(size, region, get) for size in sizes}
     prices = [price for of_size in listed.values() for price in of_size]
     return prices, [size for size, of_size in listed.items() if not of_size]
@@ -196,7 +196,7 @@ def _rows(size: str, region: str, get: Get) -> Iterator[Mapping[str, Any]]:
 
 
 def _another_product(row: Mapping[str, Any]) -> bool:
-    """Whether a row is not the price of a Linux node."""
+    """Return whether a row is not the price of a Linux node."""
     named = f"{row.get('productName')} {row.get('skuName')}".replace(" ", "")
     if row.get("type") != "Consumption" or row.get("unitOfMeasure") != "1 Hour":
         return True

@@ -136,7 +136,7 @@ class Addresses:
         }
 
     def place(self, resource: Resource) -> Place:
-        """The id of a resource; raises Unplaced."""
+        """Return the id of a resource; raise Unplaced."""
         template, version = self._template(resource)
         values = {"subscription": self._subscription}
         for name in re.findall(r"{(\w+)}", template):
@@ -167,11 +167,11 @@ class Addresses:
 
 
 def version(kind: str) -> str:
-    """The API version of a kind, for other requests to its service."""
+    """Return the API version of a kind, for other requests to its service."""
     return PLACES[kind][1]
 
 
 def own_names(kind: str) -> frozenset[str]:
-    """The inputs of a kind that are a part of its id."""
+    """Return the inputs of a kind that are a part of its id."""
     template, _ = PLACES.get(kind, ("", ""))
     return frozenset(re.findall(r"{(\w+)}", template))

@@ -50,11 +50,11 @@ class Arm:
         )
 
     def get(self, path: str, version: str) -> Mapping[str, Any] | None:
-        """The resource at `/subscriptions/…`; None if there is none (404)."""
+        """Return the resource at `/subscriptions/…`; None if there is none (404)."""
         return self._sent(HttpRequest("GET", f"{self._address}{path}?api-version={version}"))
 
     def all(self, path: str, version: str) -> Iterator[Mapping[str, Any]]:
-        """Every item of a list, page by page; empty if there is no such list."""
+        """Yield every item of a list, page by page; empty if there is no such list."""
         url = f"{self._address}{path}?api-version={version}"
         while url:
             page = self._sent(HttpRequest("GET", url)) or {}
@@ -67,7 +67,7 @@ class Arm:
                 raise _unreachable(f"the address of the next page is {url[:100]}")
 
     def query(self, path: str, version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a question sent as a POST, such as whether a name is free."""
+        """Return the answer to a question sent as a POST, such as whether a name is free."""
         url = f"{self._address}{path}?api-version={version}"
         return self._sent(HttpRequest("POST", url, json=dict(body))) or {}
 
@@ -132,7 +132,7 @@ def _json(answer: HttpResponse) -> Mapping[str, Any] | None:
 
 
 def _code(body: Mapping[str, Any]) -> str:
-    """The error code; Azure Monitor sends it at the top level."""
+    """Return the error code; Azure Monitor sends it at the top level."""
     error = body.get("error", body)
     return str(error.get("code") or "") if isinstance(error, Mapping) else ""
 
@@ -145,7 +145,7 @@ def _unreachable(message: str, hint: str = _NETWORK) -> Refused:
 
 
 def credential(audience: str) -> TokenCredential:
-    """The signed-in user; Refused at once, in one line, if nobody is signed in."""
+    """Return the signed-in user; Refused at once, in one line, if nobody is signed in."""
     # The SDKs log a paragraph for each way of signing in that fails.
     logging.getLogger("azure").setLevel(logging.CRITICAL + 1)
     message, hint = "no sign-in to Azure", "az login"

@@ -76,8 +76,8 @@ def state(settings: Settings) -> State:
 
 
 def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
-    """Every step, for the stacks in the order of their deployment; Refused if they do not belong to
-    one platform.
+    """Return every step, for the stacks in the order of their deployment; Refused if they do not
+    belong to one platform.
     """
     if not environments:
         raise cannot("no environment", "at least one stack file")
@@ -245,14 +245,16 @@ def _state_steps(settings: Settings) -> Iterator[Step]:
 
 
 def _not_deleted(vault: str, answer: Any, _: str) -> Any:
-    """Something if no deleted vault has the name, as a step's `existing` has it."""
+    """Return a value if no deleted vault has the name, else None (see `Step.existing`)."""
     names = {str(item["name"]).lower() for item in answer or ()}
     return None if vault.lower() in names else {"deleted": False}
 
 
 def _operations() -> Step:
-    """The actions of each role that Azure has: it refuses a definition that lists another one
-    (InvalidActionOrNotAction), and names them in this answer alone.
+    """Return the step that lists the actions of all Azure roles.
+
+    Azure rejects a role definition with an unknown action (InvalidActionOrNotAction), and only this
+    response has their names.
     """
     ask = ("az", "provider", "operation", "show", "--namespace", MACHINE_LEARNING)
     return Step("operations", ask, ask, _offered)
@@ -298,7 +300,7 @@ def _role_definition(settings: Settings, role: CustomRole) -> Step:
 
 
 def _same_permissions(answer: Any, value: str) -> Any:
-    """The definition, if it still grants the same: a later template may take more away."""
+    """Return the definition, if it still grants the same: a later template may take more away."""
     granted = ((answer or {}).get("properties") or {}).get("permissions") or []
     is_same = len(granted) == 1 and all(
         sorted(granted[0].get(kind) or ()) == sorted(operations)
@@ -376,8 +378,9 @@ def grants(settings: Settings) -> Iterator[Grant]:
 
 
 def _condition(names: Iterable[str], subscription: str) -> str:
-    """The deployer assigns the roles that the program grants there, and takes them away: no others
-    (role-based-access-control/delegate-role-assignments-examples, "Constrain roles").
+    """Return the condition by which the deployer may assign and remove only these roles.
+
+    (role-based-access-control/delegate-role-assignments-examples, "Constrain roles")
     """
     roles = f"{{{{{', '.join(role_id(name, subscription) for name in names)}}}}}"
     return " AND ".join(
@@ -458,13 +461,13 @@ def _listed(name: str, answer: Any, _: str) -> Any:
 
 
 def _keyed(name: str, answer: Any, secrets: str) -> Any:
-    """The stack, if its file holds a key that this provider has encrypted."""
+    """Return the stack, if its file holds a key that this provider has encrypted."""
     key = loader.encryption(name, loader.FOLDER)
     return _listed(name, answer, "") if key and key[0] == secrets else None
 
 
 def _on_main(name: str, answer: Any, _: str) -> Any:
-    """The file, if main's has the key of this checkout's."""
+    """Return the file, if main's has the key of this checkout's."""
     content = base64.b64decode((answer or {}).get("content") or "").decode(errors="replace")
     key = loader.encryption(name, loader.FOLDER)
     return answer if key and all(word in content.split() for word in key) else None

@@ -32,8 +32,10 @@ def granted(
     scope: str,
     by: str = "`infra bootstrap` assigns it to the deployer",
 ) -> Iterator[Check]:
-    """Whether the user may do these actions on a subscription, group or resource, whose id is
-    `scope`; each with a role that allows it, and who assigns that.
+    """Yield a check for each action in `needed`: whether the user may perform it on `scope`.
+
+    `scope` is the id of a subscription, group or resource. `needed` has (action, role that allows
+    it) pairs; `by` says who assigns the role.
     """
     path = f"{scope}/providers/Microsoft.Authorization/permissions"
     permissions = list(arm.all(path, version("authorization:RoleAssignment")))

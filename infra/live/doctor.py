@@ -92,7 +92,7 @@ DEDICATED, SPOT = "TotalDedicatedCores", "TotalLowPriorityCores"
 
 
 def state(settings: Settings, arm: Arm) -> Iterator[Check]:
-    """The tenant and the state: a disabled subscription can be read but refuses every change."""
+    """Check the tenant and the subscription's state: a disabled one refuses every change."""
     answer = arm.get(f"/subscriptions/{arm.subscription}", SUBSCRIPTIONS) or {}
     tenant, state = str(answer.get("tenantId") or ""), str(answer.get("state") or "unknown")
     if tenant and tenant.lower() != settings.tenant.lower():
@@ -108,8 +108,9 @@ def state(settings: Settings, arm: Arm) -> Iterator[Check]:
 
 
 def reference(settings: Settings, arm: Arm) -> Iterator[Check]:
-    """The asset registry that the environment uses is there, in its region: another stack makes
-    it, maybe in another subscription.
+    """Check that the asset registry exists in its region: another stack creates it.
+
+    That stack may be in another subscription.
     """
     registry = settings.asset_registry
     if registry.mode != "use":
@@ -133,7 +134,7 @@ def reference(settings: Settings, arm: Arm) -> Iterator[Check]:
 
 
 def providers(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Azure creates no resource of a provider that is not registered."""
+    """Yield the checks of resource providers: Azure creates nothing of an unregistered one."""
     needed = _needed_providers(resources, arm.subscription)
     missing = 0
     for name in sorted(needed):
@@ -245,7 +246,7 @@ def _needed_cores(settings: Settings) -> Mapping[str, tuple[int, int]]:
 
 
 def _counts(usage: Mapping[str, Any]) -> bool:
-    """Whether an entry matters: low-priority cores of a family have no limit of their own."""
+    """Return whether a quota counts: spot cores of a single family have no limit."""
     spot = "lowpriority" in str(usage.get("type")).lower()
     return not spot or (usage.get("name") or {}).get("value") == SPOT
 
@@ -300,7 +301,7 @@ DELETED_LOGS = "Microsoft.OperationalInsights/deletedWorkspaces"
 
 
 def free_names(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """A global name is free, or used by the declared resource itself."""
+    """Check that each global name is free, or used by the declared resource itself."""
     addresses = Addresses(resources, arm.subscription)
     for resource in resources:
         if resource.kind not in GLOBAL:
@@ -320,7 +321,7 @@ def free_names(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 
 def deleted_vaults(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """A deleted vault reserves its name until it is purged, which purge protection forbids."""
+    """Check for deleted vaults: each reserves its name until purged, if it can be purged."""
     declared = {
         str(resource.inputs["vaultName"]).lower()
         for resource in resources
@@ -347,7 +348,7 @@ def deleted_vaults(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 
 def deleted_logs(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """A Log Analytics workspace that is created again in its region returns with its data.
+    """Check for deleted Log Analytics workspaces: a new one gets the data of the deleted one.
 
     In another region its name is reserved for fourteen days (azure-monitor/logs/delete-workspace).
     """
@@ -392,10 +393,7 @@ def deleted_workspaces(resources: Sequence[Resource], arm: Arm) -> Iterator[Chec
 
 
 def failed_clusters(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """A cluster that Azure failed to make stays, and no job runs on it however it is updated.
-
-    Deleting and making it again is the way out (Azure/MachineLearningNotebooks#906, #1043).
-    """
+    """Check for clusters that Azure failed to create: updates do not repair them."""
     addresses = Addresses(resources, arm.subscription)
     failed = 0
     for resource in resources:
@@ -414,10 +412,7 @@ def failed_clusters(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 
 def budget(resources: Sequence[Resource], arm: Arm, today: date) -> Iterator[Check]:
-    """A new budget begins in this month, or in one of the twelve after it.
-
-    Source: rest/api/consumption/budgets/create-or-update, `timePeriod`.
-    """
+    """Check that a new budget begins in this month, or in one of the twelve after it."""
     addresses = Addresses(resources, arm.subscription)
     for resource in resources:
         if resource.kind != "consumption:Budget":

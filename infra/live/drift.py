@@ -74,12 +74,12 @@ class Noise:
     resources: tuple[re.Pattern[str], ...]
 
     def silences(self, kind: str, path: str) -> bool:
-        """Whether a difference of that input means nothing."""
+        """Return whether a difference at that path is to be ignored."""
         plain = re.sub(r"\[\d+\]", "[]", path)
         return (kind, plain) in self.inputs or ("*", plain) in self.inputs
 
     def created_by_azure(self, id: str) -> bool:
-        """Whether Azure creates an undeclared resource by itself."""
+        """Return whether Azure creates an undeclared resource by itself."""
         return any(pattern.search(id) for pattern in self.resources)
 
 
@@ -96,7 +96,7 @@ def noise(path: Path = NOISE) -> Noise:
 
 
 def drift(resources: Sequence[Resource], arm: Arm, ignored: Noise) -> Iterator[Difference]:
-    """Every difference, resource by resource."""
+    """Yield every difference, resource by resource."""
     addresses = Addresses(resources, arm.subscription)
     declared: set[str] = set()
     groups: set[str] = set()
@@ -147,7 +147,7 @@ class _Comparison:
     addresses: Addresses
 
     def compared(self, path: str, declared: Any, actual: Any) -> Iterator[tuple[str, Any, Any]]:
-        """The leaves that differ: path, declared, actual."""
+        """Yield the leaves that differ: path, declared, actual."""
         actual = _enabled(self.kind, actual)
         if declared in (None, {}, []) and actual in (ABSENT, None, {}, []):
             return
@@ -179,7 +179,7 @@ class _Comparison:
     def _lists(
         self, path: str, declared: list[Any], actual: list[Any]
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Azure keeps no order: each declared item is compared with the most similar one."""
+        """Compare lists in any order: each declared item with the most similar actual one."""
         rest = list(actual)
         for number, value in enumerate(declared):
             differences = [[*self.compared(f"{path}[{number}]", value, other)] for other in rest]
@@ -201,13 +201,13 @@ def _same(declared: Any, actual: Any) -> bool:
 
 
 def _plain_value(text: str) -> str:
-    """Azure changes the case of enums, ids and regions, and may return a region's display name."""
+    """Normalise a value, because Azure changes the case of ids and returns display names."""
     lowered = text.strip().lower()
     return lowered if "/" in lowered else lowered.replace(" ", "")
 
 
 def _seconds(text: str) -> int | None:
-    """An ISO 8601 duration in seconds; None for other strings."""
+    """Return the seconds of an ISO 8601 duration; None for other strings."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         return None
@@ -233,7 +233,7 @@ def _value(kind: str, answer: Mapping[str, Any], name: str, *, outermost: bool =
 
 
 def _enabled(kind: str, answer: Any) -> Any:
-    """A list without disabled items: Azure also lists diagnostic categories that are off."""
+    """Return a list without disabled items: Azure also lists diagnostic categories that are off."""
     if kind != "monitor:DiagnosticSetting" or not isinstance(answer, list):
         return answer
     return [
@@ -270,7 +270,7 @@ def _undeclared_rules(
 
 
 def _at(value: Any, path: str) -> Mapping[str, Any]:
-    """The mapping at a dotted path; empty if there is none."""
+    """Return the mapping at a dotted path; empty if there is none."""
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) else {}

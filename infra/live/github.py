@@ -1,6 +1,6 @@
-"""GitHub's part of the bootstrap: who approves, which branch deploys, who changes which branch.
+"""GitHub's part of the bootstrap: approvers, deploying branches, and branch protection.
 
-What is asked for is in `infra.settings.github`; these are the steps that make it.
+`infra.settings.github` has the required settings; this module has the steps that apply them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _ruleset_differences(ruleset: Ruleset, answer: Any, apps: str) -> Iterator[s
 
 
 def _app_id(answer: Any, _: str) -> Mapping[str, int] | None:
-    """The number of the team's app, which whoever made it stored."""
+    """Return the number of the team's app, which whoever made it stored."""
     values = {item["name"]: item["value"] for item in answer or ()}
     return {"id": int(values["APP_ID"])} if values.get("APP_ID", "").isdecimal() else None
 
@@ -185,7 +185,7 @@ def variables(settings: Settings, purpose: Purpose, variables: Mapping[str, str]
 
 
 def variable(step: str, name: str, value: str, where: Words, after: Words = ()) -> Step:
-    """A variable of the repository or of one of its environments."""
+    """Return a variable of the repository or of one of its environments."""
     look = ("gh", "variable", "list", *where, "--json", "name,value")
     make = ("gh", "variable", "set", name, *where, "--body", value)
     return Step(step, look, make, partial(_has, name), value, after=after)

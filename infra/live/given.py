@@ -1,4 +1,4 @@
-"""Resources that a stack is given: each exists, fits and may be used; none is changed."""
+"""Check existing resources that a stack uses: they exist, fit and may be used. Nothing changes."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _subnet(
 
 
 def _zones(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Each zone that a private endpoint names exists, and the network resolves it."""
+    """Check that each zone of a private endpoint exists, and that the network resolves it."""
     named = {
         str(zone.get("privateDnsZoneId"))
         for resource in declared

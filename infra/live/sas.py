@@ -79,7 +79,7 @@ def scope(text: str) -> Scope:
 
 
 def lifetime(hours: float, limit: timedelta) -> timedelta:
-    """The lifetime of a SAS; Refused if it is not positive or exceeds `limit`."""
+    """Return the lifetime of a SAS; Refused if it is not positive or exceeds `limit`."""
     most = min(limit, AZURES_LIMIT) / timedelta(hours=1)
     # NaN compares as false.
     life = timedelta(hours=hours) if 0 < hours <= most else timedelta(0)
@@ -101,9 +101,9 @@ def service(account: str) -> BlobServiceClient:
 def issue(
     service: BlobServiceClient, wanted: Scope, access: Access, life: timedelta, limit: timedelta
 ) -> Sas:
-    """A SAS for `life`; Refused if that exceeds the environment's `limit`.
+    """Return a SAS for `life`. Raise Refused if that exceeds the environment's `limit`.
 
-    Also Refused, with exit 1, if Azure does not answer or denies the delegation key.
+    Also raise Refused, with exit 1, if Azure does not respond or denies the delegation key.
     """
     lifetime(life / timedelta(hours=1), limit)
     now = datetime.now(UTC).replace(microsecond=0)
@@ -140,7 +140,7 @@ def _key(service: BlobServiceClient, begins: datetime, ends: datetime) -> UserDe
 
 
 def denied(error: AzureError) -> Refused:
-    """The reason, as Azure's error code; the answer's body is not shown."""
+    """Return the reason, as Azure's error code; the answer's body is not shown."""
     status = getattr(error, "status_code", None)
     code = getattr(error, "error_code", None) or (status and f"status {status}")
     code = getattr(code, "value", code)  # codes that the SDK knows are an enum

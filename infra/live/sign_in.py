@@ -32,7 +32,7 @@ EVERY_S = 120.0
 
 
 def main(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """The exit code of the command; 1 if GitHub gives the job no token.
+    """Return the exit code of the command; 1 if GitHub gives the job no token.
 
     Outside a workflow it does not return: the command takes the place of this process.
     """
@@ -57,7 +57,10 @@ def main(command: Sequence[str], variables: Mapping[str, str]) -> int:
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """The command ends by itself when it is interrupted: Pulumi writes its state first."""
+    """Run the command and return its exit code.
+
+    An interrupt is left to the command: Pulumi writes its state first.
+    """
     ended = Event()
     # A terminal interrupts both; who ends this process alone means the command.
     signal.signal(signal.SIGINT, lambda number, frame: None)

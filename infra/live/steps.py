@@ -103,9 +103,9 @@ def carry_out(plan: Sequence[Step], run: Run, *, make: bool) -> Iterator[Result]
 
 
 def run_command(words: Words, question: bool) -> Any:
-    """The JSON that a command printed; None for a `question` about something that does not exist.
+    """Run a command and return its JSON; None for a `question` about a missing object.
 
-    Raises Refused if the program is not installed or the command failed.
+    Raise Refused if the program is not installed or the command failed.
     """
     # `env NAME=VALUE … PROGRAM` starts the program with these variables.
     name = next(word for word in words if word != "env" and "=" not in word)
@@ -139,7 +139,7 @@ def run_command(words: Words, question: bool) -> Any:
 
 
 def shown(words: Words) -> list[str]:
-    """A command; what only an earlier answer provides is in <>."""
+    """Return a command; what only an earlier answer provides is in <>."""
     return [
         "".join(
             literal + (f"<{name}>" if name else "")
@@ -156,7 +156,7 @@ def shell(words: Words) -> str:
 
 
 def as_json(result: Result) -> dict[str, object]:
-    """One result for a program."""
+    """Return one result for a program."""
     return {
         "step": result.step.name,
         "outcome": result.outcome,
@@ -166,7 +166,7 @@ def as_json(result: Result) -> dict[str, object]:
 
 
 def cannot(message: str, expected: str, hint: str = "infra settings") -> Refused:
-    """The plan is impossible, or a step of it."""
+    """Return the error for a plan or step that is impossible."""
     return Refused(Problem("cannot-bootstrap", message, expected, hint))
 
 
@@ -181,12 +181,12 @@ def referring(value: object) -> str:
 
 
 def _separated(words: Words) -> tuple[Words, str]:
-    """A command, and what it reads."""
+    """Split a step's words into the command and its standard input."""
     return (words[:-1], words[-1]) if words[-3:-1] == ("--input", "-") else (words, "")
 
 
 def _filled(words: Words, answers: Mapping[str, Any]) -> tuple[Words, str]:
-    """The words with answers filled in, and the first reference without an answer."""
+    """Return the words with earlier outputs filled in, and the first reference without one."""
     filled = []
     for word in words:
         text = ""

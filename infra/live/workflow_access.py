@@ -43,7 +43,7 @@ class Access:
 
 
 def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Iterator[Access]:
-    """A row for each purpose, then one for each other holder of a role.
+    """Yield a row for each purpose, then one for each other holder of a role.
 
     `declared` are the resources that the stack's program declares.
     """
@@ -119,8 +119,9 @@ def _holders(settings: Settings, declared: Sequence[Resource]) -> dict[str, set[
 
 
 def _may_be(environment: str, settings: Settings, purpose: Purpose) -> bool:
-    """Whether the text may be that GitHub environment, whose name has no case; an expression may
-    stand for any text.
+    """Return whether the name in a workflow may be that GitHub environment.
+
+    Names are case-insensitive; an expression `${{ … }}` matches any text.
     """
     literals = re.split(r"\$\{\{.*?\}\}", environment)
     pattern = ".*".join(map(re.escape, literals))

@@ -16,7 +16,7 @@ STACK = "pulumi:pulumi:Stack"
 
 
 def logical_name(reference: str) -> str:
-    """The name in `${Type:name.output}`; other text as it is."""
+    """Return the name in `${Type:name.output}`; any other text unchanged."""
     match = re.search(r"\$\{\w+:([^}]+)\.\w+\}", reference)
     return match[1] if match else reference
 
@@ -77,7 +77,7 @@ class Capture:
         return [resource for resource in self.resources if resource.custom]
 
     def component(self, resource: Resource) -> str:
-        """The name of the component that a resource belongs to; "" if it has none."""
+        """Return the name of the component that a resource belongs to; "" if it has none."""
         by_urn = {other.urn: other for other in self.resources}
         top = resource
         while top.parent and by_urn[top.parent].type != STACK:
@@ -240,7 +240,7 @@ IMMUTABLE: tuple[Rule, ...] = (
 
 
 def changes(before: Capture | None, after: Capture) -> tuple[Change, ...]:
-    """The changes from one run to another, sorted by URN; without `before` all is added."""
+    """Return the changes from one run to another, sorted by URN; without `before` all is added."""
     old = {resource.urn: resource for resource in before.provided} if before else {}
     new = {resource.urn: resource for resource in after.provided}
     replaced = [
@@ -255,7 +255,7 @@ def changes(before: Capture | None, after: Capture) -> tuple[Change, ...]:
 
 
 def differences(before: Any, after: Any) -> tuple[Property, ...]:
-    """The leaves in which two values differ, by path."""
+    """Return the leaves in which two values differ, by path."""
     old, new = dict(_walk(before, "")), dict(_walk(after, ""))
     return tuple(
         Property(path, old.get(path, ABSENT), new.get(path, ABSENT))
@@ -297,7 +297,7 @@ def _essence(resource: Resource) -> Iterator[tuple[str, Any]]:
 
 
 def _ignored(path: str, resource: Resource) -> bool:
-    """Whether Pulumi ignores changes of a property."""
+    """Return whether Pulumi ignores changes of a property."""
     inner = tuple(f"{ignored}{mark}" for ignored in resource.ignore_changes for mark in ".[")
     return path in resource.ignore_changes or path.startswith(inner)
 
@@ -330,7 +330,7 @@ def _item_name(item: Any) -> Any:
 
 
 def immutable_changes(changes: Iterable[Change]) -> Iterator[str]:
-    """A line for each matching rule, with its resources."""
+    """Yield a line for each matching rule, with its resources."""
     notes: dict[str, dict[str, None]] = {}
     for change in changes:
         for note in _notes(change):
@@ -375,7 +375,7 @@ def counted(capture: Capture) -> Inventory:
 
 
 def _machine(resource: Resource) -> tuple[str, str, int] | None:
-    """The name, the size and the most nodes of what computes."""
+    """Return the name, the size and the maximum nodes of a compute resource; None for others."""
     inputs = resource.inputs
     if resource.kind == "compute:VirtualMachine":
         return resource.name, str(inputs.get("hardwareProfile", {}).get("vmSize")), 1

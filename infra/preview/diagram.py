@@ -71,8 +71,10 @@ class _Graph:
 
 
 def diagram(capture: Capture) -> str:
-    """The Mermaid text: subnets and their machines, private endpoints, public addresses, and the
-    way out; "" where nothing is connected.
+    """Return a Mermaid diagram of the network; "" if no resource is connected.
+
+    It has the subnets and their machines, private endpoints, public addresses, and the outbound
+    route.
     """
     graph, resources = _Graph(), _by_reference(capture)
     machines: dict[str, list[str]] = {}
@@ -153,7 +155,7 @@ def _subnets(
 def _outbound(
     rules: Mapping[str, Sequence[Mapping[str, Any]]], subnet: Mapping[str, Any]
 ) -> list[str]:
-    """The destinations that a subnet's security group allows."""
+    """Return the destinations that a subnet's security group allows."""
     group = subnet.get("networkSecurityGroup") or {}
     allowed = [
         destination

@@ -89,7 +89,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
 
     # The monitor's half.
     def GetDeploymentInfo(self, request: Any, context: Any) -> Any:
-        """The features that the SDK needs to distinguish secrets and references."""
+        """Return the features that the SDK needs to distinguish secrets and references."""
         return resource_pb2.DeploymentInfo(
             supportedFeatures=[
                 resource_pb2.RESOURCE_MONITOR_FEATURE_SECRETS,
@@ -180,7 +180,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return empty_pb2.Empty()
 
     def _answered(self, value: Any) -> Any:
-        """A value as the program sees it."""
+        """Return a value as the program sees it."""
         if not self._azure_like:
             return value
         return json.loads(REFERENCE.sub(self._like_azure, json.dumps(value)))
@@ -235,12 +235,12 @@ def registry(asked: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def reference(resource: Resource, output: str) -> str:
-    """The placeholder of an output that only Azure knows: `${Vault:vault.id}`."""
+    """Return the placeholder of an output that only Azure knows: `${Vault:vault.id}`."""
     return f"${{{resource.type.split(':')[-1]}:{resource.name}.{output}}}"
 
 
 def outputs(resource: Resource) -> dict[str, Any]:
-    """The outputs of a resource: its inputs, its name, and what Azure creates."""
+    """Return the outputs of a resource: its inputs, its name, and what Azure creates."""
     result: dict[str, Any] = {**resource.inputs, "name": reference(resource, "name")}
     identity = result.get("identity")
     if isinstance(identity, dict) and isinstance(identity.get("userAssignedIdentities"), list):
@@ -256,7 +256,7 @@ def outputs(resource: Resource) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as the program passed it: integers as integers, secrets replaced."""
+    """Return a value as the program passed it: integers as integers, secrets replaced."""
     if isinstance(value, dict):
         if value.get(SIGNATURE) == SECRET_SIGNATURE:
             return SECRET

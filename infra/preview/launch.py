@@ -109,7 +109,7 @@ class OutputsOfStacks(pulumi.runtime.ResourceModule):
         """Return None: any version."""
 
     def construct(self, name: str, typ: str, urn: str) -> Any:
-        """The outputs of the stack whose reference is `name`."""
+        """Return the outputs of the stack whose reference is `name`."""
         return Outputs(name)
 
 

@@ -118,7 +118,7 @@ class Report:
         return tuple(finding for finding in self.capture.findings if not finding.mandatory)
 
     def by_component(self) -> Mapping[str, list[Resource]]:
-        """The resources, by the name of their component."""
+        """Return the resources, by the name of their component."""
         groups: dict[str, list[Resource]] = {}
         for resource in self.capture.provided:
             name = self.capture.component(resource) or "(no component)"
@@ -140,7 +140,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Whether it could be deployed, in a line."""
+        """The verdict on the deployment in one line."""
         if self.problems:
             return f"{len(self.problems)} problems: it cannot be deployed as it is"
         if self.refused:
@@ -177,9 +177,9 @@ class Report:
 
 
 def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> list[Report]:
-    """A report for each stack; Refused if a program fails or the revision is unknown.
+    """Return a report for each stack. Raise Refused if a program fails or the revision is unknown.
 
-    Without names: for all stacks, and for those that only the revision had.
+    Without names: all stacks, and those that only the revision has.
     """
     selected = loader.select(stacks, root / "infra")
     settings = {stack: loader.load(stack, root / "infra") for stack in selected}
@@ -264,10 +264,10 @@ def located(capture: Capture, settings: Settings, root: Path) -> Capture:
 def _before(
     programs: Runner, stacks: Sequence[str], revision: str, root: Path
 ) -> tuple[dict[str, tuple[Settings | None, Capture]], dict[str, tuple[Change, ...]]]:
-    """Settings and capture of each named stack that the revision had, of all if none is named; and
-    how the files that it is made from have changed.
+    """Return the settings and capture of each stack at the revision, and its changed files.
 
-    The settings are None where today's classes cannot read those of the revision.
+    Without names: of all stacks of the revision. The settings are None if today's classes cannot
+    read those of the revision.
     """
     with revision_tree(root, revision) as folder:
         if folder is None:
@@ -299,7 +299,10 @@ def _settings(stack: str, folder: Path) -> Settings | None:
 
 @contextlib.contextmanager
 def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
-    """A folder with the program of a git revision; None if it had none; Refused if unknown."""
+    """Yield a folder with the program of a git revision; None if it had none.
+
+    Raise Refused if the revision is unknown.
+    """
     commit = git.commit(root, revision)
     if commit is None:
         actual, expected = f"no revision `{revision}` in git", "a branch, tag or commit"
@@ -322,7 +325,7 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
 
 
 def rendered(reports: Sequence[Report], form: Format) -> str:
-    """The reports in one of the three formats."""
+    """Return the reports in one of the three formats."""
     if form == "json":
         return json.dumps([report.to_json() for report in reports], indent=1, default=str) + "\n"
     if form == "text":
@@ -332,7 +335,7 @@ def rendered(reports: Sequence[Report], form: Format) -> str:
 
 
 def _total(cost: Estimate) -> str:
-    """A monthly cost in words."""
+    """Return a monthly cost in words."""
     month = cost.total
     figures = f"{month.idle:,.0f} idle, {month.typical:,.0f} typical, {month.worst:,.0f} worst"
     return f"{'at least ' if cost.unpriced else ''}{figures}, in {cost.currency}"
@@ -471,13 +474,13 @@ def _values(difference: Property) -> tuple[str, str]:
 
 
 def _cut(text: str, start: int) -> str:
-    """The text from there on, without its middle where it is long: an id ends in its name."""
+    """Return the text from `start` on, shortened in the middle: an id ends in its name."""
     text = f"…{text[start:]}" if start else text
     return text if len(text) <= LONGEST else f"{text[:59]}…{text[60 - LONGEST :]}"
 
 
 def _cell(text: str) -> str:
-    """A value in a table that GitHub draws: on one line, without Markdown."""
+    """Return a value in a table that GitHub draws: on one line, without Markdown."""
     text = " ".join(text.split())
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)

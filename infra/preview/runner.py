@@ -93,7 +93,7 @@ class Runner:
         return replace(result, findings=tuple(problems))
 
     def _run(self, request: dict[str, object]) -> tuple[int, str]:
-        """The exit code of a program, and what it wrote to its standard error."""
+        """Return the exit code of a program, and what it wrote to its standard error."""
         assert self.process.stdin and self.process.stdout
         self.errors.seek(0)
         self.errors.truncate()
@@ -142,11 +142,11 @@ def served(engine: Engine) -> Iterator[str]:
 def captures(
     runner: Runner, stacks: Sequence[str], *, root: Path = ROOT, context: pack.Context | None = None
 ) -> list[Capture]:
-    """A capture of each stack of the tree at `root`, with the findings of the policy pack.
+    """Return a capture of each stack of the tree at `root`, with the policy pack's findings.
 
-    A second run with other unknown values shows a program that declares less in a preview.
-    `context` is by default that of the repository. Refused if a program fails, or if limits.yml or
-    waivers.yml cannot be read.
+    A second run with other unknown values detects a program that declares less in a preview.
+    `context` is by default that of the repository. Raise Refused if a program fails, or if
+    limits.yml or waivers.yml cannot be read.
     """
     context = context or pack.load()
     results = [runner.capture(stack, root=root, policies=context) for stack in stacks]
@@ -193,7 +193,7 @@ def findings(
 
 
 def _item(resource: Resource, properties: Mapping[str, Any]) -> Item:
-    """A resource as CrossGuard shows it to a rule."""
+    """Return a resource as CrossGuard shows it to a rule."""
     return Item(
         pack.kind_of(resource.type),
         resource.name,
@@ -215,7 +215,7 @@ def unknown(value: Any) -> Any:
 
 
 def _outputs(resource: Resource) -> Mapping[str, Any]:
-    """The outputs of a resource, which policies of a whole stack see instead of its inputs.
+    """Return the outputs of a resource, which stack policies see instead of its inputs.
 
     In a preview azure-native derives them: an input that is also an output has its value, any other
     output is unknown, and names such as `computeName`, which are only inputs, are absent (pulumi:
@@ -228,7 +228,7 @@ def _outputs(resource: Resource) -> Mapping[str, Any]:
 
 
 def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
-    """A failed program as a problem, at its own line and without the SDK's traceback.
+    """Return a failed program as a problem, at its own line and without the SDK's traceback.
 
     `errors` is its standard error; `root` is the tree with its code.
     """

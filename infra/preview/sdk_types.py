@@ -77,7 +77,7 @@ def _answered(outputs: Mapping[str, Any], label: str, depth: int) -> dict[str, A
 
 
 def _resource(token: str) -> type | None:
-    """The class of a resource such as `storage:StorageAccount`."""
+    """Return the class of a resource such as `storage:StorageAccount`."""
     _, module, name = token.split(":")
     try:
         kind = getattr(importlib.import_module(f"pulumi_azure_native.{module}"), name)
@@ -88,7 +88,7 @@ def _resource(token: str) -> type | None:
 
 @functools.cache
 def _args(token: str) -> type | None:
-    """The Args class of a resource."""
+    """Return the Args class of a resource."""
     resource = _resource(token)
     if resource is None:
         return None
@@ -183,7 +183,7 @@ def _scalar(value: Any, kinds: Sequence[Any], path: str) -> list[str]:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """The alternatives of a type, without None and wrappers of later values."""
+    """Return the alternatives of a type, without None and wrappers of later values."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return [
             kind
@@ -203,7 +203,7 @@ def _origin(kind: Any, wanted: type) -> bool:
 
 
 def _variants(value: Mapping[str, Any], kinds: list[type]) -> list[type]:
-    """The variants that the value's discriminator names; all of them if it has none."""
+    """Return the variants that the value's discriminator names; all of them if it has none."""
     discriminators = {
         _letters(item)
         for key, item in value.items()

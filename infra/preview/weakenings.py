@@ -1,7 +1,7 @@
 """The changes of a preview that weaken an environment, in words, for the top of a review.
 
-Policies reject what is never right. What may be right, and lessens a safeguard or gives somebody
-more rights, is listed here: a reviewer has to see it before forty ordinary changes.
+Policies reject what is never allowed. Changes that may be right, but remove a safeguard or grant
+more rights, are listed here, so that a reviewer sees them before the other changes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Sign:
     when: str | Literal["more", "less"] = ".*"
 
     def matches(self, kind: str, difference: Property) -> bool:
-        """Whether it is this change of a resource, or of a file that a stack is made from."""
+        """Return whether the sign matches this change of a resource, or of a file of a stack."""
         before, after = difference.before, difference.after
         if not (re.fullmatch(self.kind, kind) and re.fullmatch(self.path, difference.path)):
             return False
@@ -156,7 +156,7 @@ SIGNS: tuple[Sign, ...] = (
 
 
 def weakenings(changes: Iterable[Change]) -> Iterator[str]:
-    """A line for each sign, with its resources or file; one for all that a principal gets."""
+    """Yield a line for each sign, with its resources or file; one for all that a principal gets."""
     grants: dict[str, dict[str, None]] = {}
     weaker: dict[tuple[str, str], list[str]] = {}
     for change in changes:
@@ -190,7 +190,7 @@ def _differences(change: Change) -> tuple[Property, ...]:
 
 
 def _shown(difference: Property) -> str:
-    """The property with both values; "" for a whole resource."""
+    """Return the property with both values; "" for a whole resource."""
     before, after = str(difference.before), str(difference.after)
     if difference.path in (ADDED, REMOVED):
         return ""
@@ -200,8 +200,10 @@ def _shown(difference: Property) -> str:
 
 
 def edits(stack: str, before: Path, after: Path) -> tuple[Change, ...]:
-    """The changes of the files that a stack is made from, from one tree to another: its settings,
-    the limits and waivers, and the code of rules and roles. Refused where a file is no YAML.
+    """Return the changes of the files that a stack is made from, between two trees.
+
+    These are its settings, the limits and waivers, and the code of rules and roles. Raise Refused
+    if a file is not YAML.
     """
     names = [f"infra/Pulumi.{stack}.yaml", LIMITS, WAIVERS]
     pairs = [(name, _read(before / name, after / name)) for name in names]
@@ -248,7 +250,7 @@ def _reached(tree: Path) -> dict[str, str]:
 
 
 def _read(before: Path, after: Path) -> tuple[Property, ...]:
-    """The differences of a YAML file; `{}` is no value."""
+    """Return the differences of a YAML file; `{}` is no value."""
     return tuple(
         difference
         for difference in differences(_data(before), _data(after))
@@ -257,7 +259,7 @@ def _read(before: Path, after: Path) -> tuple[Property, ...]:
 
 
 def _data(file: Path) -> Any:
-    """What a file says; a list of waivers by what they are of."""
+    """Return the content of a file as a mapping; a list of waivers under the key `waived`."""
     is_there = file.is_file() and re.search(r"(?m)^[^#\s]", file.read_text(errors="replace"))
     data = documents.read(file).data if is_there else {}
     if not isinstance(data, dict):

@@ -176,7 +176,7 @@ def roles_before_workspace(
     assets: Assets | None,
     redis: OnlineStore | None,
 ) -> list[Grant]:
-    """The roles that must exist before the workspace."""
+    """Return the roles that must exist before the workspace."""
     own, images, operator = identity.workspace, registry.id, "Managed Identity Operator"
     account, lake = storage.workspace.id, storage.lake.id
     holders = {"workspace": own} | ({"features": identity.features} if identity.features else {})
@@ -262,7 +262,7 @@ def roles_after_workspace(
     features: FeatureStore | None,
     vms: Workstations | None,
 ) -> Iterator[Grant]:
-    """The roles on the workspace, the feature store, the shared registry and VMs."""
+    """Yield the roles on the workspace, the feature store, the shared registry and VMs."""
     scope = workspace.workspace.id
     if features and identity.features:
         itself = features.workspace.id
@@ -314,7 +314,7 @@ def roles_after_workspace(
 def _data_scientist(
     name: str, principal: str, storage: Storage, workspace: pulumi.Input[str]
 ) -> Iterator[Grant]:
-    """The roles of a person, or of a group's members, who submit jobs."""
+    """Yield the roles of a person, or of a group's members, who submit jobs."""
     yield Grant(f"{name}-workspace", principal, "AzureML Data Scientist", workspace)
     # An instance's files are a share, mounted as the person (how-to-disable-local-auth-storage,
     # "Scenarios for role assignments").

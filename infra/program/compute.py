@@ -213,7 +213,7 @@ class Compute(Component):
 
 
 def _subnet(args: ComputeArgs, part: Part) -> ml.ResourceIdArgs | None:
-    """The subnet in our own network; None with a managed network."""
+    """Return the subnet in our own network; None with a managed network."""
     if args.network is None or args.site.settings.network.isolation != "own":
         return None
     return ml.ResourceIdArgs(id=args.network.subnet(part))

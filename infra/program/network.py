@@ -175,7 +175,7 @@ class Network(Component):
         )
 
     def subnet(self, part: Part) -> pulumi.Output[str]:
-        """The id of a subnet; settings refuse what a given network has no subnet for."""
+        """Return the id of a subnet; the settings ensure that a given network has it."""
         existing = self._settings.subnet if part == "endpoints" else self._settings.compute_subnet
         if self.own is None:
             return pulumi.Output.from_input(existing)
@@ -189,7 +189,7 @@ class Network(Component):
         *,
         after: Sequence[pulumi.Resource] = (),
     ) -> network.PrivateEndpoint:
-        """A private address for a part of a resource; `part` is a key of `DNS_ZONES`.
+        """Create a private endpoint for a part of a resource; `part` is a key of `DNS_ZONES`.
 
         Azure also writes it to the resource, so it comes `after` other writes: a concurrent write
         of the account or vault makes it fail for good ("StorageAccountOperationInProgress",

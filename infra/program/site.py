@@ -52,7 +52,7 @@ class Site:
 
     @property
     def protect(self) -> bool:
-        """Whether Pulumi keeps resources that hold data."""
+        """True if Pulumi refuses to delete resources that hold data."""
         return self.settings.guardrails.protect
 
     @property
@@ -75,7 +75,7 @@ class Component(pulumi.ComponentResource):
         self._prefix = "" if name in usual else f"{name}-"
 
     def child(self, name: str) -> str:
-        """The name of a child."""
+        """Return the name of a child."""
         return f"{self._prefix}{name}"
 
 

@@ -158,7 +158,7 @@ def _workspace(
 
 
 def _encryption(args: WorkspaceArgs) -> ml.EncryptionPropertyArgs | None:
-    """The key of our own vault, which the workspace's identity administers."""
+    """Return the key of our own vault, which the workspace's identity administers."""
     if not (args.site.settings.workspace.customer_managed_key and args.vault.key):
         return None
     return ml.EncryptionPropertyArgs(
@@ -197,7 +197,7 @@ def _by_sas(
 
 
 def _lake(args: WorkspaceArgs) -> dict[str, Any]:
-    """Where a datastore finds the data lake."""
+    """Return the location of the data lake for a datastore."""
     return {
         "account_name": args.storage.lake.name,
         "endpoint": "core.windows.net",
@@ -208,7 +208,7 @@ def _lake(args: WorkspaceArgs) -> dict[str, Any]:
 
 
 def _rule_name(host: str) -> str:
-    """The rule name of a host, unique also for a-b.org, a.b.org and *.b.org."""
+    """Return the rule name of a host, unique also for a-b.org, a.b.org and *.b.org."""
     kind, name = ("hosts", host[2:]) if host.startswith("*.") else ("host", host)
     return f"{kind}-{name.replace('-', '--').replace('.', '-')}"
 

@@ -123,13 +123,13 @@ RETIREMENTS: tuple[Retirement, ...] = (
 
 
 def retirement(size: str) -> Retirement | None:
-    """The retirement of the family of `size`, past or announced."""
+    """Return the retirement of the family of `size`, past or announced."""
     tail = size.removeprefix("Standard_")
     return next((entry for entry in RETIREMENTS if re.fullmatch(entry.pattern, tail, re.I)), None)
 
 
 def retired(size: str, day: date) -> Retirement | None:
-    """The retirement of the family of `size`; None if Azure still offers it on `day`."""
+    """Return the retirement of the family of `size`; None if Azure still offers it on `day`."""
     entry = retirement(size)
     return entry if entry and entry.day <= day else None
 
@@ -190,11 +190,11 @@ class Names:
         return "-".join(word for word in (kind, self.platform, self.environment, name) if word)
 
     def worldwide(self, kind: str) -> str:
-        """A name in a space shared by all of Azure: letters and digits, at most 24."""
+        """Return a name in a space shared by all of Azure: letters and digits, at most 24."""
         return f"{kind}{self.platform}{self.environment}{self.suffix}"
 
     def regional(self, name: str) -> str:
-        """The name of an online endpoint, in a space shared by a region; at most 32."""
+        """Return the name of an online endpoint, in a space shared by a region; at most 32."""
         return f"{name}-{self.environment}-{self.suffix}"
 
     def instance(self, name: str) -> str:

@@ -68,7 +68,7 @@ Findings = Iterator[Fault]
 
 
 def problems(settings: Settings, document: Document) -> Iterator[Problem]:
-    """Every finding, at the line of the setting to change."""
+    """Yield every finding, at the line of the setting to change."""
     for check in CHECKS:
         for finding in check(settings):
             place = document.place("config", *finding.keys)

@@ -39,9 +39,9 @@ class GitHubEnvironment:
 
 
 def of_workflows(root: Path) -> Iterator[GitHubEnvironment]:
-    """Each GitHub environment that a job names: one for each option where a choice names it.
+    """Yield each GitHub environment that a job names, one for each option of a choice input.
 
-    Raises Refused for a workflow that is not YAML.
+    Raise Refused for a workflow that is not YAML.
     """
     for path in sorted((root / WORKFLOWS).glob("*.y*ml")):
         document = documents.read(path, path.relative_to(root).as_posix())

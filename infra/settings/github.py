@@ -73,7 +73,7 @@ class Ruleset:
         }
 
     def differences(self, answer: Mapping[str, Any], apps: Mapping[str, Any]) -> Iterator[str]:
-        """How GitHub's answer is looser than this; a ruleset of GitHub's may ask for more."""
+        """Yield how GitHub's ruleset is looser than this one; it may be stricter."""
         conditions = (answer.get("conditions") or {}).get("ref_name") or {}
         if answer.get("enforcement") != "active":
             yield "it is not enforced"
@@ -204,7 +204,7 @@ _TEAM = " (a team)"
 
 
 def _reviewer(answer: Mapping[str, Any]) -> str:
-    """A user by the login, a team by its slug."""
+    """Return a user by the login, a team by its slug."""
     reviewer = answer.get("reviewer") or {}
     is_team = answer.get("type") == "Team"
     name = reviewer.get("slug" if is_team else "login") or "somebody"
@@ -212,7 +212,7 @@ def _reviewer(answer: Mapping[str, Any]) -> str:
 
 
 def policy_differences(answer: Mapping[str, Any]) -> Iterator[str]:
-    """How the refs that deploy to an environment are others than main."""
+    """Yield how the refs that may deploy to an environment differ from main."""
     there = [
         (str(policy.get("type") or "branch"), str(policy.get("name")))
         for policy in answer.get("branch_policies") or ()

@@ -48,12 +48,12 @@ def stacks(folder: Path = FOLDER) -> tuple[str, ...]:
 
 
 def environments(folder: Path = FOLDER) -> tuple[str, ...]:
-    """The stacks in which models are trained and released, by name."""
+    """Return the stacks in which models are trained and released, by name."""
     return files.environments(folder)
 
 
 def select(names: Sequence[str] | None, folder: Path = FOLDER) -> Sequence[str]:
-    """`names`, or all stacks where it is empty; Refused where there is none."""
+    """Return `names`, or all stacks if it is empty. Raise Refused if there is none."""
     selected = names or stacks(folder)
     if not selected:
         expected, hint = "at least one environment", "write Pulumi.dev.yaml there"
@@ -242,8 +242,8 @@ def _project(folder: Path) -> Iterator[Problem]:
 
 
 def encryption(stack: str, folder: Path = FOLDER) -> tuple[str, str] | None:
-    """The provider of a stack's secrets and the key that it has encrypted; None before there are
-    both.
+    """Return the provider of a stack's secrets and the key that it has encrypted; None before there
+    are both.
     """
     document = _document(folder / f"Pulumi.{stack}.yaml")
     provider, key = document.get("secretsprovider"), document.get("encryptedkey")

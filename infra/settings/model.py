@@ -97,7 +97,7 @@ _IN_GROUP = rf"/subscriptions/{GUID.pattern}/[Rr]esource[Gg]roups/{GROUP.pattern
 
 
 def _id(kind: str, words: str) -> Form:
-    """The form of a resource id; `kind` is namespace/type, `*` in it a name."""
+    """Return the form of a resource id; `kind` is namespace/type, `*` in it a name."""
     types = kind.replace("Microsoft.", r"[Mm]icrosoft\.").replace("*", r"[\w.-]{1,80}")
     return Form(rf"{_IN_GROUP}/providers/{types}/[\w.-]{{1,80}}", f"the resource id of {words}")
 
@@ -413,7 +413,7 @@ class Cluster:
 
     @property
     def spot(self) -> bool:
-        """Whether nodes are low-priority: as stated, else for GPUs that Azure ML offers so."""
+        """True if nodes are low-priority: by default, GPUs that Azure ML offers as such."""
         by_default = self.hardware.gpus > 0 and self.hardware.low_priority
         return self.priority == "spot" if self.priority else by_default
 
@@ -611,7 +611,7 @@ class Settings(StackFile):
 
     @property
     def makes_registry(self) -> bool:
-        """Whether the stack is the shared registry alone, and no environment for models."""
+        """True if the stack is the shared registry alone, without an environment for models."""
         return self.asset_registry.mode == "create"
 
     @property
@@ -642,17 +642,17 @@ class Settings(StackFile):
 
     @property
     def has_key(self) -> bool:
-        """Whether something is encrypted with a key of the vault."""
+        """True if a resource is encrypted with a key in the vault."""
         return self.storage.customer_managed_key or self.workspace.customer_managed_key
 
     @property
     def has_features(self) -> bool:
-        """Whether the environment has a feature store."""
+        """True if the environment has a feature store."""
         return self.feature_store.mode == "create"
 
     @property
     def has_redis(self) -> bool:
-        """Whether the feature store has an online store."""
+        """True if the feature store has an online store."""
         return self.feature_store.redis != "none"
 
     @property
@@ -662,19 +662,19 @@ class Settings(StackFile):
 
     @property
     def private(self) -> bool:
-        """Whether everything is reachable only through private endpoints."""
+        """True if resources are reachable only through private endpoints."""
         return self.exposure == "private"
 
     @property
     def makes_scope(self) -> bool:
-        """Whether a private link scope of its own leads to its logs."""
+        """True if the stack creates an Azure Monitor private link scope for its logs."""
         monitoring, zones = self.monitoring, self.network.private_dns_zones
         is_existing = bool(monitoring.workspace or monitoring.private_link_scope or zones)
         return self.private and not self.makes_registry and not is_existing
 
     @property
     def needs_nat(self) -> bool:
-        """Whether machines run in our own network and need a NAT gateway to get out."""
+        """True if machines are in a network of this stack and need a NAT gateway to get out."""
         own = self.network.isolation == "own" or bool(self.machines("data-science-vm"))
         own = own or bool(self.network.runners)
         ours = not (self.network.virtual_network or self.network.hub_firewall)
@@ -703,5 +703,5 @@ class Settings(StackFile):
     def machines(
         self, kind: Literal["compute-instance", "data-science-vm"]
     ) -> tuple[Workstation, ...]:
-        """The workstations of one kind."""
+        """Return the workstations of one kind."""
         return tuple(machine for machine in self.workstations if machine.kind == kind)

@@ -1,4 +1,4 @@
-"""What stack files say of each other: a stack refers to the one that makes the registry it uses."""
+"""References between stack files: a stack names the one that creates the registry it uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stack:
 
 
 def names(folder: Path) -> tuple[str, ...]:
-    """The stacks that have a file in the folder, by name."""
+    """Return the stacks that have a file in the folder, by name."""
     files = folder.glob("Pulumi.*.yaml")
     return tuple(sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files))
 
@@ -45,7 +45,7 @@ def _stack(name: str, path: Path) -> Stack:
 
 
 def environments(folder: Path) -> tuple[str, ...]:
-    """The stacks in which models are released: all but those that make a registry."""
+    """Return the stacks in which models are released: all but those that make a registry."""
     return tuple(name for name, stack in read(folder).items() if not stack.makes_registry)
 
 

@@ -27,12 +27,12 @@ REVIEWED: tuple[Purpose, ...] = ("release", "deploy")
 
 
 def purposes(settings: Settings) -> tuple[Purpose, ...]:
-    """What workflows do in a stack: nothing is trained in that of the shared registry."""
+    """Return the purposes of workflows in a stack; the shared registry's has no training."""
     return BEFORE_THE_PROGRAM if settings.makes_registry else PURPOSES
 
 
 def github_environment(settings: Settings, purpose: Purpose) -> str:
-    """The GitHub environment that jobs of this purpose name."""
+    """Return the GitHub environment that jobs of this purpose name."""
     return f"{settings.environment}-{purpose}"
 
 
@@ -89,7 +89,7 @@ class CustomRole:
         }
 
     def definition(self, subscription: str, actions: object) -> Mapping[str, object]:
-        """The body of a PUT of `Microsoft.Authorization/roleDefinitions`, 2022-04-01."""
+        """Return the body of a PUT of `Microsoft.Authorization/roleDefinitions`, 2022-04-01."""
         return {
             "properties": {
                 # Unique in a tenant.
@@ -193,7 +193,7 @@ def writes_only(*containers: str, path: str = "", apart: str = "") -> str:
 
 
 def reads_except(path: str) -> str:
-    """The condition of an assignment that reads no blobs at `path`. Lists show their names
+    """Return the condition of an assignment that reads no blobs at `path`. Lists show their names
     (storage/blobs/storage-auth-abac-examples, "Read blobs … with a path").
     """
     reads = (
@@ -211,7 +211,7 @@ ROLE_MANAGERS: Mapping[str, str] = {
 
 
 def role_id(name: str, subscription: str) -> str:
-    """The GUID of a role of `ROLES` or `CUSTOM_ROLES`, of the latter in a subscription."""
+    """Return the GUID of a role of `ROLES` or `CUSTOM_ROLES`, of the latter in a subscription."""
     custom = {role.name: role.id(subscription) for role in CUSTOM_ROLES}
     return custom.get(name) or ROLES[name]
 

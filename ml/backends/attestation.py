@@ -93,11 +93,14 @@ class Verifier(Protocol):
     """Verifies attestations."""
 
     def verify(self, evidence: bytes, attestation: bytes, statement: Statement) -> Identity:
-        """Who made the statement about evidence.json; AttestationError unless it is attested."""
+        """Return who attested evidence.json by the statement.
+
+        Raise AttestationError if nobody did.
+        """
 
 
 def run_gh(words: Sequence[str]) -> tuple[int, str, str]:
-    """The exit code, stdout and stderr of `gh`; raises Refused where it is not installed."""
+    """Return the exit code, stdout and stderr of `gh`; raise Refused where it is not installed."""
     program = shutil.which("gh")
     if program is None:
         hint = "https://cli.github.com; GitHub's runners have it"

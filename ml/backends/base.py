@@ -49,7 +49,7 @@ class Resources(Protocol):
     """The schedules and batch endpoints of a backend."""
 
     def requests(self, spec: Spec) -> tuple[str, ...]:
-        """What `apply` would send; sends nothing."""
+        """Return the requests that `apply` would send, without sending them."""
 
     def apply(self, spec: Spec) -> Applied:
         """Create what the spec declares, or change it to that. Raises Refused."""
@@ -64,11 +64,11 @@ class Resources(Protocol):
 
 @dataclass(frozen=True)
 class AssetState:
-    """An asset that a spec defines, and how the backend's version of it compares.
+    """An asset that a spec defines, compared with the version in the backend.
 
-    `digest` is sha256 of the spec and of all that it names. A version is immutable: one that is
-    `changed` needs a new number in its spec. Entities and feature sets are not compared where no
-    feature store is named.
+    `digest` is the sha256 of the spec and all files that it names. A version is immutable: if it is
+    `changed`, the spec needs a new number. Entities and feature sets are not compared if no feature
+    store is configured.
     """
 
     spec: AssetSpec
@@ -83,7 +83,7 @@ class AssetStore(Protocol):
     """Where jobs find assets by name and version."""
 
     def compare(self, root: Path) -> Sequence[AssetState]:
-        """The state of every asset that a spec below `root` defines, by kind and name."""
+        """Return the state of every asset that a spec below `root` defines, by kind and name."""
 
     def create(self, state: AssetState) -> None:
         """Register a missing version from its spec."""
@@ -155,7 +155,7 @@ class AuditLog(Protocol):
         """Its path or address, for messages."""
 
     def read(self) -> bytes | None:
-        """All of it; None before the first line. Raises Refused."""
+        """Return the whole log; None before the first line. Raise Refused if it cannot be read."""
 
     def append(self, line: Callable[[bytes | None], bytes]) -> None:
         """Append the line that `line` makes of the present content; nobody else appends in between.
@@ -169,10 +169,10 @@ class Resumption(Protocol):
     """Resuming stopped runs, which not every backend supports."""
 
     def find(self, name: str) -> Run:
-        """The run with that name or id, repaired if its record is damaged. Raises Refused."""
+        """Return the run with that name or id, repaired if its record is damaged. Raise Refused."""
 
     def plan_of(self, run: Run, timeout_s: float | None = None) -> Plan:
-        """The plan with which the run would be resumed. Raises Refused when it cannot be.
+        """Return the plan with which the run would be resumed. Raise Refused when it cannot be.
 
         `timeout_s` is a new limit for a sweep: all its time, the time before included.
         """
@@ -187,15 +187,15 @@ class Resumption(Protocol):
         """Resume the run and return when it has ended. Raises as `plan_of`."""
 
     def was_stopped(self, run: Run) -> bool:
-        """Whether the run was ended from outside, so that resuming it can complete it."""
+        """Return whether the run was ended from outside, so that resuming can complete it."""
 
 
 class Backend(Protocol):
-    """A place where plans run, with the parts that it has: one that it has not is None."""
+    """A place where plans run. Its optional parts are None if the backend lacks them."""
 
     @property
     def name(self) -> str:
-        """What `--on` calls it."""
+        """The name of the backend in `--on`."""
 
     @property
     def root(self) -> Path:
@@ -219,7 +219,7 @@ class Backend(Protocol):
 
     @property
     def audit_log(self) -> AuditLog:
-        """The log of what was decided and released here."""
+        """The log of decisions and releases of this backend."""
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """Return what this backend cannot run; if there is any, the caller exits with code 33."""
@@ -242,11 +242,11 @@ class Backend(Protocol):
 
     @property
     def verifier(self) -> Verifier | None:
-        """What verifies attestations here; without one no evidence is attested."""
+        """The verifier of attestations; without one no evidence counts as attested."""
 
     @property
     def cleaner(self) -> Cleaner | None:
-        """What removes runs and copies; None where this machine removes none."""
+        """The remover of runs and copies; None if this backend removes none."""
 
     @property
     def resumption(self) -> Resumption | None:
@@ -277,18 +277,18 @@ class Backend(Protocol):
 
     @property
     def serve_pages(self) -> Callable[[int | None, Callable[[str], None]], None] | None:
-        """Serves the tracking server's own pages until Ctrl-C; the function gets the address.
+        """Serves the UI of the tracking server until Ctrl-C; the callback gets the address.
 
-        Without a port it is a free one. Raises Refused when there is nothing to serve.
+        Without a port, a free one is used. Raises Refused when there is nothing to serve.
         """
 
     @property
     def environments(self) -> Callable[[Plan], tuple[EnvironmentComparison, ...]] | None:
-        """The environments that a plan asks for beside those that its jobs would get."""
+        """Compares the environments that a plan declares with those that its jobs would get."""
 
     @property
     def requests(self) -> Callable[[Plan], tuple[str, ...]] | None:
-        """What running a plan would send to another machine; sends nothing."""
+        """A function that returns the requests for a plan without sending them, or None."""
 
     @property
     def cached(self) -> Callable[[Plan, str], Run | None] | None:

@@ -26,7 +26,7 @@ BACKENDS: dict[str, Callable[[Options], Backend]] = {"local": _local, "azure": _
 
 
 def open_backend(name: str = "local", options: Options | None = None) -> Backend:
-    """The backend that `--on` names. Raises Refused for an unknown name."""
+    """Return the backend that `--on` names. Raise Refused for an unknown name."""
     if name in BACKENDS:
         return BACKENDS[name](options or Options())
     names = " or ".join(f"--on {name}" for name in BACKENDS)

@@ -45,12 +45,12 @@ HomePath = Annotated[Path, PlainValidator(_in_home), PlainSerializer(_to_home)]
 
 @dataclass(frozen=True)
 class ServingCode:
-    """The serving code, and the deployment's settings as deployment.yml has them.
+    """The serving code, and the settings of deployment.yml.
 
     `code` is the project's folder, or a snapshot of it; `scoring_script` is relative to it.
-    `collect` is the share of requests that the `data_collector` records, `environment` the content
-    of the environment, a line each. `server` is the module that answers, "" for Azure ML's own
-    server.
+    `collect` is the share of requests that the `data_collector` records. `environment` is the
+    content of the environment, one item per line. `server` is the server module, "" for Azure ML's
+    own server.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -64,7 +64,7 @@ class ServingCode:
     server: str = ""
 
     def digest_with(self, code: str) -> str:
-        """The sha256 of how a model is served, in hex; `code` is that of its files."""
+        """Return the sha256 of how a model is served, in hex; `code` is that of its files."""
         content = {
             "code": code,
             "scoring_script": self.scoring_script,
@@ -97,7 +97,7 @@ class Launch(ServingCode):
     serving: str = ""
 
     def is_as_released(self) -> bool:
-        """Whether the code as it is now and the settings have the digest that was released."""
+        """Return whether the present code and settings have the digest that was released."""
         try:
             code = trees.digest(trees.files(self.code)).removeprefix(trees.DIGEST_PREFIX)
         except OSError:
@@ -170,12 +170,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Canary:
-    """A server beside the live one, with its share of the traffic and of copies, in percent.
+    """A server beside the live one, with its percentages of traffic and mirrored requests.
 
-    `baseline` is a second server of the live version, started at the same time and given as many
-    requests and copies, to compare with. Above 50 % the remaining traffic is not enough for that,
-    and it gets none. The canary of an `experiment` (ml.release.ab) has no baseline and needs no
-    lease. `salt` says which routing keys lead to it; no caller knows it.
+    `baseline` is a second server of the live version for the comparison. It starts at the same time
+    and gets as many requests and copies. Above 50 % it gets none, because the remaining traffic is
+    too little. The canary of an `experiment` (ml.release.ab) has no baseline and needs no lease.
+    `salt` decides which routing keys lead to the canary; callers do not know it.
     """
 
     __pydantic_config__ = ConfigDict(strict=True)
@@ -190,7 +190,7 @@ class Canary:
 
 
 def idle_slot(live: Live | None) -> str:
-    """The slot that is not live, for the next version."""
+    """Return the slot that is not live, for the next version."""
     occupied = live.server.slot.name if live else SLOTS[1]
     return next(name for name in SLOTS if name != occupied)
 
@@ -263,13 +263,13 @@ class Router(Protocol):
         """
 
     def answers(self, since: int = 0) -> Sequence[Mapping[str, Any]]:
-        """The recorded answers after that number, the oldest first."""
+        """Return the recorded answers after that number, the oldest first."""
 
     def sampling(self) -> AbstractContextManager[Callable[[str], None]]:
-        """A connection: each call sends a body as one of the project's samples and waits for it.
+        """Open a connection; each call of the result sends a body as a sample request and waits.
 
-        Raises OSError or HTTPException without an answer, and Refused where the endpoint refuses
-        the caller; the next call connects again.
+        Raise OSError or HTTPException without a response, and Refused if the endpoint rejects the
+        caller; the next call connects again.
         """
 
 
@@ -287,20 +287,20 @@ class Candidate(Protocol):
         """
 
     def failure(self, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
-        """The error for a candidate that failed, with the end of its log."""
+        """Return the error for a candidate that failed, with the end of its log."""
 
 
 class Servers(Protocol):
     """The servers of endpoints, where they are processes of this machine."""
 
     def names(self) -> Sequence[str]:
-        """The endpoints that ever had a process: a first candidate comes before what is live."""
+        """Return the endpoints that ever had a process, even if no version was ever live."""
 
     def stop(self, endpoint: str) -> bool:
         """Stop every process of the endpoint, and keep its state; whether one ran."""
 
     def log(self, slot: Path) -> Path:
-        """The output of the server in the slot."""
+        """Return the output of the server in the slot."""
 
 
 class Endpoints(Protocol):
@@ -310,7 +310,7 @@ class Endpoints(Protocol):
     """
 
     def name_of(self, model: str, environment: str) -> str:
-        """The endpoint that serves the model in the environment; nothing is asked of it."""
+        """Return the name of the model's endpoint in the environment, without a request to it."""
 
     def live(self, endpoint: str, *, as_released: bool = True) -> Live | None:
         """Return what is live, running or not; None if nothing ever was.
@@ -319,7 +319,7 @@ class Endpoints(Protocol):
         """
 
     def url(self, endpoint: str) -> str | None:
-        """The address that requests are posted to; None when they would not be answered."""
+        """Return the address that requests are posted to; None when they would not be answered."""
 
     def locked(self, endpoint: str) -> AbstractContextManager[None]:
         """Hold the endpoint: starting, stopping and switching happen one at a time."""
@@ -334,28 +334,28 @@ class Endpoints(Protocol):
 
     @property
     def exposed(self) -> Callable[[str, str], Iterator[Mapping[str, Any]]] | None:
-        """The routing keys that an endpoint has split for an experiment, `id` the ticket of each.
+        """Yields the routing keys that an endpoint has split for an experiment, as tickets in `id`.
 
-        None where callers name the deployment themselves.
+        None if callers name the deployment themselves.
         """
 
     def check_launch(self, launch: Launch) -> None:
         """Refuse a model or serving code that is not, to the bit, what was released."""
 
     def ensure(self, endpoint: str, port: int | None = None) -> tuple[Live, bool]:
-        """What is live, running; and whether anything had to be started."""
+        """Start the live deployment if it is down; return it and whether anything was started."""
 
     def router(self, endpoint: str) -> Router | None:
-        """The endpoint's router, if it runs."""
+        """Return the endpoint's router, if it runs."""
 
     def start_router(self, endpoint: str, port: int | None = None) -> Router:
-        """The endpoint's router, running; the caller holds the endpoint."""
+        """Return the endpoint's router, running; the caller holds the endpoint."""
 
     def begin(self, launch: Launch, slot: str = "") -> Callable[[], Server]:
-        """Start a server in the slot of that name, in place of what was there; it gets no requests.
+        """Start a server without traffic in the slot, and replace the one that was there.
 
-        Without a name it is the slot that is not live, for the next version. The returned function
-        waits until the server answers, and leaves nothing running when it raises.
+        The default slot is the one that is not live. The returned function waits until the server
+        answers; if it raises, no process is left running.
         """
 
     def switch(self, endpoint: str, to: Live | None) -> None:
@@ -368,7 +368,7 @@ class Endpoints(Protocol):
         """Stop every server that has no part in the state; the caller holds the endpoint."""
 
     def is_up(self, server: Server) -> bool:
-        """Whether the server still runs."""
+        """Return whether the server is running."""
 
     def score(self, server: Server, body: Mapping[str, object]) -> Answer:
         """Post one request to this server; OSError or HTTPException without an answer."""
@@ -380,14 +380,14 @@ class Endpoints(Protocol):
         """
 
     def collected(self, endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
-        """What was recorded of requests, where a deployment has a `data_collector`.
+        """Yield the recorded requests of deployments that have a `data_collector`.
 
         Each has `at` (epoch seconds), `id`, `request`, `answer`, `status` and the model's `digest`;
-        {} for what cannot be read. Those before `since` may be left out.
+        a record that cannot be read is {}. Those from before `since` may be left out.
         """
 
     def nothing_served(self, endpoint: str) -> Refused:
-        """The error for an endpoint that no model was promoted to."""
+        """Return the error for an endpoint that no model was promoted to."""
 
     def resident(self, server: Server) -> tuple[float, float] | None:
         """The latest measurement of the server's memory: when (epoch seconds), and the bytes.
@@ -397,20 +397,20 @@ class Endpoints(Protocol):
 
     @property
     def p95_ms(self) -> Callable[[Server, float, float], float | None] | None:
-        """The 95th percentile of a server's latency between two times (epoch seconds), in ms.
+        """Returns the 95th percentile of a server's latency between two times (epoch seconds).
 
-        As it is measured where the server runs, None while that is not known; None where evidence
-        is measured on the machine that serves.
+        It is in ms and measured where the server runs; the result is None while unknown. The
+        property is None if the evidence is measured on the machine that serves.
         """
 
     def failure(
         self, slot: Path, code: str, what: str, expected: str = "", hint: str = ""
     ) -> Refused:
-        """The error for a server that failed, with the end of its log."""
+        """Return the error for a server that failed, with the end of its log."""
 
 
 def reserved(
     endpoints: Endpoints, name: str, waiting: Callable[[str], None]
 ) -> AbstractContextManager[object]:
-    """The endpoint, kept from other machines where there are any."""
+    """Reserve the endpoint against other machines, if the backend has any."""
     return nullcontext() if endpoints.reserve is None else endpoints.reserve(name, waiting)

@@ -44,7 +44,7 @@ class Version:
         return next((at for sha256, at in self.kept if sha256 == evidence), None)
 
     def served_in(self, serving: str) -> tuple[str, ...]:
-        """The environments that served it by that serving code."""
+        """Return the environments that served it by that serving code."""
         return tuple(sorted({place for place, code, _ in self.served if code == serving}))
 
     @property
@@ -80,7 +80,8 @@ class Shared(Protocol):
     def bring(self, version: Version) -> None:
         """Download the version's files and its evidence if they are not here.
 
-        Files that nobody stored are skipped. Raises Refused if content does not match its digest.
+        Files that were never stored are skipped. Raise Refused if content does not match its
+        digest.
         """
 
 
@@ -96,16 +97,16 @@ class Registry(Protocol):
 
     @property
     def shared(self) -> Shared | None:
-        """What brings files from one machine to another, where others use this registry too."""
+        """The storage that copies files between machines; None if one machine uses the registry."""
 
     def register(self, model: str, project: str, digest: str, run: str) -> Version:
-        """The version with that digest, made if there is none; its files are in `folder`."""
+        """Return the version with that digest, made if there is none; its files are in `folder`."""
 
     def versions(self, model: str | None = None) -> Sequence[Version]:
-        """Every version of the model, or of every model, oldest first: 10 comes after 9."""
+        """Return every version of the model, or of every model, oldest first: 10 comes after 9."""
 
     def find(self, model: str, version: str) -> Version:
-        """That version; raises Refused when there is none."""
+        """Return that version; raise Refused if there is none."""
 
     def champion(self, model: str, environment: str) -> Version | None:
         """The version that the environment's alias names; None before the first promotion."""
@@ -120,14 +121,14 @@ class Registry(Protocol):
         """Remove the environment's alias: nothing is champion there."""
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
-        """Keep the evidence with that hash, which is here, beside those before; the version.
+        """Store the local evidence with that hash, in addition to earlier ones; return the version.
 
-        `sha256` is that of its evidence.json.
+        `sha256` is the hash of evidence.json.
         """
 
 
 def is_evidence(sha256: str) -> Callable[[Path], bool]:
-    """Whether a folder has the evidence.json with that hash."""
+    """Return a check of whether a folder has the evidence.json with that hash."""
 
     def check(folder: Path) -> bool:
         file = folder / EVIDENCE_FILE
@@ -137,12 +138,12 @@ def is_evidence(sha256: str) -> Callable[[Path], bool]:
 
 
 def kept_tag(sha256: str) -> str:
-    """The tag of a version that says when the evidence with that hash was kept."""
+    """Return the tag of a version that says when the evidence with that hash was kept."""
     return f"evidence.{sha256}"
 
 
 def served_tag(environment: str, serving: str) -> str:
-    """The tag of a version that says since when it served there by that serving code."""
+    """Return the tag of a version that says since when it served there by that serving code."""
     return f"served.{environment}.{serving}"
 
 
@@ -176,5 +177,5 @@ def withdrawn(
 
 
 def model_folder(digest: str) -> Path:
-    """Where the model files with that digest are kept on this machine."""
+    """Return the folder on this machine for the model files with that digest."""
     return home.models() / digest.removeprefix(DIGEST_PREFIX)

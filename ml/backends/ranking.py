@@ -15,7 +15,7 @@ GOALS = ("maximize", "minimize")
 
 
 def different_data(runs: RunStore, ranked: Iterable[Run]) -> bool:
-    """Whether the runs were made from different data, so that their metrics do not compare."""
+    """Return whether the runs used different data, so that their metrics cannot be compared."""
     data = set()
     for run in ranked:
         inputs = (runs.entry(run).lineage.get("data") or {}).items()
@@ -43,7 +43,7 @@ def value(runs: RunStore, run: Run, metric: str, goal: str) -> float | None:
 def objective(
     runs: RunStore, entries: Sequence[Entry], metric: str | None, goal: str | None
 ) -> tuple[str, str]:
-    """The requested metric and goal, else those of the first sweep among the entries.
+    """Return the requested metric and goal, else those of the first sweep among the entries.
 
     Raises Refused when neither determines them.
     """
@@ -63,7 +63,7 @@ def objective(
 
 
 def nothing_to_rank(metric: str, completed: Sequence[Run]) -> Problem:
-    """The error when none of the completed runs has the metric."""
+    """Return the error when none of the completed runs has the metric."""
     logged = {name for run in completed for name in run.metrics}
     near = difflib.get_close_matches(metric, sorted(logged), n=1)
     return Problem(
@@ -75,7 +75,7 @@ def nothing_to_rank(metric: str, completed: Sequence[Run]) -> Problem:
 
 
 def _objectives(runs: RunStore, entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
-    """The objectives of the sweeps among the entries and their steps, in order."""
+    """Yield the objectives of the sweeps among the entries and their steps, in order."""
     for entry in entries:
         steps = (runs.entry(part) for part in entry.run.below() if part.trials)
         for sweep in (entry, *steps):

@@ -117,14 +117,14 @@ class Run:
         return {step.name.removeprefix(f"{self.name}."): step for step in self.steps}[name]
 
     def below(self) -> Iterator[Run]:
-        """Every run that belongs to this one: steps, their steps, and trials."""
+        """Yield every run that belongs to this one: steps, their steps, and trials."""
         for part in (*self.steps, *self.trials):
             yield part
             yield from part.below()
 
 
 def without_log(problem: Problem) -> Problem:
-    """The problem of a failed script without the end of its log, which the person has read.
+    """Return the problem of a failed script without the end of its log, which the person has read.
 
     A rank that failed has a log of its own.
     """
@@ -134,11 +134,10 @@ def without_log(problem: Problem) -> Problem:
 
 @dataclass(frozen=True)
 class Event:
-    """Something a watcher may show: `kind` says what happened to `run`, or to a part of it.
+    """An event for a watcher: `kind` says what happened to `run`, or to a part of it.
 
-    `running` comes at every poll, and `output` when the output of the command was echoed.
-    `step` is the innermost step that it happened to, and `trial` the trial (of that step's sweep,
-    or of the run's own).
+    `running` comes at every poll, and `output` when output of the command was echoed. `step` is the
+    innermost step concerned, and `trial` the trial (of that step's sweep, or of the run's own).
     """
 
     kind: Kind
@@ -159,9 +158,9 @@ def _started(event: Event) -> str:
 
 
 def narrated(progress: Callable[[str], None], line: Callable[[Event], str] = _started) -> Watch:
-    """A watcher that passes on the line of each event, and while there is none the time so far.
+    """Return a watcher that reports each event, and the elapsed time between events.
 
-    `line` returns "" for an event that is not worth a line.
+    `line` returns the text of an event, or "" to skip it.
     """
     said_at = 0.0
 
@@ -220,21 +219,21 @@ class Entry:
         return dict(self.lineage.get("tags") or {})
 
     def belongs_to(self, project: str) -> bool:
-        """Whether the spec is in the project, or the experiment has the project's name."""
+        """Return whether the spec is in the project, or the experiment has the project's name."""
         return project in (self.project, self.run.experiment.replace("-", "_"))
 
 
 def latest(entries: Iterable[Entry], experiment: str | None = None) -> Run | None:
-    """The first run, of the experiment, that a person started."""
+    """Return the first run, of the experiment, that a person started."""
     passing = Filter(experiment=experiment, by_person=True).apply(entries)
     return passing[0].run if passing else None
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Conditions for a list of runs; one that is not given holds for every run.
+    """Conditions for a list of runs; one that is not set matches every run.
 
-    `since` is in epoch seconds. `by_person` leaves out what a release started.
+    `since` is in epoch seconds. `by_person` leaves out runs that a release started.
     """
 
     experiment: str | None = None
@@ -244,7 +243,7 @@ class Filter:
     by_person: bool = False
 
     def apply(self, entries: Iterable[Entry]) -> list[Entry]:
-        """The entries for which every condition holds, in their order."""
+        """Return the entries for which every condition holds, in their order."""
         return [entry for entry in entries if self._matches(entry)]
 
     def _matches(self, entry: Entry) -> bool:
@@ -282,13 +281,13 @@ class Records(Protocol):
         """The names of the runs that are not among the entries because their record is damaged."""
 
     def original(self, run: Run) -> Run | None:
-        """The run that wrote the outputs: the run itself, or the step that it reuses.
+        """Return the run that wrote the outputs: the run itself, or the step that it reuses.
 
         None when that step was removed.
         """
 
     def artifacts(self, run: Run) -> Path | None:
-        """Where MLflow has the run's artifacts; None where it does not know the run."""
+        """Return the folder of the run's artifacts; None if MLflow does not know the run."""
 
 
 class RunStore(Protocol):
@@ -307,37 +306,38 @@ class RunStore(Protocol):
         """The files of runs, where a backend has them on this machine."""
 
     def document(self, run: Run) -> dict[str, Any]:
-        """The run as JSON: its fields, its `kind`, paths relative to its folder."""
+        """Return the run as JSON: its fields, its `kind`, paths relative to its folder."""
 
     def find(self, name: str, experiment: str | None = None) -> Run:
-        """The run with that name or id, or the `latest` that a person started (of the experiment).
+        """Return the run with that name or id; `latest` is the latest that a person started.
 
-        Steps and trials have names of their own (`calm_river_03.prepare`, `calm_river_03_7`).
-        Raises Refused (exit code 2) when there is none.
+        With `experiment`, `latest` is the latest of that experiment. Steps and trials have names of
+        their own (`calm_river_03.prepare`, `calm_river_03_7`). Raise Refused (exit code 2) if there
+        is none.
         """
 
     def entries(self) -> list[Entry]:
-        """Every run, the latest first. Steps and trials are in their runs."""
+        """Return every run, the latest first. Steps and trials are in their runs."""
 
     def newest(self, wanted: Filter, count: int) -> list[Entry]:
-        """The latest runs that pass; with a `count`, a store on another machine looks no further
-        than for so many.
+        """Return the latest runs that pass; with a `count`, a store on another machine looks no
+        further than for so many.
         """
 
     def entry(self, run: Run) -> Entry:
-        """The entry of a run, step or trial."""
+        """Return the entry of a run, step or trial."""
 
     def parent(self, run: Run) -> Run | None:
-        """The sweep or pipeline that the run is a part of; None for a run of its own."""
+        """Return the sweep or pipeline that the run is a part of; None for a run of its own."""
 
     def writer(self, pipeline: Run, output: str) -> Run:
-        """The step that wrote the pipeline's output, by whatever name; the pipeline when none did.
+        """Return the step that wrote the pipeline's output; the pipeline itself if none did.
 
-        A sweep stands for its trials.
+        For an output of a trial it is the sweep.
         """
 
     def metrics(self, run: Run) -> Mapping[str, float]:
-        """The last value of every metric; also of a run that has not ended.
+        """Return the last value of every metric; also of a run that has not ended.
 
         Raises TrackingUnavailable.
         """
@@ -364,19 +364,19 @@ class RunStore(Protocol):
         """
 
     def sample(self, trial: Run) -> Sample | None:
-        """The hyperparameters of a trial; None when they were not recorded."""
+        """Return the hyperparameters of a trial; None when they were not recorded."""
 
     def logs(self, run: Run) -> Mapping[str, Path]:
-        """The log of each process of the run, as local files.
+        """Return the log of each process of the run, as local files.
 
         The key is its rank: `0`, or another number, `ps_0`, `process_0` of a parallel step. Raises
         Refused when one cannot be read.
         """
 
     def services(self, run: Run) -> Sequence[Service]:
-        """The interactive services on the run's first node; empty where it has none.
+        """Return the interactive services on the run's first node; empty if it has none.
 
-        Raises Refused when they cannot be read.
+        Raise Refused when they cannot be read.
         """
 
 
@@ -423,5 +423,5 @@ class Patience:
 
 
 def original(store: RunStore, run: Run) -> Run:
-    """The run that wrote the outputs, or the run itself where that was removed."""
+    """Return the run that wrote the outputs, or the run itself where that was removed."""
     return (store.records.original(run) if store.records else None) or run

@@ -78,10 +78,10 @@ def copy(code: Path, besides: Collection[Path] = ()) -> Path:
 
 
 def of_plan(plan: Plan) -> dict[Path | None, Snapshot | None]:
-    """The snapshot of each folder of code in a plan.
+    """Return the snapshot of each code folder in a plan.
 
-    A change of a project that nothing in the plan can import changes no snapshot: projects are left
-    out that the plan does not name, as far as each command with that code names one.
+    Projects are left out of the snapshot if no command with that code names them, so that their
+    changes do not change its digest.
     """
     texts = [*_texts(plan)]
     by_code: dict[Path | None, list[str]] = {}
@@ -95,7 +95,7 @@ def of_plan(plan: Plan) -> dict[Path | None, Snapshot | None]:
 
 
 def _texts(plan: Plan) -> Iterator[str]:
-    """All in a plan that may name a module: commands, values of inputs and variables, choices."""
+    """Yield all texts of a plan that may name a module: commands, inputs, variables, choices."""
     if isinstance(plan, AutoMLPlan):
         return
     if isinstance(plan, SweepPlan):
@@ -143,12 +143,12 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def is_whole(snapshot: Snapshot) -> bool:
-    """Whether the copy still has the content that its digest says."""
+    """Return whether the copy still has the content of its digest."""
     return trees.is_content(snapshot.folder, snapshot.digest)
 
 
 def working_copy(snapshot: Snapshot | None, into: Path) -> Path:
-    """A folder for one run to work in, as a node has one.
+    """Return a folder for one run to work in, as a node has one.
 
     Files are copied, not linked: a script that appends to a file of its own code would change
     the snapshot, and with it every later run of the same content, through a hard link.
@@ -165,9 +165,10 @@ def _place(digest: str) -> Path:
 
 
 def _copy(files: list[tuple[str, Path]], within: Path | None) -> str:
-    """The digest of what was copied: a file may be saved between reading and copying it.
+    """Copy the files into a snapshot; return the digest of the copy.
 
-    Refused (link-escape) where a link now leads out of `within`.
+    A file may be saved between reading and copying, so the copy is hashed. Raise Refused
+    (link-escape) if a link leads out of `within`.
     """
     home.snapshots().mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=home.snapshots()))

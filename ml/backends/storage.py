@@ -41,9 +41,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What is removed, the bytes that this frees, and why requested runs stay (by name).
+    """The paths to remove, the bytes that this frees, and why requested runs are kept (by name).
 
-    `grace_s` are the seconds for which a copy that nothing refers to yet is left alone.
+    `grace_s` is the age in seconds below which an unreferenced copy is kept.
     """
 
     items: tuple[Item, ...]
@@ -53,7 +53,7 @@ class Cleaning:
 
 
 class Cleaner(Protocol):
-    """Removes what runs left."""
+    """Remove the files of runs."""
 
     def cleaning(
         self,
@@ -63,10 +63,10 @@ class Cleaner(Protocol):
         older_than: float | None = None,
         experiment: str | None = None,
     ) -> Cleaning:
-        """What would be removed now: requested runs, and copies that nothing refers to.
+        """Return what would be removed now: the selected runs, and copies that nothing references.
 
-        Runs are removed when they are beyond the `keep` latest and ended before `older_than`
-        (epoch seconds); without both, no run is. It changes nothing.
+        Runs are selected that are beyond the `keep` latest and ended before `older_than` (epoch
+        seconds); without both, none. Nothing is changed.
         """
 
     def remove(self, planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:

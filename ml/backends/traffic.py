@@ -36,17 +36,17 @@ MAX_BODY = 64 * 2**10
 
 
 def ticket(key: str, salt: str = "") -> str:
-    """16 hex digits for a key, the same in every process; another salt gives other digits.
+    """Return the ticket of a key: 16 hex digits, the same in every process, different by salt.
 
-    Keyed BLAKE2 (RFC 7693): without the salt, of which the first 64 bytes count, nobody can tell
-    whether a ticket belongs to a key.
+    Keyed BLAKE2 (RFC 7693): without the salt, of which the first 64 bytes count, nobody can match a
+    ticket to a key.
     """
     content, secret = (text.encode("utf-8", "surrogateescape") for text in (key, salt))
     return hashlib.blake2b(content, digest_size=8, key=secret[:64]).hexdigest()
 
 
 def position(ticket: str) -> float:
-    """A ticket's position between 0 and 100, evenly spread."""
+    """Return a ticket's position between 0 and 100, evenly spread."""
     return int(ticket, 16) / 2**64 * 100
 
 
@@ -60,7 +60,7 @@ def at(point: float, shares: Mapping[str, int], rest: str) -> str:
 
 
 def bucket(seconds: float) -> int:
-    """The histogram bucket: `k` holds times below FIRST_S * 2 ** (k / PER_OCTAVE).
+    """Return the histogram bucket: `k` holds times below FIRST_S * 2 ** (k / PER_OCTAVE).
 
     The last bucket holds all longer times.
     """
@@ -104,9 +104,9 @@ class Tally:
 class Counters:
     """The counters of one deployment since it was added to the routes.
 
-    A canary judges what the router split at random: `callers` are requests of callers, `samples`
-    the project's own, which no caller can forge. All others are `apart`: the caller named the
-    deployment or repeated a routing key, or the router was too busy to ask the deployment.
+    A canary judges requests that the router split at random: `callers` are requests of callers,
+    `samples` the project's own, which no caller can forge. `apart` are all others: the caller named
+    the deployment or repeated a routing key, or the router was too busy to forward the request.
     """
 
     callers: Tally = field(default_factory=Tally)
@@ -114,7 +114,7 @@ class Counters:
     apart: Tally = field(default_factory=Tally)
 
     def of(self, kind: Kind) -> Tally:
-        """The tally of that kind."""
+        """Return the tally of that kind."""
         tally: Tally = getattr(self, kind)
         return tally
 
@@ -136,9 +136,9 @@ class Answered:
 
 
 class Recent:
-    """The latest answers that a canary judges, numbered from 1, within a bound of memory.
+    """The latest responses that a canary judges, numbered from 1, within a memory limit.
 
-    The bound holds for each kind, so that callers do not displace the samples.
+    The limit applies to each kind, so that callers cannot displace the samples.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Recent:
             self._bytes[kind] -= len(answers.popleft().body or b"")
 
     def since(self, number: int) -> list[Answered]:
-        """Those after `number`, the oldest first."""
+        """Return the responses after `number`, the oldest first."""
         answers = chain.from_iterable(self._answers.values())
         return sorted(
             (answer for answer in answers if answer.number > number), key=attrgetter("number")

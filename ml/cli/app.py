@@ -92,7 +92,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def build(selected: str | None) -> typer.Typer:
-    """The app with the wanted command imported and a line of help for each of the others."""
+    """Return the app with the wanted command imported and a line of help for each of the others."""
     import typer
 
     app = typer.Typer(
@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
 
 
 def open_backend(name: str = "local", options: Options | None = None) -> Backend:
-    """The backend that `--on` names, for the repository of the working directory."""
+    """Return the backend that `--on` names, for the repository of the working directory."""
     from dataclasses import replace
 
     from ml.backends import base, choice

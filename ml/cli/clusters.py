@@ -17,13 +17,15 @@ from ml.specs.check.clusters import Bounds, Cluster
 
 
 def names() -> frozenset[str]:
-    """The names of `declared`: where jobs that a workflow submits may run."""
+    """Return the names of `declared`: where jobs that a workflow submits may run."""
     return frozenset(cluster.name for cluster in declared())
 
 
 def bounds(environment: str) -> Bounds:
-    """What a job may take that a workflow submits in an environment: `platform:training`, or its
-    defaults where no stack file has the environment, or it is wrong: then no cluster is declared.
+    """Return the limits of the jobs that a workflow submits in an environment.
+
+    They are `platform:training` of its stack file, or the defaults if that is missing or invalid:
+    then no cluster is declared either.
     """
     try:
         is_declared = environment in loader.environments()
@@ -34,8 +36,8 @@ def bounds(environment: str) -> Bounds:
 
 
 def submitted(results: Path, project: str) -> list[dict[str, Any]]:
-    """The jobs of each training of a project in a file of `ml train --json`, as `WorkflowRun` has
-    them. Raises Refused for another file.
+    """Return the jobs of each training of a project in a file of `ml train --json`, as
+    `WorkflowRun` has them. Raise Refused for another file.
     """
     try:
         trainings = json.loads(results.read_text(encoding="utf-8"))
@@ -72,7 +74,10 @@ def undeclared_endpoints(root: Path) -> Iterator[Problem]:
 
 
 def _environments() -> tuple[Settings, ...]:
-    """Every environment; none where a stack file is wrong, which `infra settings` says."""
+    """Return the settings of every environment; () if a stack file is invalid.
+
+    `infra settings` reports the invalid file.
+    """
     try:
         return tuple(loader.load(stack) for stack in loader.environments())
     except Refused:
@@ -80,7 +85,7 @@ def _environments() -> tuple[Settings, ...]:
 
 
 def declared() -> list[Cluster]:
-    """The clusters of every environment."""
+    """Return the clusters of every environment."""
     return [
         Cluster(
             settings.environment,

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """While nothing is imported yet there is nothing to put in order.
+    """Exit at once on a signal during the imports, when there is nothing to clean up.
 
-    An exception in the middle of an import is swallowed by some of Python's own callbacks, and
-    others print a traceback of it.
+    An exception would not do: some of Python's callbacks swallow it in the middle of an import, and
+    others print a traceback.
     """
     os.write(2, b"interrupted\n")
     os._exit(130)

@@ -67,7 +67,7 @@ def moment(option: str, text: str) -> float:
 
 
 def seconds(option: str, text: str) -> float:
-    """The seconds of `20s`, `5m` or `20`; Refused, naming the option, for anything else."""
+    """Return the seconds of `20s`, `5m` or `20`; Refused, naming the option, for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text.strip())
     if match:
         return float(match[1]) * _SECONDS[match[2] or "s"]

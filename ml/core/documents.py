@@ -52,7 +52,7 @@ class Document:
     changed: tuple[str, ...] = ()
 
     def copy(self) -> Any:
-        """A copy of the data, for a reader that changes it, as the SDK does."""
+        """Return a copy of the data, for a reader that changes it, as the SDK does."""
         return copy.deepcopy(self.data)
 
     def position(self, *keys: Key) -> tuple[int, int]:
@@ -66,7 +66,7 @@ class Document:
         return mark.line + 1, mark.column + 1
 
     def place(self, *keys: Key) -> Place:
-        """The place of the node at `keys` (of its key, in a mapping)."""
+        """Return the place of the node at `keys` (of its key, in a mapping)."""
         change = self.change(*keys)
         return Place(f"--set {change}", 0) if change else Place(self.shown, self.position(*keys)[0])
 
@@ -81,12 +81,12 @@ class Document:
         return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
     def change(self, *keys: Key) -> str | None:
-        """The field set on the command line that the node at `keys` is, or is a part of."""
+        """Return the field set on the command line that the node at `keys` is, or is a part of."""
         dotted = ".".join(map(str, keys))
         return next((name for name in self.changed if f"{dotted}.".startswith(f"{name}.")), None)
 
     def get(self, *keys: Key) -> Any:
-        """The value at `keys`; None when there is none."""
+        """Return the value at `keys`; None if there is none."""
         value = self.data
         for key in keys:
             if isinstance(value, dict):
@@ -107,7 +107,7 @@ def walk(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ..
 
 
 def strings(value: Any) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Every string in `value` with the keys that lead to it, in the order of the file."""
+    """Return every string in `value` with the keys that lead to it, in the order of the file."""
     return ((keys, text) for keys, text in walk(value) if isinstance(text, str))
 
 
@@ -134,9 +134,9 @@ def read(path: Path, shown: str = "") -> Document:
 
 
 def parse(text: str, shown: str) -> Document:
-    """Compose YAML text; Refused with every ambiguity found, each with its line.
+    """Parse YAML text; raise Refused with every ambiguity, each with its line.
 
-    The data are the caller's to change, where the same text was read before too.
+    The returned data may be modified, even if the text was parsed before.
     """
     compose = _compose if len(text) <= _REMEMBERED else _compose.__wrapped__
     document = compose(text, shown)
@@ -298,12 +298,12 @@ def _duplicates(node: yaml.MappingNode, shown: str) -> Iterator[Problem]:
 
 
 def _nul(place: Place) -> Problem:
-    """The problem of a NUL character, which ends a string in the shell."""
+    """Return the problem of a NUL character, which ends a string in the shell."""
     return Problem("nul-character", "a NUL character", "text", "delete it", place)
 
 
 def _line_end(character: str, place: Place) -> Problem:
-    """The problem of a character that ends a line for YAML alone."""
+    """Return the problem of a character that ends a line for YAML alone."""
     actual = f"U+{ord(character):04X}, a line break of YAML that editors do not show"
     hint = 'delete it; in a text in double quotes write it as "\\L", "\\P", "\\N" or "\\r"'
     return Problem("line-separator", actual, "line ends of LF or CR LF", hint, place)
@@ -347,7 +347,7 @@ def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Proble
 
 
 def _encoding_problem(error: UnicodeDecodeError, shown: str) -> Problem:
-    """The problem of bytes that are not UTF-8."""
+    """Return the problem of bytes that are not UTF-8."""
     line = error.object.count(b"\n", 0, error.start) + 1
     finding = f"byte {error.object[error.start]:#04x} is not UTF-8"
     hint = "save it as UTF-8, or name a text file"
@@ -355,7 +355,7 @@ def _encoding_problem(error: UnicodeDecodeError, shown: str) -> Problem:
 
 
 def _syntax_problem(error: yaml.YAMLError, text: str, shown: str) -> Problem:
-    """The problem of text that is not YAML."""
+    """Return the problem of text that is not YAML."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
     finding = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
@@ -383,7 +383,7 @@ _WORDS = {"tag:yaml.org,2002:timestamp": "a date", "tag:yaml.org,2002:int": "a n
 
 
 def _scalars(node: yaml.Node | None, met: set[int]) -> Iterator[yaml.Node]:
-    """Every scalar, keys too, each once."""
+    """Yield every scalar, keys too, each once."""
     if node is None or id(node) in met:
         return
     met.add(id(node))
@@ -394,7 +394,7 @@ def _scalars(node: yaml.Node | None, met: set[int]) -> Iterator[yaml.Node]:
 
 
 def _beside(path: Path) -> dict[str, str]:
-    """The YAML files in the folder of a missing file: name without suffix → name."""
+    """Return the YAML files in the folder of a missing file: name without suffix → name."""
     try:
         files = [file for file in path.parent.iterdir() if file.suffix in {".yml", ".yaml"}]
     except (OSError, ValueError):

@@ -40,9 +40,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem: a kebab-case code, the finding, the expectation, and what to type next.
+    """One problem: a kebab-case code, what was found, what was expected, and what to type next.
 
-    `source` cites where the rule comes from (a document of Azure ML, an experiment).
+    `source` cites the origin of the rule (a document of Azure ML, an experiment).
     """
 
     code: str
@@ -85,14 +85,14 @@ class Refused(Exception):
         *,
         exit_code: Exit = Exit.WRONG_CALL,
     ) -> Refused:
-        """The error of one problem."""
+        """Return the error of one problem."""
         return cls(Problem(code, found, expected, hint, place), exit_code=exit_code)
 
 
 def as_program(run: Callable[[Sequence[str] | None], int | None]) -> Callable[..., int]:
-    """The `main` of a program, of what it does with its words: what that refuses is printed.
+    """Turn a function of the command-line arguments into `main`, which returns an exit code.
 
-    It returns the exit code.
+    Refused is printed on stderr instead of a traceback.
     """
 
     @wraps(run)
@@ -107,10 +107,10 @@ def as_program(run: Callable[[Sequence[str] | None], int | None]) -> Callable[..
 
 
 def errors(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """The problems that stop a spec, in their order; warnings are left out."""
+    """Return the problems that stop a spec, in their order; warnings are left out."""
     return tuple(problem for problem in problems if problem.severity == "error")
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
-    """The known word closest to a misspelt one, alone in a list; [] when none is close."""
+    """Return [the known word closest to a misspelt one], or [] if none is close."""
     return difflib.get_close_matches(word, list(known), 1, 0.7)

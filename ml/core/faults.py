@@ -82,7 +82,7 @@ def _no_access(path: Path, why: str) -> Problem:
 
 
 def disk_full() -> Problem:
-    """The disk is full; the message has the free space and what to delete."""
+    """Return the error of a full disk, with the free space and what to delete."""
     place = next(path for path in (home(), *home().parents) if path.exists())
     free = shutil.disk_usage(place).free / 1e6
     return Problem(
@@ -119,7 +119,7 @@ def probe(path: Path, patience_s: float) -> None:
 
 
 def _os_error(error: BaseException | None) -> OSError | None:
-    """The first error of the system in the chain of causes."""
+    """Return the first error of the system in the chain of causes."""
     while error is not None:
         if isinstance(error, shutil.Error):
             return _gathered(error)

@@ -1,10 +1,10 @@
-"""Git, run on files that others wrote: nothing else here starts it.
+"""Run git on files that others wrote. No other module starts git.
 
-A folder of a pull request may hold a repository with settings that name programs, and
-`.gitattributes` choose programs from the settings of this machine. So git is never left to look for
-a repository: it is that of the nearest `.git` above the folder, a name that git checks out nowhere.
-Variables, the settings of the user and of the machine, hooks and file system monitors are left out;
-filters pass a file as it is, and what a partial clone lacks is asked of no remote.
+A folder of a pull request may contain a repository whose settings name programs, and
+`.gitattributes` may choose programs from the settings of this machine. So git never searches for a
+repository: it gets the nearest `.git` above the folder, a name that git never checks out.
+Environment variables, user and system settings, hooks and file system monitors are disabled;
+filters do not change files, and objects that a partial clone lacks are not fetched.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def run(
 
 
 def ask(folder: Path, *words: str) -> str | None:
-    """What git prints, without the line ends around it; None where `run` raises Refused."""
+    """Return the output of git without surrounding newlines; None where `run` raises Refused."""
     try:
         return run(folder, *words).strip("\n")
     except Refused:
@@ -103,10 +103,10 @@ def commit(folder: Path, revision: str) -> str | None:
 
 
 def archive(folder: Path, revision: str, to: Path, *paths: str) -> None:
-    """Write the files of a revision below the paths (all without any) to `to`, a tar archive.
+    """Write files of a revision to the tar archive `to`: those below `paths`, by default all.
 
-    Raises Refused as `run` does, and where attributes of the revision leave files out or change
-    what they say: who reads the archive would judge other files than the revision has.
+    Raise Refused as `run` does, and if attributes of the revision exclude or change files: the
+    reader of the archive would judge other files than the revision has.
     """
     for path in run(folder, "ls-tree", "-r", "-z", "--name-only", revision).split("\0"):
         if path.rpartition("/")[2] != ".gitattributes":
@@ -129,8 +129,8 @@ def fetch(folder: Path, *words: str, settings: Mapping[str, str]) -> None:
 
 
 def sign_in(token: str) -> dict[str, str]:
-    """The settings by which git signs in to GitHub, and to no other server, with a token; {} for
-    "".
+    """Return the settings by which git signs in to GitHub, and to no other server, with a token; {}
+    for "".
     """
     if not token:
         return {}
@@ -142,9 +142,10 @@ def sign_in(token: str) -> dict[str, str]:
 def clone(
     folder: Path, address: str, to: Path, settings: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """The repository at an address, as seen from the folder, with all branches and without files.
+    """Clone the repository at an address with all branches and without a checkout.
 
-    With the user's own settings and these. Raises Refused where git fails.
+    A relative address starts at the folder. The user's own settings apply, and these. Raise Refused
+    if git fails.
     """
     branches = ("--origin", "origin", "-c", "remote.origin.fetch=+refs/heads/*:refs/heads/*")
     words = ("clone", "--quiet", "--no-checkout", *branches, "--", address, str(to))
@@ -169,7 +170,7 @@ def merge_lines(texts: Sequence[bytes], labels: Sequence[str]) -> tuple[bytes | 
 
 
 def repository_of(folder: Path) -> tuple[Path, Path]:
-    """The root of the work tree that the folder is in, and its git directory.
+    """Return the root of the work tree that the folder is in, and its git directory.
 
     Raises Refused without one, and for one that git does not take for this user's.
     """

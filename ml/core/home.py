@@ -11,9 +11,9 @@ PRIVATE = 0o700
 
 
 def home() -> Path:
-    """`.local/` of the repository, or the folder that MLOPS_HOME names; absolute.
+    """Return `.local/` of the repository, or the folder in MLOPS_HOME, as an absolute path.
 
-    It is made for its owner alone: it holds what callers sent and the tokens of routers.
+    Only its owner can read it: it holds callers' requests and the tokens of routers.
     """
     # Cached by these texts: every trial calls this ten times.
     return _of(os.environ.get("MLOPS_HOME", ""), os.environ.get("HOME", ""), os.getcwd())  # noqa: PTH109
@@ -33,7 +33,7 @@ def _of(moved: str, user: str, working_folder: str) -> Path:
 
 @cache
 def user() -> str:
-    """Who works here, for records; `unknown` in a container that names nobody."""
+    """Return the name of the user for records; `unknown` in a container without one."""
     import getpass
 
     try:
@@ -53,7 +53,7 @@ def _database(home: Path) -> Path:
 
 
 def tracking_uri() -> str:
-    """What MLFLOW_TRACKING_URI is set to for every local run."""
+    """Return the value of MLFLOW_TRACKING_URI in local runs."""
     return f"sqlite:///{database()}"
 
 

@@ -61,9 +61,9 @@ PROGRAMS = {"infra": "cli", "ml": "cli.entry"}
 
 @cache
 def demand_packages_alone(python: Path = Path(sys.executable)) -> None:
-    """Refuse an environment that adds a folder outside of it to the path of every Python.
+    """Raise Refused if the environment adds a folder outside it to the import path.
 
-    That is what an editable install does. Environments are read once.
+    An editable install does. Environments are read once.
     """
     environment = python.parent.parent
     problems = [
@@ -83,7 +83,7 @@ def demand_packages_alone(python: Path = Path(sys.executable)) -> None:
 
 
 def _leads_out(file: Path, line: str, environment: Path) -> bool:
-    """Whether a line of a .pth file adds a folder outside of the environment."""
+    """Return whether a line of a .pth file adds a folder outside the environment."""
     if line.startswith(("import ", "import\t")):  # executed; setuptools makes such for one package
         return file.name.startswith("__editable__")
     folder = (file.parent / line).resolve()

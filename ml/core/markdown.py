@@ -30,7 +30,7 @@ _NAME = re.compile(r"[\w./:-]+")
 
 
 def text(value: object, letters: int = MAX_LETTERS) -> str:
-    """The value as one line of plain words: no markup, cell separator, link or mention."""
+    """Return the value as one line of plain words: no markup, cell separator, link or mention."""
     words = _SPECIAL.sub(r"\\\1", truncate(plain(value), letters))
     words = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for pattern, broken in _LATE:
@@ -40,7 +40,7 @@ def text(value: object, letters: int = MAX_LETTERS) -> str:
 
 
 def plain(value: object) -> str:
-    """The value on one line; control and direction characters are spelt out."""
+    """Return the value on one line; control and direction characters are spelt out."""
     return printable(" ".join(str(value).split()))
 
 
@@ -50,7 +50,7 @@ def truncate(words: str, letters: int) -> str:
 
 
 def code(value: object) -> str:
-    """A name as code; a value with anything unusual in it as text."""
+    """Return a name as code; a value with anything unusual in it as text."""
     words = plain(value)
     return f"`{words}`" if _NAME.fullmatch(words) else text(words)
 
@@ -69,7 +69,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) 
 
 
 def details(summary: str, body: str) -> str:
-    """A folded part; `summary` is one line of Markdown."""
+    """Return a folded part; `summary` is one line of Markdown."""
     return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 

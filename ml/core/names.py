@@ -1,7 +1,7 @@
-"""The names of things: one form for each kind, asked wherever a name becomes a path or an id.
+"""The names of things: one regular expression for each kind, checked before a path or id is made.
 
-A name that has its form is one part of a path: it holds no slash, no blank at its ends and no
-control character, and it is neither `.` nor `..`.
+A valid name is one part of a path: it has no slash, no space at its ends and no control character,
+and it is neither `.` nor `..`.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _FORMS: Mapping[Kind, tuple[str, str]] = {
 
 
 def is_name(kind: Kind, text: str) -> bool:
-    """Whether the text has the form of such a name."""
+    """Return whether the text is a valid name of that kind."""
     return re.fullmatch(_FORMS[kind][0], text, re.ASCII) is not None
 
 
 def form(kind: Kind) -> str:
-    """The form in words."""
+    """Return the form in words."""
     return _FORMS[kind][1]
 
 
@@ -63,9 +63,9 @@ _SELECTORS = re.compile("[\ufe0e\ufe0f]")
 
 
 def not_words(text: str) -> str:
-    """Why a text is not the name or the reason of a person, or "".
+    """Return why a text is not a person's name or reason; "" if it is one.
 
-    It has a letter that can be seen, and no character that cannot.
+    It needs a letter, and must have no invisible character.
     """
     hidden = INVISIBLE.search(text) or _SELECTORS.search(text)
     if hidden or not text.replace("\n", " ").isprintable():
@@ -76,7 +76,7 @@ def not_words(text: str) -> str:
 
 
 def check(kind: Kind, text: str, place: Place | None = None) -> str:
-    """The name; Refused (bad-name) when it has not the form of such a name."""
+    """Return the name; Refused (bad-name) when it has not the form of such a name."""
     if not is_name(kind, text):
         message = f"{text[:100]!r} is not a valid {kind} name"
         raise Refused(Problem("bad-name", message, form(kind), place=place))

@@ -39,8 +39,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 def load(kind: Kind, root: Path = ROOT) -> tuple[ModuleType, ...]:
     """Import the modules of one kind, in the order in which pyproject.toml names them.
 
-    Raises Refused for a table that is no such table, a module that is not there, and one that
-    fails while it is imported.
+    Raise Refused for an invalid table, a missing module, and a module whose import fails.
     """
     return tuple(_import(root, name, _DEFINES.get(kind, "")) for name in named(root).get(kind, ()))
 
@@ -69,12 +68,12 @@ def check_names(
 
 
 def is_own(check: Callable[..., Any]) -> bool:
-    """Whether a plug-in defines the function."""
+    """Return whether a plug-in defines the function."""
     return check.__module__.startswith(_module_name(""))
 
 
 def failure(error: BaseException, what: str) -> Problem:
-    """The problem of a plug-in that raised an error, at the line that did."""
+    """Return the problem of a plug-in that raised an error, at the line that did."""
     frames = traceback.extract_tb(error.__traceback__)
     frames += traceback.extract_tb(error.__cause__.__traceback__) if error.__cause__ else []
     own = [frame for frame in frames if Path(frame.filename).parent.parts[-2:] == FOLDER.parts]
@@ -85,7 +84,7 @@ def failure(error: BaseException, what: str) -> Problem:
 
 
 def named(root: Path) -> dict[str, list[str]]:
-    """The modules that pyproject.toml names, by kind; Refused for a table that is no such table."""
+    """Return the modules in pyproject.toml by kind. Raise Refused for an invalid table."""
     path = root / repository.MARK
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -43,7 +43,7 @@ def root(path: Path | None = None) -> Path:
 
 
 def boundary(path: Path) -> Path | None:
-    """The folder that paths in the spec at `path` may not leave; None where it is unknown.
+    """Return the folder that paths in the spec at `path` may not leave; None where it is unknown.
 
     That is the git work tree, else the folder with a pyproject.toml, above the spec.
     """
@@ -52,7 +52,7 @@ def boundary(path: Path) -> Path | None:
 
 
 def is_root(folder: Path) -> bool:
-    """Whether a folder is the root of a repository."""
+    """Return whether a folder is the root of a repository."""
     return (folder / MARK).exists()
 
 
@@ -64,11 +64,11 @@ def lock(root: Path) -> Path:
 
 
 def environments(root: Path, part: str = "environments") -> tuple[str, ...]:
-    """The environments of a repository in the order of a release, by its floor of the gates; the
-    `part` `unordered` has those outside it.
+    """Return the environments in the order of releases, from policies/promotion/gates.yml.
 
-    Commands and workflow matrices contain the names: others than words are left out. () without an
-    order, or where the file is no YAML. The checks of the file report both.
+    `part` "unordered" returns those outside that order. Only words are returned, because commands
+    and workflow matrices contain the names. The result is () if the file has no order or is invalid
+    YAML; the checks of the file report both.
     """
     file = root / GATES
     try:
@@ -107,7 +107,7 @@ def yaml_files(folder: Path) -> Iterator[Path]:
 
 
 def asset_files(root: Path) -> Iterator[Path]:
-    """The YAML files in the folders `ASSETS` of a repository; links are not followed."""
+    """Yield the YAML files in the folders `ASSETS` of a repository; links are not followed."""
     for folder in (root / name for name in ASSETS):
         if folder.is_dir() and not folder.is_symlink():
             yield from (path for path in yaml_files(folder) if not path.is_symlink())

@@ -53,9 +53,9 @@ _UNKNOWN = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 
 
 def read(kind: type[T], document: Document, *keys: Key) -> T:
-    """The settings of type `kind` that the document holds at `keys`.
+    """Parse the settings of type `kind` at `keys` of the document.
 
-    Raises Refused with every problem, each with its line, what was expected and a hint.
+    Raise Refused with every problem, each with its line, what was expected and a hint.
     """
     form: Any = kind
     try:
@@ -74,8 +74,8 @@ def read(kind: type[T], document: Document, *keys: Key) -> T:
 
 
 def mapping(fields: Mapping[str, Any], *, required: bool = True) -> Any:
-    """The type of a mapping with these keys, for names that a dataclass cannot have or a file whose
-    keys may all be left out (`required=False`).
+    """Return the type of a mapping with these keys, for names that a dataclass cannot have or a
+    file whose keys may all be left out (`required=False`).
     """
     typed_dict: Any = TypedDict
     form = typed_dict("mapping", dict(fields), total=required)
@@ -84,8 +84,10 @@ def mapping(fields: Mapping[str, Any], *, required: bool = True) -> Any:
 
 
 def invalid(expected: str, hint: str = "", actual: str = "") -> PydanticCustomError:
-    """The error that a validator raises: what it expects, what to type next, and what the value
-    does where it is a mapping.
+    """Return the error for a validator to raise.
+
+    `expected` says what would be right, `hint` what to type next, and `actual` what is wrong with a
+    value that is a mapping.
     """
     context = {"expected": expected, "hint": hint, "actual": actual}
     return PydanticCustomError("invalid", "{expected}", context)
@@ -104,7 +106,7 @@ SchemaVersion = Annotated[Literal[1], BeforeValidator(_number)]
 
 @cache
 def schema(kind: Any) -> Mapping[str, Any]:
-    """The JSON Schema (draft 2020-12) of a settings file, for editors."""
+    """Return the JSON Schema (draft 2020-12) of a settings file, for editors."""
     document = _untitled(_adapter(kind).json_schema())
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
 
@@ -115,7 +117,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _is_repeated(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
-    """A list whose items are wrong counts as too short as well."""
+    """Return whether an error about a list repeats an error about one of its items."""
     keys = detail["loc"]
     return any(other["loc"][: len(keys)] == keys != other["loc"] for other in details)
 
@@ -149,7 +151,7 @@ def _problem(
 
 
 def _yaml_key(mapping: object, key: Key) -> Any:
-    """The key as YAML has it: in JSON `true` and `null` are texts."""
+    """Return the key as YAML has it: in JSON `true` and `null` are texts."""
     others = mapping if isinstance(mapping, dict) else {}
     return next((other for other in others if str(other).lower() == str(key).lower()), key)
 
@@ -157,7 +159,7 @@ def _yaml_key(mapping: object, key: Key) -> Any:
 def _correction(
     value: object, kind: str, document: Document, keys: tuple[Key, ...], context: Mapping[str, Any]
 ) -> str:
-    """What to write instead, when the value shows it; else ""."""
+    """Return what to write instead, if the invalid value shows it; "" otherwise."""
     if kind == "string_type" and document.written(*keys):
         return "put it in quotes"
     if kind in {"int_type", "float_type", "bool_type"} and isinstance(value, str):
@@ -180,7 +182,7 @@ def dotted(keys: tuple[Key, ...]) -> str:
 
 
 def _shown(value: object) -> str:
-    """The value as a message shows it: short, and in YAML's words."""
+    """Return the value as a message shows it: short, and in YAML's words."""
     match value:
         case None:
             return "empty"
@@ -198,7 +200,7 @@ def _shown(value: object) -> str:
 
 
 def _described(schema: Mapping[str, Any], keys: tuple[Key, ...]) -> Mapping[str, Any]:
-    """The part of the JSON Schema that describes the value at `keys`; empty where none does."""
+    """Return the part of the JSON Schema for the value at `keys`; {} if there is none."""
     part = _resolved(schema, schema)
     for key in keys:
         inner = part.get("items") if isinstance(key, int) else None

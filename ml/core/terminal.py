@@ -1,9 +1,9 @@
-"""What a command prints: foreign text cannot control the terminal.
+"""Print text so that foreign content cannot control the terminal.
 
-An answer of a model, a log or a name in a registry may hold escape sequences, which move the
-cursor, rename the window or hide text. Everything that is printed goes through `shown`. It spells
-out control characters (`\\x1b`) and formats that are not visible, such as marks of direction. In a
-workflow, GitHub's runner reads the output too: nothing that is printed is a command to it.
+A model's response, a log or a name in a registry may contain escape sequences, which move the
+cursor, rename the window or hide text. All output passes through `shown`, which spells out control
+characters (`\x1b`) and invisible formats such as direction marks. In a workflow GitHub's runner
+also reads the output: no printed text can be a workflow command.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class Shown(io.TextIOBase):
         self.raw.flush()
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
+        """Return whether the stream is a terminal."""
         return self.raw.isatty()
 
     def fileno(self) -> int:
-        """The stream's descriptor."""
+        """Return the stream's descriptor."""
         return self.raw.fileno()
 
     def writable(self) -> bool:

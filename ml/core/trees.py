@@ -1,7 +1,7 @@
-"""The content of a folder of code: its digest, and whether it is what a git commit has.
+"""The content of a code folder: its digest, and whether it equals a git commit.
 
-Both are computed from the files themselves. What git reports of a work tree can be told to leave a
-change out (skip-worktree, assume-unchanged, .git/info/exclude, a file system monitor).
+Both are computed from the files themselves, because git's own report on a work tree can be made to
+omit a change (skip-worktree, assume-unchanged, .git/info/exclude, a file system monitor).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def digest(files: Iterable[tuple[str, Path]]) -> str:
 
 
 def files(folder: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
-    """Every file below the folder as (relative name, path), in the order of `digest`."""
+    """Yield every file below the folder as (relative name, path), in the order of `digest`."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.is_dir():
             yield from files(path, f"{prefix}{path.name}/")
@@ -46,7 +46,7 @@ def files(folder: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
 
 
 def is_content(folder: Path, expected: str) -> bool:
-    """Whether the folder has the content with that digest; False when it cannot be read."""
+    """Return whether the folder has the content with that digest; False if it cannot be read."""
     try:
         return digest(files(folder)) == expected
     except OSError:
@@ -63,9 +63,9 @@ class Commit:
     entries: Mapping[str, tuple[str, str]]
 
     def has(self, path: Path, copy: Path | None = None) -> bool:
-        """Whether the commit has the file, with the content of `copy` (by default its own).
+        """Return whether the commit has the file, with the content of `copy` (by default its own).
 
-        A link on the way to the file has to be in the commit too.
+        A symbolic link on the way to the file has to be in the commit too.
         """
         real = Path(os.path.realpath(path))
         entry = self._entry(real)
@@ -74,7 +74,7 @@ class Commit:
         return real == Path(os.path.abspath(path)) or all(map(self._has_link, _links(path)))  # noqa: PTH100
 
     def has_folder(self, folder: Path) -> bool:
-        """Whether the files of a copy are those of one folder of the commit."""
+        """Return whether one folder of the commit has all files of a copied folder."""
         copies = {name: self._blob(file_content(path)) for name, path in files(folder)}
         first = next(iter(copies), "")
         starts = (name[: -len(first)] for name in self.entries if f"/{name}".endswith(f"/{first}"))
@@ -85,7 +85,7 @@ class Commit:
         )
 
     def below(self, folder: Path) -> Iterator[str]:
-        """The names, relative to the folder, of the files that the commit has in it."""
+        """Return the names, relative to the folder, of the files that the commit has in it."""
         inside = Path(os.path.realpath(folder)).relative_to(self.root).as_posix()
         prefix = "" if inside == "." else f"{inside}/"
         return (name[len(prefix) :] for name in self.entries if name.startswith(prefix))
@@ -109,9 +109,9 @@ class Commit:
 
 
 def commit(folder: Path, name: str = "HEAD") -> Commit | None:
-    """A commit of the repository above the folder, by default the one that is checked out.
+    """Return a commit of the repository above the folder, by default the checked-out one.
 
-    None without git, outside of a work tree, and when there is no such commit.
+    None without git, outside a work tree, and if there is no such commit.
     """
     revision = f"{name}^{{commit}}"
     parsed = git.ask(folder, "rev-parse", "--show-toplevel", revision, "--abbrev-ref", "HEAD")
@@ -123,7 +123,7 @@ def commit(folder: Path, name: str = "HEAD") -> Commit | None:
 
 @cache
 def _entries(root: str, commit_id: str) -> Mapping[str, tuple[str, str]]:
-    """The files of a commit, which never change."""
+    """Return the files of a commit, which never change."""
     entries = {}
     listed = git.ask(Path(root), "ls-tree", "-r", "-z", "--full-tree", commit_id) or ""
     for line in filter(None, listed.split("\0")):
@@ -162,7 +162,7 @@ def measure(root: Path, commit: str, deepest: int = 100) -> Extent:
 
 
 def _named(root: Path, trees: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Each entry of the trees: the tree, the entry's mode, and its id."""
+    """Yield each entry of the trees: the tree, the entry's mode, and its id."""
     ids = "".join(f"{tree}\n" for tree in trees).encode()
     answer = git.run(root, "cat-file", "--batch", content=ids)
     content = answer.encode(errors="surrogateescape")
@@ -182,7 +182,7 @@ def _named(root: Path, trees: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _size(root: Path, blobs: Mapping[str, int]) -> int:
-    """The bytes of blobs, each as often as it is counted; Refused where one is missing."""
+    """Return the total size of blobs times their counts; raise Refused if one is missing."""
     words = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
     answer = git.run(root, *words, content="".join(f"{blob}\n" for blob in blobs).encode())
     sizes = dict(line.split(" ") for line in answer.splitlines())
@@ -194,7 +194,7 @@ def _size(root: Path, blobs: Mapping[str, int]) -> int:
 
 
 def _links(path: Path) -> Iterator[Path]:
-    """The symbolic links that lead to the file, each at its real place."""
+    """Yield the symbolic links that lead to the file, each at its real place."""
     way = Path(path.anchor) if path.is_absolute() else Path.cwd()
     parts = list(path.parts[1:] if path.is_absolute() else path.parts)
     while parts:

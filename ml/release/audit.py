@@ -98,7 +98,7 @@ def against(backend: Backend, lines: Sequence[Line]) -> Sequence[str]:
 
 
 def _checked(text: bytes, number: int, previous: str) -> Mapping[str, object]:
-    """The line; raises ValueError with what is wrong with it."""
+    """Return the line; raise ValueError with what is wrong with it."""
     try:
         line = json.loads(text)
         claimed = line["hash"]
@@ -168,7 +168,7 @@ class History:
         return returnable(self.applied, _pair)
 
     def has_decided(self, declared: Declared, environment: str) -> bool:
-        """Whether the declared decision is one of the gates, which let this model go there."""
+        """Return whether the declared decision is in the audit log and allows this release."""
         for line in self._log:
             decision = line.get("decision")
             if line["hash"] == declared.decision and isinstance(decision, Mapping):
@@ -179,8 +179,10 @@ class History:
         return False
 
     def is_good(self, declared: Declared) -> bool:
-        """Whether the declared version served here and was not rolled back since. Where no version
-        was ever applied, as on another machine, any is that was not withdrawn.
+        """Return whether the declared version was applied here and not rolled back later.
+
+        Where no version was ever applied, as on another machine, every version counts that was not
+        withdrawn.
         """
         for line in reversed(self._rollouts):
             if is_declared(line, declared):
@@ -197,8 +199,8 @@ class History:
         return None
 
     def rolled_back(self, launch: Launch, decision: str | None = None) -> Line | None:
-        """The line that rolled back or withdrew this model with this code, if it was not applied
-        since.
+        """Return the line that rolled back or withdrew this model with this code, if it was not
+        applied since.
 
         Only of the proposal with that decision, if one is given. None when there is none.
         """
@@ -208,7 +210,7 @@ class History:
         return None
 
     def went_back_to(self, declared: Declared, project: str, environment: str) -> bool:
-        """Whether the last rollback there declared this, by the decision that it has here."""
+        """Return whether the environment's last rollback restored this version and its decision."""
         for line in reversed(self._log):
             if line["event"] == "rollback" and (line["project"], line["environment"]) == (
                 project,
@@ -227,14 +229,14 @@ class History:
         return list(attempts.values())
 
     def approver(self, digest: str) -> str:
-        """The person who approved the model when it was applied last; "" for nobody."""
+        """Return the person who approved the model when it was applied last; "" for nobody."""
         for line in reversed(self.applied):
             if line["digest"] == digest:
                 return str(line.get("approved_by", ""))
         return ""
 
     def last_attempt(self, project: str, environment: str) -> Attempt | None:
-        """The result of the last apply that changed or refused something; None before the first."""
+        """Return the result of the last apply that changed or rejected something, or None."""
         for line in reversed(self._log):
             if line in self._rollouts:
                 return _attempt(line)
@@ -258,7 +260,7 @@ class History:
         return None
 
     def reason(self, decision: str) -> str:
-        """The reason that was given for the decision with that hash, "" without one."""
+        """Return the reason that was given for the decision with that hash, "" without one."""
         for line in self._log:
             details = line.get("decision")
             if line["hash"] == decision and isinstance(details, Mapping):
@@ -272,7 +274,7 @@ def history(log: AuditLog, endpoint: str) -> History:
 
 
 def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
-    """The items that a rollback may return to, oldest first; the last is the present one.
+    """Return the items that a rollback may return to, oldest first; the last is the present one.
 
     `pair` is the model and serving of an item. A rollback removes what came after: after 1, 2, 3
     and 2 again there are 1 and 2, and 3 would be a promotion again.
@@ -287,7 +289,7 @@ def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
 
 
 def refused_before(line: Line, expected: str, hint: str) -> Refused:
-    """The error for a version that the line of the log says was rolled back or withdrawn."""
+    """Return the error for a version that the line of the log says was rolled back or withdrawn."""
     return Refused.of(
         "version-rejected",
         f"{line['model']} {line['version']} was {happened(line)} on {str(line['at'])[:16]}: "
@@ -299,17 +301,17 @@ def refused_before(line: Line, expected: str, hint: str) -> Refused:
 
 
 def happened(line: Line) -> str:
-    """The event in words: `applied`, `rolled back` or `withdrawn`."""
+    """Return the event in words: `applied`, `rolled back` or `withdrawn`."""
     return str(line["event"]).replace("-", " ")
 
 
 def is_launch(line: Line, launch: Launch) -> bool:
-    """Whether the line is of this model with this serving."""
+    """Return whether the line is about this model with this serving code and settings."""
     return _pair(line) == (launch.digest, launch.serving)
 
 
 def is_declared(line: Line, declared: Declared) -> bool:
-    """Whether the line is of the declared model, with its serving where that is declared."""
+    """Return whether the line is about the declared model, and its serving code if declared."""
     return _pair(line) == (declared.digest, declared.serving or line.get("serving"))
 
 

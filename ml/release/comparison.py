@@ -1,4 +1,4 @@
-"""A candidate beside a champion: metrics, slices, cost, latency, and what the gates say today.
+"""A candidate compared with a champion: metrics, slices, cost, latency, and today's gates.
 
 Nothing is registered or logged. A champion that was measured on other data is scored again on the
 candidate's, as for the gates: that runs the project's evaluation. `compare` is pure.
@@ -78,7 +78,7 @@ class MetricComparison:
 
 @dataclass(frozen=True)
 class Amount:
-    """What a model takes, in `unit`; lower is better. None where it is not known."""
+    """An amount that a model uses, in `unit`; lower is better. None if unknown."""
 
     what: str
     unit: str
@@ -110,7 +110,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The comparison for a program and for the comment of a pull request."""
+        """Return the comparison for a program and for the comment of a pull request."""
         evidence, decision = self.candidate.evidence, self.decision
 
         def row(of: MetricComparison) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def versus_champion(
 
 
 def _resolve(backend: Backend, reference: str, model: str | None) -> Version | Run:
-    """The version of a reference, or the run where its model is not registered."""
+    """Return the version of a reference, or the run where its model is not registered."""
     if reference.startswith(CHAMPION):
         environment = desired_state.check_environment(reference.removeprefix(CHAMPION))
         models = [model] if model else [each.endpoint() for each in projects.every(backend.root)]
@@ -290,7 +290,7 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
 
 
 def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple[Side, str]:
-    """The evidence of a version or a run, and the name of its model."""
+    """Return the evidence of a version or a run, and the name of its model."""
     if isinstance(reference, Version):
         version = reference
         own = evidence.load(backend, version)
@@ -322,7 +322,7 @@ def _measured_alike(
     notes: list[str],
     progress: Callable[[str], None],
 ) -> Side:
-    """The champion's side, scored again on the candidate's data where that is other data."""
+    """Return the champion's side, scored again on the candidate's data where that is other data."""
     theirs, _ = _side(backend, champion, notes)
     again = champion_evidence(
         backend, project, ours.evidence, rows, champion, ours.digest, progress
@@ -349,7 +349,7 @@ def _name(version: Version) -> str:
 
 
 def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) -> Comparison:
-    """The comparison; `confidence` is that of the paired intervals, two-sided."""
+    """Return the comparison; `confidence` is that of the paired intervals, two-sided."""
     ours = candidate.evidence
     unpaired = _unpaired(candidate, champion)
     beside = None if champion and _on_other_data(ours, champion.evidence) else champion
@@ -410,8 +410,9 @@ def _hashes(side: Evidence) -> Mapping[str, str]:
 
 
 def _on_other_data(ours: Evidence, theirs: Evidence) -> bool:
-    """Whether the two are known to be measured on different data: no number of one belongs beside
-    a number of the other.
+    """Return whether two pieces of evidence have known hashes of data, and these differ.
+
+    Then their metrics must not be compared.
     """
     hashes = [_hashes(side) for side in (ours, theirs)]
     return all(hashes) and hashes[0] != hashes[1]
@@ -489,7 +490,7 @@ def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
 
 
 def metric_sign(own: Evaluation, metric: str) -> int:
-    """1 where higher is better, −1 where lower is better, 0 where neither is or it is not known."""
+    """Return 1 if higher is better, −1 if lower is better, 0 if neither or unknown."""
     kind = KINDS.get(own.task or "")
     definition = own.own_metrics.get(metric) or (kind.metrics.get(metric) if kind else None)
     goal = own.goal if metric == own.primary_metric else definition.goal if definition else ""

@@ -1,7 +1,7 @@
 """How a model is served: its serving code and the settings of deployment.yml, under one digest.
 
-A release declares the digest beside the model's. What was proposed is kept, so that a rollback
-serves what served before, whatever the project's files say by then.
+A release declares the digest beside the model's. The proposed files are stored, so that a rollback
+serves the earlier ones, even if the project's files have changed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Serving(ServingCode):
         return str(self.settings.get("instance_type") or "")
 
     def snapshot(self) -> Serving:
-        """The same with its code in a snapshot, which its digest is made from.
+        """Return the same with its code in a snapshot, which its digest is made from.
 
         Projects that the scoring script's project does not name are left out: code that a change
         of them would not release cannot answer either. So are the environments' build contexts:
@@ -76,7 +76,7 @@ class Serving(ServingCode):
         return self.digest_with(self.code.name)
 
     def launch(self, version: Version, endpoint: str) -> Launch:
-        """How a server of the version is started on the endpoint."""
+        """Return the launch of the version on the endpoint: its files and server settings."""
         return Launch(
             endpoint=endpoint,
             model=version.model,
@@ -234,9 +234,9 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
 
 
 def samples(digest: str) -> Sequence[Mapping[str, object]]:
-    """The sample requests that were kept with a serving; () where none can be read.
+    """Return the sample requests that were stored with the serving code; () if there are none.
 
-    A later version may take other requests. They are no part of the digest.
+    A later version may take other requests. They are not part of the digest.
     """
     try:
         content = json.loads(_path(digest).with_name(SAMPLES).read_text(encoding="utf-8"))
@@ -247,7 +247,7 @@ def samples(digest: str) -> Sequence[Mapping[str, object]]:
 
 
 def _has(file: Path, digest: str) -> bool:
-    """Whether the file holds the serving with that digest."""
+    """Return whether the file holds the serving code and settings with that digest."""
     try:
         return _SERVING.validate_json(file.read_bytes()).digest == digest
     except (OSError, ValidationError):
@@ -279,7 +279,7 @@ def _read(digest: str) -> Serving | None:
 
 
 def changes(before: Serving, after: Serving) -> Iterator[str]:
-    """What differs between two, a sentence each: files of the code, environment, settings."""
+    """Yield a sentence for each difference in code files, environment and settings."""
     old, new = _files(before.code), _files(after.code)
     for name in sorted(old.keys() | new.keys()):
         if name not in old:
@@ -306,7 +306,7 @@ def changes(before: Serving, after: Serving) -> Iterator[str]:
 
 
 def _collected(collector: Any) -> float:
-    """The share of payloads to record: all, unless `sampling_rate` is lower.
+    """Return the share of payloads to record: all, unless `sampling_rate` is lower.
 
     `request` and `response` are the collections of payload logging; both are needed here. Other
     collections are written by the scoring script itself.

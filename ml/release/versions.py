@@ -113,7 +113,7 @@ def _refusing(folder: Path) -> Iterator[None]:
 
 
 def descendants(backend: Backend, run: Run) -> Sequence[Descendant]:
-    """The versions related to the run, and where the backend serves them.
+    """Return the versions related to the run, and where the backend serves them.
 
     Raises Refused when the registry or an endpoint cannot be read.
     """
@@ -167,7 +167,7 @@ def _descendant(backend: Backend, version: Version, relation: Relation) -> Desce
 
 
 def _serves(backend: Backend, endpoint: str, version: Version) -> bool:
-    """Whether the endpoint sends requests to the model, those of a canary among them."""
+    """Return whether the endpoint sends requests to the model, also as the green of a canary."""
     live = backend.endpoints.live(endpoint, as_released=False)
     if live is None:
         return False
@@ -177,8 +177,10 @@ def _serves(backend: Backend, endpoint: str, version: Version) -> bool:
 
 
 def version_of(registry: Registry, run: Run) -> Version | None:
-    """The version with the run's model; else the latest that was registered from a part of it (a
-    trial that is not the best, a step whose model is not passed on), or was evaluated by it.
+    """Return the latest version with the run's model.
+
+    Else the latest that was registered from a part of the run (a trial that is not the best, a step
+    whose model is not passed on), or that the run evaluated.
     """
     versions, ids = registry.versions(), _ids(run)
     digest = next((digest for part in parts(run, MODEL) if (digest := digest_of(part))), None)
@@ -197,7 +199,7 @@ def parts(run: Run, output: str) -> list[Run]:
 
 
 def digest_of(run: Run) -> str:
-    """The digest of the run's model, "" when it has none or its files were changed."""
+    """Return the digest of the run's model, "" when it has none or its files were changed."""
     try:
         return verify(run.outputs[MODEL]) if MODEL in run.outputs else ""
     except (ManifestError, OSError):
@@ -216,9 +218,9 @@ def _evaluation_run(version: Version) -> str:
 
 
 def find_in_use(backend: Backend) -> Needed:
-    """The files and runs in use by releases, each with the reason.
+    """Return the files and runs that releases use, each with the reason.
 
-    Raises Refused when they cannot be determined; then nothing is safe to remove.
+    Raise Refused when they cannot be determined; then nothing is safe to remove.
     """
     paths: dict[Path, str] = {}
     runs: dict[str, str] = {}
@@ -267,7 +269,7 @@ def find_in_use(backend: Backend) -> Needed:
 
 
 def _code(digest: str) -> list[Path]:
-    """The snapshot of serving code that was kept under the digest, if one was."""
+    """Return the snapshot of serving code that was kept under the digest, if one was."""
     proposed = serving.find(digest) if digest else None
     return [proposed.code] if proposed else []
 

@@ -88,7 +88,7 @@ class Importance:
 
     @property
     def is_weak(self) -> bool:
-        """Whether the forest explains so little that the order of the parameters is noise."""
+        """True if the forest explains so little that the order of the parameters is noise."""
         return self.explained < WEAK
 
 
@@ -106,7 +106,7 @@ class Explanation:
     notes: tuple[str, ...] = ()
 
     def preferences(self, trial: Trial) -> tuple[Preference, ...]:
-        """Why TPE suggested the trial's values, the most telling parameter first."""
+        """Return why TPE suggested the trial's values, the most important parameter first."""
         good, running = (trial.origin.get(key) or () for key in ("good", "running"))
         if not good:
             return ()
@@ -136,7 +136,7 @@ class Explanation:
 
 
 def explain(run: Run, store: RunStore) -> Explanation:
-    """The explanation of a sweep's run, which may still be running."""
+    """Return the explanation of a sweep's run, which may still be running."""
     notes: list[str] = []
     lineage = store.entry(run).lineage
     sweep = read_sweep(run, lineage, store, notes)
@@ -154,7 +154,7 @@ def explain(run: Run, store: RunStore) -> Explanation:
 
 
 def as_json(explanation: Explanation, only: int | None = None) -> dict[str, Any]:
-    """The explanation for a program, of all trials or of the one with the number `only`."""
+    """Return the explanation for a program, of all trials or of the one with the number `only`."""
     run, sweep, shares = explanation.run, explanation.sweep, importance(explanation.sweep)
     trials = [trial for trial in sweep.trials if only in (None, trial.sample_number)]
     return {

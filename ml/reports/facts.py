@@ -111,7 +111,7 @@ class Facts:
 
     @property
     def kind(self) -> str:
-        """What the run is of: a sweep, a pipeline or a job."""
+        """The kind of the run: "sweep", "pipeline" or "job"."""
         return "sweep" if self.sweep else "pipeline" if self.steps else "job"
 
 
@@ -124,7 +124,7 @@ def _log(run: Run, store: RunStore, notes: list[str]) -> Path | None:
 
 
 def gather(run: Run, backend: Backend) -> Facts:
-    """All that is known of the run; what cannot be read is named in `notes`."""
+    """Collect all data about the run for its report; `notes` name what could not be read."""
     notes: list[str] = []
     store = backend.runs
     lineage = _lineage(run, store, notes)
@@ -184,7 +184,7 @@ def _steps(run: Run, backend: Backend, notes: list[str], prefix: str = "") -> It
 
 
 def _select(sweep: Run, backend: Backend, notes: list[str]) -> Selected | None:
-    """The ranking by the project's weights; None when nothing could be ranked."""
+    """Return the ranking by the project's weights; None when nothing could be ranked."""
     try:
         return choose(backend, [sweep])
     except Refused as refused:
@@ -195,7 +195,7 @@ def _select(sweep: Run, backend: Backend, notes: list[str]) -> Selected | None:
 
 
 def _tail(log: Path | None) -> list[str]:
-    """The last lines of a log, which may have gigabytes."""
+    """Return the last lines of a log, which may have gigabytes."""
     if log is None:
         return []
     with log.open("rb") as file:
@@ -204,7 +204,7 @@ def _tail(log: Path | None) -> list[str]:
 
 
 def _failed(run: Run) -> Run | None:
-    """The first part that failed, or the run itself when it ended badly and has no parts."""
+    """Return the first part that failed, or the run itself when it ended badly and has no parts."""
     parts = [*run.steps, *run.trials]
     if not parts:
         return None if run.status in {"Completed", "Queued"} or not run.id else run
@@ -213,7 +213,7 @@ def _failed(run: Run) -> Run | None:
 
 
 def find_release(run: Run, backend: Backend, notes: list[str]) -> Release | None:
-    """The version of the run's model, or of a part of it; None when there is none."""
+    """Return the registered version of the run's model, or of a part of it; None without one."""
     try:
         version = version_of(backend.registry, run)
         return _release(backend, version, notes) if version else None
@@ -223,7 +223,7 @@ def find_release(run: Run, backend: Backend, notes: list[str]) -> Release | None
 
 
 def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality | None:
-    """The evaluation in the run's own output, else the one in the version's evidence.
+    """Return the evaluation in the run's own output, else the one in the version's evidence.
 
     A pipeline may evaluate another trial than the one that was registered: then the version's.
     """
@@ -276,9 +276,9 @@ def _side(version: Version, loaded: Evidence) -> Side:
 
 
 def _audit_line(backend: Backend, version: Version, notes: list[str]) -> Mapping[str, Any]:
-    """The last audit line with a decision about the version; empty when there is none.
+    """Return the last audit line with a decision about the version; {} if there is none.
 
-    One that found it champion already decided nothing: the approval is before it.
+    Lines that found it to be champion already are skipped: the approval is in an earlier line.
     """
     try:
         lines = audit.verify(backend.audit_log)

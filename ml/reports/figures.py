@@ -1,7 +1,7 @@
-"""A project's own charts of a run, drawn by a process of their own.
+"""A project's own charts of a run, plotted in a process of their own.
 
-They are the team's code: what goes wrong in them is a sentence on the page. A page shows them as
-images, in which a browser runs and loads nothing.
+They are the team's code: their errors become a sentence on the page. The page embeds them as
+images, in which a browser runs no scripts and loads nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Figure:
 
 
 def draw(root: Path, facts: Facts) -> tuple[Figure, ...]:
-    """The charts of the project that the run's spec is in; none without a charts.py."""
+    """Return the charts of the project that the run's spec is in; none without a charts.py."""
     project = Entry(facts.run, facts.kind, facts.lineage).project
     if not (project.isidentifier() and (root / "ml/projects" / project / "charts.py").is_file()):
         return ()
@@ -111,7 +111,7 @@ def _figure(folder: Path, drawn: Mapping[str, Any]) -> Figure:
 
 
 def _within(figures: Iterable[Figure]) -> Iterable[Figure]:
-    """The figures as long as a page has room for them."""
+    """Yield the figures as long as a page has room for them."""
     remaining = LARGEST
     for figure in figures:
         remaining -= len(figure.content)

@@ -19,7 +19,7 @@ DIRECTIONS = {1: "higher is better", -1: "lower is better", 0: ""}
 
 
 def number(value: float) -> str:
-    """A measured number in four digits: 0.6610, 12,346, 1.2e−09, NaN."""
+    """Return a measured number in four digits: 0.6610, 12,346, 1.2e−09, NaN."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
     if value == int(value) and abs(value) < 1e7:
@@ -34,22 +34,22 @@ def number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """A difference, with its sign."""
+    """Return a difference, with its sign."""
     return ("+" if value >= 0 else "") + number(value)
 
 
 def signed_short(value: float) -> str:
-    """A difference in three digits, with its sign: +0.02."""
+    """Return a difference in three digits, with its sign: +0.02."""
     return f"{value:+.3g}".replace("-", "−")
 
 
 def amount(value: float | None, unit: str) -> str:
-    """A measured amount with its unit; "missing" for None."""
+    """Return a measured amount with its unit; "missing" for None."""
     return "missing" if value is None else f"{number(value)} {unit}".rstrip()
 
 
 def short(value: object) -> str:
-    """A parameter's value: 0.1 rather than 0.1000; long text is shortened."""
+    """Return a parameter's value: 0.1 rather than 0.1000; long text is shortened."""
     if not isinstance(value, float):
         return shorten(str(value), MAX_LETTERS)
     text = number(value)
@@ -59,7 +59,7 @@ def short(value: object) -> str:
 
 
 def shorten(text: str, letters: int) -> str:
-    """At most `letters` letters, cut in the middle: names often differ at their ends."""
+    """Shorten text to `letters` characters in its middle: names often differ at the end."""
     if len(text) <= letters:
         return text
     rest = max(2, letters - 1)
@@ -96,7 +96,7 @@ def size(count: float) -> str:
 
 
 def digest(value: str) -> str:
-    """The first twelve digits of a digest or a commit."""
+    """Return the first twelve digits of a digest or a commit."""
     return value.removeprefix("sha256:")[:12]
 
 
@@ -106,17 +106,17 @@ def count(number_of: int, noun: str, plural: str = "") -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital at its start and a full stop at its end."""
+    """Return the text with a capital at its start and a full stop at its end."""
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def redact(name: str, value: str | int | float | bool) -> str | int | float | bool:
-    """A parameter's value, or `(hidden)` when it looks like a secret."""
+    """Return a parameter's value, or `(hidden)` when it looks like a secret."""
     return HIDDEN if secret_in(name, value, is_variable=False) else value
 
 
 def redact_line(line: str) -> str:
-    """A line of a log, or a note in its place when it holds a secret."""
+    """Return a line of a log, or a note in its place when it holds a secret."""
     secret = secret_in("", line, is_variable=False)
     return f"(line redacted: it contains {secret})" if secret else line
 

@@ -1,7 +1,7 @@
-"""A JSON document that anybody may have written, read without trust.
+"""Read an untrusted JSON document.
 
 A job that runs a pull request's own code wrote it: any part may be absent, of another type or huge.
-Reading never fails; what is not there is empty, and text comes out as Markdown that stays text.
+Reading never fails; missing values are empty, and text is escaped for Markdown.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Value:
         return bool(self.json)
 
     def __iter__(self) -> Iterator[Value]:
-        """The items of a list."""
+        """Return the items of a list."""
         items = self.json if isinstance(self.json, list | tuple) else []
         return (Value(item) for item in items[:MAX_ITEMS])
 
     def fields(self) -> Iterator[tuple[str, Value]]:
-        """The keys and values of a mapping."""
+        """Return the keys and values of a mapping."""
         items = [*self.json.items()] if isinstance(self.json, Mapping) else []
         return ((str(key), Value(value)) for key, value in items[:MAX_ITEMS])
 
@@ -57,9 +57,9 @@ class Value:
             return math.inf if self.json > 0 else -math.inf
 
     def text(self, letters: int = MAX_LETTERS) -> str:
-        """The text as Markdown in which nothing is markup."""
+        """Return the text as Markdown in which nothing is markup."""
         return markdown.text(self.string, letters)
 
     def code(self, letters: int = 80) -> str:
-        """The first letters of a name as code; "missing" without one."""
+        """Return the first letters of a name as code; "missing" without one."""
         return markdown.code(self.string[:letters]) if self.string else "missing"

@@ -1,4 +1,4 @@
-"""The leaderboard of an AutoML job: what was tried, at what cost, and what to believe of it."""
+"""The leaderboard of an AutoML job: the models tried, their cost, and how far to trust them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def origin(self) -> str:
-        """Where its settings came from, in two words."""
+        """The origin of its settings, in two words."""
         return short_origin(self.trial.origin) or "?"
 
 
@@ -42,7 +42,7 @@ class Leaderboard:
     facts: Mapping[str, Any]
 
     def sentences(self) -> Iterator[str]:
-        """How rows judged, the final score, the choices for columns, and the guardrails."""
+        """Yield sentences about the validation, test score, column choices and guardrails."""
         facts, metric = self.facts, self.metric
         yield f"validation: {facts['validation']}; {facts['rows']['fitted']} training rows"
         tested = facts["test"].get(metric)
@@ -106,7 +106,7 @@ def _entry(trial: Trial, metric: str) -> Entry:
 
 
 def _facts(run: Run) -> Mapping[str, Any] | None:
-    """What a trial wrote of the search beside its model."""
+    """Return the AutoML record that a trial wrote beside its model; None without one."""
     for folder in run.outputs.values():
         document = _read(folder / "settings.json")
         if isinstance(search := document.get("automl"), dict):

@@ -17,9 +17,9 @@ _UNREADABLE = re.compile(
 
 
 def readable(value: object) -> object:
-    """The value as text that a page can hold: no terminal colours, U+FFFD for what is left.
+    """Return the value as text for a page, without terminal colours or control characters.
 
-    Markup and missing values (None becomes "") pass through.
+    Control characters become U+FFFD. Markup passes through, and None becomes "".
     """
     if value is None or isinstance(value, Markup):
         return value or ""
@@ -28,9 +28,9 @@ def readable(value: object) -> object:
 
 
 def tag(element: str, /, *children: object, **attributes: object) -> Markup:
-    """An element. `class_` is `class`, other underscores are hyphens; None omits an attribute.
+    """Return an element. `class_` is `class`, other underscores are hyphens; None is omitted.
 
-    Floats are coordinates: a tenth of a pixel is finer than anybody sees.
+    Floats are coordinates, rounded to a tenth of a pixel.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
@@ -49,11 +49,11 @@ def _attribute(value: object) -> str:
 
 
 def square(colour: str) -> Markup:
-    """The square of a colour in a legend: a variable of page.css."""
+    """Return the square of a colour in a legend: a variable of page.css."""
     drawn = tag("rect", width=12, height=12, rx=2, fill=f"var(--{colour})")
     return tag("svg", drawn, width=12, height=12, class_="key")
 
 
 def tooltip(words: str | None) -> Markup | None:
-    """What an element of a drawing says when the pointer rests on it."""
+    """Return the tooltip of an SVG element."""
     return tag("title", words) if words else None

@@ -28,7 +28,7 @@ UPDATE_S = 1.0
 
 
 def run(name: str = "latest", on: str = "local") -> RunView:
-    """The run with that name or id, shown as a table when it is the last value of a cell.
+    """Return the run with that name or id, shown as a table when it is the last value of a cell.
 
     `on` is the backend, as `--on` names it. Raises Refused for an unknown run or backend.
     """
@@ -48,8 +48,8 @@ class RunView:
     def watch(self) -> None:
         """Show the run and update the table in place until the run ends.
 
-        An interrupt of the kernel ends the watching; the run goes on. Needs IPython, which every
-        Jupyter kernel has. Raises ModuleNotFoundError without it, and Refused when the run can no
+        Interrupting the kernel stops the updates; the run continues. Needs IPython, which every
+        Jupyter kernel has. Raise ModuleNotFoundError without it, and Refused when the run can no
         longer be read.
         """
         from IPython.display import display
@@ -78,7 +78,7 @@ class RunView:
         return self._html()
 
     def _contents(self) -> dict[str, str]:
-        """The run by MIME type, as IPython displays it."""
+        """Return the run by MIME type, as IPython displays it."""
         return {"text/html": self._html(), "text/plain": repr(self)}
 
     def _html(self) -> str:
@@ -131,7 +131,7 @@ class RunView:
         return tag("tr", *(tag("td", cell) for cell in cells))
 
     def _metrics(self, run: Run) -> Mapping[str, float]:
-        """The metrics so far; of a child that goes on only where that takes no request."""
+        """Return the metrics so far; of a child that goes on only where that takes no request."""
         store = self._backend.runs
         if run.status in OPEN and (run is self.run or store.records is not None):
             with suppress(TrackingUnavailable):
@@ -139,7 +139,7 @@ class RunView:
         return run.metrics
 
     def _names(self, metrics: Mapping[str, float]) -> list[str]:
-        """The names of the metrics, the primary metric first."""
+        """Return the names of the metrics, the primary metric first."""
         return sorted(metrics, key=lambda name: (name != self._primary, name))
 
 

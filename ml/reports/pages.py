@@ -61,7 +61,7 @@ class Contents:
     entries: list[tuple[str, str]] = field(default_factory=list)
 
     def heading(self, title: str) -> Markup:
-        """The heading of a section, which the table of contents links to."""
+        """Return the heading of a section, which the table of contents links to."""
         anchor = f"section-{len(self.entries) + 1}"
         self.entries.append((anchor, title))
         return tag("h2", title, id=anchor)
@@ -83,7 +83,7 @@ def report(run: Run, backend: Backend, out: Path | None = None) -> Report:
 
 
 def default_path(name: str) -> Path:
-    """The file that the page of that name is written to by default."""
+    """Return the file that the page of that name is written to by default."""
     return home.home() / "reports" / f"{name}.html"
 
 
@@ -107,7 +107,7 @@ def endpoint_links(backend: Backend, model: str, environment: str) -> list[tuple
 
 
 def reports_of(side: Side) -> dict[str, str]:
-    """The reports that the run of a model may have: its own, or that of its sweep."""
+    """Return the reports that the run of a model may have: its own, or that of its sweep."""
     run = side.evidence.lineage.run_name or side.name
     return {f"run {name} of {side.name}": name for name in (run, run.rpartition("_")[0])}
 
@@ -118,7 +118,7 @@ def run_page(
     out: Path | None = None,
     links: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """The page of a run, with the charts of its project, to be written to `out`.
+    """Return the page of a run, with the charts of its project, to be written to `out`.
 
     `links` are (words, address) of more that is related.
     """
@@ -174,7 +174,7 @@ def watch_page(report: WatchReport, links: Sequence[tuple[str, str]] = ()) -> st
 
 
 def _size_chart(finding: Shift) -> Markup:
-    """The size of a difference, in multiples of its limit and at most three of them."""
+    """Return the size of a difference, in multiples of its limit and at most three of them."""
     from ml.reports.charts.intervals import intervals
 
     share = finding.size / finding.limit if finding.size == finding.size else 0.0

@@ -21,7 +21,7 @@ SELECTION_SPLITS = ("train", "valid", "dev")
 
 
 def sentences(facts: Facts) -> tuple[str, ...]:
-    """The summary, the most important sentence first."""
+    """Return the summary, the most important sentence first."""
     run, release = facts.run, facts.release
     words = [_sweep(run, facts.sweep) if facts.sweep else _job(facts)]
     words += [
@@ -41,7 +41,7 @@ def sentences(facts: Facts) -> tuple[str, ...]:
 
 
 def badges(facts: Facts) -> tuple[tuple[str, Tone], ...]:
-    """The run's status and the gates' verdict, in a word or two each."""
+    """Return the run's status and the gates' verdict, in a word or two each."""
     tones: dict[str, Tone] = {"Completed": "good", "Failed": "bad"}
     words: list[tuple[str, Tone]] = [(facts.run.status, tones.get(facts.run.status, "open"))]
     if facts.release and facts.release.decision:
@@ -53,7 +53,7 @@ def badges(facts: Facts) -> tuple[tuple[str, Tone], ...]:
 
 
 def held_out_split(evaluation: Evaluation) -> str | None:
-    """The first split that took no part in choosing the model, else the first."""
+    """Return the first split that took no part in choosing the model, else the first."""
     splits = list(evaluation.metrics)
     held_out = [split for split in splits if not split.lower().startswith(SELECTION_SPLITS)]
     return next(iter(held_out + splits), None)

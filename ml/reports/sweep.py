@@ -78,7 +78,7 @@ class Trial:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None while it runs."""
+        """Seconds from start to end; None while it runs."""
         return None if self.run.ended is None else self.run.ended - self.run.started
 
 
@@ -105,12 +105,12 @@ class Sweep:
         return tuple(sorted(ranked, key=lambda trial: sign * (trial.value or 0.0)))
 
     def of(self, *outcomes: Outcome) -> tuple[Trial, ...]:
-        """The trials with one of these outcomes."""
+        """Return the trials with one of these outcomes."""
         return tuple(trial for trial in self.trials if trial.outcome in outcomes)
 
 
 def read_sweep(run: Run, lineage: Mapping[str, Any], store: RunStore, notes: list[str]) -> Sweep:
-    """The trials of a sweep's run; `notes` receives a sentence for what cannot be read."""
+    """Return the trials of a sweep's run; `notes` receives a sentence for what cannot be read."""
     objective = lineage.get("objective") or {}
     metric = str(objective.get("primary_metric") or "the primary metric")
     goal: Goal = "minimize" if objective.get("goal") == "minimize" else "maximize"
@@ -172,7 +172,7 @@ def _trial(
 
 
 def _flat(run: Run, sample: Sample | None) -> Run:
-    """A nested choice as a parameter for each of its names: `model.kind`, `model.depth`."""
+    """Return a nested choice as a parameter for each of its names: `model.kind`, `model.depth`."""
     values = sample.values if sample else {}
     flat: dict[str, Value] = {}
     for name, value in run.parameters.items():
@@ -210,7 +210,7 @@ def _parameters(trials: Sequence[Run]) -> tuple[tuple[str, ...], Mapping[str, Va
 
 
 def short_origin(origin: Mapping[str, Any]) -> str:
-    """Where a trial's values came from (see `Trial.origin`), in at most two words for a table."""
+    """Return the origin of a trial's values (see `Trial.origin`) in at most two words."""
     kind = str(origin.get("kind", ""))
     if kind == "given":
         return f"hint {origin.get('point', 0) + 1}"
@@ -224,7 +224,7 @@ def short_origin(origin: Mapping[str, Any]) -> str:
 
 
 def origin_sentence(origin: Mapping[str, Any]) -> str:
-    """The origin in a sentence; "" when it was not recorded."""
+    """Return the origin in a sentence; "" when it was not recorded."""
     match origin.get("kind"):
         case "given":
             words = _given(origin)

@@ -55,7 +55,7 @@ UNITS = {"latency": "latency, ms", "cost": "cost, s", "stability": "spread"}
 
 
 def glance(facts: Facts) -> list[tuple[str, str]]:
-    """The run at a glance: (term, value)."""
+    """Return the run at a glance: (term, value)."""
     run, sweep, code = facts.run, facts.sweep, facts.lineage.get("code") or {}
     commit = digest(str(code.get("commit") or "")) or "none"
     changes = " + changes" if commit != "none" and code.get("dirty") else ""
@@ -82,7 +82,7 @@ def log_text(facts: Facts) -> str:
 
 
 def step_reason(step: Step) -> str:
-    """Why a step failed, was not started, or did not have to run."""
+    """Return why a step failed, was not started, or was reused."""
     run = step.run
     if run.error:
         return f"{run.error.code}: {headline(run.error)}"
@@ -90,13 +90,13 @@ def step_reason(step: Step) -> str:
 
 
 def curves(facts: Facts) -> list[Markup]:
-    """A chart for each metric that the job logged more than once."""
+    """Return a chart for each metric that the job logged more than once."""
     charts = (single_curve(metric, curve) for metric, curve in facts.curves.items())
     return [chart for chart in charts if chart]
 
 
 def leaderboard(sweep: Sweep) -> tuple[Markup | None, list[str]]:
-    """What an AutoML job tried, and its sentences; None and none of another sweep."""
+    """Return the chart and the sentences of an AutoML job; (None, []) for another sweep."""
     board = board_of(sweep)
     return (leaderboard_chart(board), [*board.sentences()]) if board else (None, [])
 
@@ -118,7 +118,7 @@ def compared_terms(selected: Selected) -> dict[str, str]:
 
 
 def selection_words(selected: Selected) -> tuple[str, str]:
-    """What the two rankings say, and how the score was calculated."""
+    """Return the sentences about both rankings, and how the score is calculated."""
     selection = selected.selection
     words = [sentence(text) for text in explanation.sentences(selection)]
     if len(selection.ranked) > RANKED:
@@ -129,7 +129,7 @@ def selection_words(selected: Selected) -> tuple[str, str]:
 
 
 def importance_chart(importance: Importance) -> Markup:
-    """The shares as bars; the caption says how reliable they are."""
+    """Return the shares as bars; the caption says how reliable they are."""
     doubt = ": too low to rely on the shares" if importance.is_weak else ""
     caption = [
         f"Importance of each parameter for the metric, by fANOVA on "
@@ -151,7 +151,7 @@ class TrialTable:
 
 
 def trial_table(sweep: Sweep) -> TrialTable:
-    """The ranked trials, then those with a value, then the others."""
+    """Return the ranked trials, then those with a value, then the others."""
     others = [trial for trial in sweep.trials if trial.outcome != "completed"]
     others.sort(key=lambda trial: (trial.value is None, trial.number))
     every = [*sweep.ranked, *others]
@@ -169,12 +169,12 @@ def trial_table(sweep: Sweep) -> TrialTable:
 
 
 def origin(trial: Trial) -> tuple[str, str]:
-    """Where a trial's values came from, in two words and in a sentence."""
+    """Return the origin of a trial's values, in two words and in a sentence."""
     return short_origin(trial.origin), trial.origin_text[:REASON_LETTERS]
 
 
 def parameter(trial: Trial, name: str) -> tuple[str, str | None, bool]:
-    """A parameter's value, all of it where that is longer, and whether it is a number."""
+    """Return a parameter's value, all of it where that is longer, and whether it is a number."""
     if name not in trial.run.parameters:
         return "–", None, True
     value = redact(name, trial.run.parameters[name])
@@ -197,7 +197,7 @@ class MetricRow:
 
 
 def quality_source(facts: Facts) -> str:
-    """Where the numbers come from, and what they are compared with."""
+    """Return sentences about the source of the metrics and what they are compared with."""
     quality, release = facts.quality, facts.release
     assert quality is not None
     words = [f"From {quality.source}; 95 % intervals by bootstrap."]
@@ -212,13 +212,13 @@ def quality_source(facts: Facts) -> str:
 
 
 def champion_metrics(facts: Facts) -> Metrics:
-    """The metrics of the version that the model is compared with; empty without one."""
+    """Return the metrics of the version that the model is compared with; empty without one."""
     against = facts.release.against if facts.release else None
     return against.evidence.evaluation.metrics if against else {}
 
 
 def metric_rows(facts: Facts) -> Iterator[MetricRow]:
-    """A row for each metric and split, the primary metric first."""
+    """Yield a row for each metric and split, the primary metric first."""
     assert facts.quality is not None
     evaluation = facts.quality.evaluation
     names = dict.fromkeys(metric for metrics in evaluation.metrics.values() for metric in metrics)
@@ -285,7 +285,7 @@ def rates(metrics: Metrics) -> list[str]:
 
 
 def contributions_chart(evaluation: Evaluation) -> Markup:
-    """The share of each feature in the predictions, as bars."""
+    """Return the share of each feature in the predictions, as bars."""
     features = [
         (contribution.feature, contribution.share)
         for contribution in evaluation.contributions
@@ -309,8 +309,8 @@ def contribution_charts(facts: Facts) -> tuple[str, list[Markup]]:
 
 
 def prediction_charts(facts: Facts) -> tuple[str, list[Markup]]:
-    """A heading, and the charts of a classifier's or a forecaster's predictions; none for another
-    task.
+    """Return a heading, and the charts of a classifier's or a forecaster's predictions; none for
+    another task.
     """
     quality = facts.quality
     assert quality is not None
@@ -340,7 +340,7 @@ def prediction_charts(facts: Facts) -> tuple[str, list[Markup]]:
 
 
 def stability(facts: Facts) -> list[tuple[str, str]]:
-    """What refitting the model showed: (term, value)."""
+    """Return the variation of metrics over refits of the model, as (term, value) pairs."""
     assert facts.quality is not None
     evaluation = facts.quality.evaluation
     rows = []

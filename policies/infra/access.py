@@ -71,7 +71,7 @@ RULES = Rules()
 
 
 def role(assignment: Item) -> str:
-    """The name of the role that an assignment grants; its id when it is not a listed one."""
+    """Return the name of the role that an assignment grants; its id when it is not a listed one."""
     return _role(str(assignment.at("roleDefinitionId", "")).lower())
 
 
@@ -110,9 +110,10 @@ def _not_on_group(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack("role-once", "A principal has a role on a scope once.", "own")
 def _once(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Azure refuses the second assignment (RoleAssignmentExists), whatever its name or condition.
+    """Yield role assignments that repeat an earlier one: the same role, principal and scope.
 
-    A preview identifies an unknown principal or scope by the resources that it comes from.
+    Azure rejects the second (RoleAssignmentExists), whatever its name or condition. A preview
+    identifies an unknown principal or scope by the resources that it comes from.
     """
     first: dict[tuple[str, ...], Item] = {}
     for item in items:
@@ -151,8 +152,10 @@ def _managing(items: Sequence[Item], limits: Limits) -> StackFindings:
     "own",
 )
 def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """The account of the workspace holds the audit log beside the containers of jobs. A role that
-    may delete containers is the workspace's own alone: no condition reaches that.
+    """Yield role assignments that could delete or overwrite the audit log.
+
+    The workspace's account holds the audit log beside the containers of jobs. Only the workspace
+    itself may have a role that deletes containers: no condition can limit that action.
     """
     accounts = sources_of(items, Kind.WORKSPACE, "storageAccount")
     own = sources_of(items, Kind.WORKSPACE, "identity")
@@ -244,7 +247,7 @@ def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
     Kind.CREDENTIAL,
 )
 def _subject(item: Item, limits: Limits) -> Iterator[str]:
-    """A credential for another environment would bypass this environment's reviewers."""
+    """Yield credentials of another environment, which would bypass this one's reviewers."""
     stack, subject = environment(item.urn), str(item.at("subject", ""))
     purposes = "|".join(WORKFLOWS)
     if not re.fullmatch(rf"repo:[^:*]+:environment:{re.escape(stack)}-({purposes})", subject):
@@ -260,7 +263,7 @@ def _subject(item: Item, limits: Limits) -> Iterator[str]:
     "federation-separate", "What trains cannot release, and what releases cannot train.", "own"
 )
 def _separate(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """One credential an identity, and of roles only those of its purpose."""
+    """Yield identities with more than one credential, or with a role of another purpose."""
     identities = users_of(items, [Kind.CREDENTIAL], "resourceName")
     for credentials in identities.values():
         for credential in credentials[1:]:

@@ -111,7 +111,7 @@ def _budget(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 
 def _warns(notification: Item) -> bool:
-    """Whether somebody is warned before the whole budget is spent."""
+    """Return whether the notification warns somebody before the whole budget is spent."""
     percent = notification.at("threshold")
     contacts = notification.at("contactEmails") or notification.at("contactGroups")
     exceeds = str(notification.at("operator", "GreaterThan")).startswith("GreaterThan")
@@ -120,7 +120,7 @@ def _warns(notification: Item) -> bool:
 
 
 def _minutes(duration: object) -> float:
-    """A duration such as PT1H30M in minutes; infinite when it is not set."""
+    """Return a duration such as PT1H30M in minutes; infinite when it is not set."""
     match = _DURATION.fullmatch(str(duration))
     if not match or not any(match.groups()):
         return math.inf

@@ -1,7 +1,7 @@
-"""Rules about others: what an input names is made by the stack, or listed in limits.yml.
+"""Rules about references: a referenced resource is of the stack, or listed in limits.yml.
 
-What a stack makes is unknown in a preview, and what is known there was written by a person. In an
-update all is known: what lies in the stack's own resource group is its own.
+In a preview the ids of the stack's own resources are unknown, so a known id was written by a
+person. In an update all ids are known: those in the stack's own resource group are its own.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 
 def _texts(name: str, value: Any) -> Iterator[str]:
-    """Every text in an input; Azure names identities by the keys of a mapping."""
+    """Yield every text in an input; Azure names identities by the keys of a mapping."""
     is_card = name == "ipConfigurations"  # of a network card, where it is no output
     for keys, inner in documents.walk(value):
         if not is_card and _CONNECTED.intersection((name, *keys)):
@@ -147,7 +147,10 @@ def _tenants(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.stack("known-hosts", "Hosts and people outside are listed in limits.yml.", "own")
 def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """A vault is one of ours or a given one."""
+    """Yield resources that name a host which is not in `hosts` of limits.yml.
+
+    The stack's own vaults are allowed too, and existing ones that limits.yml lists.
+    """
     uris = [item.at("properties.vaultUri") for item in items if item.kind == Kind.VAULT]
     used = [str(item.at("keyVault", "")) for item in items if item.kind == Kind.WORKSPACE]
     existing = {id.rpartition("/")[2].lower() for id in used if limits.knows(id)}
@@ -192,7 +195,7 @@ def _accounts(items: Sequence[Item], limits: Limits) -> StackFindings:
     _GUARDRAILS,
 )
 def _repository(item: Item, limits: Limits) -> Iterator[str]:
-    """With or without the ids of `owner@id/name@id`."""
+    """Yield a repository that limits.yml does not list, with or without its `@id` parts."""
     subject = str(item.at("subject", "")).removeprefix("repo:").partition(":environment:")[0]
     name = str(item.at("repository", subject))
     if name not in limits.repositories and re.sub(r"@\d+", "", name) not in limits.repositories:

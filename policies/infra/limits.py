@@ -82,7 +82,7 @@ class Limits:
     min_restore_days: Days = 30  # in which a deletion can be undone
 
     def knows(self, id: str) -> bool:
-        """Whether a resource id is a listed one, or of something in it; Azure ignores case."""
+        """Return whether a resource id is in `given`, or below one that is; case is ignored."""
         here = f"{id}/".lower()
         return any(here.startswith(f"{listed.rstrip('/')}/".lower()) for listed in self.given)
 
@@ -150,7 +150,7 @@ def strictest(limits: Mapping[str, Limits]) -> Limits:
 
 
 def environment(urn: str) -> str:
-    """The stack in `urn:pulumi:STACK::PROJECT::TYPE::NAME`."""
+    """Return the stack in `urn:pulumi:STACK::PROJECT::TYPE::NAME`."""
     return urn.removeprefix("urn:pulumi:").split("::")[0]
 
 

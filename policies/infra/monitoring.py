@@ -82,8 +82,10 @@ def _retention(item: Item, limits: Limits) -> Iterator[str]:
 
 @RULES.stack("logs-private", "Logs of a private stack are not reached from outside.", "own")
 def _private(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Something without public access makes it private. Where a stack has no DNS zones, the scope
-    that leads to its logs is their owner's, so a query may come from outside.
+    """Yield monitoring resources that are public in a private stack.
+
+    A stack is private if one of its resources disables public access. If it has no DNS zones, the
+    scope that leads to its logs is managed elsewhere, so a query may come from outside.
     """
     kinds = {item.kind for item in items}
     is_private = any(item.at("publicNetworkAccess") == "Disabled" for item in items)

@@ -49,14 +49,14 @@ RULES = Rules()
 
 
 def is_narrow_tag(tag: str, limits: Limits) -> bool:
-    """Whether a service tag leads to Azure itself, not to what anybody may rent there."""
+    """Return whether a service tag covers only Azure's services, not resources of any tenant."""
     name, _, region = tag.lower().partition(".")
     regional = name in _REGIONAL_TAGS and region in limits.regions
     return name in _TAGS or regional or tag in limits.hosts
 
 
 def is_internal(source: str) -> bool:
-    """Whether a source is inside our own networks: a service tag of them, or private addresses."""
+    """Return whether a source is internal: a service tag of our networks, or private addresses."""
     if source.lower() in {"virtualnetwork", "azureloadbalancer"}:
         return True
     try:
@@ -94,7 +94,10 @@ def _default_outbound(item: Item, limits: Limits) -> Iterator[str]:
     Kind.SECURITY_GROUP,
 )
 def _inbound(item: Item, limits: Limits) -> Iterator[str]:
-    """Azure reads `inbound` as it reads `Inbound`; a rule not outbound or denying lets in."""
+    """Yield rules that admit inbound traffic from other sources than our networks.
+
+    Case is ignored, as by Azure. A rule admits traffic unless it is outbound or denies.
+    """
     for rule in item.each("securityRules"):
         if _lower(rule, "direction") == "outbound" or _lower(rule, "access") == "deny":
             continue
@@ -112,7 +115,7 @@ def _inbound(item: Item, limits: Limits) -> Iterator[str]:
     Kind.SECURITY_GROUP,
 )
 def _outbound(item: Item, limits: Limits) -> Iterator[str]:
-    """Azure lets all traffic out to the internet unless a rule denies it."""
+    """Yield missing and open outbound rules: without a deny rule Azure allows the internet."""
     rules = [rule for rule in item.each("securityRules") if _lower(rule, "direction") != "inbound"]
     if not any(map(_denies_internet, rules)):
         yield "no rule denies outbound traffic to the internet"
@@ -150,7 +153,7 @@ def _obey(item: Item, limits: Limits) -> Iterator[str]:
 
 
 def _denies_internet(rule: Item) -> bool:
-    """Whether a rule denies all outbound traffic: any protocol, source and port."""
+    """Return whether a rule denies all outbound traffic: any protocol, source and port."""
     everything = {
         "direction": {"outbound"},
         "access": {"deny"},
@@ -168,14 +171,14 @@ def _lower(rule: Item, key: str) -> str:
 
 
 def _values(rule: Item, singular: str, plural: str) -> list[str]:
-    """The values of a security rule's singular and plural property."""
+    """Return the values of a security rule's singular and plural property."""
     several = rule.at(plural, [])
     several = [several] if isinstance(several, str) else several
     return [str(value) for value in (rule.at(singular), *several) if value]
 
 
 def _is_public(target: str) -> bool:
-    """Whether a destination is neither one service of Azure nor a private address."""
+    """Return whether a destination is neither one service of Azure nor a private address."""
     if target == UNKNOWN or target.lower().partition(".")[0] in {"*", "internet", "azurecloud"}:
         return True
     try:

@@ -1,7 +1,7 @@
 """The rules as CrossGuard policies, with limits and waivers applied.
 
-CrossGuard drops a policy that reads an unknown value and turns what it refuses into advice. So
-rules are given plain data, in which an unknown value is a text that no rule allows.
+CrossGuard skips a policy that reads an unknown value, and reports its violations only as advice. So
+rules get plain data, in which an unknown value is a text that no rule allows.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ RULES = (*_RULES, *_OWN_RULES)
 
 @dataclass(frozen=True)
 class Violation:
-    """A violation of a rule; `exemption` says what turns it into advice, "" for nothing."""
+    """A violation of a rule; `exemption` says why it is only advice, "" if it is not."""
 
     rule: str
     item: Item
@@ -103,7 +103,7 @@ class Context:
 
 
 def load() -> Context:
-    """The limits and waivers of the repository, today; Refused when a file is wrong."""
+    """Return the limits and waivers of the repository, today; Refused when a file is wrong."""
     rules = [rule.name for rule in RULES]
     own = [rule.name for rule in _OWN_RULES]
     return Context(limits.load(rules, own=own), rule_waivers(rules), datetime.now(UTC).date())
@@ -112,7 +112,7 @@ def load() -> Context:
 def violations(
     context: Context, item: Item | None, items: Sequence[Item] = (), rules: Iterable[Rule] = RULES
 ) -> Iterator[Violation]:
-    """What the rules refuse in one resource, or in the whole stack when `item` is None."""
+    """Yield the violations of one resource, or of the whole stack when `item` is None."""
     for rule in rules:
         if item is not None and rule.check and (not rule.kinds or item.kind in rule.kinds):
             for message in rule.check(item, limits.of(context.limits, item.urn)):
@@ -124,9 +124,9 @@ def violations(
 
 
 def _merged(found: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:
-    """One violation for all that a rule says of several resources in the same words.
+    """Merge violations with the same finding about several resources into one.
 
-    A waiver excepts one resource: what it covers is not merged.
+    A waiver exempts one resource: its violation is not merged.
     """
     resources: dict[str, dict[str, Violation]] = {}
     for violation, finding in found:
@@ -155,7 +155,7 @@ def _violation(context: Context, rule: Rule, item: Item, finding: str) -> Violat
 
 
 def policies() -> list[Policy]:
-    """One policy for each rule, and two that report what was set aside."""
+    """Return one policy for each rule, and two that report waived violations."""
     context = load()
 
     def set_aside(args: ResourceValidationArgs, report: ReportViolation) -> None:
@@ -174,7 +174,7 @@ def policies() -> list[Policy]:
 
 
 def _report(found: Iterable[Violation], report: ReportViolation, set_aside: bool = False) -> None:
-    """Report what is refused, or what was `set_aside` with its rule and exemption."""
+    """Report violations, or with `set_aside` the waived ones with their rule and exemption."""
     for breach in found:
         if set_aside and breach.exemption:
             report(f"{breach.rule}: {breach.message}; {breach.exemption}", breach.item.urn)

@@ -87,7 +87,7 @@ class Item:
     provider: str = ""
 
     def at(self, path: str, default: Any = None) -> Any:
-        """The value at a dotted path, `default` where there is none, `UNKNOWN` within one."""
+        """Return the value at a dotted path, `default` if none, `UNKNOWN` below an unknown."""
         value: Any = self.props
         for key in path.split("."):
             if value == UNKNOWN:
@@ -98,9 +98,9 @@ class Item:
         return value
 
     def each(self, path: str) -> list[Item]:
-        """The members of the list or mapping at a path, each as an item.
+        """Return the members of the list or mapping at a path, each as an item.
 
-        A list that is not known has one member, every value of which is `UNKNOWN`.
+        An unknown list has one member, whose values are all `UNKNOWN`.
         """
         members = self.at(path, ())
         if isinstance(members, Mapping):
@@ -110,7 +110,7 @@ class Item:
         return [replace(self, props=member) for member in members]
 
     def sources(self, *inputs: str) -> set[str]:
-        """The URNs that these inputs were made from."""
+        """Return the URNs that these inputs were made from."""
         return {urn for name in inputs for urn in self.uses.get(name, ())}
 
     @property
@@ -123,7 +123,10 @@ class Item:
 def sources_of(
     items: Iterable[Item], kind: str, name: str, where: Callable[[Item], object] = lambda _: True
 ) -> set[str]:
-    """The URNs that this input was made from, of the resources of a kind that `where` holds for."""
+    """Return the URNs from which the input `name` was made, for resources of a kind.
+
+    `where` selects the resources.
+    """
     every = [item for item in items if item.kind == kind and where(item)]
     return {urn for item in every for urn in item.sources(name)}
 
@@ -138,7 +141,7 @@ def users_of(items: Iterable[Item], kinds: Collection[str], name: str) -> dict[s
 
 
 def is_cluster(item: Item) -> bool:
-    """Whether compute is a cluster, not an instance."""
+    """Return whether a compute resource is a cluster, not an instance."""
     return bool(item.at("properties.computeType") == "AmlCompute")
 
 
@@ -171,11 +174,11 @@ class Rules(list[Rule]):
     """
 
     def resource(self, name: str, title: str, sources: str, *kinds: str) -> Declaration:
-        """A rule of single resources; of every kind where `kinds` is empty."""
+        """Return a rule of single resources; of every kind where `kinds` is empty."""
         return Declaration(self, Rule(name, title, sources, kinds))
 
     def stack(self, name: str, title: str, sources: str) -> Callable[[StackCheck], StackCheck]:
-        """A rule of the whole stack."""
+        """Return a rule of the whole stack."""
 
         def declare(check: StackCheck) -> StackCheck:
             self.append(Rule(name, title, sources, stack_check=check))

@@ -117,7 +117,7 @@ def _outbound(item: Item, limits: Limits) -> Iterator[str]:
 
 
 def _is_narrow_host(host: str) -> bool:
-    """Whether a host, or all hosts of a domain, belong to somebody who was chosen."""
+    """Return whether a host name is valid and not in a domain where anybody can rent a host."""
     is_host = _HOST.fullmatch(host) is not None
     return is_host and not _RENTED.fullmatch(host.lower().removeprefix("*."))
 
@@ -230,7 +230,7 @@ def _users(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.resource("cost-redis-size", "Redis has an allowed size.", "own", Kind.REDIS)
 def _size(item: Item, limits: Limits) -> Iterator[str]:
-    """It is billed by the hour, used or not."""
+    """Yield a Redis size that limits.yml does not allow: it is billed by the hour, used or not."""
     size = item.at("sku.name", UNKNOWN)
     if size not in limits.redis_sizes:
         yield f"`sku.name` is {size}; allowed here: {', '.join(limits.redis_sizes) or 'none'}"

@@ -136,9 +136,9 @@ def paired_difference(
     confidence: float,
     only: Collection[str] | None = None,
 ) -> Difference:
-    """How the primary metric of two models differs on a split, or on `only` some of its units.
+    """Return the difference of the primary metric between two models on a split.
 
-    Raises ValueError as `difference`.
+    `only` limits it to some units. Raise ValueError as `difference` does.
     """
     ours, theirs = (chosen(side.outcomes.get(split, {}), only) for side in (candidate, champion))
     groups = candidate.groups.get(split)
@@ -151,18 +151,18 @@ def paired_difference(
 
 
 def chosen(outcomes: Mapping[str, float], only: Collection[str] | None) -> dict[str, float]:
-    """The values of the units in `only`; of all where it is None."""
+    """Return the values of the units in `only`; of all where it is None."""
     return {unit: value for unit, value in outcomes.items() if only is None or unit in only}
 
 
 def _grouped(rows: np.ndarray, labels: list[str]) -> np.ndarray:
-    """The sum of the rows of every group."""
+    """Return the sum of the rows of every group."""
     at = _numbered(labels)
     return np.stack([np.bincount(at, column) for column in rows.T], axis=1)
 
 
 def _numbered(labels: list[str]) -> np.ndarray:
-    """The number of the group of every row."""
+    """Return the number of the group of every row."""
     names, at = np.unique(labels, return_inverse=True)
     if "" in names:
         raise ValueError("a unit has no group")
@@ -244,9 +244,7 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
 
 
 def _not_set_aside(case: Case, gate: Gate) -> Iterator[str]:
-    """Why the champion has to be beaten although its number is listed as invalid, or a reason for
-    the replacement is given.
-    """
+    """Yield why the champion must still be beaten despite `invalid_versions` or a stated reason."""
     champion = case.champion or Evidence()
     stated = [entry for entry in gate.invalid_versions if entry.version == champion.version]
     yield from (entry.unusable(case.request.day, champion.digest) for entry in stated)
@@ -258,14 +256,16 @@ def _not_set_aside(case: Case, gate: Gate) -> Iterator[str]:
 
 
 def setting_aside(version: str | None, digest: str | None) -> str:
-    """The entry of gates.yml by which no candidate has to beat the version."""
+    """Return the entry of gates.yml by which no candidate has to beat the version."""
     entry = f"version: {version}, digest: {digest}, owner: NAME, expires: DATE, reason: WHY"
     return f"invalid_versions: [{{{entry}}}]"
 
 
 def _margin(case: Case, gate: Gate) -> float:
-    """How much worse is tolerated: a share of the metric's range; where that has no end, of the
-    champion's value on the first split. A project may bound it by the spread over seeds.
+    """Return how much worse the candidate may be.
+
+    It is a share of the metric's range; if that is infinite, of the champion's value on the first
+    split. A project may limit it by the spread over seeds.
     """
     share, metric = gate.number("margin"), case.evaluation.primary_metric or ""
     own = case.evaluation.own_metrics.get(metric)
@@ -284,7 +284,10 @@ def _margin(case: Case, gate: Gate) -> float:
 
 
 def _too_few(result: Difference, margin: float) -> str:
-    """How many units would tell, where these do not; an interval narrows with their root."""
+    """Return about how many units would be enough if these are too few; "" otherwise.
+
+    The width of an interval shrinks with the square root of the number of units.
+    """
     if not result.low <= -margin < result.mean:
         return ""
     wider = (result.mean - result.low) / (result.mean + margin)
@@ -295,7 +298,7 @@ def _too_few(result: Difference, margin: float) -> str:
 
 
 def _width(ends: Sequence[float | None]) -> float:
-    """How far apart two ends are; NaN where they are not two."""
+    """Return the width of an interval; NaN if it does not have two ends."""
     match ends:
         case [float() | int() as low, float() | int() as high]:
             return high - low
@@ -303,7 +306,7 @@ def _width(ends: Sequence[float | None]) -> float:
 
 
 def _spread(seeds: Stability) -> float:
-    """The standard deviation over seeds; 0, which allows no margin, where none is known."""
+    """Return the standard deviation over seeds; 0, which allows no margin, if unknown."""
     values = [real(value) for value in seeds.values]
     if seeds.over != "seeds" or len(values) < 2:
         return 0.0
@@ -323,7 +326,7 @@ def _slices(case: Case, split: str) -> dict[str, tuple[str, ...]]:
 def _worse_slices(
     case: Case, gate: Gate, split: str, slices: Mapping[str, tuple[str, ...]]
 ) -> tuple[list[str], list[str]]:
-    """The slices that are worse by more than the margin, and those that may be.
+    """Return the slices that are worse by more than the margin, and those that may be.
 
     A slice is small, so the burden of proof is reversed: the whole interval has to lie below the
     margin. Of many slices one looks bad by chance, so the intervals are wider by Bonferroni's
@@ -383,10 +386,10 @@ def _compare(
     slice_name: str = "",
     only: tuple[str, ...] | None = None,
 ) -> tuple[Difference | None, str]:
-    """How the candidate differs from the champion, positive when better, and the sentence; None
-    with the sentence when the two cannot be compared.
+    """Return how the candidate differs from the champion (positive: better), and a sentence.
 
-    `only` are the units of the slice, of which there may be fewer than a split needs.
+    The difference is None if the two cannot be compared. `only` are the units of the slice, which
+    may be fewer than a split needs.
     """
     where = f"{case.metric} on {slice_name or split}"
     try:
@@ -401,14 +404,14 @@ def _compare(
 
 
 def _better(amount: float) -> str:
-    """A difference that is positive when better; 0 has no direction."""
+    """Return a difference that is positive when better; 0 has no direction."""
     if round(amount, 4) == 0:
         return "0.0000"
     return f"{abs(amount):.4f} {'worse' if amount < 0 else 'better'}"
 
 
 def _unsound(ours: Evidence, theirs: Evidence | None) -> str:
-    """Why the two cannot be compared, of evidence that is not what its predictions give."""
+    """Return why two models cannot be compared: the metrics of one are not verified."""
     for name, evidence in (("candidate", ours), ("champion", theirs)):
         if evidence is None or evidence.disagreements is None:
             command = evidence.proposal if evidence else ours.proposal
@@ -421,7 +424,7 @@ def _unsound(ours: Evidence, theirs: Evidence | None) -> str:
 def _difference(
     case: Case, split: str, confidence: float, only: tuple[str, ...] | None
 ) -> Difference:
-    """As `_compare`; raises ValueError when the two cannot be compared."""
+    """Return the difference; raise ValueError if the two models cannot be compared."""
     ours, theirs = case.evidence, case.champion
     if theirs is None or theirs.disagreements != () or ours.disagreements != ():
         raise ValueError(_unsound(ours, theirs))

@@ -73,7 +73,7 @@ class Case:
 
     @property
     def evaluation(self) -> Evaluation:
-        """What the evidence states of the evaluation."""
+        """The evaluation in the evidence."""
         return self.evidence.evaluation
 
     @property
@@ -83,12 +83,12 @@ class Case:
 
     @property
     def is_champion(self) -> bool:
-        """Whether it is the champion's own model."""
+        """True if the candidate is the champion's own model."""
         return self.champion is not None and self.champion.digest == self.request.digest
 
     @property
     def only_serving_changes(self) -> bool:
-        """Whether the champion's own model is to be served by other code or settings."""
+        """True if the champion's own model is to be served with other code or settings."""
         return self.is_champion and self.request.serving_changes
 
     @property
@@ -149,7 +149,7 @@ class Result:
 
     @property
     def blocks(self) -> bool:
-        """Whether this result stops the promotion; a report-only gate never does."""
+        """True if this result stops the promotion; a report-only gate never does."""
         return self.mode == "enabled" and self.verdict == "fail"
 
 
@@ -164,7 +164,7 @@ class Decision:
 
     @property
     def allowed(self) -> bool:
-        """Whether nothing is in the way of the promotion, except perhaps the sign-off."""
+        """True if the gates allow the promotion, even if the sign-off is pending."""
         return self.outcome in ("pending", "approved")
 
     @property
@@ -185,7 +185,7 @@ class Decision:
         )
 
     def to_json(self) -> Mapping[str, object]:
-        """The decision as JSON: `ml gate --json` prints it and the audit log keeps it."""
+        """Return the decision as JSON: `ml gate --json` prints it and the audit log keeps it."""
         request = {**asdict(self.request), "now": self.request.now.isoformat()}
         return {
             "request": request,
@@ -199,17 +199,17 @@ Rule = Callable[[Case, Gate], Finding]
 
 
 def real(number: float | None) -> float:
-    """The number when it is finite, otherwise NaN, which satisfies no comparison."""
+    """Return the number when it is finite, otherwise NaN, which satisfies no comparison."""
     return number if number is not None and math.isfinite(number) else math.nan
 
 
 def shown(number: float | None) -> str:
-    """The number as the table of gates shows it."""
+    """Return the number as the table of gates shows it."""
     return "missing" if number is None or math.isnan(number) else f"{number:.4g}"
 
 
 def listed(names: Sequence[str], separator: str = ", ", most: int = LISTED) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
 
@@ -221,12 +221,12 @@ def metric_on_split(key: str) -> str:
 
 
 def estimate(metrics: Metrics, split: str, metric: str) -> Estimate:
-    """The metric on the split; an empty estimate when it is not there."""
+    """Return the metric on the split; an empty estimate when it is not there."""
     return (metrics.get(split) or {}).get(metric) or Estimate()
 
 
 def unsound(measured: Estimate, bounds: tuple[float, float] | None, min_count: float) -> str:
-    """Why an estimate cannot be used, or ""."""
+    """Return why an estimate cannot be used, or ""."""
     if bounds is None:
         return "has no bounds in gates.yml"
     value, low, high = real(measured.value), real(measured.low), real(measured.high)

@@ -24,7 +24,7 @@ from policies.waivers import GateWaiver
 
 
 def _own(rule: Rule) -> Rule:
-    """The rule of a plug-in: it gets a copy, and any answer but a finding fails."""
+    """Return the rule of a plug-in: it gets a copy, and any answer but a finding fails."""
 
     def judge(case: Case, gate: Gate) -> Finding:
         with plug_ins.guarded():
@@ -94,11 +94,12 @@ def decide(
     request: Request,
     rules: Mapping[str, Rule] = RULES,
 ) -> Decision:
-    """Whether the model version may be promoted; `champion` is None before the first promotion.
+    """Evaluate the gates for a model version and return the decision.
 
-    For a champion that could not be scored, pass an empty Evidence(), not None: the comparison then
-    fails. The champion proposed again is "already-champion" whatever the gates find, because
-    nothing would change, unless its serving does. `rules` are those of the gates that decide.
+    `champion` is None before the first promotion. If a champion could not be scored, pass an empty
+    Evidence(): the comparison then fails. Proposing the champion again gives "already-champion"
+    whatever the gates find, unless its serving code or settings change. `rules` are the gates to
+    evaluate.
     """
     case = Case(request, evidence, champion, gates)
     results = tuple(_judge(case, gates[name], rule) for name, rule in rules.items())
@@ -138,7 +139,7 @@ def _judge(case: Case, gate: Gate, rule: Rule) -> Result:
 
 
 def _accept_warnings(case: Case, gate: Gate, result: Result, finding: Finding) -> Result:
-    """The result with the warnings that no waiver accepts, and with the waivers that do."""
+    """Return the result with the warnings that no waiver accepts, and with the waivers that do."""
     usable, notes = [], [result.why]
     for waiver in gate.waivers if finding.warnings else ():
         problem = waiver.unusable(case.request.day, case.request.version)
@@ -156,8 +157,8 @@ def _accept_warnings(case: Case, gate: Gate, result: Result, finding: Finding) -
 
 
 def _apply_waivers(case: Case, gate: Gate, result: Result, finding: Finding) -> Result:
-    """The result with the gate's waivers: waived when they cover everything that fails, otherwise
-    with the reasons why they do not.
+    """Return the result with the gate's waivers: waived when they cover everything that fails,
+    otherwise with the reasons why they do not.
     """
     request = case.request
     notes = [result.why] if result.why else []

@@ -56,7 +56,7 @@ class Spent(Part):
 
 @dataclass(frozen=True)
 class Cost(Part):
-    """What the training run took, and what 1,000 predictions do, one after another on one machine.
+    """The cost of the training run, and of 1,000 sequential predictions on one machine.
 
     `source` and `as_of` say where the prices are from; absent when no price is known.
     """
@@ -78,7 +78,7 @@ class DataVersion(Part):
 
 @dataclass(frozen=True)
 class Lineage(Part):
-    """Where a model comes from, and what measured it.
+    """The origin of a model: code, runs and environment of its training and evaluation.
 
     `parent_run` equals `run` for a model of no sweep or pipeline. `evaluation_snapshot` is the
     digest of the code that evaluated it, which is of `evaluation_commit` unless it was dirty.
@@ -159,10 +159,10 @@ class LockedPackage(Part):
 
 @dataclass(frozen=True)
 class SupplyChain(Part):
-    """The packages that a model was made with, and what is known against them.
+    """The packages that a model was made with, and their known vulnerabilities.
 
-    `sbom` is the sha256 of the bill of materials. `as_of` dates the source of advisories and
-    `advisories` lists what it has on these packages; both are None when no source was read.
+    `sbom` is the sha256 of the bill of materials. `as_of` is the date of the advisories' source,
+    and `advisories` lists those on these packages; both are None if no source was read.
     """
 
     lock: Text = None
@@ -236,10 +236,10 @@ class Evidence(Part):
 
 
 def parse(document: object) -> Evidence:
-    """The evidence that a JSON document states."""
+    """Return the evidence that a JSON document states."""
     return schema.read(Evidence, document)
 
 
 def uri(model: str | None, version: str | None) -> str:
-    """The address of a registered version, as MLflow writes it."""
+    """Return the address of a registered version, as MLflow writes it."""
     return f"models:/{model}/{version}"

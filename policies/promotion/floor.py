@@ -65,7 +65,7 @@ class Floor:
     no_bound: Mapping[str, str] = field(default_factory=dict)
 
     def looser(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """The settings that are looser than the floor, each with what is allowed."""
+        """Yield the settings that are looser than the floor, each with what is allowed."""
         for name, bound in self.at_most.items():
             if not all(value <= bound for value in _numbers(values[name])):
                 yield name, f"at most {bound:g}, the organisation policy"
@@ -78,7 +78,7 @@ class Floor:
 
 
 def load(path: Path) -> Floor:
-    """The floor; raises Refused with every problem of the file."""
+    """Return the floor; raise Refused with every problem of the file."""
     document = documents.read(path)
     floor = settings.read(Floor, document)
     problems = []

@@ -46,15 +46,15 @@ class Gate:
     invalid_versions: tuple[InvalidVersion, ...] = ()
 
     def number(self, setting: str) -> float:
-        """A maximum or a minimum."""
+        """Return a maximum or a minimum."""
         return cast(float, self.settings[setting])
 
     def text(self, setting: str) -> str:
-        """A text that the floor fixes."""
+        """Return a text that the floor fixes."""
         return cast(str, self.settings[setting])
 
     def names(self, setting: str) -> Names:
-        """An allow-list or a list of demands."""
+        """Return an allow-list or a list of demands."""
         return cast(Names, self.settings[setting])
 
     def numbers(self, setting: str) -> Numbers:
@@ -62,7 +62,7 @@ class Gate:
         return cast(Numbers, self.settings[setting])
 
     def bounds(self, setting: str) -> Bounds:
-        """The lowest and the highest value that a metric can have, by its name."""
+        """Return the lowest and the highest value that a metric can have, by its name."""
         return cast(Bounds, self.settings[setting])
 
 
@@ -91,7 +91,7 @@ def _pair(bounds: list[float]) -> tuple[float, ...]:
 
 
 def entries_of(name_form: str, value: Any, looser: Callable[[Any, Any], bool]) -> Kind:
-    """A mapping whose names have the form that is shown, such as SPLIT.METRIC."""
+    """Return a mapping whose names have the form that is shown, such as SPLIT.METRIC."""
 
     def check(name: str) -> str:
         if name.count(".") != name_form.count("."):
@@ -103,12 +103,12 @@ def entries_of(name_form: str, value: Any, looser: Callable[[Any, Any], bool]) -
 
 
 def maximum(loosest: float) -> Kind:
-    """A number that bounds from above."""
+    """Return a number that bounds from above."""
     return Kind(_NUMBER, gt, loosest=Field(le=loosest))
 
 
 def minimum(loosest: float) -> Kind:
-    """A number that bounds from below."""
+    """Return a number that bounds from below."""
     return Kind(_NUMBER, lt, loosest=Field(ge=loosest))
 
 
@@ -289,7 +289,7 @@ _PROJECT_FILE = settings.mapping(
 
 
 def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
-    """Every gate, as the floor sets it and the project's file tightens it.
+    """Return every gate, as the floor sets it and the project's file tightens it.
 
     Raises Refused with every problem of a file: the floor leaves a setting out, or the project's
     file is looser than the floor.
@@ -339,7 +339,7 @@ def _tighten(
 def _vacuous(
     document: Document, stated: Mapping[str, Mapping[str, Any]], quality: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """Thresholds that nearly every answer meets, or none: they judge nothing."""
+    """Yield a problem for missing thresholds, and for those that nearly every model meets."""
     for gate in ("quality", *_APART):
         for setting in ("at_least", "at_most"):
             for name, value in stated.get(gate, {}).get(setting, {}).items():
@@ -369,7 +369,7 @@ def _vacuous(
 
 
 def _aside(document: Document, values: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
-    """No threshold is about a split that the model is promoted on."""
+    """Yield a problem if no threshold is on a split that decides the promotion."""
     quality, splits = values["quality"], values["non-inferiority"]["splits"]
     named = {name.partition(".")[0] for name in (*quality["at_least"], *quality["at_most"])}
     if named and splits and not named & set(splits):
@@ -383,7 +383,7 @@ def _aside(document: Document, values: Mapping[str, Mapping[str, Any]]) -> Itera
 
 
 def _empty(document: Document, coverage: Mapping[str, Any]) -> Iterator[Problem]:
-    """A range of coverage that contains no value."""
+    """Yield a range of coverage that contains no value."""
     if coverage["min_coverage"] > coverage["max_coverage"]:
         actual = f"`min_coverage` is {coverage['min_coverage']:g}"
         expected = f"at most `max_coverage`, {coverage['max_coverage']:g}"
@@ -392,8 +392,9 @@ def _empty(document: Document, coverage: Mapping[str, Any]) -> Iterator[Problem]
 
 
 def _loosest(gate: str, setting: str, metric: str, quality: Mapping[str, Any]) -> float:
-    """The loosest threshold of a metric, or difference of two values of it, that judges anything;
-    NaN for a metric without bounds, which the gate refuses.
+    """Return the loosest useful threshold of a metric, or of a difference of two values of it.
+
+    NaN for a metric without bounds, which the gate rejects.
     """
     lowest, highest = quality["bounds"].get(metric, (-math.inf, math.inf))
     at_least = quality["loosest_at_least"].get(metric)
@@ -414,7 +415,7 @@ def _read(form: Any, path: Path) -> tuple[Any, Document]:
 
 
 def _looser(document: Document, keys: tuple[str, ...], value: Any, held: Any) -> Iterator[Problem]:
-    """What is looser than `held`, the floor's value of the setting `keys`."""
+    """Yield a problem where a setting is looser than `held`, the organisation policy's value."""
     kind = _kind(*keys)
     pairs = [(keys, value, held)]
     if kind.entries:

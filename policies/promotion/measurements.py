@@ -162,8 +162,9 @@ def leakage(case: Case, gate: Gate) -> Finding:
 
 
 def _near(case: Case, gate: Gate) -> dict[str, tuple[float, float]]:
-    """What a waiver names → the value and from where on it warns, for each check that does. The AUC
-    that is recomputed counts beside the one that the evaluation states.
+    """Return the leakage checks that warn: the waiver's key → (value, limit of the warning).
+
+    Both the recomputed AUC and the one that the evaluation states are checked.
     """
     values = [(str(entry.check), entry.of, entry.value) for entry in case.evaluation.leakage]
     values += [
@@ -190,12 +191,12 @@ def _is_out_of_fold(case: Case, split: str) -> bool:
 
 
 def _units(case: Case) -> dict[str, Collection[str]]:
-    """The units of the splits that a model is promoted on."""
+    """Return the units of the splits that a model is promoted on."""
     return {split: case.evidence.outcomes.get(split, {}).keys() for split in case.splits}
 
 
 def _shared_with_validation(case: Case) -> dict[str, str]:
-    """What a waiver names → the sentence, for each promoted split with rows of validation."""
+    """Return the promoted splits that share rows with validation: the waiver's key → a sentence."""
     validation = case.evidence.outcomes.get(VALIDATION, {}).keys()
     sentences = {}
     for split, units in _units(case).items():
@@ -355,7 +356,7 @@ def explainability(case: Case, gate: Gate) -> Finding:
 
 
 def _reviewed(case: Case, gate: Gate, finding: Finding) -> Finding:
-    """The finding with the review of it; a failure where a review is required and there is none."""
+    """Return the finding with its review; a failure if a required review is missing."""
     notes: list[str] = []
     request, features = case.request, case.evaluation.feature_set_hash
     for review in gate.reviews:
@@ -407,8 +408,8 @@ def serving(case: Case, gate: Gate) -> Finding:
 
 
 def by_precision(evidence: Evidence, gate: Gate, setting: str) -> float:
-    """A gate's number `setting`, or its `…_single` where a file of the model is of a format that
-    computes in single precision.
+    """Return a gate's number `setting`, or its `…_single` where a file of the model is of a format
+    that computes in single precision.
     """
     formats = set((evidence.files or {}).values())
     is_single = bool(formats & set(gate.names("single_precision")))
@@ -489,7 +490,7 @@ def forecasting(case: Case, gate: Gate) -> Finding:
 
 
 def _slices(case: Case) -> Iterator[tuple[str, Estimate]]:
-    """The relative error of each slice, in which the interval of a small one is wide."""
+    """Yield the relative error of each slice, in which the interval of a small one is wide."""
     for dimension, slices in case.evaluation.slices.items():
         for name, metrics in slices.items():
             if _RELATIVE in metrics:

@@ -193,7 +193,7 @@ def lineage(case: Case, gate: Gate) -> Finding:
 
 
 def _wrong_features(case: Case) -> list[str]:
-    """Why the training set is not one of the feature sets that the project declares."""
+    """Return why the training set does not match the feature sets that the project declares."""
     training_set, declared = case.evaluation.training_set, case.evidence.feature_sets
     if training_set is None:
         return []
@@ -301,7 +301,7 @@ def supply_chain(case: Case, gate: Gate) -> Finding:
 
 
 def _incomplete(chain: SupplyChain) -> str:
-    """What is missing and prevents a judgement, or ""."""
+    """Return what is missing for a decision, or ""."""
     if not chain.packages:
         return "no package was checked"
     if chain.sbom is None:
@@ -318,7 +318,7 @@ def _incomplete(chain: SupplyChain) -> str:
 
 
 def _unchecked(case: Case, limit: float, fewest: float) -> str:
-    """Why the advisories are not of today, or not all that are known; or ""."""
+    """Return why the advisories are outdated or incomplete, or ""."""
     as_of = case.evidence.supply_chain.as_of
     if as_of is None:
         return "advisories not checked: `MLOPS_ADVISORIES` names no copy of OSV's"

@@ -45,9 +45,9 @@ class Advisories:
 
     @property
     def count(self) -> int:
-        """How many different records are about a package of this ecosystem.
+        """The number of different advisories about packages of this ecosystem.
 
-        An export of osv.dev has thousands; a source with a few was made for the occasion, or is of
+        An export of osv.dev has thousands. A source with a few was made for the occasion, or is of
         another ecosystem.
         """
         return len({str(record["id"]) for record in self.records if any(_affected(record))})

@@ -73,7 +73,7 @@ def detect(file: Path) -> str:
 
 
 def is_faulty(kind: str) -> bool:
-    """Whether `detect` found the format, and a fault of its structure."""
+    """Return whether `detect` recognised the format but found a structural fault."""
     return ": " in kind
 
 
@@ -87,7 +87,7 @@ def formats(folder: Path) -> Mapping[str, str]:
 
 
 def _checked(kind: str, check: Callable[[Any], None], content: Any) -> str:
-    """The format; after a colon, why its library must not load the content."""
+    """Return the format; after a colon, why its library must not load the content."""
     try:
         with fault_in(kind):
             check(content)
@@ -175,7 +175,7 @@ def _onnx(file: Path) -> str:
 
 
 def _is_safetensors(file: Path) -> bool:
-    """Whether the header describes tensors of known types that fill the rest of the file."""
+    """Return whether the header describes tensors of known types that fill the rest of the file."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -201,7 +201,7 @@ def _is_safetensors(file: Path) -> bool:
 
 
 def _archive(file: Path) -> str:
-    """The format of a zip file: `npz`, `skops` or ""."""
+    """Return the format of a zip file: `npz`, `skops` or ""."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
@@ -221,7 +221,7 @@ def _archive(file: Path) -> str:
 
 
 def _is_plain(stream: IO[bytes]) -> bool:
-    """Whether the stream is a NumPy array that is not an array of objects."""
+    """Return whether the stream is a NumPy array without Python objects."""
     from numpy.lib import format as npy
 
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

@@ -31,7 +31,7 @@ def pinned(lock: Path) -> tuple[Package, ...]:
 
 
 def bill(locks: Iterable[Path]) -> str:
-    """One bill of materials of several locks; two versions of a package are two components."""
+    """Return one bill of materials for several locks; each version of a package is a component."""
     every = {(package.name, package.locked): package for lock in locks for package in pinned(lock)}
     return sbom(tuple(every[key] for key in sorted(every)))
 

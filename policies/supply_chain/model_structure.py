@@ -30,7 +30,7 @@ _PRUNED = 2**31 - 1
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, such as the names of fields."""
+    """Return the words of a text, such as the names of fields."""
     return text.split()
 
 
@@ -55,7 +55,7 @@ _TAIL = re.compile(
 
 
 class StructureFault(ValueError):
-    """What is wrong with a model, and where."""
+    """A structural fault of a model file, and its location."""
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def _check_lightgbm_tree(fields: Mapping[str, str], features: int) -> None:
 
 
 def _fields(block: bytes, known: set[str]) -> Mapping[str, str]:
-    """The lines NAME=VALUE of a block, each name once."""
+    """Return the lines NAME=VALUE of a block, each name once."""
     fields: dict[str, str] = {}
     for line in filter(None, block.decode().split("\n")):
         name, _, value = line.partition("=")
@@ -161,7 +161,7 @@ def _integer(fields: Mapping[str, Any], name: str) -> int:
 
 
 def _parsed(name: str, text: str) -> Numbers:
-    """Numbers between spaces, of the characters that LightGBM reads."""
+    """Parse numbers separated by spaces, in the characters that LightGBM accepts."""
     characters = r"[-+.\deinfa ]*" if name in _REAL else r"[-\d ]*"
     need(re.fullmatch(characters, text, re.A), f"{name} is not a list of numbers")
     return np.array(text.split(), np.float64 if name in _REAL else np.int64)

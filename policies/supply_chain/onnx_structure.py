@@ -156,7 +156,7 @@ def check_onnx(model: Any) -> None:
 
 
 def _constant(name: str, sources: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
-    """The tensor of that name, of an initializer or of a node; None where it is computed."""
+    """Return the tensor of that name, of an initializer or of a node; None where it is computed."""
     source = sources.get(name)
     if source is not None and source.op_type == "Constant":
         return next(
@@ -168,7 +168,10 @@ def _constant(name: str, sources: Mapping[str, Any], constants: Mapping[str, Any
 def _is_divisor(
     name: str, sources: Mapping[str, Any], constants: Mapping[str, Any], shapes: Mapping[str, Any]
 ) -> bool:
-    """Whether integers are a constant without 0 and -1, at least 1 by Max, or sizes of a tensor."""
+    """Return whether an integer divisor is never 0 or -1.
+
+    It is a constant without both, at least 1 by Max, or the sizes of a tensor.
+    """
     from onnx.numpy_helper import to_array
     from onnx.reference import ReferenceEvaluator
 
@@ -204,7 +207,7 @@ def _is_divisor(
 
 
 def _integers(tensor: Any) -> list[int]:
-    """The values of a small tensor of integers; [] of any other."""
+    """Return the values of a small tensor of integers; [] of any other."""
     from onnx.numpy_helper import to_array
 
     if tensor is None or math.prod(tensor.dims) > _LARGEST_SHAPE:
@@ -246,7 +249,7 @@ def _check_sizes(node: Any, sources: Mapping[str, Any], constants: Mapping[str, 
 
 
 def messages(message: Any) -> Iterator[Any]:
-    """A message of protobuf and every one in it."""
+    """Yield a message of protobuf and every one in it."""
     waiting = [message]
     while waiting:
         yield (message := waiting.pop())
@@ -260,7 +263,7 @@ def _is_tensor(message: Any) -> bool:
 
 
 def _shapes(model: Any) -> Iterator[tuple[str, list[int | None]]]:
-    """The inferred sizes of each value, None for one that depends on the input."""
+    """Yield the inferred sizes of each value; None for one that depends on the input."""
     for message in messages(model):
         if message.DESCRIPTOR.name == "ValueInfoProto" and message.type.tensor_type.HasField(
             "shape"

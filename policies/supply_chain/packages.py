@@ -44,7 +44,7 @@ _SPDX = {
 
 
 def licence_expression(stated: str, classifiers: Sequence[str], text: str) -> str:
-    """The SPDX expression that the metadata states; `NOASSERTION` when they state none.
+    """Return the SPDX expression that the metadata states; `NOASSERTION` when they state none.
 
     `stated` is License-Expression, `classifiers` every Classifier, `text` the License field.
     Several classifiers may mean a choice or a sum: they are read as a sum, so each must be allowed.
@@ -66,10 +66,10 @@ def licence_expression(stated: str, classifiers: Sequence[str], text: str) -> st
 
 
 def licence_allowed(expression: str, licences: Collection[str]) -> bool:
-    """Whether the list allows the expression: one side of OR, both sides of AND.
+    """Return whether the list allows the expression: one side of OR, both sides of AND.
 
     A text that is not an SPDX expression is not allowed. A licence with an exception (WITH) is
-    allowed when the list names the pair.
+    allowed if the list names the pair.
     """
     text = _canonical(expression)
     holds = {*licences, "+"}  # "+" stands for a bracket that holds
@@ -84,7 +84,7 @@ def licence_allowed(expression: str, licences: Collection[str]) -> bool:
 
 
 def _canonical(text: str) -> str:
-    """The SPDX expression in its canonical form, or "" when it is not valid."""
+    """Return the SPDX expression in its canonical form, or "" when it is not valid."""
     try:
         return canonicalize_license_expression(text)
     except InvalidLicenseExpression:
@@ -110,10 +110,10 @@ class Package:
 
 
 def packages(lock: Path) -> tuple[Package, ...]:
-    """Every pinned package of a requirements file, by name; OSError when the file is missing.
+    """Return every pinned package of a requirements file, by name; OSError without the file.
 
-    ValueError, with the line, for what is no such pin: pip installs packages by an address, another
-    file or another notation too, which would be in no bill.
+    Raise ValueError with the line for anything but `package==version`: pip would also install a
+    URL, another file or another notation, which no bill of materials would list.
     """
     pins: dict[str, str] = {}
     text = re.sub(r"(?m)^\s*#.*$|\s#.*$", "", lock.read_text(encoding="utf-8"))

@@ -49,7 +49,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Code:
-    """The files that travel, by their path in the code folder, and the scoring script among them.
+    """The files of the serving code, by their path in the code folder, and its scoring script.
 
     `imports` are the modules that may be imported, from the list of the gate `format`. Those that
     lie in this repository, at `root`, are reviewed by their owners and not read here.
@@ -61,10 +61,10 @@ class Code:
     root: Path
 
     def traces(self) -> Iterator[Trace]:
-        """What may load code, of each file that the server can import.
+        """Yield the places that may load code, in the files that the server can import.
 
-        Of a whole repository: what lies beside the script or at the top, and what these import. In
-        what is imported alone a function may import any module: training calls it.
+        In a full repository these are the files beside the script or at the top, and what they
+        import. An imported function may import any module, because only training calls it.
         """
         if self.script not in self.files:
             yield Trace(Path(self.script), 0, "a scoring script that does not travel")
@@ -106,22 +106,22 @@ class Code:
 
     @property
     def _folders(self) -> Sequence[str]:
-        """What the server imports from: the code folder, and the folder of the script."""
+        """The folders that the server imports from: the code folder and the script's folder."""
         return "", f"{PurePosixPath(self.script).parent}/".removeprefix("./")
 
     def _is_reviewed(self, name: str) -> bool:
-        """Whether a file is this repository's own, of a module in the list."""
+        """Return whether a file is this repository's own and belongs to a listed module."""
         is_here = self.files[name].resolve() == (self.root / name).resolve()
         listed = [module.replace(".", "/") for module in self.imports if "." in module]
         return is_here and name.startswith(tuple(f"{path}{end}" for path in listed for end in "/."))
 
     def _is_listed(self, module: str) -> bool:
-        """Whether a module is the code's own, or in one of the lists."""
+        """Return whether a module is part of the code, or in one of the lists."""
         listed = (f"{name}." for name in (*self.imports, *_STANDARD.split()))
         return bool(self._own(module)) or f"{module}.".startswith(tuple(listed))
 
     def _own(self, module: str) -> Sequence[str]:
-        """The files of the code folder that Python runs when it imports the module."""
+        """Return the files of the code folder that Python runs when it imports the module."""
         parts = module.split(".")
         paths = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
         names = [top + path for path in paths for top in self._folders]
@@ -130,7 +130,7 @@ class Code:
 
 
 def _imported(name: str, node: ast.AST) -> Sequence[str]:
-    """The dotted names of what a statement in the file of that name imports."""
+    """Return the dotted names of what a statement in the file of that name imports."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):

@@ -38,11 +38,11 @@ CANCEL_S, CANCEL_POLL_S = 120.0, 5.0
 
 
 class AzureBackend:
-    """Runs jobs of every kind in a workspace (see `Backend`) with azure-ai-ml.
+    """Run jobs of every kind in a workspace (see `Backend`) with azure-ai-ml.
 
-    A job's name is made of its commit and its spec, so that the same pair is run once: running it
-    again follows the job that there is, and `again` starts another. Such a name can be foreseen and
-    taken: jobs of a workflow have one that cannot.
+    A job's name is derived from its commit and spec, so the same pair runs only once: a second run
+    follows the existing job, and `again` starts another. Somebody could predict such a name and
+    take it, so the names of jobs that workflows submit are unpredictable.
     """
 
     name = "azure"
@@ -148,7 +148,7 @@ class AzureBackend:
         return run
 
     def _follow(self, job: str, watch: Watch) -> Run:
-        """The job as it ended, with its outputs here if it completed."""
+        """Return the job as it ended, with its outputs here if it completed."""
         deadline = self._options.workflow.deadline if self._options.workflow else None
         follower = Follower(self.runs, self._options.echo, self._options.say, deadline)
         try:
@@ -164,7 +164,7 @@ class AzureBackend:
         return run
 
     def _followed(self, name: str, watch: Watch) -> Run:
-        """A job that a batch endpoint started."""
+        """Return a job that a batch endpoint started."""
         self._options.say(f"azure: {name}")
         return self._follow(name, watch)
 
@@ -188,7 +188,7 @@ class AzureBackend:
         return self._submit(wanted.named(f"{wanted.name}-{number}") if number > 1 else wanted)
 
     def _of_workflow(self, wanted: Submission, content: str, workflow: WorkflowRun) -> Any:
-        """The job that the workflow submitted for that content, else a new one.
+        """Return the job that the workflow submitted for that content, else a new one.
 
         An earlier run may have handed over one that failed since: it is submitted again.
         """
@@ -242,7 +242,7 @@ class AzureBackend:
         return run
 
     def _log(self, run: Run, rank: str) -> Path | None:
-        """The log, if there is one that can be read: a failure is explained without it too."""
+        """Return the log; None if it cannot be read: the failure is then explained without it."""
         try:
             return self.runs.logs(run).get(rank)
         except Refused as refused:
@@ -272,7 +272,7 @@ class AzureBackend:
 
 
 def _hold_outputs(run: Run, job: dict[str, Any]) -> None:
-    """Note what the outputs hold, or refuse them where they are not what was noted before."""
+    """Record the digests of the outputs; raise Refused if they differ from the recorded ones."""
     digests = {name: f"sha256:{assets.digest(path)}" for name, path in run.outputs.items()}
     for name, digest in job["outputs"].items():
         if digests.get(name) != digest:
@@ -292,7 +292,7 @@ def describe_failure(message: str, log: Path | None) -> str:
 
 
 def log_end(log: Path | None) -> str:
-    """The last lines of a log, to follow a problem; "" for none."""
+    """Return the last lines of a log, to follow a problem; "" for none."""
     text = log.read_text(errors="replace") if log else ""
     end = "\n".join(text.splitlines()[-20:])
     return f"{LOG_FOLLOWS}\n{end}" if end else ""

@@ -96,7 +96,7 @@ class Lease:
                 lease.release()
 
     def check(self) -> None:
-        """Raises Refused when it may be another machine's by now."""
+        """Raise Refused if the lease may have expired, so that another machine may hold it."""
         if time.time() > self._until:
             raise Refused(
                 Problem(

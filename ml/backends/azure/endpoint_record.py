@@ -1,8 +1,8 @@
-"""What a release wrote last of an endpoint, and what somebody else has changed since.
+"""The state of an endpoint that a release last wrote, to detect changes by others.
 
-The record lies in the workspace's storage. It has the traffic, the tags and the fields of each
-deployment: before a release changes the endpoint, it compares them with what is there. Azure ML
-offers no conditional update: it overwrites a change between the comparison and the request.
+The record is in the workspace's storage: the traffic, the tags and the fields of each deployment. A
+release compares it with the endpoint before it changes the endpoint. Azure ML has no conditional
+update, so a change between the comparison and the request is overwritten.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def routes_of(resource: Any) -> Routes:
 
 
 def tags_of(routes: Routes) -> dict[str, str]:
-    """The tags of an endpoint with these routes."""
+    """Return the tags of an endpoint with these routes."""
     return {tag: str(value) for tag, value in routes.items() if tag in TAGS and value}
 
 
@@ -170,7 +170,10 @@ def _comparable(key: str, value: str | None) -> str | None:
 
 
 def _told(key: str, value: str | None) -> str:
-    """A value of a deployment's field; not of a variable, where somebody may put a secret."""
+    """Return a value of a deployment's field; environment variables are hidden.
+
+    Somebody may have put a secret in one.
+    """
     if value is None:
         return "nothing"
     return "(hidden)" if key.startswith("environment_variables.") else value
@@ -205,7 +208,7 @@ def _shown(value: object) -> str:
 
 
 def stack_of(endpoint: str) -> str | None:
-    """The stack that declares the endpoint, by its name on Azure."""
+    """Return the stack that declares the endpoint, by its name on Azure."""
     for stack in loader.environments(loader.FOLDER):
         with suppress(Refused):  # a stack that cannot be read is not the one
             settings = loader.declared(stack, loader.FOLDER)

@@ -1,10 +1,10 @@
 """Managed online endpoints, as the port `Endpoints` offers them.
 
-`infra` makes them; the stack files have their names. The service keeps the state: an endpoint's
-traffic, and tags that say which deployment is live and which are a canary's. One request changes
-both, so a killed release leaves no half of a switch. What a release wrote last is in the
-workspace's storage too: before each change the endpoint is compared with it, and where somebody
-else changed it, nothing is overwritten.
+`infra` creates the endpoints; the stack files name them. The service stores the state: the
+endpoint's traffic, and tags that say which deployment is live and which are a canary's. One request
+changes both, so a killed release never leaves half of a switch. The workspace's storage also has
+the state that a release last wrote. If the endpoint differs from it, somebody else changed the
+endpoint, and the release stops.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ class AzureEndpoints:
 
     @contextmanager
     def locked(self, endpoint: str) -> Iterator[None]:
-        """Among the processes of this machine; `reserve` is for other machines.
+        """Lock the endpoint among the processes of this machine; `reserve` is for other machines.
 
-        azure-ai-ml prints a dot on stdout whenever it polls: nothing else is printed meanwhile.
+        azure-ai-ml prints a dot on stdout at every poll, so stdout is discarded in the block.
         """
         lock = self._workspace.folder / "endpoints" / f"{endpoint}.lock"
         with files.locked(lock), redirect_stdout(StringIO()):
@@ -159,10 +159,10 @@ class AzureEndpoints:
 
     @contextmanager
     def reserve(self, endpoint: str, waiting: Callable[[str], None]) -> Iterator[None]:
-        """`waiting` is told too what this machine waits for meanwhile.
+        """Lock the endpoint for this machine; `waiting` is called while another one holds it.
 
-        Refused where no stack declares the endpoint, where Azure has none, and where somebody
-        changed it.
+        Raise Refused if no stack declares the endpoint, if it does not exist on Azure, or if
+        somebody changed it.
         """
         if stack_of(endpoint) is None:
             raise self._no_endpoint(endpoint)
@@ -374,7 +374,7 @@ class AzureEndpoints:
         return or_none(lambda: self._client.online_endpoints.get(name))
 
     def _minutes(self, server: Server, metric: str, since: float) -> list[tuple[float, float]]:
-        """The minutes since then (epoch seconds) of a metric of the server's deployment."""
+        """Return the minutes since then (epoch seconds) of a metric of the server's deployment."""
         now = time.monotonic()
         queried, minutes = self._metrics.get((server, metric), (-METRICS_S, []))
         if now - queried >= METRICS_S:
@@ -385,7 +385,7 @@ class AzureEndpoints:
         return minutes
 
     def _instance_bytes(self, server: Server) -> float:
-        """The memory of one instance of the server's deployment."""
+        """Return the memory of one instance of the server's deployment."""
         with as_refusals():
             deployment = self._client.online_deployments.get(
                 server.slot.name, server.slot.parent.name
@@ -413,12 +413,12 @@ class AzureEndpoints:
             self._leases[endpoint].check()
 
     def _deployments(self, endpoint: str) -> dict[str, Any]:
-        """The endpoint's deployments by name; none without an endpoint."""
+        """Return the endpoint's deployments by name; none without an endpoint."""
         listed = or_none(lambda: list(self._client.online_deployments.list(endpoint)))
         return {deployment.name: deployment for deployment in listed or ()}
 
     def _idle(self, endpoint: str) -> dict[str, Any]:
-        """The deployments of releases that have no part in the state; others are not ours."""
+        """Return the deployments of releases that the state does not use; others are not ours."""
         state = self.live(endpoint)
         named = {server.slot.name for server in (state.server, *state.beside)} if state else set()
         return {
@@ -428,7 +428,7 @@ class AzureEndpoints:
         }
 
     def _check(self, endpoint: str) -> tuple[Any, dict[str, Any]]:
-        """The endpoint and its deployments, as a release left them; Refused where they are not."""
+        """Return the endpoint and its deployments; raise Refused if somebody changed them."""
         while True:
             resource, record = self._recorded(endpoint)
             deployments = self._deployments(endpoint)
@@ -439,8 +439,9 @@ class AzureEndpoints:
                 raise refusal_of(endpoint, changes, record["routes"][-1])
 
     def _recorded(self, endpoint: str) -> tuple[Any, Written]:
-        """The endpoint, and what releases wrote last of it: of this one, and not of one of that
-        name before it.
+        """Return the endpoint and the state that releases last wrote of it.
+
+        The record of an earlier endpoint with the same name is ignored.
         """
         record = Record(self._workspace, endpoint).read()
         resource = self._endpoint(endpoint)
@@ -480,11 +481,11 @@ class AzureEndpoints:
         Record(self._workspace, endpoint).write(record)
 
     def _begun(self, endpoint: str, begin: Callable[[], Any]) -> Callable[[], Any]:
-        """Begin an operation on the endpoint; the returned function waits for its end.
+        """Begin an operation on the endpoint; return a function that waits for its end.
 
-        Where Azure tells a conflict, another operation there is waited for. What failed by a
-        conflict without one, or by the service's own fault, is begun again some times. `begin`
-        compares the endpoint with the record: the other operation may be somebody's change.
+        After a conflict (409) with another operation on the endpoint, wait and retry until the
+        deadline. After a conflict without one, or a fault of the service, retry `_FAULTS` times.
+        `begin` compares the endpoint with the record, since somebody else may have changed it.
         """
         from azure.core.exceptions import HttpResponseError
 
@@ -527,7 +528,7 @@ class AzureEndpoints:
         return wait
 
     def _is_changing(self, endpoint: str) -> bool:
-        """Whether an operation on the endpoint, or on a deployment of it, has not ended."""
+        """Return whether an operation on the endpoint or a deployment of it is in progress."""
         every = [self._endpoint(endpoint), *self._deployments(endpoint).values()]
         return any(each is not None and each.provisioning_state not in _ENDED for each in every)
 
@@ -622,7 +623,7 @@ def _timeout_ms(deployment: Any) -> float:
 
 
 def _share(text: str | None) -> float:
-    """The share in a tag; 0 where somebody wrote something else."""
+    """Return the share in a tag; 0 if it is not a number."""
     try:
         return float(text or 0)
     except ValueError:

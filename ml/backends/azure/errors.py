@@ -1,6 +1,6 @@
-"""What Azure refuses, in this template's form: what happened, and the command that mends it.
+"""Translate Azure's errors: what happened, and the next command.
 
-The service's own answer is kept unchanged in a log.
+The service's own answer is appended to a log.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Known:
-    """An error of Azure: its HTTP status and what its code or message matches; then what to say.
+    """A known error of Azure: the HTTP status and code or message it matches, and our text.
 
-    `{message}` in `found` is the service's message. Exit code 1 is for what may pass by itself.
+    `{message}` in `found` is the service's message. Exit code 1 means that a retry may succeed.
     """
 
     code: str
@@ -42,7 +42,7 @@ class Known:
     exit_code: Exit = Exit.WRONG_CALL
 
     def problem(self, message: str) -> Problem:
-        """The problem with the service's own message in it."""
+        """Return the problem with the service's own message in it."""
         return Problem(self.code, self.found.format(message=message), hint=self.hint)
 
 
@@ -183,7 +183,7 @@ _UNCHECKED = (AttributeError, LookupError, TypeError, ValueError, RecursionError
 
 @contextmanager
 def as_refusals() -> Iterator[None]:
-    """Raises every error of Azure's clients as Refused, also what they fail of on an answer."""
+    """Raise every error of Azure's clients as Refused, also errors while they parse a response."""
     from azure.ai.ml.exceptions import MlException
     from azure.core.exceptions import AzureError
 
@@ -199,7 +199,7 @@ def as_refusals() -> Iterator[None]:
 
 
 def or_none(get: Callable[[], Any]) -> Any:
-    """What Azure's client gets; None where Azure has no such thing. Raises as `as_refusals`."""
+    """Return what `get` returns, or None if Azure has no such resource. Raise as `as_refusals`."""
     from azure.core.exceptions import ResourceNotFoundError
 
     with as_refusals():
@@ -210,7 +210,7 @@ def or_none(get: Callable[[], Any]) -> Any:
 
 
 def _is_of_client(error: BaseException) -> bool:
-    """Whether Azure's clients raised it, and no code of ours that they called."""
+    """Return whether an Azure client raised the error, rather than code of `ml` that it called."""
     names = [
         str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
@@ -219,7 +219,7 @@ def _is_of_client(error: BaseException) -> bool:
 
 
 def explain(error: Exception) -> tuple[Problem, Exit]:
-    """The problem behind an error of Azure's clients, and the exit code that it has."""
+    """Return the problem behind an error of Azure's clients, and the exit code that it has."""
     from azure.core.exceptions import (
         ClientAuthenticationError,
         DecodeError,
@@ -251,15 +251,17 @@ def explain(error: Exception) -> tuple[Problem, Exit]:
 
 
 def is_passing(error: HttpResponseError) -> bool:
-    """Whether the same request may succeed later: a conflict that has no other explanation, or a
-    fault of the service, which may be in the error's details alone.
+    """Return whether a retry of the request may succeed.
+
+    It may after a conflict (409) without a known cause, and after a fault of the service, whose
+    code may be in the details of the error alone.
     """
     is_conflict = error.status_code == 409 and explain(error)[0].code == UNKNOWN
     return is_conflict or not _PASSING.isdisjoint(_codes(error.error))
 
 
 def _codes(error: Any) -> Iterator[str]:
-    """The codes of an error of OData, of its details and of what is inside it."""
+    """Yield the codes of an error of OData, of its details and of what is inside it."""
     if isinstance(error, dict):
         yield str(error.get("code"))
         parts = [*(error.get("details") or ()), error.get("innererror")]
@@ -295,7 +297,7 @@ def _status_of_operation(error: HttpResponseError) -> str:
 
 
 def explain_job(message: str) -> Problem | None:
-    """The problem behind what a job failed of on Azure's side; None for any other failure."""
+    """Return the problem behind the failure of a job on Azure's side; None for other failures."""
     for entry in KNOWN:
         if entry.status == 0 and re.search(entry.pattern, message, re.I):
             return entry.problem(" ".join(message.split()))
@@ -303,7 +305,7 @@ def explain_job(message: str) -> Problem | None:
 
 
 def log() -> Path:
-    """The file with every answer that became a problem, as Azure gave it."""
+    """Return the file with every answer that became a problem, as Azure gave it."""
     return home.home() / "azure" / "errors.log"
 
 
@@ -315,7 +317,7 @@ def _record(error: Exception) -> None:
 
 
 def _message(error: Exception) -> str:
-    """The service's message without its codes and additional information, on one line."""
+    """Return the service's message without its codes and additional information, on one line."""
     inner = getattr(error, "error", None)
     text = str(getattr(inner, "message", None) or getattr(error, "message", None) or error)
     text = re.split(r"\nCode: |\nContent: |\nAdditional Information|\nInner Exception", text)[0]

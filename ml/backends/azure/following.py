@@ -22,7 +22,7 @@ _FIRST_POLL_S, _LAST_POLL_S, _GROWTH = 0.5, 10.0, 1.2
 
 @dataclass
 class Follower:
-    """Follows one job; `echo` gets its log while it is written, `say` what else happens."""
+    """Follow one job: send its log to `echo` while it is written, and other events to `say`."""
 
     runs: AzureRuns
     echo: TextIO | None
@@ -32,10 +32,10 @@ class Follower:
     _log_is_lost: bool = False
 
     def follow(self, name: str, watch: Watch) -> Run:
-        """Return the run when the job has ended. Raises Refused when it cannot be seen for long,
-        and at the deadline.
+        """Follow the job until it has ended, and return its run.
 
-        Ctrl-C ends the following alone: the job goes on.
+        Ctrl-C stops following; the job continues. Raise Refused at the deadline, or if the job
+        cannot be read for a long time.
         """
         again = f"ml runs logs --follow {name} --on azure"
         patience = Patience(self.runs, name, again, self.say)

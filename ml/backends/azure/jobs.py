@@ -76,11 +76,11 @@ class Outputs(Mapping[str, Path]):
         return len(self._types)
 
     def items(self) -> Any:
-        """The names and the paths where they are or would be."""
+        """Return the names and the paths where they are or would be."""
         return {name: self._path(name) for name in self._types}.items()
 
     def values(self) -> Any:
-        """The paths where they are or would be."""
+        """Return the paths where they are or would be."""
         return [self._path(name) for name in self._types]
 
     def _path(self, name: str) -> Path:
@@ -164,7 +164,7 @@ class JobReader:
         return replace(run, metrics=best.metrics, parameters=best.parameters, outputs=outputs)
 
     def _part(self, whole: Run, tracked: Mapping[str, Any]) -> Run:
-        """A part of a run, as far as its MLflow run says what it is."""
+        """Return a step or trial of a run, as far as its MLflow run describes it."""
         info = tracked["info"]
         return Run(
             id=info["run_id"],
@@ -205,7 +205,10 @@ class JobReader:
         return self._with_ranked_trials(run, node, children.get(run.id, ()))
 
     def _with_ranked_trials(self, run: Run, node: Any, tracked: Iterable[Any]) -> Run:
-        """A sweep in a pipeline: no job of the control plane says which trial is its best."""
+        """Return a pipeline's sweep with its trials and the best one.
+
+        The best is computed here: no job of the control plane names it.
+        """
         trials = []
         for child in sorted(numbered(run, tracked), key=lambda one: _order(one["info"]["run_id"])):
             trial = self._trial(run, node, child)
@@ -218,7 +221,7 @@ class JobReader:
         return replace(run, metrics=best.metrics, parameters=best.parameters) if best else run
 
     def entry(self, job: Any, run: Run) -> Entry:
-        """The run with what the job says of its lineage."""
+        """Return the run with the lineage that its job states."""
         properties, kind = job.properties or {}, kind_of(job)
         task = job.trial if kind == "sweep" else job
         lineage: dict[str, Any] = {
@@ -248,12 +251,12 @@ class JobReader:
 
 
 def status_of(job: Any) -> Status:
-    """The status of a job of the control plane."""
+    """Return the status of a job of the control plane."""
     return _STATUSES.get(str(getattr(job.status, "value", job.status)), "Running")
 
 
 def studio(job: Any) -> str:
-    """The address of the job's page in Azure ML's studio."""
+    """Return the address of the job's page in Azure ML's studio."""
     return str(getattr(job, "studio_url", "") or "")
 
 
@@ -266,7 +269,7 @@ def task_of(step: Any) -> Any:
 
 
 def promoted(step: Any) -> set[str]:
-    """The outputs of the pipeline that a step's outputs are."""
+    """Return the outputs of the pipeline to which a step's outputs are bound."""
     outputs = (step.outputs or {}).values() if step is not None else ()
     written = map(_written, outputs)
     return {promoted_to(getattr(output, "path", output)) for output in written}
@@ -278,7 +281,7 @@ def short(environment: str) -> str:
 
 
 def objective_of(search: Any) -> dict[str, str]:
-    """The metric and goal of a sweep or an AutoML job."""
+    """Return the metric and goal of a sweep or an AutoML job."""
     if kind_of(search) == "automl":
         metric = automl.snake(getattr(search.primary_metric, "value", search.primary_metric))
         return {"primary_metric": automl.logged(metric), "goal": automl.goal(metric)}
@@ -298,17 +301,17 @@ def numbered(parent: Run, tracked: Iterable[Any]) -> list[Any]:
 
 
 def number_of(trial: Run) -> int:
-    """The number of a trial in its sweep."""
+    """Return the number of a trial in its sweep."""
     return _order(trial.name)
 
 
 def _order(trial: str) -> int:
-    """The number of a trial, with which its name ends."""
+    """Return the number of a trial, with which its name ends."""
     return int(trial.rpartition("_")[2])
 
 
 def label_of(tracked: Mapping[str, Any]) -> str:
-    """The name of a step in its pipeline, which is its run's name."""
+    """Return the name of a step in its pipeline, which is its run's name."""
     return tags_of(tracked).get("mlflow.runName", "")
 
 
@@ -317,13 +320,13 @@ def _seconds(milliseconds: object) -> float | None:
 
 
 def _literals(job: Any) -> dict[str, Value]:
-    """The inputs that are values; Azure ML keeps them as text."""
+    """Return the inputs that are values; Azure ML keeps them as text."""
     inputs = _inputs(job)
     return {name: _value(text) for name, text in inputs if isinstance(text, str | int | float)}
 
 
 def _inputs(job: Any) -> Iterator[tuple[str, Any]]:
-    """The inputs of a job: data or literals."""
+    """Yield the inputs of a job: data or literals."""
     if kind_of(job) == "automl":
         yield from ((name, getattr(job, name)) for name in automl.DATA if getattr(job, name, None))
         return
@@ -350,7 +353,7 @@ def _value(text: object) -> Value:
 
 
 def metrics_of(tracked: Mapping[str, Any]) -> dict[str, float]:
-    """The last value of each metric of an MLflow run; not of one that has none."""
+    """Return the last value of each metric of an MLflow run."""
     data = tracked.get("data") or {}
     metrics = data.get("metrics") or ()
     return {
@@ -361,12 +364,12 @@ def metrics_of(tracked: Mapping[str, Any]) -> dict[str, float]:
 
 
 def parameters_of(tracked: Mapping[str, Any]) -> dict[str, Value]:
-    """The parameters of an MLflow run; one without a value is ""."""
+    """Return the parameters of an MLflow run; one without a value is ""."""
     return {name: _value(text) for name, text in _texts(tracked, "params").items()}
 
 
 def tags_of(tracked: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of an MLflow run."""
+    """Return the tags of an MLflow run."""
     return _texts(tracked, "tags")
 
 

@@ -53,7 +53,7 @@ class AzureRegistry:
         self._workspace = workspace
 
     def reference(self, model: str, version: str) -> str:
-        """How a deployment names the version."""
+        """Return the id by which a deployment references the version."""
         if shared := self._workspace.registry:
             return f"azureml://registries/{shared}/models/{model}/versions/{version}"
         return f"azureml:{model}:{version}"
@@ -91,8 +91,8 @@ class AzureRegistry:
         """Return the version with that digest; register the folder if there is none.
 
         Versions of models are positive integers (Azure/azureml-examples#2725), so the digest is a
-        tag. If another machine takes the number meanwhile, azure-ai-ml fails, or returns that
-        machine's version: the digest of what has the number then decides.
+        tag. If another machine registers the number at the same time, azure-ai-ml fails or returns
+        that machine's version: the digest of the registered version then decides.
         """
         from azure.ai.ml.entities import Model
 
@@ -205,7 +205,7 @@ class AzureRegistry:
         return bool((model.tags or {}).get(REPOSITORY, "") == self._repository)
 
     def _registered(self, model: str | None) -> list[Any]:
-        """Ours of a model, or of every one, oldest first: 10 comes after 9."""
+        """Return our versions of a model, or of all models, oldest first: 10 comes after 9."""
         with as_refusals():
             names = [entity.name for entity in self._models.list()]
         listed = [
@@ -268,7 +268,7 @@ def _other_files(name: str, versions: Sequence[str], expected: str) -> Refused:
 
 
 def _is_model(digest: str) -> Callable[[Path], bool]:
-    """Whether a folder has the files of the model with that digest."""
+    """Return a check of whether a folder has the model files with that digest."""
 
     def check(folder: Path) -> bool:
         try:

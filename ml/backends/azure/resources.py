@@ -46,7 +46,7 @@ class AzureAssets:
         self._workspace = workspace
 
     def compare(self, root: Path) -> Sequence[AssetState]:
-        """The state of every asset; one request for each."""
+        """Return the state of every asset; one request for each."""
         order = [*_OPERATIONS, *_OF_FEATURE_STORE]
         specs = [spec for spec in assets.definitions(root) if spec.kind in order]
         if self._workspace.feature_store and any(spec.kind == "feature_set" for spec in specs):
@@ -55,10 +55,10 @@ class AzureAssets:
         return [self._compare(spec) for spec in specs]
 
     def create(self, state: AssetState) -> None:
-        """Upload what the spec names and register the version with its digest.
+        """Upload the files of the spec and register the version with its digest.
 
-        A folder is uploaded as the snapshot of it: azure-ai-ml would match
-        every file below it, those of `.venv` included, several times.
+        A folder is uploaded from its snapshot: azure-ai-ml would match every file below the folder
+        itself, including `.venv`, several times.
         """
         spec = state.spec
         if spec.kind in _OF_FEATURE_STORE:
@@ -123,7 +123,7 @@ def _digest(spec: AssetSpec) -> str:
 
 
 def _local(spec: AssetSpec) -> Iterator[tuple[str, Path]]:
-    """The fields that name a file or folder of this machine, with what they name."""
+    """Yield the fields that name a file or folder of this machine, with what they name."""
     for field in ("conda_file", "path", "build.path", "code"):
         written = spec.get(*field.split("."))
         path = assets.local(written, spec.file.parent) if isinstance(written, str) else None
@@ -179,7 +179,7 @@ class AzureResources:
             return self._deploy(declared)
 
     def _deploy(self, declared: _Declaration) -> Applied:
-        """A deployment; the first one of an endpoint becomes its default."""
+        """Return a deployment; the first one of an endpoint becomes its default."""
         client, entity = self.workspace.client, declared.entity
         endpoint = or_none(lambda: client.batch_endpoints.get(entity.endpoint_name))
         if endpoint is None:
@@ -230,7 +230,7 @@ class AzureResources:
         return replace(run, outputs=Outputs(self.workspace, step.id, types, step.folder))
 
     def _declaration(self, spec: Spec) -> _Declaration:
-        """The entity of a spec; its code is a snapshot, as a job's is."""
+        """Return the entity of a spec; its code is a snapshot, as a job's is."""
         with load.quiet():
             entity = load.from_document(spec.document, spec.file, {}).entity
             content = json.dumps(load.fields_of(entity), sort_keys=True, default=str)
@@ -254,7 +254,7 @@ class AzureResources:
 
 
 def ended(poller: Any, name: str, say: Callable[[str], None], every_s: float = SAY_S) -> Any:
-    """The result of an operation on the resource of that name, once it has ended."""
+    """Return the result of an operation on the resource of that name, once it has ended."""
     began = time.monotonic()
     while True:
         poller.wait(every_s)

@@ -1,7 +1,7 @@
 """The runs of a workspace, as the port `RunStore` offers them.
 
-Jobs come from the control plane; times, metrics and trials from MLflow tracking, whose run of a job
-has the job's name. A list takes one request a page of each, as far as it is shown.
+Jobs come from the control plane. Times, metrics and trials come from MLflow tracking, where a job's
+run has the job's name. A list needs one request to each for every page that is shown.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Owner:
     run: Run
 
     def node(self, step: Run) -> Any:
-        """The step as the pipeline declares it; None for other runs."""
+        """Return the step as the pipeline declares it; None for other runs."""
         label = step.name.removeprefix(f"{self.run.name}.")
         return self.job.jobs.get(label) if kind_of(self.job) == "pipeline" else None
 
@@ -128,7 +128,7 @@ class AzureRuns:
         raise Refused(_no_such_run(name, self.workspace))
 
     def _owner(self, name: str) -> Owner | None:
-        """The job that is the run of that name or id, or that the run is a part of.
+        """Return the job that is the run of that name or id, or that the run is a part of.
 
         A step has its pipeline's name and its own: `pipeline.step`, `pipeline.sweep_3`.
         """
@@ -156,7 +156,7 @@ class AzureRuns:
             return details
 
     def look(self, name: str) -> Owner:
-        """The job of that name as it is now. Raises Refused where a part of Azure lacks it."""
+        """Return the job's present state. Raise Refused if a part of it is missing on Azure."""
         job = self.job(name)
         if job is None:
             raise Refused(_no_such_run(name, self.workspace))
@@ -168,12 +168,12 @@ class AzureRuns:
         return Owner(job, run)
 
     def job(self, name: str) -> Any:
-        """azure-ai-ml's job of that name; None when there is none, and of a pipeline's step."""
+        """Return azure-ai-ml's job of that name; None for a pipeline's step or if there is none."""
         job = or_none(lambda: self.workspace.client.jobs.get(name))
         return None if job is None or kind_of(job) == "base" else job
 
     def read(self, job: Any) -> Run:
-        """The run of a job as it is now, with its trials."""
+        """Return the run of a job as it is now, with its trials."""
         with as_refusals():
             tracked = self._tracked(job.name)
             children: Children = {}
@@ -202,17 +202,17 @@ class AzureRuns:
         return sorted(entries, key=lambda entry: (-entry.run.started, entry.run.name))
 
     def _passes(self, job: Any, wanted: Filter) -> bool:
-        """Whether a job of the list passes, by what the control plane says of it."""
+        """Return whether a listed job passes the filter, by its control-plane data alone."""
         if job is None:
             return False
         with _legible(job.name):
             return bool(wanted.apply([self.reader.entry(job, self.reader.run(job, None, {}))]))
 
     def _tracked_with_children(self, jobs: Sequence[Any]) -> tuple[dict[str, Any], Children]:
-        """The MLflow runs of these jobs by name, and those of their parts by parent.
+        """Return the MLflow runs of these jobs by name, and those of their parts by parent.
 
-        Later runs come first, and a part starts after its parent: nothing is asked once each job
-        is found, or every other run is older than they are.
+        Runs are listed from the latest, and a part starts after its parent. So the listing stops
+        when each job is found, or when all other runs are older than the jobs.
         """
         tracked: dict[str, Any] = {}
         children: Children = defaultdict(list)
@@ -404,7 +404,7 @@ class AzureRuns:
         )
 
     def _ssh(self, run: Run) -> str:
-        """The command that connects, from Azure ML's guide how-to-interactive-jobs."""
+        """Return the command that connects, from Azure ML's guide how-to-interactive-jobs."""
         options = {
             **{"--name": run.id, "--node-index": "0", "--private-key-file-path": "KEY"},
             **{"--resource-group": self.workspace.group, "--workspace-name": self.workspace.name},
@@ -462,7 +462,7 @@ def _by_rank(names: Iterable[str]) -> dict[str, str]:
 
 @contextmanager
 def _legible(what: str) -> Iterator[None]:
-    """Within it an answer is read: of another shape than a run's it is an error of the service."""
+    """Raise an error of the service if a run in its response has an unexpected form."""
     from azure.core.exceptions import DecodeError
 
     try:

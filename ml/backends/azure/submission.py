@@ -27,9 +27,9 @@ _WORDS, _DIGITS = 40, 12
 
 @dataclass(frozen=True)
 class Submission:
-    """A job as it would be sent: its name and azure-ai-ml's entity.
+    """A job to submit: its name and azure-ai-ml's entity.
 
-    `code` maps each folder of code to the digest of what travels of it.
+    `code` maps each code folder to the digest of its uploaded files.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Submission:
     code: Mapping[Path, str]
 
     def named(self, name: str) -> Submission:
-        """The same job under another name."""
+        """Return the same job under another name."""
         self.job.name = name
         return Submission(name, self.job, self.code)
 
@@ -114,7 +114,7 @@ def freeze(job: Any) -> dict[Path, str]:
 
 
 def _tasks(job: Any) -> Iterator[Any]:
-    """What has code in a job: the job itself, a sweep's trial, the components of steps."""
+    """Yield what has code in a job: the job, a sweep's trial, or each step's component."""
     if job.type == "automl":
         return
     if job.type != "pipeline":
@@ -127,7 +127,7 @@ def _tasks(job: Any) -> Iterator[Any]:
 
 
 def _code(task: Any, base: str) -> Path | None:
-    """The folder of a task's code; None without code, and where it is not on this machine.
+    """Return the folder of a task's code; None without code, and where it is not on this machine.
 
     A sweep's trial has no base path of its own: the job's is `base`.
     """
@@ -158,7 +158,7 @@ def content(plan: Plan, submission: Submission) -> str:
 
 
 def _local_data(plan: Plan) -> dict[str, tuple[Path, str]]:
-    """The path and the digest of the data that lie on this machine, by their fields."""
+    """Return the path and the digest of the data that lie on this machine, by their fields."""
     return {
         field: (data.path, assets.digest(data.path))
         for field, data in supplied_inputs(plan)
@@ -187,21 +187,21 @@ def _digest(plan: Plan, document: Any, code: list[str]) -> str:
 
 
 def hashed(value: Any) -> str:
-    """The digest of a value as JSON."""
+    """Return the digest of a value as JSON."""
     text = json.dumps(value, sort_keys=True, default=str)
     return f"sha256:{sha256(text.encode()).hexdigest()}"
 
 
 def upload(folder: Path, digest: str) -> str:
-    """The line of a dry run for code that would be uploaded."""
+    """Return the line of a dry run for code that would be uploaded."""
     return f"upload {repository.shown(folder)} ({digest[:19]}…), unless the workspace has it"
 
 
 def requests(workspace: Workspace, submission: Submission) -> list[str]:
-    """What submitting would send, as text: the uploads in words, the request of the job in full.
+    """Return the requests that submitting would send: uploads as sentences, the job's body in full.
 
-    Components and environments that the spec defines are in the request in full; azure-ai-ml
-    registers them first and sends their names.
+    Components and environments that the spec defines are in that body; azure-ai-ml registers them
+    first and sends their names instead.
     """
     return [
         *(upload(folder, digest) for folder, digest in submission.code.items()),

@@ -52,7 +52,7 @@ class AzureRouter:
     def __init__(
         self, workspace: Workspace, endpoint: str, url: str, say: Callable[[str], None]
     ) -> None:
-        """`say` gets why requests of callers are not counted."""
+        """`say` receives the reason when requests of callers cannot be counted."""
         self.url = url
         self._workspace, self._endpoint, self._say = workspace, endpoint, say
         self._is_blind = False
@@ -110,9 +110,9 @@ class AzureRouter:
             return Answer(status, text, deployment, by_model)
 
     def _read_log(self) -> None:
-        """Count what the log has got since the last time.
+        """Count the new entries of the request log.
 
-        A log that cannot be read says nothing of a version: samples alone judge it then.
+        If the log cannot be read, the canary judges the version by sample requests alone.
         """
         query = _QUERY.format(endpoint=self._endpoint, mark=self._mark, since=self._since)
         rows: Sequence[Mapping[str, Any]] = ()
@@ -172,7 +172,7 @@ def collected(
 def _pairs(
     container: Any, folder: str, files: list[str], serving: str | None
 ) -> Iterator[Mapping[str, Any]]:
-    """The requests of a deployment, each with its answer: they have an id in common."""
+    """Yield the requests of a deployment, each with its answer: they have an id in common."""
     unanswered: dict[str, Mapping[str, Any]] = {}
     digest: str | None = None
     unknown: list[Mapping[str, Any]] = []  # answered before any answer had a digest
@@ -199,7 +199,7 @@ def _pairs(
 
 
 def _events(container: Any, name: str) -> Iterator[Mapping[str, Any]]:
-    """The lines of a blob; {} for one that is none, and none where there is no blob."""
+    """Yield the lines of a blob: {} for an invalid line, and nothing if there is no blob."""
     from azure.core.exceptions import ResourceNotFoundError
 
     rest = b""
@@ -224,7 +224,7 @@ def _event(text: bytes) -> Mapping[str, Any]:
 def _record(
     request: Mapping[str, Any], response: Mapping[str, Any], digest: str | None
 ) -> Mapping[str, Any]:
-    """The pair as the router of this machine records one."""
+    """Return the pair as the router of this machine records one."""
     try:
         at = datetime.fromisoformat(str(request["time"])).timestamp()
     except ValueError:

@@ -219,7 +219,7 @@ class Workspace:
         return self._signed_in(self.address, host.replace("azureml:", "https:"))
 
     def _signed_in(self, audience: str, host: str = "", retries: bool = True) -> Any:
-        """A client of Azure's with a token for that audience."""
+        """Return a client of Azure's with a token for that audience."""
         from azure.core import PipelineClient
         from azure.core.configuration import Configuration
         from azure.core.pipeline import policies
@@ -307,14 +307,14 @@ class Workspace:
             return {}
 
     def tracking(self, call: str, **values: Any) -> dict[str, Any]:
-        """One call of MLflow's REST API (`runs/get`, `runs/search` …)."""
+        """Send one request of MLflow's REST API (`runs/get`, `runs/search` …)."""
         method = "POST" if call.endswith("search") else "GET"
         demanded = "run" if call == "runs/get" else ""
         path = f"/mlflow/v2.0{self.id}/api/2.0/mlflow/{call}"
         return self._send(self._data_plane, method, path, demanded, **values)
 
     def tracked_runs(self, condition: str, experiments: list[str]) -> Iterator[dict[str, Any]]:
-        """The runs of experiments (ids) that MLflow's filter selects, the newest first."""
+        """Yield the runs of experiments (ids) that MLflow's filter selects, the newest first."""
         token = ""
         while experiments:
             values = {
@@ -332,7 +332,7 @@ class Workspace:
                 return
 
     def read_from(self, url: str, offset: int) -> bytes:
-        """What a file in storage has from a byte on; nothing when it is not that long."""
+        """Return the bytes of a file in storage from `offset` on; b"" if it ends before that."""
         from azure.core.rest import HttpRequest
 
         request = HttpRequest("GET", url, headers={"Range": f"bytes={offset}-"})
@@ -343,10 +343,10 @@ class Workspace:
         return content if response.status_code == 206 else content[offset:]
 
     def score(self, url: str, body: str, headers: Mapping[str, str]) -> tuple[int, str, bool]:
-        """Post a request to an endpoint: the status, the body, and whether the model answered or
-        was too slow to, and not the service in its place.
+        """Post a request to an endpoint; return the status, the body, and who answered.
 
-        Raises OSError without an answer, and Refused where the endpoint refuses the caller.
+        The last is True if the model answered or was too slow, False if the service did instead.
+        Raise OSError without a response, and Refused if the endpoint rejects the caller.
         """
         from azure.core.exceptions import AzureError, ClientAuthenticationError
         from azure.core.rest import HttpRequest
@@ -377,7 +377,7 @@ class Workspace:
         return int(status), str(response.text()), by_model
 
     def answer(self, plane: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """The status of an answer, whichever it is, and its JSON, None for other content.
+        """Return the status of any response, and its JSON; None for other content.
 
         `plane` is `resource_manager`, `data_plane` or `logs`.
         """
@@ -391,7 +391,7 @@ class Workspace:
             return response.status_code, None
 
     def logs(self, query: str) -> list[dict[str, Any]]:
-        """The rows that a query finds in the logs of the workspace, each by column."""
+        """Return the rows that a query finds in the logs of the workspace, each by column."""
         path = f"/v1{self.id}/query"
         tables = self._send(self._logs, "POST", path, "tables", query=query)["tables"]
         return [
@@ -402,8 +402,8 @@ class Workspace:
         ]
 
     def metric(self, resource: str, name: str, since: float) -> list[tuple[float, float]]:
-        """A metric of a resource of the workspace: the minutes since then (epoch seconds) that
-        Azure Monitor has, the oldest first, each with its average; not those without a value.
+        """Return a metric of a resource of the workspace: the minutes since then (epoch seconds)
+        that Azure Monitor has, the oldest first, each with its average; not those without a value.
 
         learn.microsoft.com/rest/api/monitor/metrics/list
         """
@@ -434,7 +434,7 @@ class Workspace:
 
 
 def _transport() -> Any:
-    """An HTTP transport that waits no longer than `LONGEST_S` at a time.
+    """Return an HTTP transport that waits no longer than `LONGEST_S` at a time.
 
     azure-core asks the transport to sleep, between attempts and between looks at an operation.
     """
@@ -447,7 +447,7 @@ def _transport() -> Any:
 
 
 def _checked(response: Any) -> Any:
-    """The response, or its error in the class in which azure-ai-ml's clients raise it.
+    """Return the response, or its error in the class in which azure-ai-ml's clients raise it.
 
     azure-core's own `raise_for_status` has one class for every status.
     """
@@ -460,7 +460,7 @@ def _checked(response: Any) -> Any:
 
 
 def _document(response: Any, demanded: str = "") -> dict[str, Any]:
-    """The JSON object in a response, with that field; a gateway may answer with a page."""
+    """Return the JSON object in a response, with that field; a gateway may answer with a page."""
     from azure.core.exceptions import DecodeError
 
     try:
@@ -475,7 +475,7 @@ def _document(response: Any, demanded: str = "") -> dict[str, Any]:
 
 
 def configured(environment: Mapping[str, str] | None = None) -> Workspace:
-    """The workspace that the environment variables name. Raises Refused for those not set."""
+    """Return the workspace that the environment variables name. Raise Refused for those not set."""
     values = os.environ if environment is None else environment
     missing = [name for name in VARIABLES if not values.get(name)]
     if missing:
@@ -497,7 +497,7 @@ def configured(environment: Mapping[str, str] | None = None) -> Workspace:
 
 
 def _workflow_token() -> str:
-    """A new token of the workflow's job, which Azure exchanges for one of its identity.
+    """Return a new token of the workflow's job, which Azure exchanges for one of its identity.
 
     Raises ClientAuthenticationError, as a sign-in does, when GitHub gives none.
     """

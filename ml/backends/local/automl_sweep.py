@@ -107,7 +107,7 @@ _OFF = [(type(value), value) for value in (False, None, "auto", 1, -1, "non_dist
 
 
 def lower(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
-    """The plan with every AutoML job in it as a sweep; one that has none as it is."""
+    """Return the plan with every AutoML job replaced by a sweep; others are unchanged."""
     if isinstance(plan, AutoMLPlan):
         return _sweep(plan)
     if isinstance(plan, PipelinePlan):
@@ -117,7 +117,7 @@ def lower(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
 
 
 def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
-    """What of the spec this machine does not do, each with its line."""
+    """Yield a problem, with its line, for each field that AutoML does not support here."""
     supported = _known(plan)
     if not supported:
         expected = "classification, regression or forecasting"
@@ -202,7 +202,7 @@ def _of_transformers(plan: AutoMLPlan) -> Iterator[Problem]:
 
 
 def _featurization(plan: AutoMLPlan) -> dict[str, Any]:
-    """The field as trials read it: transformers in snake case."""
+    """Return the field as trials read it: transformers in snake case."""
     settings = dict(plan.settings.get("featurization") or {})
     if blocked := settings.pop("blocked_transformers", None):
         settings["blocked_transformers"] = [snake(str(name)) for name in blocked]
@@ -227,7 +227,7 @@ def _refused(plan: AutoMLPlan, field: str, actual: str, expected: str) -> Proble
 
 
 def _known(plan: AutoMLPlan) -> Mapping[str, Family | Forecasters]:
-    """The families of the plan's task by Azure ML's names."""
+    """Return the families of the plan's task by Azure ML's names."""
     from ml.automl.forecasting.families import FAMILIES
     from ml.automl.models.families import of_task
 
@@ -298,7 +298,7 @@ def _ensembles(plan: AutoMLPlan) -> tuple[str, ...]:
 
 
 def _trial(plan: AutoMLPlan) -> CommandPlan:
-    """The command of every trial; what to fit comes in AZUREML_SWEEP_model."""
+    """Return the command of every trial; what to fit comes in AZUREML_SWEEP_model."""
     place = plan.place
     data = " ".join(f"--{key.replace('_', '-')} ${{{{inputs.{key}}}}}" for key in plan.inputs)
     outputs = dict(plan.outputs) or {BEST_MODEL: OutputPlan(BEST_MODEL, "custom_model", place)}
@@ -338,7 +338,7 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
 def _branch(
     name: str, family: Family | Forecasters, task: str, place: Place
 ) -> Mapping[str, object]:
-    """The space of a family, one of the choices of `model`."""
+    """Return the space of a family, one of the choices of `model`."""
     space = family.space_of(task).items()
     dimensions = {key: Dimension(key, entry[0], entry[1:], place) for key, entry in space}
     return Frozen({"family": name, **dimensions})
@@ -347,7 +347,7 @@ def _branch(
 def _portfolio(
     tried: Mapping[str, Family | Forecasters], task: str, place: Place
 ) -> Iterator[Point]:
-    """The settings of all families, each at its turn."""
+    """Yield the settings of all families, each at its turn."""
     turns = [
         (turn, name, settings)
         for name, family in tried.items()
@@ -362,7 +362,7 @@ def _portfolio(
 
 
 def _forecasting_refusals(plan: AutoMLPlan) -> Iterator[tuple[str, str, str]]:
-    """The field, what it says, and what would be right, for all that is not done here."""
+    """Yield (field, value, expected) for each setting of a forecast that is not supported here."""
     own: Mapping[str, Any] = plan.settings.get(FORECASTING) or {}
     for name in _OTHERS:
         if name in plan.inputs or plan.settings.get(name) not in (None, "auto"):

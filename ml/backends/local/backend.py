@@ -1,4 +1,4 @@
-"""The local backend: what it refuses, what differs from Azure ML, and how it runs a plan."""
+"""The local backend: what it cannot run, what differs from Azure ML, and how it runs a plan."""
 
 from __future__ import annotations
 
@@ -123,8 +123,10 @@ class LocalBackend:
         )
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
-        """What this machine cannot honour: steps of other kinds, components, code and data that
-        are not here, launchers that it lacks.
+        """Return a problem for each part of the plan that this machine cannot run.
+
+        These are steps of other kinds, components, code or data that are not here, and launchers
+        that are not installed.
         """
         if plan.not_here:
             return plan.not_here
@@ -152,7 +154,7 @@ class LocalBackend:
         return tuple(dict.fromkeys(problems))
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
-        """What a person should know before the run, one line each."""
+        """Return how running here differs from running on Azure, one line for each difference."""
         lines: list[str] = []
         plan = _lowered(plan)
         here = f"this machine, {cores()} core{'s' if cores() != 1 else ''}"
@@ -228,7 +230,7 @@ class LocalBackend:
         return run
 
     def cached(self, plan: Plan, output: str) -> Run | None:
-        """Trials are never reused: None for a sweep."""
+        """Return an earlier run of the same plan; None for a sweep: trials are never reused."""
         job = _lowered(plan)
         return None if isinstance(job, SweepPlan) else reuse.find_job(job, output)
 
@@ -296,7 +298,7 @@ def _demand_inputs(plan: Plan) -> None:
 
 
 def _or_copied(data: InputPlan) -> str:
-    """Where a copy of a data asset may lie, so that every job finds it."""
+    """Return a hint that names the folder for a copy of the data asset; "" without a version."""
     if data.asset is None or data.asset.version.startswith("@"):
         return ""
     place = repository.shown(assets.copied(data.asset.name, data.asset.version))

@@ -1,6 +1,6 @@
-"""Removing runs on request, and copies that nothing refers to any more.
+"""Remove runs on request, and copies that nothing references.
 
-What others need stays, and so do what running runs may use and the targets of links.
+What other runs need is kept, as are files that running jobs may use and the targets of links.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def plan(
     older_than: float | None = None,
     experiment: str | None = None,
 ) -> Cleaning:
-    """What would be removed now; see `Cleaner.cleaning`."""
+    """Return what would be removed now; see `Cleaner.cleaning`."""
     entries = LocalRuns().entries()
     retention = Retention(needed, entries)
     requested = _requested(Filter(experiment=experiment).apply(entries), keep, older_than)
@@ -172,9 +172,9 @@ class References:
 
 
 def references(entry: Entry) -> References:
-    """What the run and its parts refer to.
+    """Return the snapshots, runs, paths and environments that a run and its parts reference.
 
-    A run that has ended needs no other run's folder: what its steps reuse is linked into its own.
+    A run that has ended references no other run: what its steps reuse is linked into its folder.
     """
     snapshots, runs, paths, environments = set(), set(), set(), set()
     for run in (entry.run, *entry.run.below()):
@@ -218,11 +218,11 @@ class Retention:
         self._horizon = min([time.time(), *started]) - GRACE_S
 
     def is_settled(self, path: Path) -> bool:
-        """Whether the path is too old for a run to be about to refer to it."""
+        """Return whether the path is so old that no starting run can be about to reference it."""
         return path.lstat().st_mtime < self._horizon
 
     def is_held(self, path: Path) -> bool:
-        """Whether something needs the path, or may be about to."""
+        """Return whether something references the path, or may be about to."""
         return self._why(path) != "" or not self.is_settled(path)
 
     def stay(self, requested: Sequence[Entry]) -> dict[str, str]:
@@ -258,7 +258,7 @@ class Retention:
         return self._why(entry.run.folder)
 
     def _why(self, path: Path) -> str:
-        """Why the path stays: it is needed, is below a needed path, or contains one."""
+        """Return why the path is kept, or "": it is needed, below a needed path or above one."""
         target = path.resolve()
         for folder in (target, *target.parents):
             if folder in self._paths:

@@ -32,7 +32,7 @@ from ml.specs.plan.plans import CommandPlan
 def launch_command(
     plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
 ) -> str:
-    """The shell command that runs `command` as every process of the job in `folder`.
+    """Return the shell command that runs `command` as every process of the job in `folder`.
 
     A job without `distribution` is its own command. Raises OSError when the disk is full.
     """
@@ -148,9 +148,9 @@ node() {
 
 @dataclass(frozen=True)
 class Process:
-    """One process to start: its words, what it finds besides the job's environment, its log.
+    """One process to start: its arguments, additional environment variables, and log.
 
-    The job is over when all that it `waits` for have ended; the others are servers.
+    The job ends when all processes with `waits` have ended; the others are servers.
     """
 
     argv: tuple[str, ...]
@@ -162,7 +162,7 @@ class Process:
 def pytorch(
     plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
 ) -> Iterator[Process]:
-    """The ranks, node by node, with the variables that Azure ML gives them.
+    """Yield the ranks, node by node, with the variables that Azure ML gives them.
 
     Azure ML starts each process itself too: the command needs no launcher. One that is a launcher
     (torchrun, accelerate) has one process a node, and MASTER_PORT is free for it to bind.
@@ -188,9 +188,9 @@ def pytorch(
 def mpi(
     plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
 ) -> Iterator[Process]:
-    """One mpirun, or without Open MPI the ranks with the variables that it would have set.
+    """Yield one mpirun, or without Open MPI the ranks with the variables that it would set.
 
-    mpirun knows one node, so the local ranks are set anew for as many as the job asks for.
+    mpirun sees one node, so the local ranks are set to those of the nodes that the job requests.
     """
     total, per_node = plan.instance_count * _each(plan), _each(plan)
     master = {"AZ_BATCH_MASTER_NODE": f"{HOST}:{free_ports(1)[0]}"}
@@ -242,9 +242,9 @@ def tensorflow(
 def ray(
     plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
 ) -> Iterator[Process]:
-    """The command, once a head and a worker for each other node have been started.
+    """Yield the command, after Ray's head and a worker for each other node have been started.
 
-    Ray's processes leave the group of what started them; the reaper ends them with the run.
+    Ray's processes leave the process group; the reaper ends them with the run.
     """
     port, client = free_ports(2)
     settings = {
@@ -260,7 +260,7 @@ def ray(
 
 
 def has_ray() -> bool:
-    """Whether Ray is installed in this environment."""
+    """Return whether Ray is installed in this environment."""
     return find_spec("ray") is not None
 
 
@@ -274,7 +274,7 @@ def _each(plan: CommandPlan) -> int:
 
 @cache
 def open_mpi(path: str | None) -> str | None:
-    """Open MPI's mpirun; others set other variables."""
+    """Return the path of Open MPI's mpirun; None for other MPIs, which set other variables."""
     mpirun = shutil.which("mpirun", path=path)
     if mpirun is None:
         return None

@@ -59,17 +59,17 @@ def _states(path: Path) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def outputs(plan: CommandPlan, folder: Path) -> dict[str, Path]:
-    """What `${{outputs.y}}` stands for."""
+    """Return the folder for each `${{outputs.NAME}}` of the command."""
     return {name: folder / "outputs" / name for name in plan.outputs}
 
 
 def work(folder: Path) -> Path:
-    """Where the command works: a copy of the code, which goes when the run has ended."""
+    """Return the working directory of the command: a copy of the code, removed after the run."""
     return folder / "work"
 
 
 def log(folder: Path) -> Path:
-    """What the command prints, both streams (Azure ML: user_logs/std_log.txt)."""
+    """Return the file with stdout and stderr (Azure ML: user_logs/std_log.txt)."""
     return folder / "logs" / "std_log.txt"
 
 

@@ -108,7 +108,10 @@ class LocalRegistry:
 
 
 def _client() -> MlflowClient:
-    """For writing: the first takes a second. Raises Refused for a damaged store."""
+    """Return an MLflow client for writing; the first call takes a second.
+
+    Raise Refused for a damaged store.
+    """
     with faults.as_refusals():
         Tracking()  # makes the store when there is none
         from mlflow.tracking import MlflowClient

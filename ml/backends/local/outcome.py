@@ -46,7 +46,7 @@ REASONS = {
 
 
 def last_lines(log: Path) -> list[str]:
-    """The end of a log; a log of gigabytes is not read whole."""
+    """Return the end of a log; a log of gigabytes is not read whole."""
     if not log.is_file():
         return []
     with log.open("rb") as file:
@@ -55,7 +55,7 @@ def last_lines(log: Path) -> list[str]:
 
 
 def log_end(log: Path, nothing: str = "") -> str:
-    """The last lines of a log, indented for a problem; `nothing` where there are none."""
+    """Return the last lines of a log, indented for a problem; `nothing` if the log is empty."""
     lines = last_lines(log) or ([nothing] if nothing else [])
     return "".join(f"\n    | {line}" for line in lines)
 
@@ -63,7 +63,7 @@ def log_end(log: Path, nothing: str = "") -> str:
 def script_failed(
     code: int, plan: CommandPlan, log: Path, who: str = "the command", is_built: bool = False
 ) -> Problem:
-    """The command ended with `code` (−N: by signal N): its last lines, and a hint.
+    """Return the command ended with `code` (−N: by signal N): its last lines, and a hint.
 
     `who` is the process that failed first, and `log` its log. `is_built` says that it ran in an
     environment made from its conda file.
@@ -128,7 +128,7 @@ def _missing(lines: Sequence[str], plan: CommandPlan, is_built: bool) -> str:
 
 
 def canceled(ended_by: str, plan: CommandPlan, log: Path) -> Problem | None:
-    """Why a run was ended before its time; None when a sweep's policy did it on purpose."""
+    """Return why a run was ended early; None when the early termination of a sweep ended it."""
     if ended_by in {"timeout", "trial_timeout"}:
         limit = f"limits.{ended_by}"
         return Problem(
@@ -176,9 +176,9 @@ def written_inputs(plan: CommandPlan, before: States, after: States) -> tuple[Pr
 
 
 def empty_outputs(plan: CommandPlan, run: Run) -> tuple[Problem, ...]:
-    """A warning for every declared output that the command left empty.
+    """Return a warning for every declared output that the command left empty.
 
-    Azure ML completes such a job too; the step that wanted the output fails in its place.
+    Azure ML completes such a job too; the next step then fails when it reads the output.
     """
     return tuple(
         Problem(
@@ -203,7 +203,7 @@ _LIMITS = {"parameter": (200, 255, 500), "tag": (50, 100, 1000), "metric": (50, 
 def beyond_azure(
     plan: CommandPlan, run: Run, own: Container[str], *, is_trial: bool
 ) -> tuple[Problem, ...]:
-    """A warning for each limit of Azure ML's tracking server that the run exceeded.
+    """Return a warning for each limit of Azure ML's tracking server that the run exceeded.
 
     The 250 values of one batch are not among them: MLflow keeps no batches. `own` are the tags of
     this backend. A NaN of a trial is the warning of its sweep.
@@ -237,7 +237,7 @@ def beyond_azure(
 
 
 def metric_warnings(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Problem, ...]:
-    """A warning when the trial cannot be ranked: the metric is missing, or not finite."""
+    """Return a warning when the trial cannot be ranked: the metric is missing, or not finite."""
     if curve and all(map(math.isfinite, curve)):
         return ()
     metric, place = plan.primary_metric, plan.places.get("objective", plan.place)
@@ -260,7 +260,7 @@ def metric_warnings(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tupl
 
 
 def trial_warnings(trials: Sequence[Run]) -> tuple[Problem, ...]:
-    """The problems of single trials in a sweep that completed: a warning for each code."""
+    """Return the problems of single trials in a sweep that completed: a warning for each code."""
     kinds: dict[str, list[Problem]] = {}
     for trial in trials:
         for problem in (*trial.warnings, trial.error):
@@ -277,10 +277,10 @@ def trial_warnings(trials: Sequence[Run]) -> tuple[Problem, ...]:
 
 
 def nothing_to_rank(plan: SweepPlan, trials: Sequence[Run]) -> Problem:
-    """Why a sweep has no best trial: all failed, or none logged the metric as a number.
+    """Return the error of a sweep in which all trials failed or none logged the metric as a number.
 
-    Azure ML's documents do not say when a sweep job fails; a sweep without a best trial has no
-    outputs and no model, and is a failure here.
+    Azure ML does not document when a sweep job fails. A sweep without a best trial has no outputs
+    and no model, and is a failure here.
     """
     warnings = [problem for trial in trials for problem in trial.warnings]
     for code in ("metric-missing", "metric-not-finite"):
@@ -304,7 +304,7 @@ def nothing_to_rank(plan: SweepPlan, trials: Sequence[Run]) -> Problem:
 
 
 def sweep_interrupted(sweep: Run, signal_name: str) -> Problem:
-    """A person ended the sweep; its completed trials stay."""
+    """Return a person ended the sweep; its completed trials stay."""
     best = f", the best so far is {sweep.best}" if sweep.best else ""
     return Problem(
         "canceled",

@@ -50,7 +50,7 @@ class Interpreter:
         return self.python.parent
 
     def identity(self) -> list[str]:
-        """The Python and the names and versions of what is installed for it."""
+        """Return the Python and the names and versions of what is installed for it."""
         return [self.version, *_installed(self.python)]
 
 
@@ -112,24 +112,24 @@ def variables(
 
 
 def of_the_caller() -> dict[str, str]:
-    """What a run gets of the variables of this process."""
+    """Return the environment variables of this process that a run inherits."""
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     passed |= {name: value for name, value in os.environ.items() if name.startswith("LC_")}
     return {**passed, "PATH": os.environ.get("PATH", os.defpath)}
 
 
 def is_of_a_run(name: str) -> bool:
-    """Whether every run has its own value of that variable."""
+    """Return whether the value of that variable differs from run to run."""
     return name in OF_A_RUN or name.startswith(_SWEEP)
 
 
 def text(value: object) -> str:
-    """A value as the command line spells it: a nested choice is JSON, true is `True`."""
+    """Return a value as the command line spells it: a nested choice is JSON, true is `True`."""
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
 def literals(values: Mapping[str, object]) -> dict[str, Value]:
-    """The values as parameters of a run: nested choices become their JSON text."""
+    """Return the values as parameters of a run: nested choices become their JSON text."""
     return {
         name: value if isinstance(value, str | int | float | bool) else text(value)
         for name, value in values.items()

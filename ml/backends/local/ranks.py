@@ -87,7 +87,7 @@ class Ranks:
             self._code, self._ending = 128 + signal.SIGTERM, True
 
     def _end(self, code: int) -> None:
-        """End those that are left; `code` is 0 when they are servers that nobody needs any more."""
+        """End the remaining processes; `code` is 0 if they are servers, no longer needed."""
         if self._ending:
             return
         self._code, self._ending = code, True

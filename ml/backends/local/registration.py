@@ -80,7 +80,7 @@ def without_assets(outputs: Mapping[str, OutputPlan]) -> dict[str, OutputPlan]:
 
 
 def differences(plan: Plan) -> Iterator[str]:
-    """What a person should know about the assets of a plan before it runs, one line each."""
+    """Yield a line for each data asset of the plan that jobs here registered or redefined."""
     for field, data in supplied_inputs(plan):
         if data.asset is None or data.asset.version.startswith("@"):
             continue
@@ -111,7 +111,7 @@ def _outputs(plan: Plan) -> Iterator[tuple[str, OutputPlan]]:
 
 
 def kind_of(type_: str) -> str:
-    """Whether an output of that type is a data asset or a model."""
+    """Return "model" or "data": the kind of asset that an output of that type is."""
     return "model" if type_ in MODELS else "data"
 
 
@@ -164,7 +164,7 @@ def _write(
 
 
 def _next(output: OutputPlan, name: str) -> str:
-    """The number after the greatest that is registered here or defined by the repository."""
+    """Return the number after the greatest that is registered here or defined by the repository."""
     kind, root = kind_of(output.type), repository.root(Path(output.place.path).absolute())
     taken = [path.name for path in (home.assets() / kind / name).glob("*")]
     taken += [

@@ -71,7 +71,7 @@ def check(
 
 
 def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
-    """What releases read: pattern → the check of such a file, besides that of a spec."""
+    """Return a check for each pattern of files that releases read and that are no specs."""
     from ml.release import serving
     from ml.release.declaration import release_file
     from ml.release.declaration.projects import Project

@@ -61,7 +61,10 @@ class Links:
             yield service.name, f"{state}  ({service.type}, {service.status or 'unknown'})"
 
     def urls(self) -> Iterator[str]:
-        """What a browser can open. The service wrote the addresses: only https is trusted."""
+        """Yield the addresses that a browser can open.
+
+        The service wrote the others: only https is trusted. The report is a local file.
+        """
         report = self.report.as_uri() if self.report else ""
         addresses = [self.studio, *(service.address for service in self.services)]
         yield from (url for url in addresses if url.startswith("https://"))
@@ -82,7 +85,7 @@ def links(backend: Backend, run: Run) -> Links:
 
 
 def has_desktop() -> bool:
-    """Whether a browser can show a page here: not on a server or over SSH."""
+    """Return whether a browser can open a page here, not on a server or over SSH."""
     variables = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     return sys.platform in ("darwin", "win32") or any(map(os.environ.get, variables))
 

@@ -1,7 +1,7 @@
-"""The cost of a job on Azure ML at most, spot and dedicated, which `ml run --dry-run` prints.
+"""The maximum cost of a job on Azure ML, spot and dedicated, for `ml run --dry-run`.
 
-The cluster that a spec names is looked up in the environments' stack files. The bound comes from
-nodes and time limits alone: how long a job takes is not known before it has run.
+The cluster of the spec is looked up in the environments' stack files. The maximum follows from
+nodes and time limits alone, since the duration of a job is not known before it has run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Bound:
 
 
 def single(nodes: int, limit_s: float | None) -> Bound:
-    """A job on `nodes` with a time limit of `limit_s` seconds."""
+    """Return a job on `nodes` with a time limit of `limit_s` seconds."""
     return Bound(nodes, None if limit_s is None else nodes * limit_s / 3600)
 
 
@@ -89,7 +89,7 @@ class Cost:
 
 
 def of(plan: Plan) -> list[Cost]:
-    """The cost of the plan by cluster; empty where no stack file names its cluster."""
+    """Return the cost of the plan by cluster; empty where no stack file names its cluster."""
     try:
         price_list = prices.read()
         environments = [loader.load(stack) for stack in loader.environments()]
@@ -106,11 +106,11 @@ def of(plan: Plan) -> list[Cost]:
 
 
 def of_instance(environment: str) -> Prices:
-    """The price by the hour, in the environment's region, of an instance or of a node of one of its
-    clusters (`azureml:NAME`, dedicated or spot as in the stack file); None where none is known.
+    """Return a function from an instance or `azureml:CLUSTER` to its hourly price.
 
-    An environment without a stack file (local) has no clusters; an instance for it is priced as in
-    the first stack.
+    Prices are those of the environment's region; a cluster is dedicated or spot as in the stack
+    file. None if no price is known. An environment without a stack file (local) has no clusters,
+    and the instance prices of the first stack.
     """
     try:
         price_list, stacks = prices.read(), loader.environments()
@@ -137,8 +137,8 @@ def of_instance(environment: str) -> Prices:
 
 
 def of_deployment(deployment: Part) -> str:
-    """The price of the instances of an online deployment, which are paid for until it is deleted;
-    in the region of the first stack.
+    """Return the price of the instances of an online deployment, which are paid for until it is
+    deleted; in the region of the first stack.
     """
     size, instances = str(deployment.get("instance_type")), deployment.get("instance_count") or 1
     where = f"on Azure: {count(int(instances), 'instance')} of {size}"
@@ -150,7 +150,7 @@ def of_deployment(deployment: Part) -> str:
 
 
 def as_json(cost: Cost) -> dict[str, object]:
-    """The figures for a program; `most` is None where nothing bounds the job."""
+    """Return the cost as JSON values; `most` is None if the job has no limit."""
     hours = cost.bound.node_hours
 
     def most(rate: float | None) -> float | None:
@@ -170,7 +170,7 @@ def as_json(cost: Cost) -> dict[str, object]:
 
 
 def _parts(plan: Plan) -> Iterator[tuple[str, Bound]]:
-    """The bound of each job of the plan, with the name of its cluster."""
+    """Yield the bound of each job of the plan, with the name of its cluster."""
     if isinstance(plan, PipelinePlan):
         for step in plan.steps.values():
             yield from _parts(step.plan)

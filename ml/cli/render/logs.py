@@ -25,11 +25,11 @@ def write(
     rank: str = "0",
     on: str = "",
 ) -> bool:
-    """Write what the run and its parts printed to stdout; False when they printed nothing.
+    """Write the logs of the run and its parts to stdout; return False if they are empty.
 
-    `tail` is the number of lines of each log to begin with, None for all; with `follow` a run that
-    has not ended is followed until it has. `rank` is the process of a distributed job whose log is
-    written (Refused when no part has one). `on` is how a command repeats the backend.
+    `tail` is the number of lines of each log to begin with, None for all. With `follow` a running
+    run is followed to its end. `rank` is the process of a distributed job whose log is written
+    (Refused if no part has one). `on` is the `--on` option for suggested commands.
     """
     printer = LogPrinter(sys.stdout)
     again = f"ml runs logs --follow {run.name}{on}"
@@ -105,7 +105,7 @@ def _decoder() -> codecs.IncrementalDecoder:
 
 
 def tail_offset(file: BinaryIO, lines: int) -> int:
-    """The offset of the last `lines` lines; only the end of the file is read."""
+    """Return the offset of the last `lines` lines; only the end of the file is read."""
     end = at = file.seek(0, os.SEEK_END)
     if lines == 0:
         return end

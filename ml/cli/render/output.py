@@ -31,7 +31,7 @@ def write_json(value: Any) -> None:
 
 
 def as_text(value: Any) -> str:
-    """The value as one JSON document, as `write_json` prints it."""
+    """Return the value as one JSON document, as `write_json` prints it."""
     return json.dumps(_plain(value), indent=1, default=str) + "\n"
 
 

@@ -36,7 +36,7 @@ _KINDS: dict[type, str] = {
 
 
 def as_json(value: object) -> Any:
-    """The plan (or a part of one) as plain JSON values; `kind` tells what it is a plan of."""
+    """Return a plan, or a part of one, as JSON values; `kind` is the kind of plan."""
     if is_dataclass(value) and not isinstance(value, type):
         data = {
             item.name: as_json(getattr(value, item.name)) for item in fields(value) if item.compare
@@ -51,7 +51,7 @@ def as_json(value: object) -> Any:
 
 
 def as_text(plan: Plan) -> str:
-    """The plan in aligned lines, most important first."""
+    """Return the plan in aligned lines, most important first."""
     return align(_pairs(plan))
 
 

@@ -73,7 +73,7 @@ class SweepProgress:
         self._plan = plan
 
     def line(self, event: Event) -> str:
-        """The event as a line, "" for one that is not worth a line."""
+        """Return the event as a line, "" for one that is not worth a line."""
         most = most_trials(self._plan)
         if event.kind == "started":
             return _start(event.run, count(most, "trial"), len(event.run.trials), "started")
@@ -91,7 +91,7 @@ class SweepProgress:
         return " ".join(words)
 
     def table(self, run: Run | None) -> Table:
-        """The trials as of now."""
+        """Return the trials as of now."""
         from rich.table import Table
 
         plan, trials = self._plan, run.trials if run else ()
@@ -125,7 +125,7 @@ class PipelineProgress:
         self._plan = plan
 
     def line(self, event: Event) -> str:
-        """The event as a line, "" for one that is not worth a line."""
+        """Return the event as a line, "" for one that is not worth a line."""
         run, step = event.run, event.step
         if event.kind == "started":
             return _start(run, count(len(self._plan.steps), "step"), len(run.steps), "ended")
@@ -143,7 +143,7 @@ class PipelineProgress:
         return ""
 
     def table(self, run: Run | None) -> Table:
-        """The steps as of now."""
+        """Return the steps as of now."""
         from rich.table import Table
 
         steps = {step.name: step for step in (run.below() if run else ())}
@@ -180,7 +180,7 @@ def _ended(trials: tuple[Run, ...]) -> int:
 
 
 def most_trials(plan: Search) -> int:
-    """The largest number of trials: a grid has no more than it has points."""
+    """Return the largest number of trials: a grid has no more than it has points."""
     if isinstance(plan, AutoMLPlan) or plan.algorithm != "grid":
         return plan.max_total_trials
     from ml.sweeps.sources import size
@@ -189,12 +189,12 @@ def most_trials(plan: Search) -> int:
 
 
 def _sampled_names(plan: Search) -> list[str]:
-    """The hyperparameters of a sweep; AutoML's differ from trial to trial."""
+    """Return the hyperparameters of a sweep; AutoML's differ from trial to trial."""
     return [*plan.search_space] if isinstance(plan, SweepPlan) else []
 
 
 def _sampled(plan: Search, trial: Run) -> dict[str, Any]:
-    """The trial's own values, without those that are the same in every trial."""
+    """Return the trial's own values, without those that are the same in every trial."""
     names = _sampled_names(plan) if isinstance(plan, SweepPlan) else trial.parameters
     return {name: trial.parameters[name] for name in names if name in trial.parameters}
 
@@ -204,7 +204,7 @@ def _step_outcome(step: Run) -> str:
 
 
 def step_text(step: Run) -> str:
-    """How a step ended, how long it took and why it did not complete."""
+    """Return how a step ended, how long it took and why it did not complete."""
     words = [_step_outcome(step)]
     if not step.reused_from and step.id:
         words.append(f"in {step.active_s:.1f} s")
@@ -216,7 +216,7 @@ def step_text(step: Run) -> str:
 
 
 def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str:
-    """The outcome, where everything is, and what to type next.
+    """Return the outcome, where everything is, and what to type next.
 
     `echoed`: the output of the command is on the screen already and is not repeated.
     """
@@ -250,7 +250,7 @@ def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str
 
 
 def _best_of_sweeps(plan: PipelinePlan, run: Run) -> Iterator[str]:
-    """A line for each sweep step that has a best trial, or reuses one."""
+    """Yield a line for each sweep step that has a best trial, or reuses one."""
     for name, step in plan.steps.items():
         sweep = next((step for step in run.steps if step.name == f"{run.name}.{name}"), None)
         if not isinstance(step.plan, Search) or sweep is None or sweep.status != "Completed":

@@ -46,7 +46,7 @@ SILENT = ("pass", "not evaluated")
 
 
 def next_text(project: str, environment: str, on: str | None) -> str:
-    """The commands that bring about what was just declared."""
+    """Return the commands that bring about what was just declared."""
     if environment == "local":
         return f"next: ml release apply {project} --approved-by NAME"
     if on == "azure":
@@ -71,7 +71,10 @@ def rejected_text(request: Request) -> str:
 
 
 def status_text(state: Status) -> str:
-    """A few lines, without those that repeat what is declared; one where nothing ever was."""
+    """Return the status in a few lines, without values that equal the declared ones.
+
+    It is one line if nothing was ever declared or applied.
+    """
     head = f"{state.project} in {state.environment}: {state.verdict}"
     if state.declared is None and state.last_attempt is None:
         return head
@@ -93,7 +96,7 @@ def status_text(state: Status) -> str:
 
 
 def rollout_text(rollout: Plan) -> str:
-    """What is declared, what serves, and what apply would do."""
+    """Return the declared version, the serving version, and the steps of an apply."""
     declared, serving = rollout.declared, rollout.serving
     version = named(declared.model, declared.version, declared.digest) if declared else "nothing"
     serves = "nothing"
@@ -107,7 +110,7 @@ def rollout_text(rollout: Plan) -> str:
 
 
 def rival_text(proposal: Proposal, rival: Version) -> str:
-    """The sentence on a declared version that was never applied and had to be beaten too."""
+    """Return the sentence on a declared version that was never applied and had to be beaten too."""
     text = f"version {rival.version} is declared and was never applied: it had to be beaten too"
     if proposal.written:
         return f"{text}, and is no longer declared"
@@ -142,7 +145,7 @@ def facts_text(evaluation: Evaluation) -> str:
 
 
 def named(model: str, version: str, digest: str) -> str:
-    """A version with the beginning of its digest."""
+    """Return a version with the beginning of its digest."""
     return f"{model} {version} ({digest[:SHORT]})"
 
 
@@ -167,11 +170,11 @@ def show_drill(drill: Drilled) -> None:
 
 
 def show_decision(decision: Decision, waits: str = "", every: bool = False) -> None:
-    """Print the gates and the outcome on stderr, what failed first.
+    """Print the gates and the outcome on stderr, failed gates first.
 
-    A gate that does not pass has its requirement and the reason below. Those that pass are named in
-    one line, or with `every` have one each. `waits` is the version that it was compared with when
-    that is declared and not yet champion.
+    A gate that does not pass is followed by its requirement and the reason. Those that pass are
+    listed in one line, or with `every` in one line each. `waits` is the version of the comparison
+    if it is declared but not yet applied.
     """
     from rich.table import Table
     from rich.text import Text
@@ -215,7 +218,7 @@ def show_decision(decision: Decision, waits: str = "", every: bool = False) -> N
 
 
 def released(state: Released, environment: str) -> str:
-    """What today's gates say of what a project serves, with the gates that reject it."""
+    """Return the verdict of today's gates on the released version, with the gates that fail."""
     if (decision := state.decision) is None:
         return f"? {state.project} in {environment}: {readable(state.error)}"
     head = f"{decision.request.model} {decision.request.version} in {environment}"
@@ -227,7 +230,7 @@ def released(state: Released, environment: str) -> str:
 
 
 def _details(result: Result) -> list[str]:
-    """What was found; of a gate that does not pass, what it requires and why."""
+    """Return the finding of a gate; if it does not pass, also its requirement and the reason."""
     if result.mark in SILENT:
         return [" · ".join(filter(None, (result.found, result.why)))]
     lines = [f"warning: {sentence}" for sentence in result.warnings]
@@ -237,12 +240,12 @@ def _details(result: Result) -> list[str]:
 
 
 def verdict_text(result: Result) -> str:
-    """The verdict, and the gate's mode where it changes what the verdict does."""
+    """Return the verdict, and the gate's mode where it changes what the verdict does."""
     return result.mark if result.mode == "enabled" else f"{result.mark} ({result.mode})"
 
 
 def conclusion(decision: Decision) -> str:
-    """The outcome in a sentence."""
+    """Return the outcome in a sentence."""
     name = f"{decision.request.model} {decision.request.version}"
     where = decision.request.environment
     if decision.request.rehearsal and where != "local":

@@ -25,7 +25,7 @@ _SHA = 19  # of "sha256:…": enough to tell two apart
 
 
 def number(value: float) -> str:
-    """A metric as a person compares it."""
+    """Return a metric as a person compares it."""
     return f"{value:.{DIGITS}g}"
 
 
@@ -35,12 +35,12 @@ def parameters(values: Mapping[str, Any]) -> str:
 
 
 def short(value: Any) -> str:
-    """A parameter's value, numbers with DIGITS digits."""
+    """Return a parameter's value, numbers with DIGITS digits."""
     return number(value) if isinstance(value, float) else str(value)
 
 
 def outcome(run: Run) -> str:
-    """The status, what ended the run when something did, and how often it was restarted."""
+    """Return the status, what ended the run when something did, and how often it was restarted."""
     details = [run.ended_by] if run.ended_by else []
     if run.restarts:
         count = len(run.restarts)
@@ -69,7 +69,7 @@ def row(entry: Entry, primary: Mapping[str, str]) -> list[str]:
 
 
 def list_json(entry: Entry) -> dict[str, Any]:
-    """A run as an element of `ml runs list --json`."""
+    """Return a run as an element of `ml runs list --json`."""
     run = entry.run
     return {
         "name": run.name,
@@ -96,12 +96,12 @@ def list_json(entry: Entry) -> dict[str, Any]:
 
 
 def run_json(backend: Backend, run: Run) -> dict[str, Any]:
-    """The fields of `job.json`, with the run's folder and absolute paths of its outputs."""
+    """Return the fields of `job.json`, with the run's folder and absolute paths of its outputs."""
     return {**backend.runs.document(run), "folder": run.folder, "outputs": run.outputs}
 
 
 def _result(entry: Entry, primary: str) -> str:
-    """What it came to, in a few words."""
+    """Return the result of a run in a few words: its error, finished parts and metrics."""
     run = entry.run
     if run.error and run.status == "Failed":
         return f"[{run.error.code}]"
@@ -171,13 +171,13 @@ def run_lines(
 
 
 def output_text(run: Run, name: str, path: Path, lost: str) -> str:
-    """An output's path, `lost` when nothing is there, and the asset that it became."""
+    """Return an output's path, `lost` when nothing is there, and the asset that it became."""
     asset = f", registered as {run.registered[name]}" if name in run.registered else ""
     return shown(path) + ("" if path.exists() else f" ({lost})") + asset
 
 
 def _code(code: Mapping[str, Any], snapshot: Path | None) -> str:
-    """The commit, the digest of the snapshot, and where that is.
+    """Return the commit, the digest of the snapshot, and where that is.
 
     A pipeline has no snapshot: its steps do.
     """
@@ -190,7 +190,7 @@ def _code(code: Mapping[str, Any], snapshot: Path | None) -> str:
 
 
 def _environment(lineage: Mapping[str, Any]) -> str:
-    """The environment that the spec names, and the Python that ran in its place."""
+    """Return the environment that the spec names, and the Python that ran in its place."""
     if not lineage.get("environment"):
         return ""
     requested = f"{lineage['environment']}{_sha(lineage.get('environment_digest'))}"
@@ -202,12 +202,12 @@ def _environment(lineage: Mapping[str, Any]) -> str:
 
 
 def _sha(digest: str | None) -> str:
-    """The beginning of a digest in brackets, "" without one."""
+    """Return the beginning of a digest in brackets, "" without one."""
     return f" ({digest[:_SHA]})" if digest else ""
 
 
 def _release(version: Descendant) -> Iterator[tuple[str, str]]:
-    """A model version made from a run, its release and where it serves."""
+    """Yield a model version made from a run, its release and where it serves."""
     how = {"made": "", "same files": ", first made by another run", "evaluated": ", measured here"}
     name = f"{version.model} {version.version}"
     yield "→ model", f"{name} ({version.digest[:_SHA]}{how[version.relation]})"

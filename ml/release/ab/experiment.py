@@ -94,7 +94,7 @@ class Experiment:
         return fixed_size(self.score_deviation, self.effect, self.alpha, self.power)
 
     def ticket(self, key: str) -> str:
-        """The key's ticket, as the router computes it."""
+        """Return the key's ticket, as the router computes it."""
         return ticket(key, self.salt)
 
     def request_id(self, key: str) -> str:
@@ -105,7 +105,7 @@ class Experiment:
         return f"{self._mark}{self.ticket(key)}"
 
     def requested(self, request_id: str) -> str:
-        """The ticket of the key in a request's id, "" where it is of another request."""
+        """Return the ticket of the key in a request's id, "" where it is of another request."""
         ticket = request_id.removeprefix(self._mark).partition(".")[0]
         is_ours = request_id.startswith(self._mark) and TICKET.fullmatch(ticket)
         return ticket if is_ours else ""
@@ -115,7 +115,7 @@ class Experiment:
         return f"ab.{self.name}."
 
     def arm(self, ticket: str) -> Arm:
-        """The version that answers the ticket's key; B has the first `share` hundredths."""
+        """Return the version that answers the ticket's key; B has the first `share` hundredths."""
         shares = {"B": self.share, "A": 100 - self.share}
         return "B" if at(position(ticket), shares, "A") == "B" else "A"
 
@@ -206,7 +206,7 @@ def find(name: str) -> Experiment:
 
 
 def every() -> Sequence[str]:
-    """The experiments of this machine, by name."""
+    """Return the experiments of this machine, by name."""
     return sorted(path.parent.name for path in (home.home() / "ab").glob("*/experiment.json"))
 
 
@@ -262,5 +262,5 @@ def _unreadable(path: Path, why: str) -> Refused:
 
 
 def _spread(rate: float) -> float:
-    """The standard deviation of a binary outcome."""
+    """Return the standard deviation of a binary outcome."""
     return math.sqrt(rate * (1 - rate))

@@ -47,7 +47,7 @@ class Records:
 
     @property
     def is_b(self) -> Flags:
-        """Whether each outcome is B's."""
+        """For each outcome, True if it is of a key that is assigned to B."""
         return np.array([arm == "B" for arm, _ in self.outcomes], dtype=np.bool_)
 
     @property
@@ -57,7 +57,7 @@ class Records:
 
 
 def assign(backend: Backend, experiment: Experiment, keys: Sequence[str]) -> Mapping[str, Arm]:
-    """The version that answers each key; new assignments are recorded."""
+    """Return the version (arm) for each key, and record new assignments."""
     tickets = {key: experiment.ticket(key) for key in keys}
     with faults.as_refusals(), files.locked(experiment.folder / "lock"):
         assigned = _replay(backend, experiment)[0]
@@ -87,7 +87,7 @@ def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[st
 
 
 def read(backend: Backend, experiment: Experiment) -> Records:
-    """The records so far; unreadable lines are counted and left out."""
+    """Return the records so far; unreadable lines are counted and left out."""
     assigned, counted, skipped = _replay(backend, experiment)
     misrouted = _misrouted(backend, experiment)
     arms = {ticket: arm for ticket, arm in assigned.items() if ticket not in misrouted}
@@ -98,7 +98,7 @@ def read(backend: Backend, experiment: Experiment) -> Records:
 def _replay(
     backend: Backend, experiment: Experiment
 ) -> tuple[Mapping[str, Arm], Mapping[str, float], Mapping[str, int]]:
-    """The versions and the outcomes by ticket, and the number of skipped lines by reason."""
+    """Return the versions and the outcomes by ticket, and the number of skipped lines by reason."""
     assigned: dict[str, Arm] = {}
     counted: dict[str, float] = {}
     skipped = dict.fromkeys(_SKIPPED, 0)
@@ -121,9 +121,9 @@ def _replay(
 
 
 def _misrouted(backend: Backend, experiment: Experiment) -> Set[str]:
-    """The tickets that the other version has answered, by what the endpoint collected.
+    """Return the tickets of collected requests that the wrong version answered.
 
-    None where the endpoint splits the keys itself.
+    Empty if the endpoint splits the keys itself.
     """
     if backend.endpoints.exposed is not None:
         return frozenset()
@@ -138,7 +138,7 @@ def _misrouted(backend: Backend, experiment: Experiment) -> Set[str]:
 
 
 def _is_outcome(value: Any, experiment: Experiment) -> bool:
-    """Whether the value is an outcome; the squares of larger numbers would be infinite."""
+    """Return whether the value is a valid outcome; larger numbers would overflow when squared."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return value in (0, 1) if experiment.outcome == "binary" else abs(value) < LARGEST

@@ -131,7 +131,7 @@ def headers(
 
 
 def is_served(backend: Backend, experiment: Experiment) -> bool:
-    """Whether B is served its keys now."""
+    """Return whether B now gets the requests with its keys."""
     state = backend.endpoints.live(experiment.endpoint)
     return state is not None and _is_on(state, experiment)
 
@@ -141,7 +141,7 @@ def _is_on(state: Live, experiment: Experiment) -> bool:
 
 
 def _state(backend: Backend, experiment: Experiment) -> Live:
-    """The endpoint's state; Refused unless A is live, beside nothing but this experiment."""
+    """Return the endpoint's state; raise Refused unless A is live, without another canary."""
     state = backend.endpoints.live(experiment.endpoint)
     if state is None:
         raise backend.endpoints.nothing_served(experiment.endpoint)

@@ -46,7 +46,7 @@ class Sequence:
 def sequence(
     is_b: Flags, values: Floats, share: float, alpha: float, planned: float, binary: bool
 ) -> Sequence:
-    """The sequence over outcomes in the order of arrival; leading axes are simulations.
+    """Return the sequence over outcomes in the order of arrival; leading axes are simulations.
 
     `share` is B's probability of assignment, strictly between 0 and 1; the interval is tightest at
     `planned` outcomes.
@@ -87,7 +87,7 @@ def best_ratio(alpha: float) -> float:
 
 
 def sample_size(deviation: float, effect: float, alpha: float, power: float) -> int:
-    """The outcomes of both versions that show a difference of `effect` with that power.
+    """Return the outcomes of both versions that show a difference of `effect` with that power.
 
     At `planned` = n outcomes the interval excludes zero when the estimate, normal around the
     effect, is further from zero than half the interval's width. Earlier looks can only add power.
@@ -108,14 +108,15 @@ def fixed_size(deviation: float, effect: float, alpha: float, power: float) -> i
 
 
 def score_deviation(a: float, b: float, share: float) -> float:
-    """The standard deviation of one score, from those of an outcome of A and of B."""
+    """Return the standard deviation of one score, from those of an outcome of A and of B."""
     return math.sqrt(b**2 / share + a**2 / (1 - share))
 
 
 def _scores(is_b: Flags, values: Floats, share: float) -> tuple[Floats, Floats]:
-    """The doubly robust scores, whose mean is B's mean minus A's, and 1 where a score counts.
+    """Return the doubly robust scores, whose mean estimates B's mean minus A's, and their weights.
 
-    The expectation of either version comes from earlier outcomes alone.
+    A weight is 1, or 0 while there are too few earlier outcomes, from which alone the expected
+    outcome of either version is estimated.
     """
     before_b, mean_b = _before(is_b, values)
     before_a, mean_a = _before(~is_b, values)
@@ -126,14 +127,14 @@ def _scores(is_b: Flags, values: Floats, share: float) -> tuple[Floats, Floats]:
 
 
 def _before(arm: Flags, values: Floats) -> tuple[Floats, Floats]:
-    """The number and the mean of the arm's outcomes before each; the mean of none is 0."""
+    """Return the number and the mean of the arm's outcomes before each; the mean of none is 0."""
     count: Floats = np.cumsum(arm, axis=-1, dtype=np.float64) - arm
     total = np.cumsum(np.where(arm, values, 0.0), axis=-1) - np.where(arm, values, 0.0)
     return count, total / np.maximum(count, 1)
 
 
 def _within(is_b: Flags, values: Floats) -> Floats:
-    """The pooled variance of the outcomes so far, each around its version's mean."""
+    """Return the pooled variance of the outcomes so far, each around its version's mean."""
     total = np.cumsum(values**2, axis=-1)
     for arm in (is_b, ~is_b):
         count = np.maximum(np.cumsum(arm, axis=-1), 1)

@@ -50,7 +50,7 @@ class ABVerdict:
 
 
 def verdict(experiment: Experiment, records: Records) -> ABVerdict:
-    """The verdict on the outcomes so far; it may be asked for at any time."""
+    """Return the verdict on the outcomes so far; it may be asked for at any time."""
     is_b, values = records.is_b, records.values
     counts = {
         arm: _count(sum(assigned == arm for assigned in records.assigned.values()), values[chosen])
@@ -92,7 +92,7 @@ def _count(assigned: int, values: Floats) -> Count:
 
 
 def _mismatch(experiment: Experiment, a: Count, b: Count) -> str:
-    """How assignments or outcomes differ from the declared share; "" when they do not."""
+    """Return how assignments or outcomes differ from the declared share; "" if they do not."""
     share = experiment.share / 100
     for what, count_a, count_b in (
         ("keys assigned", a.assigned, b.assigned),
@@ -116,7 +116,7 @@ def _kind(experiment: Experiment, low: float | None, high: float | None, mismatc
 
 
 def _needed(experiment: Experiment, deviation: float, seen: float, counted: int) -> int:
-    """The outcomes that show the effect with this deviation.
+    """Return the outcomes that show the effect with this deviation.
 
     When there are as many already: the number at which the interval excludes zero, or the effect,
     if the difference stays as it is.
@@ -160,7 +160,7 @@ def _sentence(
 
 
 def _shown(experiment: Experiment, value: float) -> str:
-    """With its unit: rates are in percentage points."""
+    """Return the value with its unit: rates are in percentage points."""
     return _number(experiment, value) + (" points" if experiment.outcome == "binary" else "")
 
 

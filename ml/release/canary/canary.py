@@ -240,7 +240,7 @@ class _Watch:
         }
 
     def _look(self) -> dict[str, Any]:
-        """The tallies of the three servers; records the answers since the last call."""
+        """Return the tallies of the three servers; records the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
             raise Refused.of(
@@ -317,7 +317,7 @@ def smoke_test(endpoints: Endpoints, green: Server, launch: Launch, samples: Sam
 
 
 def _answered(endpoints: Endpoints, green: Server, sample: Mapping[str, object]) -> Answer:
-    """The answer to a sample request; Refused (smoke-failed) where there is none."""
+    """Return the answer to a sample request. Raise Refused (smoke-failed) if there is none."""
     try:
         return endpoints.score(green, sample)
     except (OSError, http.client.HTTPException) as error:
@@ -325,7 +325,7 @@ def _answered(endpoints: Endpoints, green: Server, sample: Mapping[str, object])
 
 
 def smoke_fault(answer: Answer, launch: Launch, sample: Mapping[str, object]) -> str:
-    """Why an answer to a sample request is none of the launched model, or ""."""
+    """Return why a sample request was not answered by the launched model; "" if it was."""
     if answer.status != 200 or not isinstance(answer.body, dict):
         return f"status {answer.status} to {sample}: {answer.excerpt}"
     if answer.body.get("model_digest") != launch.digest:
@@ -341,10 +341,10 @@ def check_latency(
     limit_ms: float,
     progress: Callable[[str], None],
 ) -> float:
-    """Send green at least so many requests; the p95 of its latency where it runs, in ms.
+    """Send green at least `requests` requests; return its p95 latency at the server, in ms.
 
-    Raises Refused: too-slow above the limit, what `smoke_test` raises, and latency-unknown, which
-    is not a verdict on green.
+    Raise Refused: too-slow above the limit, the errors of `smoke_test`, and latency-unknown, which
+    does not reject green.
     """
     assert endpoints.p95_ms is not None  # else there is no limit
     began = time.time()
@@ -376,10 +376,10 @@ def check_latency(
 
 
 def check_answers(endpoints: Endpoints, green: Server, asks: ParityCheck, tolerance: float) -> int:
-    """Send green evaluated rows; how many those are.
+    """Send green the rows of the parity check; return their number.
 
-    Raises Refused: prediction-mismatch where an answer lies further from the evaluated one than the
-    tolerance, predictions-unverified where nothing can be asked: no verdict on green.
+    Raise Refused: prediction-mismatch if an answer differs from the evaluation by more than the
+    tolerance; predictions-unverified if no row can be sent, which does not reject green.
     """
     expected = f"the evaluated predictions, within {tolerance:g}"
     if asks.reason:
@@ -396,7 +396,7 @@ def check_answers(endpoints: Endpoints, green: Server, asks: ParityCheck, tolera
 
 
 def remove_leftovers(endpoints: Endpoints, name: str) -> None:
-    """Remove what a killed rollout left; a running experiment stays."""
+    """Remove the servers that a killed rollout left; a running experiment is kept."""
     with endpoints.locked(name):
         if not ((state := endpoints.live(name)) and state.canary and state.canary.experiment):
             clear_canary(endpoints, name)
@@ -415,7 +415,7 @@ def clear_canary(endpoints: Endpoints, name: str) -> Live | None:
 
 
 def without_canary(endpoints: Endpoints, name: str) -> Live | None:
-    """The endpoint's state without its canary; nothing is changed."""
+    """Return the endpoint's state without its canary; nothing is changed."""
     state = endpoints.live(name)
     return replace(state, canary=None) if state else None
 

@@ -1,7 +1,7 @@
-"""A canary's step of traffic: what the answers show, and the project's sample requests.
+"""A canary's step of traffic: statistics of the answers, and the project's sample requests.
 
-Answers are counted by shape and by bin of the prediction, latency by interval; memory is beside
-them. The replay draws the samples at random.
+Answers are counted by shape and by bin of the prediction, latency by interval; memory is measured
+too. The replay draws the samples at random.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ENOUGH_PER_S = 20.0
 
 
 def shape(value: Any) -> str:
-    """The structure of an answer without its values: `{a:[number]}`."""
+    """Return the structure of an answer without its values: `{a:[number]}`."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{shape(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, list):
@@ -66,7 +66,7 @@ def without(value: Any, field: str) -> Any:
 
 
 def at_pointer(answer: Any, pointer: str) -> Any:
-    """Whatever is at a pointer; None where nothing is."""
+    """Return the value at a pointer; None if there is none."""
     value = answer
     for part in pointer.split("/"):
         try:
@@ -77,7 +77,7 @@ def at_pointer(answer: Any, pointer: str) -> Any:
 
 
 def prediction(answer: Any, pointer: str) -> float | str | None:
-    """The value at a pointer such as `answers/0/score`; None when it is not a number or text."""
+    """Return the value at a pointer such as `answers/0/score`; None if not a number or text."""
     value = at_pointer(answer, pointer)
     if isinstance(value, bool):
         return str(value)
@@ -105,10 +105,11 @@ def edges(numbers: Sequence[float]) -> list[float]:
 
 
 class Answers:
-    """Counts answers; the first ones of the `old` deployments define the bins and shapes.
+    """Count answers; the first ones of the `old` deployments define the bins and shapes.
 
-    Those are not counted: the data that defines the bins must not be tested with them. A shape is
-    known as well if it is without `new_fields`; of these an answer of the old ones has none.
+    Those first answers are not counted: data that defines the bins must not be tested with them. A
+    shape also counts as known if it is known without `new_fields`, unless the old version's answers
+    have them.
     """
 
     def __init__(
@@ -132,10 +133,10 @@ class Answers:
         self._bins = {name: [0] * (_CATEGORIES + 1) for name in self._names}
 
     def add(self, deployment: str, status: int, body: str | None) -> None:
-        """Take one recorded answer; those that are no 200 are counted elsewhere.
+        """Count one recorded answer; only those with status 200 are counted here.
 
-        `body` is None of one that was too long to be recorded: a shape like another, so that no
-        version escapes by talking much, and no prediction.
+        `body` is None if the answer was too long to be recorded. "Too long" is a shape too, so a
+        version cannot avoid the check by long answers.
         """
         if status != 200 or deployment not in self._names:
             return
@@ -192,7 +193,7 @@ class Answers:
             self._edges = edges(numbers)
 
     def _bin(self, value: float | str | None) -> int:
-        """Numbers by quantile, texts by hash; anything else has its own bin."""
+        """Return the bin: numbers by quantile, texts by hash, anything else in a bin of its own."""
         if value is None:
             return _CATEGORIES
         if self._edges is not None and isinstance(value, float):
@@ -225,9 +226,9 @@ class TrafficComparison:
             self._answers.add(answer["deployment"], answer["status"], answer["body"])
 
     def begin(self, tallies: Mapping[str, Any], percent: int) -> None:
-        """A step begins, in which green gets `percent` of the requests.
+        """Begin a step in which green gets `percent` of the requests.
 
-        With all of them the old version gets none, and its figures are those of the step before.
+        At 100 % the old version gets none: its figures of the previous step are used.
         """
         begun = self._of(tallies)
         self._last = self._answers.side(self._since, begun, self._old) if percent == 100 else None
@@ -305,10 +306,10 @@ class ResidentMemory:
 
 
 class Replay:
-    """Sends requests to the router until the block ends; one at a time, so that none waits.
+    """Send requests to the router, one at a time, until the block ends.
 
-    `sent` counts the answers of any kind; `refused` is why the last request had none, where the
-    endpoint refused it.
+    `sent` counts the responses of any kind; `refused` says why the endpoint rejected the last
+    request.
     """
 
     def __init__(
@@ -346,11 +347,11 @@ class Replay:
 
     @property
     def going(self) -> bool:
-        """Whether it sends requests now."""
+        """True while requests are being sent."""
         return self._going.is_set()
 
     def check(self) -> None:
-        """Raises Refused where the endpoint refuses the requests, which is no verdict on green."""
+        """Raise Refused if the endpoint rejects the requests, which does not reject green."""
         if self.refused is not None:
             raise self.refused
 

@@ -102,12 +102,12 @@ class Signal:
 
     @property
     def alarmed(self) -> bool:
-        """Whether green is worse than tolerated; a NaN alarms."""
+        """True if green is worse than tolerated. NaN evidence alarms."""
         return not self.evidence < self.limit
 
     @property
     def calm(self) -> bool:
-        """Whether no more requests are needed."""
+        """True if the signal needs no more requests."""
         return self.evidence <= CALM or self.evidence == -math.inf
 
 
@@ -130,12 +130,12 @@ def decide(
     alive: bool,
     intervals: Sequence[Latencies] = (),
 ) -> Verdict:
-    """The verdict on the samples at this look, at the stage of that number.
+    """Return the verdict on the samples at this poll of the stage.
 
-    `old` is blue's and the baseline's together; at the last stage, where green gets all requests,
-    that of the stage before. `intervals` are the latencies of green and its baseline by intervals
-    of the step; a green that was slow in only one of them is held. Latency is not tested where
-    green gets more requests than a baseline can.
+    `old` are the figures of blue and its baseline together; at the last stage, where green gets all
+    requests, those of the stage before. `intervals` are the latencies of green and its baseline by
+    interval; a green that was slow in only one is held. Latency is not tested if green gets more
+    requests than a baseline can.
     """
     if not alive:
         return Verdict("roll-back", "green's process has ended", ())
@@ -166,10 +166,10 @@ def object_to(
     patient: bool,
     intervals: Sequence[Latencies] = (),
 ) -> Verdict:
-    """The verdict on the samples, or what the requests of callers say against green.
+    """Return the verdict on the samples, unless requests of callers are evidence against green.
 
-    They are held against it when they alarm. While they lean that way, a green that the samples let
-    pass is held, as long as the stage is `patient`.
+    They count against it when they alarm. While they point that way, a green that passes by the
+    samples is held as long as the stage is `patient`.
     """
     if verdict.action == "roll-back":
         return verdict
@@ -184,7 +184,7 @@ def object_to(
 
 
 def limit(strategy: Strategy) -> float:
-    """The log evidence at which one signal of one stage rolls back."""
+    """Return the log evidence at which one signal of one stage rolls back."""
     return math.log(len(TESTED) * len(KINDS) * len(strategy.stages) / strategy.false_alarms)
 
 
@@ -239,7 +239,7 @@ def _is_lasting(
     intervals: Sequence[Latencies],
     strategy: Strategy,
 ) -> bool:
-    """Whether green's latency alarms also without any single interval."""
+    """Return whether green's latency still alarms if any single interval is left out."""
     limits = strategy.tolerances
     return all(
         latency_evidence(
@@ -299,7 +299,7 @@ def _signals(
 
 
 def _memory(memory: Memory, allowed_mib: float) -> Signal:
-    """A rule, not a test: growth beyond the baseline's, in MiB."""
+    """Return the signal of memory growth beyond the baseline's, in MiB: a rule, not a test."""
     natural = max(memory.baseline_now - memory.baseline_then, 0.0)
     grown = memory.green_now - memory.green_then - natural
     if not math.isfinite(grown) or memory.green_now <= 0:
@@ -395,7 +395,7 @@ def _likelihood(rate: Floats, events: Floats, requests: Floats) -> Floats:
 
 
 def _slope(rate: Floats, events: Floats, requests: Floats) -> Floats:
-    """The derivative of the log-likelihood by the rate."""
+    """Return the derivative of the log-likelihood by the rate."""
     with np.errstate(divide="ignore", invalid="ignore"):
         up = np.where(events > 0, events / rate, 0.0)
         down = np.where(requests > events, (requests - events) / (1 - rate), 0.0)

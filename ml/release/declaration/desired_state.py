@@ -40,21 +40,21 @@ environments:
 
 
 def path(backend: Backend, project: str, environment: str) -> Path:
-    """The file that declares the environment, in the local home or in the repository."""
+    """Return the file that declares the environment, in the local home or in the repository."""
     if environment == LOCAL:
         return home.home() / "release" / f"{project}.yml"
     return backend.root / "ml" / "projects" / project / FILE
 
 
 def project_lock(project: str) -> AbstractContextManager[None]:
-    """The lock of the project's declarations: one proposal or apply at a time."""
+    """Return the lock of the project's declarations: one proposal or apply at a time."""
     return files.locked(home.home() / "release" / f"{project}.lock")
 
 
 def rollout_lock(
     project: str, environment: str, waiting: Callable[[], None]
 ) -> AbstractContextManager[None]:
-    """The lock of the environment's rollout, which may take long; proposals do not need it.
+    """Return the lock of the environment's rollout, which may take long; proposals do not need it.
 
     `waiting` is called before waiting for another apply.
     """
@@ -62,7 +62,7 @@ def rollout_lock(
 
 
 def read(backend: Backend, project: str, environment: str) -> Declared | None:
-    """The declared version, or None; raises Refused when the file cannot be read."""
+    """Return the declared version, or None; raise Refused when the file cannot be read."""
     file = path(backend, project, environment)
     if not file.is_file():
         return None
@@ -71,10 +71,10 @@ def read(backend: Backend, project: str, environment: str) -> Declared | None:
 
 
 def on_branch(backend: Backend, project: str, environment: str) -> Sequence[Declared]:
-    """What the commits of the branch declared, oldest first: those that changed release.yml, at
-    most the last `COMMITS` of them. A merge counts as one commit.
+    """Return the entries that commits of the branch declared for the environment, oldest first.
 
-    Empty for `local` and outside git; a file that cannot be read now is left out.
+    Only the last `COMMITS` commits that changed release.yml are read; a merge counts as one. Empty
+    for `local` and outside git. A file that cannot be parsed now is left out.
     """
     if environment == LOCAL:
         return []
@@ -94,7 +94,7 @@ def on_branch(backend: Backend, project: str, environment: str) -> Sequence[Decl
 def was_declared(
     backend: Backend, project: str, environment: str, digest: str, serving: str
 ) -> bool:
-    """Whether a commit of the branch declared the model with that serving code."""
+    """Return whether a commit of the branch declared the model with that serving code."""
     return any(
         entry.digest == digest and entry.serving in ("", serving)
         for entry in on_branch(backend, project, environment)
@@ -104,10 +104,10 @@ def was_declared(
 def was_declared_before(
     backend: Backend, project: str, environment: str, declared: Declared
 ) -> bool:
-    """Whether an earlier commit of the branch declared the same model and serving code, and a later
-    one something else: then this is a way back to what was merged.
+    """Return whether the declared version restores one that an earlier commit declared.
 
-    False where the history is not here (a shallow clone).
+    That is the same model and serving code, with something else declared in between. False if the
+    history is not here (a shallow clone).
     """
     wanted = (declared.digest, declared.serving)
     latest_first = reversed(on_branch(backend, project, environment))
@@ -138,7 +138,7 @@ def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
 
 
 def _is_of(backend: Backend, environment: str, declared: Declared) -> bool:
-    """Whether the declared decision was made on this backend."""
+    """Return whether the declared decision was made on this backend."""
     versions = backend.registry.versions(declared.model)
     if not any(version.kept_at(declared.evidence) for version in versions):
         return False
@@ -147,13 +147,13 @@ def _is_of(backend: Backend, environment: str, declared: Declared) -> bool:
 
 
 def reason_for(backend: Backend, project: str, environment: str, digest: str) -> str:
-    """The reason to declare a model that does not beat the champion; "" without one."""
+    """Return the reason to declare a model that does not beat the champion; "" without one."""
     declared = read(backend, project, environment)
     return declared.reason if declared is not None and declared.digest == digest else ""
 
 
 def strategy(backend: Backend, project: str, environment: str) -> Strategy:
-    """The canary strategy: the environment's values over the project's.
+    """Return the canary strategy: the environment's values over the project's.
 
     Raises Refused when release.yml cannot be read.
     """
@@ -169,7 +169,7 @@ def new_fields(backend: Backend, project: str) -> tuple[Sequence[str], Sequence[
 
 
 def place(backend: Backend, project: str, environment: str, field: str = "") -> Place:
-    """The file and line of a field of the declaration."""
+    """Return the file and line of a field of the declaration."""
     kind = Local if environment == LOCAL else Tracked
     document = release_file.read(path(backend, project, environment), kind).document
     return document.place("environments", environment, *filter(None, [field]))
@@ -182,10 +182,10 @@ def declare(
     declared: Declared,
     first: Callable[[Path], object] = lambda _: None,
 ) -> Path:
-    """Replace the declaration atomically, an empty one removes it; returns the file.
+    """Replace the declaration atomically and return the file; an empty one removes the entry.
 
-    All other text of a tracked file stays. `first` is called with the file just before the write,
-    once the edit has succeeded. The caller holds the lock. Raises Refused when the file cannot be
+    All other text of a tracked file is kept. `first` is called with the file just before the write,
+    after the edit has succeeded. The caller holds the lock. Raise Refused if the file cannot be
     edited.
     """
     file = path(backend, project, environment)
@@ -219,7 +219,7 @@ def declare(
 
 
 def check_environment(environment: str) -> str:
-    """The environment, if releases know it; raises Refused otherwise."""
+    """Return the environment, if releases know it; raise Refused otherwise."""
     if environment not in ENVIRONMENTS:
         near = difflib.get_close_matches(environment, ENVIRONMENTS, 1)
         raise Refused.of(
@@ -232,10 +232,10 @@ def check_environment(environment: str) -> str:
 
 
 def place_of(environment: str, on: str | None) -> str:
-    """The backend of an environment; `on` is `local`, `azure` or None.
+    """Return the backend of an environment; `on` is `local`, `azure` or None.
 
-    Without `on`, `local` is on this machine and the other environments are on Azure ML. With `on`
-    "local" they are rehearsed here, each on its own endpoint, from the same release.yml. Raises
+    Without `on`, `local` runs on this machine and the other environments on Azure ML. With `on`
+    "local" these are simulated here, each on its own endpoint, from the same release.yml. Raise
     Refused (exit 33) for `local` on Azure.
     """
     check_environment(environment)
@@ -252,7 +252,7 @@ def place_of(environment: str, on: str | None) -> str:
 
 
 def projects(backend: Backend) -> Sequence[str]:
-    """The projects that may have a declaration, by name."""
+    """Return the projects that may have a declaration, by name."""
     local = {file.stem for file in (home.home() / "release").glob("*.yml")}
     tracked = (backend.root / "ml" / "projects").glob(f"*/{FILE}")
     return sorted(local | {file.parent.name for file in tracked})

@@ -16,10 +16,10 @@ class CannotEdit(Exception):
 
 
 def declared(text: str, environment: str, values: Mapping[str, str]) -> str:
-    """The YAML text with `values` under `environments.ENVIRONMENT`.
+    """Return the YAML text with `values` set under `environments.ENVIRONMENT`.
 
-    An empty value removes its key, with the comment beside it. All other comments, the order,
-    quotes and every other value stay as they are. Raises CannotEdit when that is not possible.
+    An empty value removes its key with the comment after it. All other comments, the order, quotes
+    and values are kept. Raise CannotEdit if that is impossible.
     """
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
@@ -61,7 +61,10 @@ def _into(text: str, entry: yaml.MappingNode, values: Mapping[str, str]) -> str:
 
 
 def _extent(text: str, entry: yaml.MappingNode, key: str) -> tuple[int, int]:
-    """Where the pair begins and ends: its lines in a block, else with the comma that follows."""
+    """Return where a key and its value begin and end in the text.
+
+    In a block these are whole lines; in a flow mapping the comma that follows is included.
+    """
     name, value = next(pair for pair in entry.value if pair[0].value == key)
     start, stop = name.start_mark.index, value.end_mark.index
     if entry.flow_style:
@@ -140,7 +143,7 @@ def _demand(before: str, after: str, environment: str, values: Mapping[str, str]
 
 
 def _apart(value: Any) -> Any:
-    """A copy in which aliases share nothing."""
+    """Return a copy in which aliases share nothing."""
     if isinstance(value, dict):
         return {key: _apart(item) for key, item in value.items()}
     return [_apart(item) for item in value] if isinstance(value, list) else value

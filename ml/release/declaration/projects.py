@@ -45,18 +45,18 @@ class Project:
         return str(name) if name else None
 
     def endpoint(self) -> str:
-        """The name in endpoint.yml; raises Refused where there is none."""
+        """Return the name in endpoint.yml. Raise Refused if there is none."""
         if (name := self.model()) is None:
             path = repository.shown(self.folder / "endpoint" / "endpoint.yml")
             raise Refused.of("no-endpoint", f"{self.name} has no endpoint", f"{path}: name")
         return name
 
     def serving(self) -> Serving:
-        """How its files serve; raises Refused for a wrong endpoint.yml or deployment.yml."""
+        """Return how its files serve. Raise Refused for a wrong endpoint.yml or deployment.yml."""
         return serving.read(self.folder / "endpoint", self.gates)
 
     def samples(self) -> Sequence[Mapping[str, object]]:
-        """The sample requests; raises Refused when there is none, or one is not a JSON object."""
+        """Return the sample requests. Raise Refused without any, or if one is not a JSON object."""
         path = repository.shown(self.requests)
         if not self.requests.is_file():
             hint = "the smoke test and the latency gate send them: one JSON object a line"
@@ -82,7 +82,7 @@ _LONGEST = 320
 
 
 def find(root: Path, name: str) -> Project:
-    """The project of that name (`shop_search` or `shop-search`); Refused when there is none."""
+    """Return the project (`shop_search` or `shop-search`). Raise Refused if there is none."""
     folder = name.replace("-", "_")
     projects = {project.name: project for project in every(root)}
     if folder not in projects:
@@ -99,14 +99,14 @@ def find(root: Path, name: str) -> Project:
 
 
 def every(root: Path) -> Sequence[Project]:
-    """Every folder under ml/projects that can be released, by name."""
+    """Return every folder under ml/projects that can be released, by name."""
     folders = sorted((root / "ml" / "projects").glob("*/gates.yml"))
     return [Project(path.parent.name, path.parent) for path in folders]
 
 
 def example(endpoint: str, project: Project | None) -> str:
-    """The `ml invoke` command with the project's first sample request, from its file where the
-    request is too long to read on a line.
+    """Return the `ml invoke` command with the project's first sample request, from its file where
+    the request is too long to read on a line.
     """
     sample = project.samples()[0] if project else {}
     if not sample or not project:
@@ -122,7 +122,7 @@ def example(endpoint: str, project: Project | None) -> str:
 
 
 def of_model(root: Path, model: str) -> Project | None:
-    """The project whose endpoint.yml names the model, with samples; None where there is none."""
+    """Return the project whose endpoint.yml names the model and that has samples, or None."""
     for project in every(root):
         with suppress(Refused):
             if project.model() == model and project.samples():
@@ -131,5 +131,5 @@ def of_model(root: Path, model: str) -> Project | None:
 
 
 def is_text(sample: Mapping[str, object]) -> bool:
-    """Whether the request is one text in one field."""
+    """Return whether the request is a single field with a text."""
     return [type(value) for value in sample.values()] == [str]

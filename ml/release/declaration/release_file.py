@@ -110,7 +110,7 @@ class Stage:
 
     @property
     def balanced(self) -> bool:
-        """Whether a baseline gets as much as green."""
+        """True if the baseline gets as much traffic as green."""
         return self.percent <= HALF
 
     def __str__(self) -> str:
@@ -250,7 +250,7 @@ class Declared:
     ] = ""
 
     def serves_as(self, other: Declared | None) -> bool:
-        """Whether both are the same model with the same evidence and serving code."""
+        """Return whether both have the same model, evidence and serving code."""
         return other is not None and (self.digest, self.evidence, self.serving) == (
             other.digest,
             other.evidence,
@@ -349,14 +349,14 @@ class ReleaseFile:
     new_fields: tuple[NewField, ...] = ()
 
     def declared(self, environment: str) -> Declared | None:
-        """What the environment is to serve; None where nothing is declared."""
+        """Return the version that the environment is to serve; None if none is declared."""
         entry = self.entries.get(environment)
         if entry is None or not entry.model:
             return None
         return Declared(**{item.name: getattr(entry, item.name) for item in fields(Declared)})
 
     def strategy(self, environment: str) -> Strategy:
-        """The canary strategy there; the project's own where the environment states none.
+        """Return the canary strategy there; the project's own where the environment states none.
 
         Raises Refused where it is looser than the floor of such an environment.
         """
@@ -369,12 +369,12 @@ class ReleaseFile:
 
 
 def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
-    """The file at `path`; raises Refused with every problem, each with its line."""
+    """Return the file at `path`; raise Refused with every problem, each with its line."""
     return parse(documents.read(path), kind)
 
 
 def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
-    """The file in a document; raises as `read`."""
+    """Return the file in a document; raise as `read`."""
     release = settings.read(kind, document)
     entries = {name: entry for name, entry in release.environments.items() if entry}
     problems = [
@@ -410,7 +410,7 @@ def new_fields(path: Path, today: date) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def check(path: Path) -> Sequence[Problem]:
-    """Every problem of a project's release.yml that shows without a registry."""
+    """Return every problem of a project's release.yml that shows without a registry."""
     try:
         release = read(path)
         model = Project(path.parent.name, path.parent).model()
@@ -426,19 +426,19 @@ def check(path: Path) -> Sequence[Problem]:
 
 
 def evidence_path(file: Path, environment: str) -> Path:
-    """The copy of the evidence beside a tracked declaration, for the pull request."""
+    """Return the copy of the evidence beside a tracked declaration, for the pull request."""
     return file.parent / "evidence" / f"{environment}.json"
 
 
 def other_project(other: str, model: str, place: Place) -> Problem:
-    """The problem of a model that another project makes."""
+    """Return the problem of a model that another project makes."""
     expected = f"`{model}`, the model of this project's endpoint"
     hint = "`ml release propose` writes the right one"
     return Problem("model-of-another-project", f"the model `{other}`", expected, hint, place)
 
 
 def evidence_edited(file: Path, state: str, sha256: str, place: Place) -> Problem:
-    """The problem of evidence that differs from the declared hash."""
+    """Return the problem of evidence that differs from the declared hash."""
     return Problem(
         "evidence-edited",
         f"{repository.shown(file)} {state}",
@@ -449,7 +449,7 @@ def evidence_edited(file: Path, state: str, sha256: str, place: Place) -> Proble
 
 
 def evidence_problem(file: Path, sha256: str, place: Place) -> Problem | None:
-    """The problem of the evidence copy; None when its hash is the declared one."""
+    """Return the problem of the evidence copy; None when its hash is the declared one."""
     try:
         is_now = hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
@@ -458,12 +458,12 @@ def evidence_problem(file: Path, sha256: str, place: Place) -> Problem | None:
 
 
 def schema() -> Mapping[str, Any]:
-    """The JSON Schema of a tracked release.yml."""
+    """Return the JSON Schema of a tracked release.yml."""
     return settings.schema(Tracked)
 
 
 def complete(traffic: Mapping[str, object]) -> Strategy:
-    """The strategy of a valid `traffic`, with the defaults filled in; raises StrategyError.
+    """Return the strategy of a valid `traffic`, with the defaults filled in; raise StrategyError.
 
     Steps that do not end at 100 get 100 as their last: a promotion never stops half way.
     """
@@ -487,7 +487,7 @@ def complete(traffic: Mapping[str, object]) -> Strategy:
 
 
 def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[Problem]:
-    """What lets a worse version pass more easily than policies/promotion/canary.yml allows."""
+    """Yield a problem for each canary setting that is looser than the organisation policy's."""
     values = settings_of(strategy)
     for setting, expected in floor.load(floor.CANARY).looser(values):
         keys = setting.split(".")
@@ -500,13 +500,13 @@ def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[
 
 
 def settings_of(strategy: Strategy) -> Mapping[str, Any]:
-    """The settings that a floor can hold, by their names with dots."""
+    """Return the settings that a floor can hold, by their names with dots."""
     tolerances = {f"tolerances.{key}": value for key, value in vars(strategy.tolerances).items()}
     return {**vars(strategy), **tolerances}
 
 
 def _traffic(document: Document, environment: str) -> dict[str, Any]:
-    """The project's `traffic` with the environment's over it, field by field."""
+    """Return the project's `traffic` with the environment's over it, field by field."""
     project = dict(document.get("traffic") or {})
     own = (document.get("environments", environment, "traffic") if environment else None) or {}
     tolerances = {**project.get("tolerances", {}), **own.get("tolerances", {})}

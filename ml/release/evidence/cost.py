@@ -41,7 +41,7 @@ Prices = Callable[[str], Price | None]
 
 
 def unknown(instance_type: str) -> Price | None:
-    """No price list: every price is unknown."""
+    """Return None for every instance: a price list without prices."""
     return None
 
 
@@ -51,7 +51,7 @@ def of(
     prices: Prices = unknown,
     lineage: Mapping[str, Any] = MappingProxyType({}),
 ) -> Mapping[str, object]:
-    """The field `cost` of evidence.json; `lineage` is the training run's.
+    """Return the field `cost` of evidence.json; `lineage` is the training run's.
 
     A thousand predictions are counted in sequence on one instance, at the measured mean latency; an
     instance that answers several at once costs less. Training is counted on the nodes that its job
@@ -94,8 +94,8 @@ def _spent(
 
 
 def hardware() -> str:
-    """The instance type in MLOPS_INSTANCE_TYPE; without it the processor, the usable cores and the
-    memory of this machine.
+    """Return the instance type in MLOPS_INSTANCE_TYPE; without it the processor, the usable cores
+    and the memory of this machine.
     """
     if instance_type := os.environ.get(INSTANCE_TYPE, "").strip():
         return instance_type

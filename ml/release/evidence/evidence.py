@@ -92,10 +92,10 @@ def collect(
     rehearsal: bool,
     attestor: Attestor | None = None,
 ) -> Version:
-    """Assemble the evidence on this machine; the version with its hash, which nobody keeps yet.
+    """Assemble the evidence; return the version with its hash. The evidence is not stored yet.
 
-    `served` is what a server of it answered, as `ml.release.evidence.served` compares it. Raises
-    Refused when the disk is full or the advisories cannot be read.
+    `served` is the result of the parity check (`ml.release.evidence.served`). Raise Refused when
+    the disk is full or the advisories cannot be read.
     """
     evaluation = evaluation_of(evaluated)
     trained_lineage, scored_lineage = (
@@ -145,7 +145,10 @@ def collect(
 
 
 def _adapter(folder: Path) -> Mapping[str, object]:
-    """The field `adapter`: what settings.json of the model folder, a job's file, says of it."""
+    """Return the field `adapter` from settings.json of the model folder, which the job wrote.
+
+    {} if it is missing or invalid.
+    """
     try:
         stated = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["adapter"]
         return {setting.name: float(stated[setting.name]) for setting in fields(Adapter)}
@@ -154,16 +157,16 @@ def _adapter(folder: Path) -> Mapping[str, object]:
 
 
 def statement(version: Version) -> Statement:
-    """What an attestation of the version's evidence, which is here, has to say."""
+    """Return the statement that an attestation of the version's local evidence must make."""
     content = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
     return _statement(content, parse(json.loads(content)))
 
 
 def keep_attested(backend: Backend, project: str, model: str, attestation: bytes) -> Version:
-    """Keep collected evidence of a project's model with the attestation of it; the version.
+    """Store evidence that was collected here together with its attestation; return the version.
 
-    Who signed is not checked here: each decision does. Raises Refused where the evidence or the
-    version that it names is not here.
+    The signer is not checked here: each decision checks it. Raise Refused if the evidence or its
+    version is not on this machine.
     """
     try:
         payload = json.loads(base64.b64decode(json.loads(attestation)["dsseEnvelope"]["payload"]))
@@ -216,7 +219,7 @@ def before_evaluation(
 
 
 def _training(trained: Run, lineage: Mapping[str, Any]) -> Mapping[str, object]:
-    """The part of the field `lineage` that is of the training run."""
+    """Return the part of the field `lineage` that is of the training run."""
     code = lineage["code"]
     return {
         "run": trained.id,
@@ -231,7 +234,7 @@ def _training(trained: Run, lineage: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def load(backend: Backend, version: Version) -> Evidence:
-    """The evidence of a version for the gates: brought here, parsed and verified.
+    """Return the evidence of a version for the gates: brought here, parsed and verified.
 
     Metrics are recomputed from the predictions, the overlap of training and test from the
     identifiers, formats from the model's files; without a valid attestation, also what
@@ -341,7 +344,10 @@ def _as_told_here(root: Path, version: Version, evidence: Evidence) -> Evidence:
 
 
 def _is_dirty(root: Path, stated: bool | None, code: str | None, commit: str | None) -> bool | None:
-    """Whether code is dirty: as stated, unless it cannot be shown to be clean."""
+    """Return whether the training code has uncommitted changes; None if unknown.
+
+    "Clean" is believed only if the commit has exactly the recorded code.
+    """
     if stated is not False:
         return stated
     digest = code or ""
@@ -368,7 +374,7 @@ def by_metric_of(own: Evidence, other: Evidence, folder: Path) -> Evidence:
 
 
 def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
-    """The champion's evidence with its quality measured anew by an evaluation run."""
+    """Return the champion's evidence with its quality measured anew by an evaluation run."""
     again = measured(backend, evaluated)
     snapshot = again.lineage.evaluation_snapshot
     lineage = replace(champion.lineage, evaluation_snapshot=snapshot)
@@ -376,7 +382,7 @@ def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
 
 
 def measured(backend: Backend, evaluated: Run) -> Evidence:
-    """What an evaluation run measured, recomputed from its predictions; all else is empty."""
+    """Return evidence with only the results of an evaluation, recomputed from its predictions."""
     scored = backend.runs.entry(evaluated).lineage
     stated = {
         "evaluation": schema.stated(evaluation_of(evaluated)),
@@ -389,7 +395,7 @@ def measured(backend: Backend, evaluated: Run) -> Evidence:
 
 
 def _assets(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:
-    """The data assets of the evaluation, with their digests; a baseline follows from them.
+    """Return the data assets of the evaluation, with their digests; a baseline follows from them.
 
     Data that the model was trained on in another version than it was scored on has no sha256 here,
     so that the lineage gate refuses it.
@@ -405,7 +411,7 @@ def _assets(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[st
 
 
 def with_advisories(root: Path, evidence: Evidence) -> Evidence:
-    """The evidence with today's advisories on its packages.
+    """Return the evidence with today's advisories on its packages.
 
     An older source than that of the evidence only adds advisories. Raises Refused for a source that
     cannot be read.
@@ -433,10 +439,10 @@ def with_advisories(root: Path, evidence: Evidence) -> Evidence:
 
 
 def supply_chain(root: Path) -> tuple[Mapping[str, object], str]:
-    """The field `supply_chain` of evidence.json, and the text of the bill of materials.
+    """Return the field `supply_chain` of evidence.json, and the bill of materials as text.
 
-    Without a lock both are empty, which the gate refuses. Raises Refused for a source of advisories
-    that cannot be read, and for a lock with a line that is no pin.
+    Without a lock both are empty, which the gate rejects. Raise Refused if the advisories cannot be
+    read, or a line of a lock is not `package==version`.
     """
     try:
         locked = packages.packages(repository.lock(root))
@@ -471,7 +477,7 @@ def supply_chain(root: Path) -> tuple[Mapping[str, object], str]:
 
 
 def _advisories(root: Path) -> tuple[str, Advisories] | None:
-    """The source's name for messages and its advisories; None without a source."""
+    """Return the source's name for messages and its advisories; None without a source."""
     moved = os.environ.get(VARIABLE)
     source = Path(moved or root / ADVISORIES)
     if not moved and not source.exists():
@@ -495,7 +501,7 @@ def keep_reference(evaluation: Path, folder: Path) -> str | None:
 
 
 def load_reference(version: Version) -> Mapping[str, Any]:
-    """The reference that `ml watch` compares requests with.
+    """Return the reference that `ml watch` compares requests with.
 
     Raises Refused when none is kept, when a file was edited, and for another model's reference.
     """

@@ -59,11 +59,11 @@ class Predictions:
         return metrics_of(self.task, self.own)
 
     def answers(self, split: str) -> Answers:
-        """The answers of a split, in the order of the file."""
+        """Return the answers of a split, in the order of the file."""
         return Answers.of(list(self.rows.get(split, {}).values()))
 
     def probabilities(self, split: str) -> Mapping[str, Values]:
-        """Class → its probability for each unit of the split; empty where the file has none."""
+        """Return the probability of each class for each unit of the split; {} if there are none."""
         rows = list(self.rows.get(split, {}).values())
         return {
             name: np.array([row.probabilities[name] for row in rows])
@@ -71,7 +71,7 @@ class Predictions:
         }
 
     def group_labels(self, split: str) -> list[str] | None:
-        """The bootstrap group of each unit of the split; None when units are resampled alone."""
+        """Return the bootstrap group of each unit of the split; None if there are no groups."""
         labels = [row.group for row in self.rows.get(split, {}).values()]
         return labels if any(labels) else None
 
@@ -168,7 +168,7 @@ def _lacking(task: Task, rows: Answers) -> str:
 
 
 def sha256(path: Path) -> str:
-    """The file's sha256, in hex; raises OSError when it cannot be read."""
+    """Return the file's sha256, in hex; raise OSError when it cannot be read."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -281,7 +281,7 @@ def _row_fault(
 
 
 def disagreements(evaluation: Evaluation, predictions: Predictions) -> tuple[str, ...]:
-    """The statements that do not follow from the predictions; () when all do."""
+    """Return the statements that do not follow from the predictions; () when all do."""
     wrong = list(predictions.faults)
     if predictions.sha256 != evaluation.predictions.sha256:
         wrong.append(f"{PREDICTIONS} is not the file whose sha256 the evidence states")

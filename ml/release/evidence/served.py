@@ -1,6 +1,8 @@
-"""Served equals evaluated: a server is sent the rows of an evaluation, and its answers are compared
-with the predictions that the metrics follow from. Rows that are not sent are not compared: whether
-the rows are those of clients is left to the review of what wrote them.
+"""Parity check: send the rows of an evaluation to a server, and compare its answers.
+
+They are compared with the predictions that the metrics are computed from. Rows that are not sent
+are not compared. Whether the rows equal those of clients is for the review of the code that wrote
+them.
 """
 
 from __future__ import annotations
@@ -110,8 +112,8 @@ class ParityCheck:
 
 
 def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCheck:
-    """The requests in the folder of an evaluation with their predictions: the first, and others
-    drawn at random.
+    """Return the requests in the folder of an evaluation with their predictions: the first, and
+    others drawn at random.
     """
     predictions = read_predictions(folder / PREDICTIONS, evaluation)
     rows, reason = [], ""
@@ -290,8 +292,9 @@ def _answered(
 
 
 def _value(body: object, task: Task, pointer: str) -> float | str | None:
-    """The prediction in an answer; boxes and forecasts as predictions.csv has them, None where they
-    are none.
+    """Return the prediction in an answer; None if it is invalid.
+
+    Boxes and forecasts are in the format of predictions.csv.
     """
     try:
         if task == "detection":
@@ -308,11 +311,14 @@ def _value(body: object, task: Task, pointer: str) -> float | str | None:
 
 
 def _apart(value: float | str, body: object, row: Prediction, task: Task, usual: float) -> float:
-    """How far an answer lies from the prediction: of a probability the difference, of another
-    number relative to its size; of a text `_OTHER`, unless it is the same. Of boxes the largest
-    difference of a score, or of a coordinate relative to the largest one; `_OTHER` of another
-    number of boxes. Of a forecast the largest difference of a number, relative to the largest one;
-    `_OTHER` of another number of steps.
+    """Return the distance between an answer of the server and the prediction in the evaluation.
+
+    - probability: the absolute difference; other number: the difference relative to its size;
+    - text: 0 if equal, else `_OTHER`;
+    - boxes: the largest difference of a score, or of a coordinate relative to the largest one;
+    - forecast: the largest difference of a step, relative to the largest number.
+
+    `_OTHER` also if the number of boxes or steps differs.
     """
     if task == "detection":
         return _boxes_apart(str(value), row.predicted)
@@ -349,7 +355,7 @@ def _steps_apart(served: str, evaluated: str) -> float:
 
 
 def _text(value: float | str) -> str:
-    """A label or an id, which may be a number."""
+    """Return a label or an id, which may be a number."""
     is_whole = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_whole else value)
 

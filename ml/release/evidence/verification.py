@@ -34,15 +34,15 @@ class Check:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return not self.differs
 
 
 def checks(version: Version) -> tuple[Check, ...]:
-    """Every check: the files kept with the version, what the evidence states, the model's files.
+    """Run every check: the stored evidence files, the evidence's statements, the model files.
 
-    A file that cannot be read differs, with the reason. Needs the registry's record of the version
-    and the files of this machine, and no server.
+    A file that cannot be read counts as a difference, with the reason. Needs the registry's record
+    of the version and the files of this machine, and no server.
     """
     folder, document = version.evidence_folder, _document(version)
     evidence = parse(document)
@@ -65,7 +65,7 @@ def checks(version: Version) -> tuple[Check, ...]:
 
 
 def _check(name: str, differences: Callable[[], Iterable[str]]) -> Check:
-    """The check; an error that is raised is its difference."""
+    """Return the check; an error that is raised is its difference."""
     try:
         return Check(name, tuple(differences()))
     except (OSError, ManifestError) as error:

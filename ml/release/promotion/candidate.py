@@ -36,8 +36,8 @@ def try_out(
 ) -> ComparedRun:
     """Train a project, evaluate its model there too, and compare it with the champion.
 
-    `say` gets progress. Raises Refused with exit code 1 when a job fails, and as planning and
-    comparing do. Nothing is registered.
+    `say` receives progress. Raise Refused with exit code 1 if a job fails, and the errors of
+    planning and comparing. Nothing is registered.
     """
     desired_state.check_environment(environment)
     target = projects.find(backend.root, project)
@@ -48,9 +48,9 @@ def try_out(
 
 
 def train(backend: Backend, project: Project, say: Callable[[str], None]) -> Run:
-    """A completed run of the project's training job; `say` gets its progress.
+    """Run the project's training job and return the completed run; `say` receives its progress.
 
-    Raises Refused with exit code 1 when it does not complete.
+    Raise Refused with exit code 1 if it does not complete.
     """
     job = plan(load(project.folder / JOB))
     if refused := backend.refusals(job):
@@ -66,10 +66,10 @@ def train(backend: Backend, project: Project, say: Callable[[str], None]) -> Run
 
 
 def choose(backend: Backend, project: Project, reference: str | None) -> Run:
-    """The run to propose: the one asked for, else the latest sweep or pipeline that completed.
+    """Return the run to propose: `reference`, or the latest completed sweep or pipeline.
 
-    A sweep stands for its best trial, and a pipeline for the run that wrote its `model`. Raises
-    Refused when there is none, when it did not complete, or when it left no model.
+    A sweep is replaced by its best trial, a pipeline by the run that wrote its `model`. Raise
+    Refused if there is none, if it did not complete, or if it has no model.
     """
     run = backend.runs.find(reference) if reference else _latest(backend, project)
     if run.trials and run.best is None:
@@ -89,7 +89,7 @@ def choose(backend: Backend, project: Project, reference: str | None) -> Run:
 
 
 def _named_by_pipeline(backend: Backend, run: Run) -> Run:
-    """The run; a step that calls its model otherwise has it by the name in its pipeline."""
+    """Return the run; a step that calls its model otherwise has it by the name in its pipeline."""
     above = backend.runs.parent(run) if MODEL not in run.outputs else None
     while above is not None:
         if above.steps and MODEL in above.outputs:

@@ -61,7 +61,7 @@ def check_registered(backend: Backend, model: str, version: str, environment: st
 
 @dataclass(frozen=True)
 class Released:
-    """The decision on a project's champion by today's gates; `error` where there is none."""
+    """The decision on a project's champion by today's gates, or the `error` that prevents it."""
 
     project: str
     decision: Decision | None = None
@@ -103,7 +103,7 @@ def request(
     serving_changes: bool = False,
     serving: str = "",
 ) -> Request:
-    """The request to promote the version to the environment now.
+    """Return the request to promote the version to the environment now.
 
     `serving` is the digest of the code that is to serve it.
     """
@@ -168,8 +168,10 @@ def check_gates(
 def without_invalid(
     gates: Gates, request: Request, *versions: Version | None
 ) -> tuple[Version | None, Request]:
-    """The first of the versions that gates.yml does not state to be invalid: the one to beat; and
-    the request that names the others. The candidate's own model is not set aside.
+    """Return the first version that gates.yml does not list as invalid, and the request.
+
+    That version is the one to beat; the request names the invalid ones. The candidate's own model
+    is never skipped.
     """
     valid, stated = None, []
     for version in filter(None, versions):
@@ -229,7 +231,7 @@ def check_before_evaluation(
 
 
 def _why_not_git(root: Path) -> str:
-    """Why git says nothing of this folder, with what to type, or ""."""
+    """Return why git cannot read this folder, with the next command; "" if it can."""
     try:
         git.repository_of(root)
     except Refused as error:
@@ -251,7 +253,7 @@ def champion_evidence(
     digest: str,
     progress: Callable[[str], None],
 ) -> Evidence | None:
-    """The champion's evidence on the candidate's data; empty when it cannot be measured.
+    """Return the champion's evidence on the candidate's data; empty when it cannot be measured.
 
     Its stored predictions are used if they cover the same data, rows and labels. Otherwise the
     champion is evaluated on the candidate's data: by its own evaluation code or, if that fails, by
@@ -311,7 +313,7 @@ def champion_evidence(
 
 
 def _on_one_line(fault: str) -> str:
-    """A fault without the log that follows it, but for the error in it."""
+    """Return the first line of a fault, and the error in the log that follows it."""
     head, _, log = fault.partition(LOG_FOLLOWS)
     lines = [line.strip(" |") for line in log.splitlines() if line.strip(" |")]
     error = next((line for line in lines if line.startswith("error[")), "".join(lines[-1:]))
@@ -319,7 +321,7 @@ def _on_one_line(fault: str) -> str:
 
 
 def _tested(own: Evidence) -> Mapping[str, Mapping[str, str]]:
-    """The right answers of the splits that a model is promoted on."""
+    """Return the right answers of the splits that a model is promoted on."""
     return {split: labels for split, labels in own.labels.items() if split != VALIDATION}
 
 
@@ -342,7 +344,7 @@ def _scored_again(
 def _asked_again(
     backend: Backend, own: Evidence, rows: Path, champion: Version, theirs: Evidence
 ) -> Evidence:
-    """The champion's evidence, the candidate's rows answered by the serving that it came with."""
+    """Return the champion's evidence, with the candidate's rows answered by its own serving."""
     digest = theirs.serving.code or ""
     if not digest or (serves := serving.bring(backend.registry, champion.model, digest)) is None:
         raise ValueError("the serving code that it was measured with is not kept")
@@ -379,7 +381,7 @@ def evaluate(
 
 
 def evaluation_plan(project: Project, model: Path) -> Evaluation:
-    """The project's evaluate.yml with its `model` set; Refused for another kind of job."""
+    """Return the project's evaluate.yml with its `model` set; Refused for another kind of job."""
     evaluation = plan(load_spec(project.evaluate, {f"inputs.{MODEL}": str(model)}))
     if isinstance(evaluation, SweepPlan | AutoMLPlan) or EVALUATION not in evaluation.outputs:
         raise Refused.of(
@@ -430,5 +432,5 @@ def champion_of(
 
 
 def _measured_by(own: Evidence) -> tuple[object, ...]:
-    """The task, the data, the rows and their right answers that evidence was measured by."""
+    """Return what evidence was measured with: the task, the data, the rows and their labels."""
     return (own.evaluation.task, {name: data.sha256 for name, data in own.data.items()}, own.labels)

@@ -174,7 +174,7 @@ def promotion(backend: Backend, proposal: Proposal, environment: str) -> dict[st
 
 
 def _project(backend: Backend, name: str, environment: str) -> Project:
-    """The project; what apply would refuse of its files is reported before anything runs."""
+    """Return the project; report errors in its files that apply would report later."""
     desired_state.check_environment(environment)
     project = projects.find(backend.root, name)
     load_gates(project)
@@ -185,7 +185,7 @@ def _project(backend: Backend, name: str, environment: str) -> Project:
 
 
 def _attested_before(backend: Backend, project: Project, environment: str) -> Version | None:
-    """The version declared for the environment before, if its evidence is attested."""
+    """Return the version declared for the environment before, if its evidence is attested."""
     if environment not in desired_state.TRACKED[1:]:
         return None
     earlier = desired_state.TRACKED[desired_state.TRACKED.index(environment) - 1]
@@ -197,7 +197,7 @@ def _attested_before(backend: Backend, project: Project, environment: str) -> Ve
 
 
 def _champion(call: _Call, model: str, digest: str) -> Version | None:
-    """The champion when it is the same model, which needs no new measurement."""
+    """Return the champion when it is the same model, which needs no new measurement."""
     champion = call.backend.registry.champion(model, call.environment)
     return champion if champion and champion.digest == digest else None
 
@@ -228,8 +228,10 @@ def _evidenced(
 
 
 def _answers_by(call: _Call, version: Version) -> bool:
-    """Whether the version needs no new measurement to be served so: its evidence is of that serving
-    code, or says something that only the gates or a workflow can answer.
+    """Return whether the version can be released with this serving code without measuring again.
+
+    It can if its evidence is about that code, or only gates or a workflow can change the evidence
+    (it is attested, or its metrics do not match the predictions).
     """
     own = evidence.load(call.backend, version)
     return bool(own.attested or own.disagreements) or own.serving.code == call.serves.digest
@@ -289,8 +291,8 @@ def _latency(times: Sequence[float], instance_type: str) -> Latency:
 def _measured(
     call: _Call, launch: Launch, evaluated: Run, pointer: str
 ) -> tuple[list[float], Mapping[str, object]]:
-    """The milliseconds of requests to the candidate, served to be measured, and how it answers
-    evaluated rows.
+    """Return the milliseconds of requests to the candidate, served to be measured, and how it
+    answers evaluated rows.
     """
     samples = call.project.samples()
     evaluation = evidence.evaluation_of(evaluated)
@@ -318,7 +320,7 @@ def _measured(
 def _judged(
     call: _Call, version: Version, declared: Declared | None, reason: str
 ) -> tuple[GateCheck, Version | None]:
-    """What the gates decide, and the declared version that had to be beaten beside the champion."""
+    """Return the decision of the gates, and the declared version that also had to be beaten."""
     backend, project, serves = call.backend, call.project, call.serves
     wanted = request(
         backend,
@@ -342,9 +344,10 @@ def _launch(call: _Call, version: Version) -> Launch:
 
 
 def _serving_changes(call: _Call, declared: Declared | None, version: Version) -> bool:
-    """Whether the model is declared or live by other code or settings, or was refused by these.
+    """Return whether the release would change the serving code or settings of the same model.
 
-    Not where it is declared by these and waits to be applied: nothing would change.
+    True if the model is declared or live with other ones, or a rollout with these was rejected.
+    False if it is declared with these and waits to be applied.
     """
     launch = _launch(call, version)
     live = call.backend.endpoints.live(launch.endpoint)
@@ -374,7 +377,7 @@ def _rival(call: _Call, declared: Declared | None) -> Version | None:
 
 
 def _unapplied(call: _Call, version: Version, declared: Declared | None) -> str | None:
-    """The declared version that is not the champion, unless it is the one proposed."""
+    """Return the declared version that is not the champion, unless it is the one proposed."""
     if declared is None or declared.digest == version.digest:
         return None
     return None if _champion(call, declared.model, declared.digest) else declared.version
@@ -410,9 +413,9 @@ def _declared(
 
 
 def attach(release: Path, environment: str, version: Version | None) -> list[Path]:
-    """Copy the evidence beside a tracked declaration, for the pull request that carries it.
+    """Copy the evidence and its attestation beside a tracked declaration; return the files.
 
-    Its attestation comes with it, if it has one; the files written. None removes both.
+    The pull request of the promotion contains them. None for `version` removes both.
     """
     to = evidence_path(release, environment)
     attestation = to.with_suffix(f".{ATTESTATION}")

@@ -85,12 +85,12 @@ class RolloutPlan:
 
     @property
     def is_champion(self) -> bool:
-        """Whether the declared version is the environment's champion already."""
+        """True if the declared version is the environment's champion already."""
         return self.check.decision.outcome == "already-champion"
 
     @property
     def serves(self) -> bool:
-        """Whether the declared version serves, also where an apply was killed after its switch."""
+        """True if the declared version serves, even if an apply was killed after its switch."""
         return self.live is not None and _same(self.live.launch, self.launch)
 
     @property
@@ -111,7 +111,7 @@ class RolloutPlan:
         )
 
     def is_current(self) -> bool:
-        """Whether the version is still what is declared."""
+        """Return whether release.yml still declares this version."""
         return desired_state.read(self.backend, self.project, self.environment) == self.declared
 
 
@@ -119,8 +119,8 @@ class RolloutPlan:
 class Applied:
     """The result of an apply.
 
-    `applied`: the declared version is live now. `unchanged`: it was live before; `started` says
-    whether its server had to be started. `refused`: a gate failed and nothing was changed.
+    `applied`: the declared version is live now. `unchanged`: it was live before; `started` is True
+    if its server had to be started. `refused`: a gate failed and nothing was changed.
     """
 
     outcome: Literal["applied", "unchanged", "rejected"]
@@ -271,7 +271,10 @@ def plan_rollout(
 
 
 def _strategy(backend: Backend, project: Project, environment: str, check: GateCheck) -> Strategy:
-    """How the canary is led; the predictions of a champion that was set aside are no reference."""
+    """Return the settings of the canary.
+
+    The drift of predictions is not limited if the champion was declared invalid.
+    """
     limit = load_gates(project)["latency"].number("p95_ms")
     strategy = desired_state.strategy(backend, project.name, environment).within(limit)
     if not check.decision.request.set_aside:
@@ -295,8 +298,10 @@ def _parity_check(
 
 
 def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple[int, float] | None:
-    """Requests and ms to measure the deployment by; None in a rehearsal, for a way back, and where
-    the gate is waived or has seen the latency of such a machine.
+    """Return (requests, limit in ms) for measuring the deployment, or None if not needed.
+
+    It is not needed in a simulated environment, for a rollback, and if the gate is waived or its
+    evidence was measured on such a machine.
     """
     if wanted.rehearsal or wanted.served_before:
         return None
@@ -375,7 +380,7 @@ def _declared_version(
 
 
 def _proposal(project: str, version: Version, environment: str) -> str:
-    """What proposes the version again: without its run the latest sweep would be proposed."""
+    """Return the command that proposes the version again, from its run and not the latest sweep."""
     return f"ml release propose {project} --run {version.run or 'RUN'} --env {environment}"
 
 
@@ -396,9 +401,9 @@ def _decision_unknown(
 def _declared_serving(
     backend: Backend, project: Project, environment: str, declared: Declared
 ) -> Serving:
-    """The serving code and settings that are declared: as they were proposed, or the project's.
+    """Return the declared serving code and settings: as proposed, or the project's files.
 
-    Raises Refused when those that were proposed are gone and the project's files are others.
+    Raise Refused if the proposed ones are no longer stored and the project's files differ.
     """
     proposed = declared.serving and serving.bring(
         backend.registry, declared.model, declared.serving
@@ -419,7 +424,7 @@ def _declared_serving(
 
 
 def _same(launch: Launch, other: Launch) -> bool:
-    """Whether both serve the same model by the same code and settings."""
+    """Return whether both serve the same model with the same code and settings."""
     return (launch.digest, launch.serving) == (other.digest, other.serving)
 
 
@@ -487,10 +492,10 @@ def _roll_out(
 def _can_compare(
     rollout: RolloutPlan, port: int | None, through_canary: bool, progress: Callable[[str], None]
 ) -> bool:
-    """Whether to run a canary; blue then runs behind its router.
+    """Return whether to run a canary; start blue and its router for it.
 
-    The first version gets none, and one that served before only if it is asked for: a way back is
-    not delayed.
+    The first version gets none. A version that served here before gets one only with
+    `through_canary`, so that a rollback is not delayed.
     """
     name, endpoints = rollout.launch.endpoint, rollout.backend.endpoints
     if endpoints.live(name) is None:
@@ -592,5 +597,5 @@ def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> Refused:
 
 
 def _why(error: Refused) -> str:
-    """Why a server failed, without its log."""
+    """Return why a server failed, without its log."""
     return error.problems[0].found.splitlines()[0].removesuffix("; its log ends:")

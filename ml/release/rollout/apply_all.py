@@ -55,10 +55,10 @@ def apply_all(
     approved_by: str,
     apply: Callable[[str], Applied | None],
 ) -> Sequence[Result]:
-    """Apply each project in turn; what one came to does not keep the others from theirs.
+    """Apply each project in turn; a failure of one does not stop the others.
 
-    `apply` is `ml.release.rollout.apply.apply` of a project. A declaration that cannot be read is
-    the failure of its project.
+    `apply` is `ml.release.rollout.apply.apply` of a project. A declaration that cannot be read
+    counts as a failure of its project.
     """
     results = []
     releasable = {project.name for project in projects.every(backend.root)}

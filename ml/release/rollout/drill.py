@@ -1,4 +1,4 @@
-"""A drill: the live version, with a fault injected, goes through a canary.
+"""A drill: a canary of the live version with an injected fault.
 
 It shows that the canary rolls back a bad version while the good one serves. Nothing is declared or
 promoted, and green is removed at the end whatever the canary decides.
@@ -35,7 +35,7 @@ class Drilled:
 
     @property
     def noticed(self) -> bool:
-        """Whether green was rolled back, and no request to the old version failed."""
+        """True if green was rolled back and no request to the old version failed."""
         return self.outcome.kind == "rolled-back" and not self.failed
 
 
@@ -90,7 +90,7 @@ def drill(
 
 
 def with_fault(launch: Launch, fault: str) -> Launch:
-    """The same launch, its scoring script wrapped in one that injects the fault."""
+    """Return the same launch, its scoring script wrapped in one that injects the fault."""
     return replace(
         launch,
         scoring_script=str(Path(faulty.__file__).resolve()),

@@ -39,7 +39,7 @@ def init() -> None:
 
 
 def run(body: str) -> object:
-    """The real answer with the fault."""
+    """Return the real answer with the fault."""
     global _first
     fault, number = os.environ[FAULT], next(_numbers)
     if fault == "errors" and number % EVERY == 0:

@@ -53,9 +53,9 @@ def ask(backend: Backend, name: str, request: Mapping[str, object]) -> Reply:
 
 
 def of_text(backend: Backend, name: str, text: str) -> Mapping[str, object]:
-    """The endpoint's sample request with the text in its only field.
+    """Return the endpoint's sample request with the text in its only field.
 
-    Raises Refused: no-live-deployment, and not-a-request where a sample has other fields.
+    Raise Refused: no-live-deployment; not-a-request if a sample has other fields.
     """
     live = backend.endpoints.live(name)
     if live is None:

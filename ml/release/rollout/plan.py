@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def unsigned(self) -> bool:
-        """Whether apply needs `--approved-by`."""
+        """True if apply needs `--approved-by`."""
         pending = self.decision is not None and self.decision.outcome == "pending"
         return pending and bool(self.steps)
 
@@ -140,7 +140,7 @@ def plan(
 
 
 def nothing_declared(serving: str | None) -> str:
-    """The verdict on an environment without a declaration, which is not an error."""
+    """Return the verdict on an environment without a declaration, which is not an error."""
     if serving is None:
         return "no model yet: nothing is declared and nothing serves"
     return f"nothing is declared; version {serving} keeps serving"
@@ -164,7 +164,7 @@ def _waits(rollout: RolloutPlan) -> Refused | None:
 
 
 def _remaining(rollout: RolloutPlan, is_running: bool) -> Iterator[str]:
-    """The remaining steps for a version that is live."""
+    """Yield the remaining steps for a version that is live."""
     version = rollout.version.version
     if not is_running:
         yield f"start the server of version {version}"
@@ -204,9 +204,10 @@ def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
 
 
 def project_changes(rollout: RolloutPlan) -> Sequence[str]:
-    """How the project's serving code and settings differ by now from the declared ones.
+    """Return how the project's serving code and settings differ from the declared ones.
 
-    Files that could not be proposed do not keep what is declared from serving: the error is one.
+    Files that are invalid now do not stop the declared version: their error is listed as the
+    difference.
     """
     now = projects.find(rollout.backend.root, rollout.project)
     try:

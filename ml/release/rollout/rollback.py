@@ -150,7 +150,7 @@ def _is_named(declared: Declared, to: str) -> bool:
 
 
 def _served(registry: Registry, now: Declared, log: History) -> Iterator[Declared]:
-    """The versions that served before, by the audit log, the last one first."""
+    """Yield the versions that served before, by the audit log, the last one first."""
     for line in reversed([*takewhile(lambda line: not audit.is_declared(line, now), log.served)]):
         version = registry.find(str(line["model"]), str(line["version"]))
         decision = str(line["decision"])

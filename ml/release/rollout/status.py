@@ -132,9 +132,9 @@ def _of(
 
 
 def _failing(backend: Backend, name: str, live: Live) -> str:
-    """What the collected requests of the last day say of the serving version; "" if not known.
+    """Return a sentence about failed requests to the serving version in the last day; "" if none.
 
-    Without collected requests the router's counters since the release do.
+    Without collected requests the router's counters since the release are used.
     """
     since = time.time() - _RECENT_S
     with suppress(Refused):
@@ -167,7 +167,7 @@ def _model(backend: Backend, project: str) -> str:
 
 
 def _refused(declared: Declared, line: Line | None, live: str | None, project: str) -> str | None:
-    """The verdict on a version that was rolled back or withdrawn; None for any other."""
+    """Return the verdict on a version that was rolled back or withdrawn; None for any other."""
     if line is None:
         return None
     serves = f"version {live} serves" if live else "nothing serves"

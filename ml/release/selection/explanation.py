@@ -34,7 +34,7 @@ def sentences(selection: Selection) -> Iterator[str]:
 
 
 def formula(selection: Selection) -> str:
-    """What each term adds to the score, without those of weight 0 or that no trial logged."""
+    """Return the formula of the score, without terms of weight 0 or that no trial logged."""
     weights, goal = selection.weights, selection.goal
     parts = []
     for term in TERMS:
@@ -50,7 +50,7 @@ def formula(selection: Selection) -> str:
 
 
 def scale(selection: Selection) -> str:
-    """How to read the distance of a score from the best."""
+    """Return a sentence that explains the unit of a score's distance from the best."""
     quality = selection.weights.quality
     worth = _plain(selection, quality.reference / quality.weight)
     return f"behind = the best score − the trial's; 1 is worth {worth} of {selection.metric}"
@@ -60,7 +60,7 @@ _UNITS = {"latency": "ms", "cost": "s"}
 
 
 def logged_as(term: str, metric: str, weights: Weights) -> str:
-    """The metrics that a trial logs for a term."""
+    """Return the metrics that a trial logs for a term."""
     match term:
         case "latency":
             return f"`{weights.latency.metric}`"
@@ -86,7 +86,7 @@ def _agreed(selection: Selection, first: Ranked) -> Iterator[str]:
 
 
 def _differences(selection: Selection, first: Ranked, best: Ranked) -> Iterator[str]:
-    """The difference in each term, first against best, and its share of the score."""
+    """Yield the difference in each term, first against best, and its share of the score."""
     worth = {
         term: first.parts[term] - best.parts[term]
         for term in TERMS
@@ -121,7 +121,7 @@ def _difference(selection: Selection, term: str, ours: float, theirs: float) -> 
 
 
 def _by_chance(selection: Selection, first: Ranked, best: Ranked) -> str:
-    """A sentence when the quality given up is within the spread over seeds, else ""."""
+    """Return a sentence when the quality given up is within the spread over seeds, else ""."""
     terms = [ranked.candidate.terms for ranked in (first, best)]
     if "stability" in selection.left_out or first.missing or best.missing:
         return ""

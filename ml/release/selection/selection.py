@@ -84,7 +84,7 @@ class Selection:
         return min(self.ranked, key=lambda ranked: ranked.by_metric)
 
     def behind(self, ranked: Ranked) -> float | None:
-        """How much lower its score is than the best; None without a score."""
+        """Return the best score minus the trial's score; None without a score."""
         best = self.by_score
         if ranked.score is None or best is None or best.score is None:
             return None
@@ -249,7 +249,7 @@ def select(candidates: Sequence[Candidate], weights: Weights, metric: str, goal:
 
 
 def _faults(candidate: Candidate, weights: Weights) -> Mapping[str, str]:
-    """The terms of a candidate that cannot be used, and why."""
+    """Return the terms of a candidate that cannot be used, and why."""
     faults = {}
     for term in TERMS:
         value = candidate.terms.get(term)

@@ -87,7 +87,7 @@ class Weights(_Terms):
     source: str = ""
 
     def of(self, term: str) -> Term:
-        """The term of that name."""
+        """Return the term of that name."""
         named: Term = getattr(self, term)
         return named
 
@@ -98,7 +98,7 @@ class _File(_Terms):
 
 
 def read(project: Path | None) -> Weights:
-    """The weights in a project's folder; without the file, quality alone counts.
+    """Return the weights in a project's folder; without the file, quality alone counts.
 
     Raises Refused with every line that is wrong.
     """

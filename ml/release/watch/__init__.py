@@ -1,1 +1,1 @@
-"""Watching what serves: whether requests and answers still are what the model was measured on."""
+"""Watch live models: whether requests and predictions still match the evaluation data."""

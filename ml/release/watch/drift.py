@@ -47,19 +47,19 @@ class Shift:
 
     @property
     def is_breach(self) -> bool:
-        """Whether it is significant and large; NaN is a breach."""
+        """True if the shift is significant and large, or NaN."""
         return not (self.p > self.alpha or self.size < self.limit)
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether nothing differs, or fewer values are missing than were: the page folds those."""
+        """True if nothing shifted, or fewer values are missing: the page collapses those."""
         return not self.is_breach and self.test not in ("loss", "hours") and self.size <= 0
 
 
 def compare(
     name: str, reference: Mapping[str, Any], values: Sequence[object], limits: Limits
 ) -> list[Shift]:
-    """Every comparison of a column; `values` has a value for each row, None where it is missing."""
+    """Return every comparison of a column; `values` has one per row, None if it is missing."""
     kind = reference["kind"]
     present = [clear for value in values if (clear := clean(kind, value)) is not None]
     findings = [_missing(name, reference, len(values), len(values) - len(present), limits)]
@@ -90,7 +90,7 @@ def compare(
 def compare_losses(
     name: str, reference: Mapping[str, float], losses: Sequence[float], limits: Limits
 ) -> Shift:
-    """Whether the mean loss of labelled answers has risen (Welch's test)."""
+    """Test whether the mean loss of labelled answers has risen (Welch's test)."""
     from scipy.stats import ttest_ind_from_stats
 
     now = np.asarray(losses, dtype=np.float64)
@@ -112,7 +112,7 @@ def compare_losses(
 
 
 def correct(findings: Sequence[Shift]) -> list[Shift]:
-    """The findings with p-values corrected for their number."""
+    """Return the findings with p-values corrected for their number."""
     from scipy.stats import false_discovery_control
 
     if not findings:
@@ -177,13 +177,13 @@ def _excerpt(value: str, known: Iterable[str]) -> str:
 
 
 def _alike(value: str, other: str) -> int:
-    """The number of letters with which both begin."""
+    """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(value, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(value), len(other)))
 
 
 def psi(then: NDArray[np.float64], now: NDArray[np.float64]) -> float:
-    """The population stability index, with half a row added to every bin.
+    """Return the population stability index, with half a row added to every bin.
 
     Siddiqi 2006, "Credit risk scorecards": above 0.25 a shift, below 0.1 hardly any.
     """
@@ -194,7 +194,7 @@ def psi(then: NDArray[np.float64], now: NDArray[np.float64]) -> float:
 def _grouped(
     then: Mapping[str, int], now: Mapping[str, int]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The counts of both by group, from the most frequent categories down.
+    """Return the counts of both by group, from the most frequent categories down.
 
     Each group is large enough that either side is expected to have rows in it. The grouping depends
     only on the sums of both, which the test is conditional on.

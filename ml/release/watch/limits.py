@@ -45,7 +45,7 @@ class _File(Limits):
 
 
 def read(folder: Path) -> Limits:
-    """The limits of a project's folder.
+    """Return the limits of a project's folder.
 
     Raises Refused with every line that is wrong, or looser than the floor in
     policies/promotion/watch.yml.

@@ -1,4 +1,4 @@
-"""What an environment serves beside what is declared, and its requests beside the evaluation."""
+"""Drift of an environment: live versus declared version, and requests versus the evaluation."""
 
 from __future__ import annotations
 

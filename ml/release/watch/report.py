@@ -190,7 +190,7 @@ def look(
 
 
 def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits) -> list[Shift]:
-    """The comparisons of one part; an unreadable request has no values."""
+    """Return the comparisons of one part; an unreadable request has no values."""
     findings: list[Shift] = []
     rows = seen.rows if part == "inputs" else [row for row in seen.rows if row.answer is not None]
     for name, column in reference[part].items():
@@ -208,7 +208,7 @@ def _quality(
     limits: Limits,
     notes: list[str],
 ) -> list[Shift]:
-    """The losses of answers with a label; of a repeated id, the last answer counts."""
+    """Return the losses of answers with a label; of a repeated id, the last answer counts."""
     rows = list({row.id: row for row in seen.rows if row.id in labelled}.values())
     findings: list[Shift] = []
     if not reference["quality"]:

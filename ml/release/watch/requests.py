@@ -24,9 +24,9 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Row:
-    """One request, or one row of a table in a request; `answer` is None without an answer.
+    """One request, or one row of a table in a request; `answer` is None if there was none.
 
-    `id` is the request's, and `ID/ROW`, from 0, where a table has several rows.
+    `id` is the request's, or `ID/ROW`, from 0, if a table has several rows.
     """
 
     id: str
@@ -34,13 +34,13 @@ class Row:
     answer: Any
 
     def value(self, pointer: str) -> object:
-        """What the pointer finds in the request; a column's name may have a slash."""
+        """Return the value at the pointer in the request; a column's name may contain a slash."""
         if isinstance(self.request, dict) and pointer in self.request:
             return prediction([self.request[pointer]], "0")
         return prediction(self.request, pointer)
 
     def predicted(self, pointer: str) -> object:
-        """What the pointer finds in the answer."""
+        """Return the value at the pointer in the response."""
         return prediction(self.answer, pointer)
 
 
@@ -67,9 +67,9 @@ class Seen:
 
     @property
     def failing(self) -> str:
-        """A sentence where the model fails too many requests, "" where it does not.
+        """A sentence if the model fails too many requests, "" otherwise.
 
-        The newest requests count on their own: a day of answers would hide that they fail now.
+        The newest requests also count alone: a day of answers would hide a recent failure.
         """
         newest = (sum(self.newest), len(self.newest), _MAX_NEWEST, "newest ")
         for crashed, requests, most, which in (
@@ -112,9 +112,9 @@ def read_collected(
 
 
 def of_file(path: Path) -> Seen:
-    """Requests in a file: a table (.csv), or JSON lines, each a request or with its `answer`.
+    """Read requests from a file: a table (.csv), or JSON lines with or without an `answer`.
 
-    Raises Refused when the file cannot be read at all.
+    Raise Refused when the file cannot be read at all.
     """
     try:
         if path.suffix == ".csv":
@@ -141,9 +141,9 @@ def of_file(path: Path) -> Seen:
 
 
 def labels(path: Path) -> Mapping[str, str]:
-    """Right answers by the id of the request (`x-request-id`): lines of ID,LABEL.
+    """Read labels by the id of the request (`x-request-id`): lines of ID,LABEL.
 
-    Raises Refused naming the line that is none, or that has another label for an id.
+    Raise Refused with the line that is invalid or repeats an id with another label.
     """
     by_id: dict[str, str] = {}
     try:
@@ -163,8 +163,9 @@ def labels(path: Path) -> Mapping[str, str]:
 
 
 def loss(kind: Kind, predicted: object, label: str) -> float | None:
-    """0 or 1 for a category, 1 for none; the absolute error of a number, None where either of the
-    two is not a number.
+    """Return the loss: 0 or 1 for a category, the absolute error for a number.
+
+    None if either number is invalid.
     """
     right = _typed(label) if kind == "numeric" or isinstance(predicted, float) else label
     now, then = clean(kind, predicted), clean(kind, right)
@@ -195,7 +196,7 @@ def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
 
 
 def _typed(value: object) -> object:
-    """A cell: a number where it is one, missing where it is empty."""
+    """Return a cell: a number where it is one, missing where it is empty."""
     if not isinstance(value, str) or not value:
         return None
     return float(value) if _NUMBER.fullmatch(value) else value

@@ -63,14 +63,14 @@ class Thresholds:
 
 
 def thresholds(answers: Answers) -> Thresholds:
-    """The rates of the answers at every threshold."""
+    """Return the rates of the answers at every threshold."""
     ((ones,), (every,)) = Draws(answers, np.ones((1, len(answers)))).from_the_top
     zeros = every - ones
     return Thresholds(ones / ones[-1], zeros / zeros[-1], ones / every, every / every[-1])
 
 
 def classifier_charts(answers: Answers) -> list[Markup]:
-    """The charts of binary answers; none where only one label occurs."""
+    """Return the charts of a binary classifier; [] if only one label occurs."""
     if len({*answers.expected.tolist()}) < 2:
         return []
     at, share = thresholds(answers), float(answers.ones.mean())
@@ -228,7 +228,7 @@ def _threshold(answers: Answers) -> str:
 
 
 def _points(x: Values, y: Values, start: bool = False) -> Points:
-    """The points of a curve, thinned; from 0 on both axes where it starts there."""
+    """Return the points of a curve, thinned; from 0 on both axes where it starts there."""
     chosen = svg.evenly(range(len(x)), POINTS - start)
     return [*_DIAGONAL[:start], *zip(x[chosen].tolist(), y[chosen].tolist(), strict=True)]
 
@@ -258,7 +258,7 @@ def _chart(
     caption: str,
     most: float = 1.0,
 ) -> Markup:
-    """The series over a grey reference, from 0 to 1 and to `most`."""
+    """Return the series over a grey reference, from 0 to 1 and to `most`."""
     x = alt.X("x:Q", title=across, **axis(0, 1))
     y = alt.Y("y:Q", title=up, **axis(0, most))
     layers = [_line(reference, "baseline").encode(x, y)]

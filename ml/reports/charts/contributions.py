@@ -29,7 +29,7 @@ _SIGNS = {"more": ("best", "raises the score"), "less": ("accent", "lowers it")}
 
 
 def contribution_charts(rows: ExplainedRows) -> list[Markup]:
-    """The summary, the dependence on the most important features, and single rows."""
+    """Return the summary, the dependence on the most important features, and single rows."""
     if not len(rows.ids) or not len(rows.names):
         return []
     dependences = [dependence(rows, at) for at in range(min(DEPENDENCES, len(rows.names)))]
@@ -42,7 +42,7 @@ def contribution_charts(rows: ExplainedRows) -> list[Markup]:
 
 
 def summary(rows: ExplainedRows) -> Markup:
-    """A dot for each row in the line of each feature: right of zero it raises the score."""
+    """Return a dot for each row in the line of each feature: right of zero it raises the score."""
     sample = svg.evenly(range(len(rows.ids)), ROWS)
     names = short_names(rows.names[:FEATURES], 18)
     dots, kinds = [], set()
@@ -88,7 +88,7 @@ def summary(rows: ExplainedRows) -> Markup:
 
 
 def dependence(rows: ExplainedRows, place: int) -> Markup:
-    """What one feature added, over its values: a dot a row."""
+    """Plot the SHAP values of one feature over its values, one dot for each row."""
     name = rows.names[place]
     sample = svg.evenly(range(len(rows.ids)), ROWS)
     values, added = rows.values[sample, place], rows.added[sample, place]
@@ -135,7 +135,7 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
 
 
 def row(rows: ExplainedRows, at: int, word: str) -> Markup:
-    """What each feature added to the score of one row, the largest first."""
+    """Plot the SHAP values of one row, the largest first."""
     added = rows.added[at]
     places = np.argsort(-np.abs(added), kind="stable")[:OF_ROW]
     bars = [
@@ -192,7 +192,7 @@ def _range(values: NDArray[np.float64], has_zero: bool = True) -> tuple[float, f
 
 
 def _levels(values: NDArray[np.float64], is_category: bool) -> list[str]:
-    """The fifth of its values that each lies in."""
+    """Return the fifth (quintile) of the values that each value lies in, as a colour level."""
     there = np.isfinite(values)
     if is_category or not there.any():
         return ["stopped"] * len(values)
@@ -204,7 +204,7 @@ def _levels(values: NDArray[np.float64], is_category: bool) -> list[str]:
 
 
 def _apart(added: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far above or below its line each dot lies, so that those at one place can be seen."""
+    """Return the vertical offset of each dot, so that dots at the same value do not overlap."""
     low, high = float(added.min()), float(added.max())
     of_bin = np.round((added - low) / ((high - low) or 1.0) * 60).astype(int)
     up = np.zeros(len(added))

@@ -38,7 +38,7 @@ class ForestRow:
 
 
 def forest_row(label: str, mean: float, low: float, high: float, sign: int = 1) -> ForestRow | None:
-    """The row in the direction in which more is better; None when it cannot be drawn."""
+    """Return the row in the direction in which more is better; None when it cannot be drawn."""
     if not all(math.isfinite(value) and abs(value) < 1e300 for value in (mean, low, high)):
         return None
     low, high = sorted((sign * low, sign * high))
@@ -46,7 +46,7 @@ def forest_row(label: str, mean: float, low: float, high: float, sign: int = 1) 
 
 
 def text_plot(rows: Sequence[ForestRow]) -> Iterator[str]:
-    """A line per row: `├──●──┤` on a scale with zero in its middle, and the numbers."""
+    """Yield a line per row: `├──●──┤` on a scale with zero in its middle, and the numbers."""
     if not rows:
         return
     reach, middle = _reach(rows), SCALE // 2
@@ -67,5 +67,5 @@ def text_plot(rows: Sequence[ForestRow]) -> Iterator[str]:
 
 
 def _reach(rows: Sequence[ForestRow]) -> float:
-    """How far the scale extends on both sides of zero."""
+    """Return how far the scale extends on both sides of zero."""
     return max((max(abs(row.low), abs(row.high)) for row in rows), default=0.0) or 1.0

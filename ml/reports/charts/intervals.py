@@ -18,9 +18,9 @@ Interval = tuple[str, float, float, float]
 def bars(
     title: str, shares: Sequence[tuple[str, float]], caption: str = "", weak: bool = False
 ) -> Markup:
-    """One bar per name; shares are parts of 1, and the largest has the longest bar.
+    """Plot one bar per name; shares are parts of 1, and the largest has the longest bar.
 
-    `weak` pales them: they are unreliable, and the caption says why.
+    `weak` draws them pale: they are unreliable, and the caption says why.
     """
     rows = svg.rows(
         {

@@ -15,7 +15,7 @@ TRIALS, COLOURS = 20, 6
 
 
 def leaderboard_chart(board: Leaderboard) -> Markup:
-    """A dot for each of the best trials, its line as long as twice the spread."""
+    """Return a dot for each of the best trials, its line as long as twice the spread."""
     entries = board.entries[:TRIALS]
     families = [*dict.fromkeys(entry.family for entry in entries)]
     colours = {name: f"class{min(at, COLOURS - 1) + 1}" for at, name in enumerate(families)}

@@ -40,7 +40,7 @@ class Scale:
 
 
 def scale_of(values: Sequence[object]) -> Scale:
-    """The scale that fits the values of a parameter; None among them is no value."""
+    """Return the scale that fits the values of a parameter; None among them is no value."""
     by_text = {str(value): value for value in values if value is not None}
     numbers = {text: float(value) for text, value in by_text.items() if is_number(value)}
     if len(set(numbers.values())) > CATEGORIES and len(numbers) == len(by_text):
@@ -64,14 +64,14 @@ def scale_of(values: Sequence[object]) -> Scale:
 
 
 def scale_of_metric(values: Sequence[float]) -> Scale:
-    """The scale of measurements, without outliers."""
+    """Return the scale of measurements, without outliers."""
     low, high = bounds(values)
     shares = {str(value): min(1.0, max(0.0, (value - low) / (high - low))) for value in values}
     return Scale(**axis(low, high), shares=shares)
 
 
 def short_names(values: Sequence[object], letters: int = MAX_LETTERS) -> list[str]:
-    """What an axis shows of categories: shortened where they still differ then."""
+    """Return the labels of an axis: shortened if they are still different then."""
     names = [shorten(short(value), letters) for value in values]
     return names if len(set(names)) == len(names) else [*map(str, values)]
 
@@ -98,7 +98,7 @@ def axis(
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float]:
-    """The range to draw of finite measurements, without outliers.
+    """Return the range to draw of finite measurements, without outliers.
 
     A diverged trial with a loss of a million must not flatten the others.
     """
@@ -114,7 +114,7 @@ def bounds(values: Sequence[float]) -> tuple[float, float]:
 
 
 def is_logarithmic(numbers: Sequence[float]) -> bool:
-    """Whether values like these were most likely sampled from a log-uniform distribution."""
+    """Return whether the values were most likely sampled from a log-uniform distribution."""
     low, high = min(numbers), max(numbers)
     if low <= 0 or high / low <= _RATIO:
         return False
@@ -122,7 +122,7 @@ def is_logarithmic(numbers: Sequence[float]) -> bool:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a parameter's value is a number that can be drawn: finite and not a `bool`."""
+    """Return whether a parameter's value can be plotted: a finite number, not a `bool`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= LARGEST

@@ -1,7 +1,7 @@
 """Altair's charts as SVG in a page: one theme, a title, a legend and a caption.
 
-What vl-convert draws is written anew, element by element: a page gets no style, no reference and
-no script of it. Colours are variables of page.css: a chart follows the page into its dark mode.
+The SVG of vl-convert is rebuilt element by element, so that no style, reference or script of it
+reaches the page. Colours are variables of page.css, for the dark mode.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def figure(
     caption: str = "",
     legend: Iterable[str] | Mapping[str, tuple[str, str]] = (),
 ) -> Markup:
-    """The chart with its title and legend above and its caption below.
+    """Return the chart with its title and legend above and its caption below.
 
     `legend` are the kinds of its marks, with a colour and a meaning where they are not of LEGENDS.
     """
@@ -117,7 +117,7 @@ def figure(
 
 
 def drawing(chart: alt.Chart | alt.LayerChart, title: str) -> Markup:
-    """The chart as an element without references, its texts as they are.
+    """Return the chart as an element without references, its texts as they are.
 
     The description of a mark is its tooltip; one that begins with `trial 3:` links the mark with
     the row of that trial.
@@ -149,7 +149,7 @@ def _readable(spec: Any) -> Any:
 
 
 def _allowed(node: ElementTree.Element) -> Markup:
-    """The element as a page takes it; a group that does nothing is what is in it."""
+    """Return the element as a page takes it; a group that does nothing is what is in it."""
     kind, attrib = node.tag.rpartition("}")[2], node.attrib
     if kind not in _ELEMENTS or attrib.get("class") in ("background", "foreground"):
         return Markup()
@@ -186,19 +186,19 @@ def rows(values: Iterable[Mapping[str, object]]) -> alt.Chart:
 
 
 def pointed(chart: alt.Chart) -> alt.Chart:
-    """The marks, which say the field `words` when the pointer rests on them."""
+    """Return the marks, which say the field `words` when the pointer rests on them."""
     chart = chart.encode(description="words:N")
     chart.mark["aria"] = True
     return chart
 
 
 def colour(kind: str) -> str:
-    """The colour of a kind of marks."""
+    """Return the colour of a kind of marks."""
     return f"var(--{LEGENDS[kind][0]})"
 
 
 def evenly(items: Sequence[int], most: int) -> list[int]:
-    """At most `most` of them, spread evenly, first and last among them."""
+    """Return at most `most` of the items, spread evenly, including the first and the last."""
     if len(items) <= most:
         return list(items)
     if most == 1:

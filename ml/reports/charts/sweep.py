@@ -49,7 +49,7 @@ LINES_OF_KIND: Mapping[str, Mapping[str, Any]] = {
 
 
 def history(sweep: Sweep) -> Markup | None:
-    """Every trial by its outcome, and the best so far; None when no trial has a value."""
+    """Plot every trial by its outcome, and the best so far; None when no trial has a value."""
     values = [trial.value for trial in sweep.trials if trial.value is not None]
     if not values:
         return None
@@ -92,7 +92,7 @@ def history(sweep: Sweep) -> Markup | None:
 
 
 def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Markup | None:
-    """A line per trial through its parameters to its value.
+    """Return a line per trial through its parameters to its value.
 
     `first` are parameters by their importance: they come first, and stay when there are more than
     AXES. None without a parameter that differs, a second trial, or a trial with a value.
@@ -141,7 +141,7 @@ def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Markup | None:
 
 
 def _parameter_axis(name: str, scale: Scale, place: int, last: int) -> alt.Chart:
-    """The axis of a parameter at its place among others, the last of which is the metric's."""
+    """Return the axis of a parameter at its place; the last axis is the metric's."""
     tail, letter = 60.0, 8.2
     step = (WIDTH - 2 * tail) / last
     is_last = place == last
@@ -177,7 +177,7 @@ def _lines(
     points: Mapping[int, Sequence[tuple[float, float]]],
     *channels: alt.X | alt.Y,
 ) -> Iterator[alt.Chart]:
-    """A line for each of the trials through its points, the best on top."""
+    """Yield a line for each of the trials through its points, the best on top."""
     style = styles(sweep)
     for kind, look in LINES_OF_KIND.items():
         rows = [
@@ -224,7 +224,7 @@ def learning(sweep: Sweep) -> Markup | None:
 
 
 def single_curve(metric: str, curve: Curve) -> Markup | None:
-    """One metric of one run; None when fewer than two of its values are finite."""
+    """Plot one metric of one run; None when fewer than two of its values are finite."""
     finite = _finite(_by_step(curve))
     if len(finite) < 2:
         return None
@@ -258,7 +258,7 @@ def styles(sweep: Sweep) -> Mapping[int, str]:
 
 
 def tooltip(sweep: Sweep, trial: Trial) -> str:
-    """The trial in up to three lines: value and outcome, parameters, origin."""
+    """Return the trial in up to three lines: value and outcome, parameters, origin."""
     value = "no value" if trial.value is None else f"{short(sweep.metric)} {number(trial.value)}"
     parameters = ", ".join(
         "=".join(shorten(short(part), TOOLTIP_LETTERS) for part in (name, _value(trial, name)))

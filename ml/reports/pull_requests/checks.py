@@ -1,9 +1,8 @@
-"""The one comment that a pull request gets about its checks: the verdict first, details folded.
+"""The comment about the checks of a pull request: the verdict first, details collapsed.
 
-Which files changed, which jobs ran and whether they passed is what GitHub says; what had to run for
-these files is what main's code says. All else comes from documents that the checks wrote: these ran
-the pull request's own code, so that their numbers are shown as its word, and decide nothing. It
-needs no package besides Python's own.
+GitHub says which files changed, which jobs ran and whether they passed; main's code says which jobs
+these files require. Everything else comes from documents that the pull request's own code wrote, so
+it is shown as such and decides nothing. This module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -82,13 +81,13 @@ class Run:
 
     @property
     def passed(self) -> bool:
-        """Whether the run, the job that stands for all others, and all that is needed succeeded."""
+        """True if the run, its aggregating job, and all jobs that the change needs succeeded."""
         required = [job.conclusion for job in self.jobs if job.name == self.required]
         return {*required} == {"success"} and self.conclusion == "success" and not self.missed
 
     @property
     def missed(self) -> tuple[tuple[str, str], ...]:
-        """What the change needs and no job ran: a job, with "" after it, or a step of one."""
+        """The (job, step) pairs that the change needs and that did not run; "" for a whole job."""
         missed = []
         for name, step in self.change.needed if self.id else ():
             jobs = [job for job in self.jobs if job.name == name]
@@ -128,7 +127,7 @@ def state(run: Run, training: Training | None) -> str:
 
 
 def shown_runs(body: str) -> tuple[int, int]:
-    """The runs of the checks and of the training that a comment shows; 0 for none."""
+    """Return the runs of the checks and of the training that a comment shows; 0 for none."""
     number = r"(\d{1,18})"
     line = rf"<!-- commit: [0-9a-f]+ run: {number}(?: train: {number})? -->"
     match = re.match(rf"{re.escape(MARKER)}\s*\n{line}", body)
@@ -142,7 +141,7 @@ def comment_of(
     repository: str = "",
     training: Training | None = None,
 ) -> str:
-    """The comment about a run, below MAX_LENGTH characters whatever the documents hold.
+    """Return the comment about a run, below MAX_LENGTH characters whatever the documents hold.
 
     `documents` by their names: smoke, infra, train; `unread` are sentences about those
     that could not be read; `repository` is the address that commits are linked under. `training` is
@@ -171,8 +170,9 @@ def comment_of(
 
 
 def _of_change(document: Value, key: str, names: Sequence[str]) -> list[Value]:
-    """The entries of a document, those first that are about what the change touches: it may be
-    filled with others.
+    """Return the entries of a document, those about the change first.
+
+    Only some entries are shown, and the document may be filled with others.
     """
     return sorted(document, key=lambda entry: entry[key].string not in names)
 
@@ -191,7 +191,7 @@ def _bounded(part: str) -> str:
 def _verdict(
     run: Run, infra: Sequence[Value], trained: Sequence[Value], training: Training | None
 ) -> str:
-    """One sentence that says whether the checks passed, and what did not."""
+    """Return one sentence that says whether the checks passed, and what did not."""
     refused = [report["stack"].code() for report in infra if report["refused"]][:PROJECTS]
     compared = [entry["comparison"] for entry in trained]
     gates = [value["candidate"]["name"].text() for value in compared if is_refused(value)]
@@ -274,8 +274,10 @@ def _names(files: Sequence[str], length: int) -> list[str]:
 def _heaviest(
     labels: Mapping[tuple[str, ...], tuple[str, int]],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A folder and names in it, to be folded: its own files, or all below it where no folder in it
-    has half of the characters. A name that ends in "" is folded already.
+    """Return the largest folder and the names in it, to be folded into one entry.
+
+    It is a folder's own files, or all files below it if no subfolder has half of the characters. A
+    name that ends in "" is folded already.
     """
     folder: tuple[str, ...] = ()
     names = [*labels]
@@ -342,7 +344,7 @@ def _candidate(compared: Value, repository: str) -> str:
 
 
 def _smoke(runs: Sequence[Value]) -> str:
-    """The small runs of the projects, with their metrics besides times."""
+    """Return the small runs of the projects, with their metrics besides times."""
     rows = []
     for run in runs[:PROJECTS]:
         metrics = [
@@ -396,7 +398,7 @@ def _counts(report: Value) -> str:
 
 
 def _infrastructure(report: Value) -> str:
-    """What stops an environment, then its changes, folded."""
+    """Return what blocks each environment as a list, followed by its changes, collapsed."""
     stack = report["stack"].text(40)
     lines = [f"- **{stack}**: {problem.text(400)}" for problem in [*report["problems"]][:ROWS]]
     lines += [
@@ -423,7 +425,7 @@ def _rows(change: Value) -> Iterator[list[str]]:
 
 
 def _diagrams(infra: Sequence[Value]) -> str:
-    """The diagrams of the first environment that changes."""
+    """Return the diagrams of the first environment that changes."""
     changed = next((report for report in infra if report["changes"]), None)
     if changed is None:
         return ""

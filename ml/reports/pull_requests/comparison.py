@@ -1,7 +1,7 @@
-"""A candidate beside the champion, for a pull request: the verdict, the numbers, details folded.
+"""The comment that compares a candidate with the champion: verdict, numbers, collapsed details.
 
-It is made of the document of `ml compare --json`, which may come from a job that nobody trusts. An
-invisible marker on its first line says which model and environment it is about.
+It is made from `ml compare --json`, which may come from an untrusted job. An invisible marker on
+its first line names the model and environment.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ BETTER = {"better": "the candidate is better", "worse": "the champion is better"
 
 
 def marker(model: str, environment: str) -> str:
-    """The first line of the comment about a model in an environment; it is not rendered."""
+    """Return the first line of the comment about a model in an environment; it is not rendered."""
     # An HTML comment may not contain two hyphens.
     key = re.sub(r"[^\w.]+", "-", f"{model} {environment}").strip("-")
     return f"<!-- ml-compare: {key} -->"
 
 
 def comment(document: Mapping[str, object], repository: str = "") -> str:
-    """The whole comment, its marker first, at most MAX_LENGTH characters.
+    """Return the whole comment, its marker first, at most MAX_LENGTH characters.
 
     `repository` is the address that commits are linked under.
     """
@@ -79,7 +79,7 @@ def sections(compared: Value, repository: str = "") -> Iterator[str]:
 
 
 def forest_rows(compared: Value) -> list[ForestRow]:
-    """The paired differences of the primary metric that can be drawn: splits, then slices.
+    """Return the paired differences of the primary metric that can be drawn: splits, then slices.
 
     Of more than PLOT_ROWS, the slices that lose least are left out.
     """
@@ -94,7 +94,7 @@ def forest_rows(compared: Value) -> list[ForestRow]:
 
 
 def difference_title(compared: Value) -> str:
-    """What the differences of the primary metric are, and which sign is the better one."""
+    """Return the title of the differences of the primary metric, which says what sign is better."""
     primary = compared["primary_metric"]
     rows = (row for row in compared["metrics"] if row["metric"].json == primary.json)
     which = next(map(_direction, rows), "").replace(";", ",")
@@ -107,7 +107,7 @@ def _direction(row: Value) -> str:
 
 
 def is_refused(compared: Value) -> bool:
-    """Whether the gates refuse the candidate, as far as the document says."""
+    """Return whether the document says that the gates reject the candidate."""
     return compared["decision"]["outcome"].json == "rejected"
 
 
@@ -206,7 +206,7 @@ def _difference(row: Value) -> str:
 
 
 def _gates(decision: Value) -> str:
-    """The gates that refuse, then all others folded."""
+    """Return the gates that reject the candidate, followed by all others, collapsed."""
     blocking = [result["gate"].json for result in decision["blocking"]]
     results = [*decision["results"]][: 2 * ROWS]
     if not results:
@@ -220,7 +220,7 @@ def _gates(decision: Value) -> str:
 
 
 def _mark(result: Value) -> str:
-    """The verdict, `warn` of a gate that passes with warnings."""
+    """Return the verdict, `warn` of a gate that passes with warnings."""
     is_warned = result["verdict"].json == "pass" and result["warnings"]
     return "warn" if is_warned else result["verdict"].string
 
@@ -306,7 +306,7 @@ def _missing(compared: Value) -> str:
 
 
 def fit(parts: Sequence[str], limit: int = MAX_LENGTH) -> str:
-    """The parts that fit into one comment; the last ones are dropped, which is stated."""
+    """Return the parts that fit into one comment; the last ones are dropped, which is stated."""
     parts = [part for part in parts if part]
     for end in range(len(parts), 0, -1):
         dropped = len(parts) - end

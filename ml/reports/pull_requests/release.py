@@ -19,7 +19,7 @@ OUTCOMES = {
 
 
 def summary(results: Sequence[Mapping[str, Any]]) -> str:
-    """What became of each project, as Markdown."""
+    """Return the result of each project's release, as Markdown."""
     if not results:
         return "Nothing is declared."
     return "\n\n".join(_section(result) for result in results)
@@ -43,7 +43,7 @@ def _section(result: Mapping[str, Any]) -> str:
 
 
 def _figures(canary: Mapping[str, Any]) -> str:
-    """The requests of each version, and what each test of the canary saw."""
+    """Return the requests of each version, and the statistics of each test of the canary."""
     signals = [
         [code(name), text(signal["sentence"]), text(signal["evidence"]), text(signal["limit"])]
         for name, signal in canary["signals"].items()
@@ -63,7 +63,7 @@ def _figures(canary: Mapping[str, Any]) -> str:
 
 
 def issue(result: Mapping[str, Any], pulls: str) -> tuple[str, str]:
-    """The title and the body of the issue; `pulls` is the address of what takes it back."""
+    """Return the title and the body of the issue; `pulls` is the address of what takes it back."""
     title = f"Rolled back: {result['project']} {result['version']} in {result['environment']}"
     body = (
         f"{_section(result)}\n\n{link('A pull request', pulls)} reverts the declaration. Until "
@@ -75,7 +75,7 @@ def issue(result: Mapping[str, Any], pulls: str) -> tuple[str, str]:
 
 
 def revert(result: Mapping[str, Any], commit: str) -> tuple[str, str]:
-    """The title and the body of the pull request against what a commit declared."""
+    """Return the title and the body of the pull request against what a commit declared."""
     title = f"Revert {result['project']} {result['version']} in {result['environment']}"
     body = (
         f"{_section(result)}\n\nThis reverts what {commit} declared for "
@@ -87,8 +87,10 @@ def revert(result: Mapping[str, Any], commit: str) -> tuple[str, str]:
 def update_request(
     before: str, after: str, conflicts: Mapping[str, str], left: Sequence[str]
 ) -> tuple[str, str]:
-    """The title and the body; `conflicts` has why a person decides about each file, and `left` are
-    those that stay removed.
+    """Return the title and body of the update's pull request.
+
+    `conflicts` has the reason for each file that needs a decision; `left` are files that stay
+    deleted.
     """
     lines = [f"The template's changes from {before} to {after}, merged with yours."]
     if conflicts:

@@ -51,7 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compare(workspace: Workspace, row: Row, names: dict[str, str], folder: Path | None) -> bool:
-    """Whether the answer is as expected. Later requests find in `names` what the row keeps."""
+    """Send the row's request and return whether the answer is as expected.
+
+    Values that the row keeps are added to `names`, for the paths of later requests.
+    """
     plane, method, path = row.request.split()
     try:
         with as_refusals(), workspace.quiet():

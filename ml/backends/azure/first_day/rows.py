@@ -1,7 +1,7 @@
-"""The rows of `rows.yml`: what Azure is asked, and how its answer is compared.
+"""The rows of `rows.yml`: a request to Azure, and how its response is compared.
 
-An answer is reduced to its form first: the fields and words that the row lists, and the types of
-other values. Neither the comparison nor a recorded answer shows an id, a name or a secret.
+A response is first reduced to its form: the fields and words that the row lists, and the types of
+other values. So neither the comparison nor a recorded response contains an id, a name or a secret.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Row:
 
     @property
     def facts(self) -> list[str]:
-        """What a right answer has: the status, and each field with its words or its type."""
+        """The facts of a correct answer: the status, and each field's allowed values or type."""
         fields = (f"{path}: {spec.split(' ~ ')[0]}" for path, spec in _leaves(self.shape))
         return [f"status {self.status}", *fields]
 
     def compare(self, status: int, form: Any) -> tuple[bool, list[str]]:
-        """Whether an answer of that form is right, and its own facts."""
+        """Return whether a status and body match the row, and the facts of this answer."""
         is_right, facts = status == self.status, [f"status {status}"]
         for path, spec in _leaves(self.shape):
             values = {*_values(form, path)}
@@ -58,18 +58,18 @@ class Row:
 
 
 def load() -> list[Row]:
-    """Every row, in the order of the file."""
+    """Return every row, in the order of the file."""
     groups = yaml.safe_load(Path(__file__).with_name("rows.yml").read_text(encoding="utf-8"))
     return [Row(group, name, **row) for group, rows in groups.items() for name, row in rows.items()]
 
 
 def words(spec: str) -> list[str]:
-    """The words of the service that a leaf of a shape lists; none for a type."""
+    """Return the words of the service that a leaf of a shape lists; none for a type."""
     return [] if spec in _TYPES.values() else spec.replace(" ~ ", "|").split("|")
 
 
 def form_of(shape: Any, answer: Any) -> Any:
-    """The form of an answer; equal items of a list are one."""
+    """Return the form of an answer; equal items of a list are one."""
     if isinstance(shape, Mapping) and isinstance(answer, dict):
         return {name: form_of(shape[name], answer[name]) for name in shape if name in answer}
     if isinstance(shape, list) and isinstance(answer, list):
@@ -80,7 +80,7 @@ def form_of(shape: Any, answer: Any) -> Any:
 
 
 def _leaves(shape: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """The path of each leaf, with its words or its type."""
+    """Yield the path of each leaf, with its words or its type."""
     if isinstance(shape, Mapping):
         for name, inner in shape.items():
             yield from _leaves(inner, f"{path}.{name}".lstrip("."))
@@ -91,7 +91,7 @@ def _leaves(shape: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _values(form: Any, path: str) -> Iterator[str]:
-    """What a form has at a path, once for each item of the lists on the way."""
+    """Yield the value at a dotted path of a form, once for each item of the lists on the way."""
     name, _, rest = path.partition(".")
     value = form.get(name.removesuffix("[]"), "missing") if isinstance(form, dict) else "missing"
     for item in value if name.endswith("[]") and isinstance(value, list) else [value]:

@@ -1,1 +1,1 @@
-"""Azure ML's environments here: the packages that one asks for, and those that a job gets."""
+"""Azure ML's environments here: the packages that one declares, and those that a job gets."""

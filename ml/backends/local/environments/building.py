@@ -54,12 +54,15 @@ class Recipe:
 
     @property
     def place(self) -> Path:
-        """Where it is built."""
+        """The folder in which the environment is built."""
         return home.environments() / self.digest
 
 
 def recipe(environment: Environment) -> Recipe:
-    """How to build it; `python` as `uv` takes it, that of this interpreter where none is asked."""
+    """Return the packages and the Python version to build the environment with.
+
+    `python` is in the form of `uv`; it is the version of this interpreter unless one is required.
+    """
     packages = list(requirements.parse(environment.dependencies or ()))
     python = next(
         (_python(package) for package in packages if package.is_python and package.versions), ""
@@ -75,10 +78,10 @@ def recipe(environment: Environment) -> Recipe:
 def build(
     environment: Environment, reaper: Reaper, say: Callable[[str], None]
 ) -> Iterator[Interpreter]:
-    """The environment's interpreter, built unless it is there; it stays while this is open.
+    """Build the environment if necessary, and yield its interpreter, locked against removal.
 
-    Of two that build the same at once one waits. A build that fails leaves nothing, and raises
-    Refused with what uv printed.
+    Concurrent builds of the same environment wait for each other. A failed build leaves no files
+    and raises Refused with uv's output.
     """
     plan = recipe(environment)
     locks = home.environments() / LOCKS
@@ -100,7 +103,7 @@ def build(
 
 
 def is_used(digest: str) -> bool:
-    """Whether a run works in the environment, or somebody builds it."""
+    """Return whether a run uses the environment, or a process is building it."""
     return files.is_locked(home.environments() / LOCKS / digest, or_shared=True)
 
 
@@ -112,7 +115,7 @@ def move(place: Path, to: Path) -> None:
 
 
 def _mlflow(interpreter: Interpreter) -> dict[str, str]:
-    """The MLflow packages that an interpreter has, and their versions."""
+    """Return the MLflow packages that an interpreter has, and their versions."""
     versions = {}
     for entry in interpreter.identity()[1:]:
         name, _, version = entry.removesuffix(".dist-info").partition("-")
@@ -171,7 +174,7 @@ def _mark(plan: Recipe) -> str:
 
 
 def _failed(environment: Environment, output: str) -> Refused:
-    """What uv printed, at the line of the package that it names where there is one."""
+    """Return an error with uv's output, at the line of the package that could not be found."""
     lines = [line for line in output.splitlines() if line.strip()][-LAST_LINES:]
     place = environment.place
     for package in requirements.parse(environment.dependencies or ()):
@@ -201,12 +204,12 @@ def _is_path(requirement: str) -> bool:
 
 
 def environments(plan: Plan) -> list[Environment]:
-    """Those of the plan's commands, each once, in their order."""
+    """Return the environments of the plan's commands without duplicates, in their order."""
     return list(dict.fromkeys(command.environment for command in commands(plan)))
 
 
 def refusals(plan: Plan) -> tuple[Problem, ...]:
-    """Why the plan cannot run isolated: what conda alone has, or nothing to build from at all."""
+    """Return why the plan cannot run isolated: packages of conda alone, or no conda file."""
     every = environments(plan)
     if not any(environment.dependencies is not None for environment in every):
         return tuple(

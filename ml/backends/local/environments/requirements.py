@@ -1,6 +1,6 @@
-"""What a job's environment requires, as `packaging` and `uv` read it, and what is here.
+"""The requirements of a job's environment as `packaging` and `uv` read them, and their mismatches.
 
-Conda's match specifications are read as its documentation says ("Package match specifications",
+Conda's match specifications follow its documentation ("Package match specifications",
 docs.conda.io/projects/conda-build): `numpy=1.26` means 1.26 and all below it, `numpy==1.26` that
 version alone, `|` means or; a third part is the build, which only conda has.
 """
@@ -35,10 +35,10 @@ AUTOML = "azureml:AutoML:1"
 
 @dataclass(frozen=True)
 class Package:
-    """A dependency: a package by its name on PyPI, and the versions that will do.
+    """A dependency: the name of the package on PyPI, and its accepted versions.
 
-    `versions` are alternatives, () for any version. `requirement` is what `uv` is given, "" for
-    Python itself and its parts; None where PyPI has no such thing.
+    `versions` are alternatives, () for any version. `requirement` is the argument for `uv`: "" for
+    Python itself and its parts, None if PyPI has no such package.
     """
 
     dependency: Dependency
@@ -48,11 +48,14 @@ class Package:
 
     @property
     def is_python(self) -> bool:
-        """Whether it is Python itself."""
+        """True if the package is Python itself."""
         return self.dependency.manager == "conda" and self.name == _PYTHON
 
     def accepts(self, version: str) -> bool:
-        """Whether the version will do; a local part (`2.13.0+cpu`) counts only where asked for."""
+        """Return whether the version satisfies the requirement.
+
+        A local part (`2.13.0+cpu`) counts only if the requirement has one.
+        """
         if not self.versions:
             return True
         try:
@@ -63,7 +66,7 @@ class Package:
 
 
 def parse(dependencies: Sequence[Dependency]) -> Iterator[Package]:
-    """The dependencies that apply on this machine, without the parts of Python itself.
+    """Yield the dependencies that apply on this machine, without the parts of Python itself.
 
     What `packaging` cannot read (an address, a folder, an option of pip) has the name "".
     """
@@ -178,7 +181,7 @@ def differences(environment: Environment) -> tuple[Mismatch, ...]:
 
 
 def summary(environment: Environment) -> str:
-    """The comparison in a few words."""
+    """Return the comparison in a few words."""
     if environment.dependencies is None:
         return _why_not(environment)
     different = differences(environment)

@@ -29,9 +29,9 @@ def venv(python: str, place: Path, reaper: Reaper, name: str) -> str:
 def install(
     python: Path, requirements: Path, folder: Path | None, reaper: Reaper, name: str
 ) -> str:
-    """Install a file of requirements, as seen from `folder`; what uv prints if it cannot, else "".
+    """Install a requirements file in `folder`; return "" or, if it fails, uv's output.
 
-    Raises Refused when pip's configuration cannot be read.
+    Raise Refused when pip's configuration cannot be read.
     """
     settings = pip_settings(os.environ)
     # As pip does: of all the indexes the best version, not the first index that has one.
@@ -106,7 +106,7 @@ _SECTIONS = (":env:", "install", "global")
 
 
 def uv_variables(own: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """uv's variables that say what pip's settings say, where `own` has none of that name."""
+    """Translate pip's settings into uv's variables, except those that `own` already sets."""
     variables = {}
     for option, (name, separator) in _VARIABLES.items():
         values = settings.get(option, "").split()
@@ -118,7 +118,7 @@ def uv_variables(own: Mapping[str, str], settings: Mapping[str, str]) -> dict[st
 
 
 def pip_options(settings: Mapping[str, str]) -> Iterator[str]:
-    """The options of `uv pip` for what uv has no variable for."""
+    """Yield the options of `uv pip` for what uv has no variable for."""
     for option, words in (("no-index", ("--no-index",)), ("pre", ("--prerelease", "allow"))):
         if settings.get(option, "").lower() in {"1", "true", "yes", "on", "t", "y"}:
             yield from words

@@ -83,10 +83,10 @@ class Preparation:
             demand_packages_alone(interpreter.python)
 
     def session(self, plan: CommandPlan, parent: str | None, threads: int) -> Session:
-        """What a command runs with: its code, its share of the cores, and where it comes from.
+        """Return the session of a command: its code, interpreter, threads and lineage.
 
-        `parent` is the run above. The data of a job without one is read for its digest only where
-        the digest is recorded anyway.
+        `parent` is the id of the run above. The data of a job without a parent is hashed only if
+        its digest is recorded anyway.
         """
         snapshot = self.snapshots[plan.code]
         interpreter = self.interpreters.get(plan.environment, HERE)
@@ -124,7 +124,7 @@ class Preparation:
 
 
 def assets_of(plan: Plan) -> dict[str, str]:
-    """The assets that a plan is given: digest of the content → `azureml:name:version`."""
+    """Return the assets that a plan is given: digest of the content → `azureml:name:version`."""
     named = (data.asset for _, data in supplied_inputs(plan) if data.asset)
     return {asset.digest: str(asset) for asset in named if asset.digest}
 
@@ -206,7 +206,7 @@ class Execution:
                 self.session.pool.warm(self._job("", command, own), self.session.snapshot)
 
     def _resolved(self) -> tuple[str, dict[str, str], dict[str, Path]]:
-        """The command, the job's own variables, and the paths of the outputs."""
+        """Return the command, the job's own variables, and the paths of the outputs."""
         sampled = {name: process_environment.text(value) for name, value in self.sampled.items()}
         inputs = files.inputs(self.plan, self.folder)
         outputs = files.outputs(self.plan, self.folder)
@@ -258,7 +258,7 @@ class Execution:
 
     @property
     def is_one_of_many(self) -> bool:
-        """Whether others with the same imports follow: only then it pays to warm an interpreter."""
+        """True if more runs with the same imports follow, which a forkserver makes faster."""
         return bool(self.sampled)
 
     def _restart(self, after_s: float) -> None:
@@ -273,7 +273,7 @@ class Execution:
 
     @property
     def log(self) -> Path:
-        """What the command prints."""
+        """The file with the output of the command."""
         return files.log(self.folder)
 
     def turn(self, stop: str, at_once: bool) -> bool:
@@ -299,7 +299,7 @@ class Execution:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is or was a process: an interpreter of the pool may still load packages."""
+        """True if there is or was a process; False while a forkserver still imports packages."""
         process = self._process
         return (
             self.code is not None
@@ -308,7 +308,7 @@ class Execution:
         )
 
     def poll(self) -> bool:
-        """Whether the command has ended; keeps the job's time limit."""
+        """Stop the command at the job's time limit; return whether it has ended."""
         if self._process is None:
             return True
         limit = self.plan.timeout_s
@@ -340,10 +340,10 @@ class Execution:
             self._process.kill()
 
     def finish(self, warnings: tuple[Problem, ...] = ()) -> Run:
-        """Write the record and close the MLflow run; `warnings` are kept with it if it completed.
+        """Write the record and close the MLflow run; `warnings` are recorded if it completed.
 
-        Raises what `faults` explains when the disk or the store does not take it: the next run
-        closes what was left open.
+        Raise the errors of `faults` if the disk or the store fails: the next run then closes what
+        was left open.
         """
         status, error = self._verdict()
         metrics = reader.latest(self.run.id)

@@ -118,7 +118,7 @@ def start_task(
 def session_for(
     plan: CommandPlan | SweepPlan, preparation: Preparation, parent: str | None, cores: int
 ) -> Session:
-    """What the command, or each trial of the sweep, runs with."""
+    """Return the session of the command, or of each trial of the sweep."""
     if isinstance(plan, CommandPlan):
         return preparation.session(plan, parent, cores)
     threads = max(1, cores // min(cores, concurrency(plan)))
@@ -294,9 +294,9 @@ class Pipeline:
         self._tell("step_ended", run)
 
     def _take_in(self, name: str, run: Run, former: Mapping[str, Path]) -> dict[str, Path]:
-        """A step that has ended: what it wrote, for the steps that wait for it.
+        """Record a step that has ended, and return its outputs for the steps that wait for it.
 
-        `former` is where outputs lie that are not its own.
+        `former` has the folders of outputs that other runs wrote.
         """
         self._ended[name] = run
         # A sweep's outputs are links to its best trial's; MLflow refuses to read through one.
@@ -325,7 +325,7 @@ class Pipeline:
         self._tell("step_ended", self._ended[name])
 
     def _never_started(self, name: str, status: Status, **fields: Any) -> Run:
-        """A step that has no run of its own in MLflow."""
+        """Return a step that has no run of its own in MLflow."""
         now, run = time.time(), self.run
         label, folder = f"{run.name}.{name}", run.folder / "steps" / name
         return Run("", label, status, run.experiment, folder, now, now, **fields)
@@ -348,6 +348,6 @@ class Pipeline:
 
 
 def _at(refused: Refused, step: StepPlan) -> Problem:
-    """The first problem, at the step if it has no place of its own."""
+    """Return the first problem, at the step if it has no place of its own."""
     problem = refused.problems[0]
     return problem if problem.place else Problem(problem.code, problem.found, place=step.place)

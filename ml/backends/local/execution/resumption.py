@@ -42,7 +42,7 @@ def plan_of(run: Run, timeout_s: float | None = None) -> saved_plan.Lowered:
 
 
 def was_stopped(run: Run) -> bool:
-    """Whether the run, or a part without which it failed, was ended from outside of the job."""
+    """Return whether the run, or a step that made it fail, was ended from outside the job."""
     if lifecycle.was_cut_off(run) or run.ended_by == "timeout":
         return True
     consequences = {NOT_STARTED, STEP_FAILED}
@@ -55,10 +55,10 @@ def resume(
     timeout_s: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Run:
-    """Resume the run and return it when it has ended. Raises Refused as `plan_of`.
+    """Resume the run and return it when it has ended. Raise Refused as `plan_of`.
 
-    Of two processes that do it at once, one is refused. A run that another process completed
-    meanwhile is returned as it is. `say` gets what a person should know.
+    If two processes resume it at once, one is rejected. A run that another process has completed is
+    returned unchanged. `say` receives notes for the user.
     """
     with ExitStack() as stack:
         stack.enter_context(faults.as_refusals())
@@ -153,7 +153,7 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> saved_plan.Low
 
 
 def _lineage(saved: SavedPlan) -> dict[str, Any]:
-    """The lineage that the record of a run with this plan had."""
+    """Return the lineage that the record of a run with this plan had."""
     plan = saved.plan
     if isinstance(plan, PipelinePlan):
         return records.pipeline_lineage(plan, None, saved.code)

@@ -63,9 +63,9 @@ def key(
 
 
 def find(name: str) -> Kept | None:
-    """The step of that key; None unless it and its outputs, hashed again, are as they were.
+    """Return the step with that key; None if the step or its outputs have changed since.
 
-    The index and the step's folder have to say the same of it.
+    The outputs are hashed again. The index and the record in the step's folder must be equal.
     """
     try:
         text = (home.reusable() / name).read_text()
@@ -121,7 +121,7 @@ def take_over(
 
 
 def _outputs(kept: Kept, folder: Path) -> dict[str, Path]:
-    """The kept outputs in a new folder, without a second copy on the disk.
+    """Return the kept outputs in a new folder, without a second copy on the disk.
 
     They outlive the folder of the run that wrote them.
     """
@@ -138,7 +138,7 @@ def _outputs(kept: Kept, folder: Path) -> dict[str, Path]:
 
 
 def _content(value: Any, digest: Callable[[Path], str]) -> Any:
-    """A plan (or a part of it) as JSON values that do not depend on where things lie."""
+    """Return a plan, or a part of it, as JSON values that do not depend on absolute paths."""
     if isinstance(value, InputPlan):
         if value.is_literal:
             return [value.type, None if value.value is None else str(value.value)]
@@ -181,6 +181,6 @@ def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
 
 
 def _find_now(plan: CommandPlan | SweepPlan) -> Kept | None:
-    """The step with the code as it is now."""
+    """Return the step with the code as it is now."""
     (copy,) = snapshot.of_plan(plan).values()
     return find(key(plan, copy.digest if copy else "", assets.digest))

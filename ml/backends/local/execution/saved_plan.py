@@ -68,7 +68,7 @@ class SavedPlan:
             yield f"this interpreter has changed since the run was started: {names}{more}"
 
     def snapshots(self) -> dict[Path | None, Snapshot | None]:
-        """The snapshots of the code. Raises Refused when the code or the data has changed."""
+        """Return the snapshots of the code. Raise Refused when the code or the data has changed."""
         problems = [*self._changed(), *self._gone()]
         if problems:
             raise Refused(*problems)
@@ -132,7 +132,7 @@ def save(
 
 
 def read(folder: Path) -> SavedPlan:
-    """The saved plan of a job folder. Raises Refused when there is none or it cannot be read."""
+    """Return the saved plan of a job folder. Raise Refused if there is none or it is invalid."""
     try:
         document = json.loads((folder / PLAN).read_text())
         return SavedPlan(
@@ -166,7 +166,7 @@ def _path(text: str | None) -> Path | None:
 
 @cache
 def kinds() -> dict[str, Any]:
-    """Every dataclass that a plan may hold, by its name."""
+    """Return every dataclass that a plan may contain, by its name."""
     classes: dict[str, Any] = {}
     open_ends: list[Any] = [PipelinePlan, SweepPlan, CommandPlan]
     while open_ends:
@@ -203,7 +203,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(data: Any) -> Lowered:
-    """The plan that `to_json` wrote. ValueError when it has another format."""
+    """Return the plan that `to_json` wrote. ValueError when it has another format."""
     try:
         decoded = _value(data)
     except (KeyError, TypeError, AttributeError) as error:

@@ -44,7 +44,7 @@ MEMBERS = 20
 
 
 def concurrency(plan: SweepPlan) -> int:
-    """Trials at once: as many as the plan allows and the cores suffice for, at least one.
+    """Return the number of concurrent trials: limited by the plan and the cores, at least one.
 
     Azure ML limits it by the compute target's resources in the same way.
     """
@@ -147,14 +147,14 @@ class Sweep:
         return time.monotonic() - self._start_time
 
     def _left(self) -> float:
-        """The seconds that are left for trials that are sampled."""
+        """Return the seconds that are left for trials that are sampled."""
         limit, ending = self._plan.timeout_s, self._plan.ending
         if limit is None or ending is None:
             return math.inf
         return limit * (1 - (KEPT_BACK if ending.ensembles else 0.0)) - self._elapsed()
 
     def _start_trial(self) -> bool:
-        """Start the next trial; False when there is none."""
+        """Start the next trial; return False if there is none."""
         sample = self._next()
         if sample is None:
             return False
@@ -180,13 +180,13 @@ class Sweep:
         return True
 
     def _next(self) -> Sample | None:
-        """The next trial's sample: first those that were cut off, then new ones."""
+        """Return the next trial's sample: first those that were cut off, then new ones."""
         if self._repeats:
             return self._repeats.popleft()
         return self._sampler.ask() if self._is_searching() else self._ensemble()
 
     def _is_searching(self) -> bool:
-        """Whether there may be another trial that is sampled."""
+        """Return whether another sampled trial may start."""
         ending, started = self._plan.ending, len(self._trials)
         if ending is None:
             return started < self._plan.max_total_trials
@@ -219,7 +219,7 @@ class Sweep:
         return waiting[0], members
 
     def _ensemble(self) -> Sample | None:
-        """The next ensemble: those come last, when every other trial has ended."""
+        """Return the next ensemble: those come last, when every other trial has ended."""
         chosen = None if self._running else self._members()
         if chosen is None:
             return None
@@ -311,5 +311,5 @@ class Sweep:
 
 
 def _family(run: Run) -> str:
-    """The family of an AutoML trial's model."""
+    """Return the family of an AutoML trial's model."""
     return str(json.loads(str(run.parameters["model"]))["family"])

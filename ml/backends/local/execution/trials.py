@@ -53,11 +53,11 @@ class Trials:
         return self._best
 
     def curve(self, name: str) -> Sequence[float]:
-        """What a running trial has logged of the primary metric so far."""
+        """Return the values of the primary metric that a running trial has logged so far."""
         return self._curves[name]
 
     def score(self, name: str) -> float | None:
-        """The trial's best value, once it has completed and can be ranked."""
+        """Return the trial's best value, once it has completed and can be ranked."""
         return self._scores.get(name)
 
     @property
@@ -122,10 +122,10 @@ class Trials:
 
 @dataclass(frozen=True)
 class SavedTrial:
-    """A trial that had started. `sample` is None when its file was lost with the machine.
+    """A trial that had started; `sample` is None if its file is lost.
 
-    `curve` is what it logged of the primary metric; `counts` says whether it ran to its end and
-    everything that it logged is there. A trial that does not count is run again.
+    `curve` has the logged values of the primary metric. `counts` is True if the trial ran to its
+    end and all that it logged is recorded; other trials run again.
     """
 
     number: int
@@ -135,7 +135,7 @@ class SavedTrial:
     counts: bool
 
     def recall(self, sampler: Sampler) -> Sample:
-        """The trial's sample, which the sampler repeats, or makes again when it was lost."""
+        """Return the trial's sample, which the sampler repeats, or makes again when it was lost."""
         if self.sample is not None:
             sampler.recall(self.sample)
             return self.sample
@@ -169,14 +169,14 @@ class SavedSweep:
 
 
 def saved_sweep(folder: Path, metric: str) -> SavedSweep:
-    """The sweep in that folder, whose record is closed; `metric` is its primary metric."""
+    """Return the sweep in that folder, whose record is closed; `metric` is its primary metric."""
     run = records.read(folder)
     trials = tuple(_trial(run, number, metric) for number in range(_trial_count(folder)))
     return SavedSweep(run, records.lineage(folder), trials)
 
 
 def _trial_count(sweep: Path) -> int:
-    """How many trials have left a trace."""
+    """Return one more than the highest number of a trial with a folder or a kept attempt."""
     traces = [*(sweep / "trials").glob("*"), *(sweep / records.ATTEMPTS).glob("*")]
     numbers = [int(n) for path in traces if (n := path.name.partition(".")[0]).isdecimal()]
     return max(numbers, default=-1) + 1
@@ -195,6 +195,6 @@ def _trial(sweep: Run, number: int, metric: str) -> SavedTrial:
 
 
 def _lost(sweep: Run, number: int, part: Path) -> Run:
-    """A trial of which no record is left."""
+    """Return a failed run for a trial whose record is lost."""
     name, started, why = f"{sweep.name}_{number}", sweep.started, lifecycle.EXECUTOR_GONE
     return Run("", name, "Canceled", sweep.experiment, part, started, started, ended_by=why)

@@ -48,7 +48,7 @@ class Worker:
             function()
 
     def data(self, batch: Mapping[str, Any]) -> Any:
-        """The argument of run(): paths, or the rows of the mini-batch."""
+        """Return the argument of run(): paths, or the rows of the mini-batch."""
         if "files" in batch:
             return list(batch["files"])
         if "group" in batch:
@@ -67,7 +67,10 @@ class Worker:
         return self._cached[1]
 
     def run(self, batch: Mapping[str, Any], data: Any) -> int:
-        """How many items run() returned; the mini-batch's file has all of them, or is not there."""
+        """Process a mini-batch, write its results to one file, and return the number of items.
+
+        The file has all items, or does not exist.
+        """
         context = SimpleNamespace(
             mini_batch_id=batch["id"], partition_key_value=batch.get("keys") or {}
         )
@@ -81,11 +84,11 @@ class Worker:
 
 
 def as_lines(returned: Any, header: bool) -> tuple[str, int]:
-    """What run() returned as the lines of the common file, and how many items that is.
+    """Return the result of run() as lines of the common output file, and the number of items.
 
-    A DataFrame's rows are separated by blanks and have no header unless
-    `--append_row_dataframe_header True` asks for one (the public notebooks read the file so); an
-    item of a list is its text. Raises TypeError for what run() may not return.
+    The cells of a DataFrame are separated by spaces, without a header unless
+    `--append_row_dataframe_header True` requests one (the public notebooks read the file so). An
+    item of a list becomes its text. Raise TypeError for a result of another type.
     """
     if hasattr(returned, "to_csv") and hasattr(returned, "columns"):
         return returned.to_csv(sep=" ", header=header, index=False), len(returned)
@@ -110,7 +113,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Answer every task; end when there is none any more."""
+    """Process every task from the input; return at its end."""
     settings = json.loads(Path(sys.argv[1]).read_text())
     tasks = os.fdopen(int(sys.argv[2]))
     answers = os.fdopen(int(sys.argv[3]), "w")

@@ -41,7 +41,7 @@ TABLE_BYTES = 1 << 20
 
 
 def describe(data: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """The files of a folder, of a file or of an MLTable, as the reader of tables has them.
+    """Return the files of a folder, of a file or of an MLTable, as the reader of tables has them.
 
     Raises Unreadable, also for `keys` to divide files by: that is for the rows of a table.
     """
@@ -95,7 +95,7 @@ def _groups(table: Mapping[str, Any], keys: list[str]) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a column as JSON has it; a date as its text."""
+    """Return a value of a column as JSON has it; a date as its text."""
     value = value.item() if hasattr(value, "item") else value
     return value if isinstance(value, str | int | float | bool) else str(value)
 
@@ -315,7 +315,7 @@ class BatchProcess:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for something to do."""
+        """True if the process is ready and has no mini-batch."""
         free = self.was_ready and not self._leaves and self.batch is None
         return free and self._process.poll() is None
 
@@ -329,13 +329,13 @@ class BatchProcess:
             self._sink.flush()
 
     def release(self) -> dict[str, Any]:
-        """The mini-batch that it worked on; it has none afterwards."""
+        """Return the mini-batch that it worked on; it has none afterwards."""
         assert self.batch is not None
         batch, self.batch = self.batch, None
         return batch
 
     def answers(self, patience_s: float) -> Iterator[dict[str, Any]]:
-        """What it has answered since the last call; waits a moment when that is nothing."""
+        """Yield the messages since the last call; wait up to `patience_s` seconds for the first."""
         if not select.select([self._answers], [], [], patience_s)[0]:
             return
         self._buffer += os.read(self._answers, 1 << 16)
@@ -357,7 +357,7 @@ class BatchProcess:
             )
 
     def failure(self) -> str:
-        """Why it has ended, "" while it runs. One that is too late is ended."""
+        """Return why the process has ended, "" while it runs. Kill it after its deadline."""
         code = self._process.poll()
         if code is None:
             busy = self.batch is not None or not self.was_ready
@@ -385,7 +385,7 @@ class BatchProcess:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once, and close what led to it."""
+        """Kill the process and close its pipes."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

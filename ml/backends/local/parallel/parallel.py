@@ -26,7 +26,7 @@ START_S = 600.0
 def launch_command(
     plan: CommandPlan, arguments: str, folder: Path, environment: Mapping[str, str], threads: int
 ) -> str:
-    """The shell command that carries out a parallel step in `folder` with so many cores.
+    """Return the shell command that carries out a parallel step in `folder` with so many cores.
 
     Raises OSError when the disk is full.
     """
@@ -66,19 +66,19 @@ def launch_command(
 
 
 def processes(plan: CommandPlan) -> int:
-    """How many processes the nodes would have had between them."""
+    """Return the number of processes on all nodes together, as on Azure."""
     per_node = plan.parallel.max_concurrency_per_instance if plan.parallel else 1
     return plan.instance_count * (per_node or cores())
 
 
 def differences(plan: CommandPlan) -> Iterator[str]:
-    """How many processes this machine has for those of the nodes."""
+    """Yield a line if this machine runs fewer processes than the nodes would."""
     if processes(plan) > cores():
         yield f"local: {processes(plan)} processes of a parallel step → {cores()}, one a core"
 
 
 def refusals(plan: CommandPlan, step: Parallel) -> Iterator[Problem]:
-    """A table on this machine that asks for what is not built here."""
+    """Yield a problem if the table (MLTable) cannot be read on this machine."""
     data = plan.inputs.get(step.input)
     if data is None or data.path is None or not data.path.exists():
         return
@@ -124,7 +124,7 @@ def _append_to(plan: CommandPlan, folder: Path) -> str:
 
 
 def _argument(words: Sequence[str], name: str) -> str | None:
-    """The value of a predefined argument: `--name value` or `--name=value`."""
+    """Return the value of a predefined argument: `--name value` or `--name=value`."""
     for place, word in enumerate(words):
         if word == f"--{name}":
             return words[place + 1] if place + 1 < len(words) else None

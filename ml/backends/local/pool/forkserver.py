@@ -60,7 +60,7 @@ def serve(control: socket.socket, modules: list[str]) -> socket.socket:
 
 
 def _state() -> tuple[int, int, int]:
-    """What an import may not change: bytes printed, threads, open files."""
+    """Return the state that an import must not change: bytes printed, threads, open files."""
     sys.stdout.flush()
     return os.fstat(1).st_size, threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 

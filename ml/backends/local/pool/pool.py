@@ -63,7 +63,7 @@ class Unfit(Exception):
 
 
 def parse_command(command: str) -> Invocation:
-    """What the command starts. Raises Unfit."""
+    """Parse a command that starts a Python script or module. Raise Unfit for any other."""
     command = command.strip()
     if not _WORDS.fullmatch(command):
         raise Unfit("the command needs a shell")
@@ -79,8 +79,8 @@ def parse_command(command: str) -> Invocation:
 
 
 def script_imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
-    """The third-party modules that the command, started in `root`, imports; `from a import b` may
-    mean two, a and a.b.
+    """Return the third-party modules that the command, started in `root`, imports; `from a import
+    b` may mean two, a and a.b.
 
     Imports inside functions count; those under `if TYPE_CHECKING` do not. A file that cannot be
     parsed contributes nothing. Raises Unfit when modules may not be imported before the script.
@@ -110,14 +110,14 @@ def script_imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
 
 
 def _files(base: Path, name: str) -> Iterator[Path]:
-    """The files of the code that `import name` executes."""
+    """Yield the files of the code that `import name` executes."""
     for part in name.split("."):
         base /= part
         yield from filter(Path.is_file, (base / "__init__.py", base.with_suffix(".py")))
 
 
 def _names(file: Path, base: Path) -> Iterator[str]:
-    """The modules that a file of the code imports. Raises Unfit when it changes how."""
+    """Yield the modules that a file of the code imports. Raise Unfit when it changes how."""
     try:
         source = file.read_bytes()
         tree = ast.parse(source)
@@ -138,7 +138,7 @@ def _names(file: Path, base: Path) -> Iterator[str]:
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node except those under `if TYPE_CHECKING`."""
+    """Yield every node except those under `if TYPE_CHECKING`."""
     for node in ast.iter_child_nodes(tree):
         if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
             yield node
@@ -204,7 +204,7 @@ class Pool:
             server.close()
 
     def _server(self, invocation: Invocation, job: Job, snapshot: Snapshot | None) -> ForkServer:
-        """The forkserver for the trial, started if there is none; Unfit when there can be none."""
+        """Return a forkserver for the trial, started if necessary; raise Unfit if impossible."""
         settings = self._settings(invocation, job, snapshot)
         if settings not in self._servers:
             if len(self._servers) >= MOST:
@@ -220,7 +220,7 @@ class Pool:
     def _settings(
         self, invocation: Invocation, job: Job, snapshot: Snapshot | None
     ) -> ServerSettings:
-        """What the trial needs of a forkserver; Unfit when none can do what a shell does."""
+        """Return the settings of a forkserver for the trial; raise Unfit if it needs a shell."""
         if os.environ.get(SWITCH, "").lower() in {"off", "0", "no", "false"}:
             raise Unfit(f"{SWITCH} turns the pool off")
         if sys.platform != "linux":
@@ -278,7 +278,7 @@ class ForkServer:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing can be forked any more."""
+        """True if the forkserver has exited."""
         return self._process.poll() is not None
 
     def end(self) -> str:
@@ -362,7 +362,7 @@ class Forked(RunProcess):
         self.connection.close()
 
     def _run(self) -> bytes:
-        """The run, as `forkserver.execute` reads it."""
+        """Return the run, as `forkserver.execute` reads it."""
         cwd = str(self._job.cwd)
         # bash sets three variables when it executes a command.
         bash = {"PWD": cwd, "SHLVL": "0", "_": self._server.program}

@@ -93,7 +93,7 @@ class RunProcess(ABC):
     @property
     @abstractmethod
     def way(self) -> str:
-        """How it was started, for the record."""
+        """How the process was started, for the run's record: for example by a shell or forked."""
 
     @property
     @abstractmethod
@@ -102,12 +102,12 @@ class RunProcess(ABC):
 
     @abstractmethod
     def _first(self) -> int | None:
-        """The exit code of the first process, None while it goes on."""
+        """Return the exit code of the first process, None while it goes on."""
 
     def poll(self) -> int | None:
-        """The exit code (−N: ended by signal N), or None while the command goes on.
+        """Return the exit code (−N: ended by signal N); None while the command is running.
 
-        After `terminate` the shell may go first: what it started gets the rest of the grace period.
+        After `terminate` the shell may end first: its children get the rest of the grace period.
         """
         if self._returncode is not None:
             return self._returncode
@@ -173,7 +173,7 @@ class Shell(RunProcess):
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,11 +1,11 @@
-"""Ends what a killed executor leaves behind. Started as a script, one for an executor.
+"""Ends the processes of a killed executor. Started as a script, one for each executor.
 
 The executor writes `+ <run id>` before it starts a run's processes, `+ <run id> <process group>`
-once it has, and `- <run id>` when they have ended. When the pipe closes, however the executor went,
-SIGKILL included, everything that is still listed is terminated. The pipe closes only after a child
-that was just being forked has become the run's own process, so that none slips through.
+afterwards, and `- <run id>` when they have ended. When the executor ends, even by SIGKILL, the pipe
+closes and every listed run is terminated. A child that is just being forked keeps the pipe open
+until it has become the run's own process, so none is missed.
 
-Imports nothing of the repository: it starts in 20 ms and outlives whatever happens to the code.
+Imports nothing of the repository: it starts in 20 ms and does not depend on later edits.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ GRACE_S = 5.0
 
 
 def processes_of(run_id: str, group: int | None = None, node: int | None = None) -> list[int]:
-    """The processes of the session `group`, and those that were started with the run's
-    MLFLOW_RUN_ID: also those that left the session. With `node` those of that NODE_RANK alone.
+    """Return the processes of the session `group`, and those with the run's MLFLOW_RUN_ID.
 
-    Reads /proc; elsewhere than on Linux the list is empty and the process group has to do.
+    The latter include processes that left the session. With `node`, only those with that NODE_RANK.
+    Reads /proc: on other systems than Linux the list is empty, and the process group has to
+    suffice.
     """
     marks, numbers = {f"MLFLOW_RUN_ID={run_id}".encode()}, []
     if node is not None:
@@ -41,7 +42,7 @@ def processes_of(run_id: str, group: int | None = None, node: int | None = None)
 
 
 def send(signum: int, run_id: str, group: int | None, node: int | None = None) -> list[int]:
-    """The signal to every process of the run, and which these are by `processes_of`.
+    """Return the signal to every process of the run, and which these are by `processes_of`.
 
     Those that have ended meanwhile are no error.
     """
@@ -56,10 +57,10 @@ def send(signum: int, run_id: str, group: int | None, node: int | None = None) -
 
 
 def kill(run_id: str, group: int | None, node: int | None = None) -> None:
-    """SIGKILL to every process of the run until none is left, for GRACE_S at most.
+    """Send SIGKILL to every process of the run until none is left, for at most GRACE_S.
 
-    A killed process is there for another moment, and one that was forked meanwhile is seen at the
-    next look. One in a system call that never returns is left.
+    Repeated, because a killed process remains visible for a moment and others may have been forked
+    meanwhile. A process in a system call that never returns remains.
     """
     gone_by = time.monotonic() + GRACE_S
     while send(signal.SIGKILL, run_id, group, node) and time.monotonic() < gone_by:

@@ -1,15 +1,15 @@
-"""Evictions on purpose: a run is killed in the middle and started again, as on a spot node.
+"""Simulated preemption: a run is killed and restarted, as on a spot node.
 
-Azure ML's low-priority nodes are preempted without a reliable signal, so SIGKILL is what a script
-has to survive. A notice (SIGTERM first) is what Kubernetes gives its pods before a node goes and
-what Azure's Scheduled Events announce 30 s before a spot machine is preempted.
+Azure ML's low-priority nodes are preempted without a reliable signal, so a script has to survive
+SIGKILL. Optionally SIGTERM comes first, as Kubernetes sends it to pods and as Azure's Scheduled
+Events announce it 30 s before a spot machine is preempted.
 
-Of a job of elastic agents one node is evicted (`ElasticProcess`), of any other all.
+For a job of elastic agents one node is preempted (`ElasticProcess`), for any other job all.
 
-The job that is started again is the same run: same MLflow run, to which metrics are appended, and
-the command from its start in a fresh copy of the code, with `./outputs`, `./logs` and the mounted
-outputs as they were. What only lay on the node is lost: other files, packages, downloaded inputs
-and outputs of mode `upload`.
+The restarted job is the same run: the same MLflow run, to which metrics are appended, and the
+command from its start in a fresh copy of the code. `./outputs`, `./logs` and mounted outputs are
+kept. What existed only on the node is lost: other files, packages, downloaded inputs and outputs of
+mode `upload`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class Evictions:
 class SpotProcess:
     """A process on a simulated spot node: `start` starts it again after each preemption.
 
-    `restart` is called when the node is gone, and prepares what the next one finds. A command that
-    ends after the notice is restarted whatever its exit code: it was told to end.
+    `restart` is called when the node is gone, and prepares the files for the next one. A command
+    that ends after the notice is restarted whatever its exit code, because the notice asked it to
+    end.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ def lay_out_again(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) ->
 
 
 def record_restart(run: Run, log: Path, after_s: float, node: int | None) -> Run:
-    """The run with one more restart, which is written to its log as well."""
+    """Return the run with one more restart, which is written to its log as well."""
     run = replace(run, restarts=(*run.restarts, time.time()))
     who = f"node {node} " if node is not None else ""
     then = f"another comes after {AWAY_S:g} s" if who else "started again"
@@ -187,7 +188,7 @@ def record_restart(run: Run, log: Path, after_s: float, node: int | None) -> Run
 
 
 def explain_timeout(problem: Problem | None, run: Run) -> Problem | None:
-    """The problem; a time limit that an evicted run has reached gets its likely cause."""
+    """Return the problem; a time limit that an evicted run has reached gets its likely cause."""
     if problem is None or problem.code != "timed-out" or not run.restarts:
         return problem
     count = len(run.restarts)
@@ -201,7 +202,7 @@ def explain_timeout(problem: Problem | None, run: Run) -> Problem | None:
 
 
 def warnings(run: Run, evictions: Evictions) -> tuple[Problem, ...]:
-    """A warning when the run ended before it could be evicted as often as requested."""
+    """Return a warning when the run ended before it could be evicted as often as requested."""
     count, requested = len(run.restarts), len(evictions.after_s)
     if count >= requested:
         return ()

@@ -45,10 +45,11 @@ class Held(Exception):
 
 @contextmanager
 def new() -> Iterator[Path]:
-    """The empty folder of a new run, and its lock, which the system frees when this process ends.
+    """Create the folder of a new run and lock the run while the block runs.
 
-    The lock file is removed when the run was closed; an unlocked one marks an abandoned run. A run
-    that is refused before it wrote anything but its plan leaves nothing behind.
+    The system releases the lock when this process ends. The lock file is removed when the run is
+    closed; an unlocked lock file marks an abandoned run. If an error occurs before anything but the
+    plan is written, the folder is removed.
     """
     folder = _new_folder()
     with hold(folder.name):
@@ -63,10 +64,10 @@ def new() -> Iterator[Path]:
 
 @contextmanager
 def hold(name: str) -> Iterator[float | None]:
-    """The lock of a run while this process works on it; raises Held when another one has it.
+    """Lock a run while this process works on it; raise Held if another process has the lock.
 
-    Yields the last sign of life of an executor that was killed; None when it left no lock file. An
-    error inside leaves the lock file as the mark of an abandoned run.
+    Yield when a killed executor was last alive; None if it left no lock file. After an error in the
+    block the lock file remains and marks an abandoned run.
     """
     home.live().mkdir(parents=True, exist_ok=True)
     path = home.live() / name
@@ -115,12 +116,12 @@ def last_sign(name: str) -> float | None:
 
 
 def is_alive(name: str) -> bool:
-    """Whether some process holds the run's lock."""
+    """Return whether a process holds the run's lock."""
     return files.is_locked(home.live() / name)
 
 
 def executor(name: str) -> int | None:
-    """The process that executes the run; None when there is none."""
+    """Return the id of the process that executes the run; None if there is none."""
     try:
         number = int((home.live() / name).read_text())
     except (FileNotFoundError, ValueError):
@@ -129,7 +130,7 @@ def executor(name: str) -> int | None:
 
 
 def abandoned() -> list[str]:
-    """The runs whose executor was killed before it could close them.
+    """Return the runs whose executor was killed before it could close them.
 
     A child between fork and exec keeps the lock for some milliseconds more.
     """
@@ -140,14 +141,17 @@ def abandoned() -> list[str]:
 
 
 def _is_gone(process: int | None) -> bool:
-    """Whether the process is known and does not exist any more."""
+    """Return whether the process is known and has ended."""
     from psutil import pid_exists
 
     return process is not None and not pid_exists(process)
 
 
 def demand_its_own(run: Run, command: str, what: str) -> None:
-    """Refuse a part of another run: it ends, or is resumed (`what`), with that, by `command`."""
+    """Raise Refused for a step or trial: only its whole run can be ended or resumed.
+
+    `command` is the subcommand of `ml runs` to suggest; `what` is the verb of the message.
+    """
     name = run.folder.relative_to(home.jobs()).parts[0]
     if name != run.name:
         actual = f"{run.name} is a part of {name} and {what} with it"

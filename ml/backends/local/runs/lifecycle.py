@@ -1,7 +1,7 @@
-"""A run from its start to its end, in MLflow and in its record; and again, when it was cut off.
+"""A run from start to end, in MLflow and in its record, and its resumption.
 
-Commands, sweeps and pipelines start and finish their runs here. What a killed executor left open
-is closed for it. A run can be reopened; a trial or step that was cut off is set aside and runs
+Commands, sweeps and pipelines start and finish their runs here. Runs that a killed executor left
+open are closed. A run can be reopened: a trial or step that was interrupted is moved away and runs
 again.
 """
 
@@ -43,7 +43,7 @@ def start(
     former: tuple[Run, ...] = (),
     tags: Mapping[str, str] | None = None,
 ) -> Run:
-    """A run that is Running, in MLflow and with a record in `folder`, which exists.
+    """Return a run that is Running, in MLflow and with a record in `folder`, which exists.
 
     `origin` is its lineage, `former` are earlier attempts; parameters without a value are left out.
     """
@@ -71,10 +71,10 @@ def finish(
     origin: Mapping[str, Any],
     outputs: Mapping[str, OutputPlan],
 ) -> Run:
-    """Close a run that has its final status; its named outputs are registered if it completed.
+    """Close a run that has its final status; if it completed, register its named outputs.
 
-    The record comes first: what is left open in MLflow then gets its status from there. The
-    parameters of a sweep are those of its best trial, whose run in MLflow has them.
+    The record is written first, so that open MLflow runs can later get their status from it. The
+    parameters of a sweep are those of its best trial, which MLflow has in that trial's run.
     """
     run = registration.register_outputs(outputs, run)
     records.write(run, origin)
@@ -83,7 +83,7 @@ def finish(
 
 
 def as_it_is(run: Run) -> Run:
-    """The run as a reader should see it: Canceled when its executor is gone."""
+    """Return the run as a reader should see it: Canceled when its executor is gone."""
     if run.status not in OPEN or jobs.is_alive(run.name):
         return run
     return _closed(run, jobs.last_sign(run.name) or run.started)
@@ -153,21 +153,21 @@ def _closed(run: Run, ended: float) -> Run:
 
 
 def was_cut_off(run: Run) -> bool:
-    """Whether the run was ended from outside, or by a fault of this machine, before its time."""
+    """Return whether the run was ended from outside, or by a fault of this machine."""
     if run.status == "Failed":
         return run.error is not None and run.error.code in faults.CODES
     return run.status in OPEN or (run.status == "Canceled" and run.ended_by in FROM_OUTSIDE)
 
 
 def has_lost_output(run: Run) -> bool:
-    """Whether an output of a completed run was removed since."""
+    """Return whether an output of a completed run was removed later."""
     unwritten = any(warning.code == "output-empty" for warning in run.warnings)
     is_here = all(path.exists() for path in run.outputs.values())
     return run.status == "Completed" and not is_here and not unwritten
 
 
 def resumable(tracking: Tracking, part: Path) -> Run | None:
-    """The record of a sweep or pipeline step that can be resumed; None when it cannot."""
+    """Return the record of a sweep or pipeline step that can be resumed; None when it cannot."""
     run = records.read_if_whole(part)
     return run if run is not None and run.id in tracking.runs_in(part) else None
 
@@ -192,7 +192,7 @@ def set_aside(tracking: Tracking, part: Path, name: str) -> tuple[Run, ...]:
 
 
 def earlier(part: Path) -> list[Path]:
-    """The folders of the attempts that were set aside, the first first."""
+    """Return the folders of the attempts that were set aside, the first first."""
     folders: list[Path] = []
     while (folder := records.attempt_folder(part, len(folders) + 1)).exists():
         folders.append(folder)

@@ -128,7 +128,7 @@ def read(folder: Path) -> Run:
 
 
 def read_if_whole(folder: Path) -> Run | None:
-    """The run of that folder; None when its record is missing or damaged."""
+    """Return the run of that folder; None when its record is missing or damaged."""
     with suppress(*UNREADABLE):
         return read(folder)
     return None
@@ -151,7 +151,7 @@ def document(folder: Path) -> dict[str, Any]:
 
 
 def entry(folder: Path) -> Entry:
-    """The run of that folder with its kind and its lineage. Raises as `read`."""
+    """Return the run of that folder with its kind and its lineage. Raise as `read`."""
     data = document(folder)
     return Entry(from_json(folder, data), data["kind"], data["lineage"])
 
@@ -164,12 +164,12 @@ def _parts(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _number(name: str) -> int:
-    """The trial's: its name is its sweep's, an underscore and the number."""
+    """Return the number in a trial's name: the sweep's name, an underscore and the number."""
     return int(name.rpartition("_")[2])
 
 
 def within(folder: Path) -> Iterator[Run]:
-    """Every run of a job folder whose record can be read; the job itself comes last."""
+    """Yield every run of a job folder whose record can be read; the job itself comes last."""
     for kind in (*PARTS.values(), ATTEMPTS):
         for part in sorted((folder / kind).glob("*")):
             yield from within(part)
@@ -189,18 +189,18 @@ def original(run: Run) -> Run | None:
 
 
 def is_torn(folder: Path) -> bool:
-    """Whether the folder has a damaged record."""
+    """Return whether the folder has a damaged record."""
     return (folder / FILE).exists() and read_if_whole(folder) is None
 
 
 def lineage(folder: Path) -> dict[str, Any]:
-    """Where the run came from: see `ml.backends.local.runs.records`."""
+    """Return the lineage in the record: see `ml.backends.local.runs.records`."""
     recorded: dict[str, Any] = json.loads((folder / FILE).read_text())["lineage"]
     return recorded
 
 
 def to_json(run: Run) -> dict[str, Any]:
-    """The run as plain JSON; paths relative to its folder, NaN and infinities as text."""
+    """Return the run as plain JSON; paths relative to its folder, NaN and infinities as text."""
     return {
         "schema_version": 1,
         "kind": _kind(run.folder),
@@ -226,7 +226,7 @@ def _kind(folder: Path) -> str:
 
 
 def from_json(folder: Path, data: Mapping[str, Any]) -> Run:
-    """The run that `to_json` described, in the folder where it is now."""
+    """Return the run that `to_json` described, in the folder where it is now."""
     return Run(
         folder=folder,
         **{name: data[name] for name in (*_AS_THEY_ARE, "parameters", "registered")},
@@ -252,7 +252,7 @@ def from_json(folder: Path, data: Mapping[str, Any]) -> Run:
 
 
 def attempt_folder(part: Path, number: int) -> Path:
-    """Where attempt `number` (from 1) at a trial or step lies once it was set aside."""
+    """Return the folder to which attempt `number` (from 1) of a trial or step was moved."""
     return part.parent.parent / ATTEMPTS / f"{part.name}.{number}"
 
 
@@ -273,7 +273,7 @@ def write_sample(folder: Path, sample: Sample) -> None:
 
 
 def read_sample(folder: Path) -> Sample | None:
-    """The sample in a trial's folder; None when it is missing or incomplete."""
+    """Return the sample in a trial's folder; None when it is missing or incomplete."""
     with suppress(*UNREADABLE):
         data = json.loads((folder / SAMPLE).read_text())
         return Sample(data["number"], data["values"], data["origin"])
@@ -286,10 +286,10 @@ def lineage_of(
     code: dict[str, Any] | None = None,
     interpreter: Interpreter = HERE,
 ) -> dict[str, Any]:
-    """The lineage of a run of `plan`, as job.json keeps it (JSON values alone).
+    """Return the lineage of a run of `plan` for job.json (JSON values only).
 
-    `parent`, the MLflow run id of its sweep, is for a trial to fill in. `code` is `code_of` its
-    code, where that is known already. The spec and the conda file count as code.
+    A trial fills in `parent`, the MLflow run id of its sweep. `code` is the result of `code_of`, if
+    already known. The spec and the conda file count as code.
     """
     dependencies = plan.environment.dependencies
     packages = "\n".join(f"{entry.manager} {entry.text}" for entry in dependencies or ())
@@ -314,7 +314,7 @@ def lineage_of(
 
 
 def sweep_lineage(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
-    """The lineage of a sweep: that of its trials (`origin`), and how they are sampled."""
+    """Return the lineage of a sweep: that of its trials (`origin`), and how they are sampled."""
     seed = plan.seed if plan.seed is not None else secrets.randbelow(2**32)
     return {
         **origin,
@@ -350,13 +350,13 @@ def pipeline_lineage(
 
 
 def plan_labels(plan: Plan) -> dict[str, Any]:
-    """The display name, description and tags of the spec."""
+    """Return the display name, description and tags of the spec."""
     description = {"description": plan.description} if plan.description else {}
     return {"display_name": plan.display_name, **description, "tags": dict(plan.tags)}
 
 
 def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
-    """The data of the inputs."""
+    """Return the data of the inputs."""
     return {
         name: {
             "asset": str(data.asset) if data.asset else "",
@@ -384,7 +384,7 @@ def code_of(code: Path, snapshot: Snapshot | None, commit: Commit | None) -> dic
 
 
 def _is_committed(code: Path, snapshot: Snapshot | None, commit: Commit) -> bool:
-    """Whether what was copied is what the commit has, and what says which files are copied too."""
+    """Return whether the commit has the copied code, and the files that choose what is copied."""
     if snapshot is None:
         return True
     if code.is_file():
@@ -401,7 +401,7 @@ def _is_committed(code: Path, snapshot: Snapshot | None, commit: Commit) -> bool
 
 
 def _is_locked(snapshot: Snapshot, commit: Commit) -> bool:
-    """Whether what was copied is the wheel whose version the commit of a thin fork locks."""
+    """Return whether the copied framework is the wheel that the commit of a thin fork locks."""
     # Not by importlib.metadata: its backport, where something imported it, skips missing files.
     (record,) = imports.FRAMEWORK.glob("*.dist-info/RECORD")
     ignored, lock = IgnoreFile(imports.FRAMEWORK), imports.ROOT / repository.FRAMEWORK_LOCK
@@ -419,7 +419,7 @@ def _is_locked(snapshot: Snapshot, commit: Commit) -> bool:
 
 
 def _are_committed(commit: Commit | None, *specs: Path | None) -> bool:
-    """Whether the commit has those of the specs that are files."""
+    """Return whether the commit has all of the specs that are files."""
     files = [path for path in specs if path is not None and path.is_file()]
     return commit is not None and all(map(commit.has, files))
 

@@ -80,8 +80,7 @@ class LocalRuns:
         return [folder.name for folder in others if records.is_torn(folder)]
 
     def entry(self, run: Run) -> Entry:
-        """The run is as it was found; a step that was never started has no record
-        and no lineage."""
+        """Return the run's entry; a step that never started has no record and no lineage."""
         try:
             entry = records.entry(run.folder)
         except FileNotFoundError:
@@ -131,7 +130,7 @@ class LocalRuns:
         return Path(place) if place else None
 
     def all(self) -> Iterator[Run]:
-        """Every run whose record can be read, by name; steps and trials are in their runs."""
+        """Yield every run whose record can be read, by name; steps and trials are in their runs."""
         for folder in _folders():
             with suppress(OSError, ValueError, KeyError):
                 yield as_it_is(records.read(folder))

@@ -40,10 +40,10 @@ _LIVE = TypeAdapter(Live)
 
 
 def folder(endpoint: str) -> Path:
-    """`endpoints/<endpoint>/` of the local home: the state, the lock, and a folder a slot.
+    """Return `endpoints/<endpoint>/` of the local home: the state, the lock, and the slots.
 
-    Resolved, since processes are found by it whichever way the home was spelled. Raises Refused for
-    a text that cannot name an endpoint.
+    The path is resolved, because processes are found by it however the home was spelled. Raise
+    Refused for an invalid endpoint name.
     """
     return home.home().resolve() / "endpoints" / forms.check("endpoint", endpoint)
 
@@ -53,14 +53,14 @@ def names() -> Sequence[str]:
 
 
 def name_of(model: str, environment: str) -> str:
-    """The endpoint of an environment; `local` uses the name in endpoint.yml."""
+    """Return the endpoint of an environment; `local` uses the name in endpoint.yml."""
     return model if environment == "local" else f"{model}-{environment}"
 
 
 def live(endpoint: str, *, as_released: bool = True) -> Live | None:
-    """Return what is live by the state file, running or not; None if nothing ever was.
+    """Return the live state in the state file, running or not; None if nothing was ever live.
 
-    Only releases write that file. Raises Refused if it cannot be read.
+    Only releases write that file. Raise Refused if it cannot be read.
     """
     path = folder(endpoint) / STATE
     try:
@@ -90,9 +90,9 @@ reserve = p95_ms = None  # no other machine releases here, and the evidence is m
 
 
 def switch(endpoint: str, to: Live | None) -> None:
-    """Make `to` the state, in one step, and tell the router; None means that nothing is served.
+    """Replace the state atomically and notify the router; None means that nothing is served.
 
-    A running router follows the new routes when this returns. Raises Refused when it cannot.
+    When this returns, a running router uses the new routes. Raise Refused if it cannot.
     """
     path = folder(endpoint) / STATE
     if to is None:
@@ -173,10 +173,10 @@ def drain(endpoint: str) -> None:
 
 
 def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
-    """What is live, running behind its router; and whether anything had to be started.
+    """Start the live servers and their router if they are down.
 
-    Raises Refused: no-live-deployment, model-corrupt, and the errors of `server.start` and
-    `start_router`.
+    Return what is live, and whether anything was started. Raise Refused: no-live-deployment,
+    model-corrupt, and the errors of `server.start` and `start_router`.
     """
     current = live(endpoint)
     if current is None:  # before the lock, which would make its folder
@@ -285,12 +285,12 @@ def nothing_served(endpoint: str) -> Refused:
 
 
 def document(state: Live) -> Mapping[str, object]:
-    """The state and the routes that follow from it, for JSON."""
+    """Return the state and the routes that follow from it, for JSON."""
     return {**_LIVE.dump_python(state, mode="json"), "routes": routes(state)}
 
 
 def routes(state: Live) -> Mapping[str, Any]:
-    """The routes, as the router reads them."""
+    """Return the routes, as the router reads them."""
     canary = state.canary
     timeout_ms = int(state.launch.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
     name = state.server.slot.name
@@ -325,7 +325,7 @@ def _restart(canary: Canary | None) -> Canary | None:
 
 
 def _runs(endpoint: str, current: Live, port: int | None) -> bool:
-    """Whether the live server, its router and an experiment's servers run."""
+    """Return whether the live server, its router and the servers of an experiment run."""
     running = router(endpoint)
     beside = current.beside if current.canary and current.canary.experiment else ()
     up = all(map(server.is_up, (current.server, *beside)))

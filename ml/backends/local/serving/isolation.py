@@ -82,7 +82,7 @@ def enter(folders: Sequence[Path], scratch: Path) -> str:
 
 
 def available(folders: Sequence[Path], scratch: Path) -> frozenset[str]:
-    """What this machine and user can isolate a server with, tried in a child of this process."""
+    """Return the isolation mechanisms that work here, each tried in a child of this process."""
     if sys.platform != "linux":
         return frozenset()
     always = {LANDLOCK} if _landlock() > 0 else set()
@@ -195,7 +195,7 @@ def _mount(source: Path | str, target: Path | str, kind: str, flags: int, data: 
 
 
 def _landlock() -> int:
-    """The version of Landlock; negative without one."""
+    """Return the version of Landlock; negative without one."""
     return int(_libc.syscall(444, None, 0, 1))
 
 
@@ -216,9 +216,9 @@ def _restrict(read: Iterable[Path], write: Sequence[Path], devices: Sequence[Pat
 
 
 def _filter(alone: bool) -> None:
-    """Let `_DENIED`, new namespaces and calls of other architectures fail with EPERM (seccomp(2)).
+    """Make `_DENIED`, new namespaces and foreign architectures fail with EPERM (seccomp(2)).
 
-    What changes a file is harmless to who is `alone`, in namespaces with files that are read-only.
+    System calls that change files are allowed if `alone`: then the files are read-only already.
     """
     machine = platform.machine()
     architecture, _, clone, *conditional = _NUMBERS[machine]

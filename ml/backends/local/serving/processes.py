@@ -38,7 +38,7 @@ _listeners: dict[tuple[int, int], Listener | None] = {}
 
 
 def listen(port: int = 0) -> socket.socket:
-    """A socket that listens on the port, or on a free one for 0; OSError when it is taken.
+    """Return a socket that listens on the port, or on a free one for 0; OSError when it is taken.
 
     A process that is spawned with it has a port that no other process can take before it starts.
     """
@@ -102,7 +102,7 @@ def stop(slot: Path, patience_s: float = STOP_S) -> bool:
 
 
 def belongs(process: psutil.Process, slot: Path) -> bool:
-    """Whether the process is alive and the server, or the router, of the slot."""
+    """Return whether the process is alive and is the server or the router of the slot."""
     try:
         arguments = process.cmdline()
         alive = process.status() != psutil.STATUS_ZOMBIE
@@ -112,30 +112,30 @@ def belongs(process: psutil.Process, slot: Path) -> bool:
 
 
 def log(slot: Path) -> Path:
-    """The output of the slot's server."""
+    """Return the output of the slot's server."""
     return slot / "server.log"
 
 
 def last_lines(slot: Path, count: int = 15) -> str:
-    """The end of the slot's log, indented for an error message."""
+    """Return the end of the slot's log, indented for an error message."""
     return "\n".join(f"    {line}" for line in _lines(slot)[-count:])
 
 
 def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
-    """The error for a process of the slot that failed, with the end of its log."""
+    """Return the error for a process of the slot that failed, with the end of its log."""
     actual = f"{what}; its log ends:\n{last_lines(slot)}"
     hint = f"{hint}; the whole log: {log(slot)}" if hint else f"the whole log: {log(slot)}"
     return Refused(Problem(code, actual, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
 def port_in_use(port: int, hint: str, exit_code: Exit = Exit.WRONG_CALL) -> Refused:
-    """The error for a requested port that another process holds."""
+    """Return the error for a requested port that another process holds."""
     actual = f"port {port} is held by {port_holder(port)}"
     return Refused(Problem("port-in-use", actual, "a free port", hint), exit_code=exit_code)
 
 
 def script_error(slot: Path) -> str:
-    """The scoring script's own exception, which the server logs among its own tracebacks."""
+    """Return the scoring script's own exception, which the server logs among its own tracebacks."""
     lines = _lines(slot)
     logged = [number for number, line in enumerate(lines) if "Encountered Exception" in line]
     # A traceback's frames are indented; the first line that is not is the exception.
@@ -146,7 +146,7 @@ def script_error(slot: Path) -> str:
 
 
 def is_healthy(port: int, timeout_s: float, path: str = "/") -> bool:
-    """Whether the server answers its liveness probe with 200 before the timeout."""
+    """Return whether the server answers its liveness probe with 200 before the timeout."""
     with closing(HTTPConnection(HOST, port, timeout=max(timeout_s, 0.001))) as connection:
         try:
             connection.request("GET", path)
@@ -156,13 +156,13 @@ def is_healthy(port: int, timeout_s: float, path: str = "/") -> bool:
 
 
 def free_port() -> int:
-    """A port that nothing listens on now, for a program that takes only a number."""
+    """Return a port that nothing listens on now, for a program that takes only a number."""
     with listen() as probe:
         return int(probe.getsockname()[1])
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could bind the port now."""
+    """Return whether a server could bind the port now."""
     with socket.socket() as probe:
         # Servers set this too: a connection that has just closed does not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -174,7 +174,7 @@ def port_is_free(port: int) -> bool:
 
 
 def port_holder(port: int) -> str:
-    """Who listens on the port, as `name (process 123, of user)`, as far as this user may see."""
+    """Return the process that listens on the port, as `name (process 123, of user)`."""
     try:
         for connection in psutil.net_connections("inet"):
             if connection.pid and _listens(connection, port):
@@ -189,8 +189,8 @@ def port_holder(port: int) -> str:
 class Listener:
     """The socket that a process listens on, identified by its descriptor and inode.
 
-    While it is open nobody else can take its port. Without /proc `inode` is None, and each check
-    asks the system who listens on the port.
+    While it is open no other process can bind its port. Without /proc `inode` is None, and each
+    check asks the system who listens on the port.
     """
 
     pid: int
@@ -199,7 +199,7 @@ class Listener:
     inode: int | None
 
     def is_open(self) -> bool:
-        """Whether the process still has this socket."""
+        """Return whether the process still has this socket."""
         try:
             if self.inode is None:
                 return listener(self.pid, self.port) is not None
@@ -220,7 +220,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def listener(pid: int, port: int) -> Listener | None:
-    """The socket with which the process listens on the port; None when it does not."""
+    """Return the socket with which the process listens on the port; None when it does not."""
     try:
         # The kind of HOST alone: "inet" reads four tables.
         for connection in psutil.Process(pid).net_connections("tcp4"):
@@ -246,7 +246,7 @@ def _lines(slot: Path) -> list[str]:
 
 
 def _processes(slot: Path) -> list[psutil.Process]:
-    """Every living process of the slot and of a session that one of them leads, the oldest first.
+    """Return every live process of the slot and of the sessions that these lead, oldest first.
 
     A scoring script may start a program, which has another command line.
     """
@@ -267,10 +267,10 @@ def _session(pid: int) -> int:
 
 
 def _wait_until_gone(slot: Path, processes: set[psutil.Process], timeout_s: float) -> bool:
-    """Whether these processes, and all others of the slot, ended before the timeout.
+    """Wait for all processes of the slot to end; return whether they did before the timeout.
 
-    A process that is ending loses its command line before it releases its port, so these are waited
-    for by their ids. A child of this process is reaped.
+    A process that is ending loses its command line before it releases its port, so `processes` are
+    waited for by their ids. A child of this process is reaped.
     """
     deadline = time.monotonic() + timeout_s
     while any(map(_alive, processes)) or _processes(slot):

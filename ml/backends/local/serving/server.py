@@ -41,10 +41,10 @@ class Starting:
 
 
 def start(slot: Path, launch: Launch, deadline_s: float = START_S) -> Server:
-    """Start a server in the slot and return once it is ready; what ran in the slot is stopped.
+    """Stop the slot's server, start the new one, and return when it is ready.
 
-    Raises Refused: server-crashed (with the log's last lines), server-not-ready. The server
-    outlives the command that started it. Nothing is left running when this raises.
+    The server outlives the command that started it. Raise Refused: server-crashed (with the end of
+    the log), server-not-ready; no process is left running then.
     """
     return wait_until_ready(begin(slot, launch), deadline_s)
 
@@ -89,7 +89,7 @@ def _serving(pid: int, port: int) -> int:
 
 
 def is_up(server: Server) -> bool:
-    """Whether that server still runs and still listens on its port."""
+    """Return whether the server still runs and listens on its port."""
     try:
         belongs = processes.belongs(psutil.Process(server.pid), server.slot)
         return belongs and processes.listens(server.pid, server.port)
@@ -112,7 +112,7 @@ def _empty(folder: Path) -> Path:
 
 
 def _environment(launch: Launch, mounted: Path, scratch: Path) -> dict[str, str]:
-    """The variables that a managed endpoint sets, and those that this machine needs.
+    """Return the variables that a managed endpoint sets, and those that this machine needs.
 
     `scratch` is the home folder, and all that the server may write to. A feature store is that of
     this machine, whatever the deployment says.
@@ -177,9 +177,9 @@ def measure_alone(
 ) -> list[float]:
     """Measure the latency of a server, as `measure`, while other processes use little CPU.
 
-    If they used more than BUSY of a core, it is measured again, MEASUREMENTS times at most, and the
-    times with the least other work count: other work delays requests and says nothing of the model.
-    A warning is printed if even these were disturbed.
+    If they use more than BUSY of a core, repeat up to MEASUREMENTS times, and return the times with
+    the least CPU use by others, which would delay requests. Print a warning if even these were
+    disturbed.
     """
     least, best = float("inf"), list[float]()
     for number in range(MEASUREMENTS):

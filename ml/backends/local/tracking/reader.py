@@ -35,7 +35,7 @@ def checked() -> int:
 
 
 def latest(run_id: str) -> dict[str, float]:
-    """The last value of every metric of a run."""
+    """Return the last value of every metric of a run."""
     rows = _rows(
         "SELECT key, value, is_nan FROM latest_metrics WHERE run_uuid = ? ORDER BY key", run_id
     )
@@ -43,7 +43,7 @@ def latest(run_id: str) -> dict[str, float]:
 
 
 def curve(run_id: str, metric: str) -> list[float]:
-    """Every value of the metric, in the order in which the run logged them."""
+    """Return every value of the metric, in the order in which the run logged them."""
     return [value for _, value in curves([run_id], metric).get(run_id, ())]
 
 
@@ -94,7 +94,7 @@ class Feed:
 
 
 def parameters(run_id: str) -> dict[str, str]:
-    """The parameters of a run."""
+    """Return the parameters of a run."""
     return dict(_rows("SELECT key, value FROM params WHERE run_uuid = ?", run_id))
 
 
@@ -123,7 +123,7 @@ def tag(run_ids: Sequence[str], key: str) -> Mapping[str, str]:
 
 
 def tagged(key: str, value: str) -> list[str]:
-    """The ids of the runs whose tag has that value."""
+    """Return the ids of the runs whose tag has that value."""
     rows = _rows(
         "SELECT run_uuid FROM runs JOIN tags USING (run_uuid)"
         " WHERE key = ? AND tags.value = ? AND lifecycle_stage = 'active'",
@@ -143,13 +143,13 @@ def running(key: str) -> list[tuple[str, str]]:
 
 
 def artifacts(run_id: str) -> str | None:
-    """Where the run's artifacts are; None when there is no such run."""
+    """Return the address of the run's artifacts; None when there is no such run."""
     rows = _rows("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
     return str(rows[0][0]) if rows else None
 
 
 def model_versions() -> list[Version]:
-    """Every registered version of every model, by name and number."""
+    """Return every registered version of every model, by name and number."""
     tags: dict[tuple[str, int], dict[str, str]] = {}
     for model, number, key, value in _rows(
         "SELECT name, version, key, value FROM model_version_tags"
@@ -170,7 +170,7 @@ def model_versions() -> list[Version]:
 
 
 def models() -> list[str]:
-    """The names of the registered models."""
+    """Return the names of the registered models."""
     return [name for (name,) in _rows("SELECT name FROM registered_models ORDER BY name")]
 
 
@@ -198,7 +198,7 @@ class _File:
         self._inherited: list[sqlite3.Connection] = []
 
     def connection(self) -> sqlite3.Connection:
-        """A connection to the file as it is now."""
+        """Return a connection to the file as it is now."""
         path = database()
         try:
             state = path.stat()
@@ -235,14 +235,14 @@ def _rows(statement: str, *parameters: object) -> list[Any]:
 
 
 def _rows_of(run_ids: Sequence[str], statement: str, *parameters: str) -> Iterator[Any]:
-    """The rows of many runs; the run ids take the place of `{}` in the statement."""
+    """Yield the rows of many runs; the run ids take the place of `{}` in the statement."""
     for start in range(0, len(run_ids), _VARIABLES):
         some = run_ids[start : start + _VARIABLES]
         yield from _rows(statement.format(", ".join("?" * len(some))), *parameters, *some)
 
 
 def value(stored: float, is_nan: int) -> float:
-    """A stored metric as the script logged it: NaN and the infinities come back as such."""
+    """Return a stored metric as the script logged it: NaN and the infinities come back as such."""
     if is_nan:
         return math.nan
     return math.copysign(math.inf, stored) if abs(stored) >= _LARGEST else stored

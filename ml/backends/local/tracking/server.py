@@ -34,7 +34,7 @@ _SETTINGS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECU
 def running(
     words: Sequence[str], port: int, log: Path, settings: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`mlflow WORDS` on the store, with one worker; what it prints goes to `log`."""
+    """Run `mlflow WORDS` on the store with one worker; its output goes to `log`."""
     command = [*(sys.executable, "-P", "-m", "mlflow"), *words]
     command += ["--backend-store-uri", home.tracking_uri()]
     command += ["--host", HOST, "--port", str(port), "--workers", "1"]

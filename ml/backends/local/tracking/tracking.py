@@ -105,7 +105,7 @@ class Tracking:
         return self._experiments[name]
 
     def start(self, experiment: str, folder: Path, name: str, tags: Mapping[str, str]) -> str:
-        """The id of a new run that is RUNNING under `name` in the job folder `folder`."""
+        """Return the id of a new run that is RUNNING under `name` in the job folder `folder`."""
         from mlflow.entities import RunTag
 
         own = {"mlflow.source.type": "JOB", JOB_FOLDER: str(folder)}
@@ -164,16 +164,16 @@ class Tracking:
         self.tag(run_id, {JOB_FOLDER: str(folder), "attempt": "cut off"})
 
     def runs_in(self, folder: Path) -> list[str]:
-        """The ids of the runs whose job folder is exactly this one."""
+        """Return the ids of the runs whose job folder is exactly this one."""
         return reader.tagged(JOB_FOLDER, str(folder))
 
     def running(self, job: Path) -> list[str]:
-        """The ids of the runs of that job folder, trials included, that are not closed."""
+        """Return the ids of the runs of that job folder, trials included, that are not closed."""
         open_runs = reader.running(JOB_FOLDER)
         return [run_id for run_id, folder in open_runs if Path(folder).is_relative_to(job)]
 
     def artifacts_of(self, run_id: str) -> Path:
-        """Where the run's artifacts are on this machine. LookupError when there is no such run."""
+        """Return the folder of the run's artifacts. Raise LookupError when there is no such run."""
         place = reader.artifacts(run_id)
         if place is None:
             raise LookupError(f"MLflow's store has no run {run_id}")
@@ -214,7 +214,7 @@ def _mark_as_checked(database: Path) -> None:
 
 
 def _release() -> int:
-    """The installed MLflow as a number: 3.15.0 is 3015000."""
+    """Return the installed MLflow as a number: 3.15.0 is 3015000."""
     return int("".join(f"{int(part):03}" for part in re.findall(r"\d+", version("mlflow"))[:3]))
 
 

@@ -255,7 +255,7 @@ def _request(
 
 
 def _refusal(request: web.BaseRequest) -> web.Response | None:
-    """The answer to a request that the router cannot pass on as it is; None for any other."""
+    """Return an error response if the router cannot forward the request; None otherwise."""
     headers = request.headers
     if request.method == hdrs.METH_CONNECT or not request.rel_url.raw_path.startswith("/"):
         return refuse(501, "the router does not tunnel")
@@ -268,7 +268,7 @@ def _refusal(request: web.BaseRequest) -> web.Response | None:
 
 
 async def _body(request: web.BaseRequest, load: Load) -> bytes:
-    """The body; raises HTTPRequestEntityTooLarge, Full or TimeoutError."""
+    """Return the body; raise HTTPRequestEntityTooLarge, Full or TimeoutError."""
     length = request.content_length
     if length is not None and length > MAX_BODY:
         raise web.HTTPRequestEntityTooLarge(MAX_BODY, length)

@@ -65,7 +65,7 @@ class RouterProcess:
         return dict(self._call("GET", "/state"))
 
     def answers(self, since: int = 0) -> Sequence[Mapping[str, Any]]:
-        """The recorded answers after that number, the oldest first; raises as `refresh`."""
+        """Return the recorded answers after that number, the oldest first; raise as `refresh`."""
         return list(self._call("GET", f"/answers?since={since}"))
 
     @contextmanager
@@ -113,7 +113,7 @@ class RouterProcess:
 
 
 def find(folder: Path) -> RouterProcess | None:
-    """The router of the folder, if it runs and listens."""
+    """Return the router of the folder, if it runs and listens."""
     try:
         document = json.loads((folder / "router.json").read_text(encoding="utf-8"))
         router = RouterProcess(folder, **document)
@@ -126,7 +126,7 @@ def find(folder: Path) -> RouterProcess | None:
 
 
 def last_port(folder: Path) -> int | None:
-    """The port of the folder's last router, so that the next one keeps the address."""
+    """Return the port of the folder's last router, so that the next one keeps the address."""
     try:
         port = int(json.loads((folder / "router.json").read_text(encoding="utf-8"))["port"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):

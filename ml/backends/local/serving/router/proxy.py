@@ -69,10 +69,10 @@ Headers = CIMultiDict[str]
 
 @dataclass
 class Deployment:
-    """A deployment of the routes: where its server listens, its counters, what is in flight.
+    """A deployment of the routes: its server's address, counters, and requests in flight.
 
-    `pid` is the server's process, None where the routes do not say it. `mirrored` are the copies in
-    flight that were drawn at random.
+    `pid` is the server's process, None if the routes do not have it. `mirrored` are the randomly
+    drawn copies in flight.
     """
 
     name: str
@@ -143,8 +143,8 @@ class Proxy:
     def refresh(self) -> None:
         """Read the routes file if it changed, and flush the collector.
 
-        A file that is not valid changes nothing: the routes in force stay and `problem` says why.
-        A missing file means that nothing is served.
+        If the file is invalid, the present routes stay and `problem` has the reason. If it is
+        missing, nothing is served.
         """
         self.collector.flush()
         try:
@@ -233,7 +233,7 @@ class Proxy:
         return "samples" if sample and hmac.compare_digest(sample, self._sample) else "callers"
 
     def _mirror(self, chosen: Deployment, routes: RouteTable) -> Deployment | None:
-        """The deployment that gets a copy of a request, drawn at random."""
+        """Return the deployment that gets a copy of a request, drawn at random."""
         name = routes.pick_mirror(chosen.name, self._random) if self.leased else None
         if name is None or self.deployments[name].mirrored >= MAX_MIRRORED_IN_FLIGHT:
             return None
@@ -248,7 +248,7 @@ class Proxy:
         body: bytes,
         load: Load,
     ) -> None:
-        """Send a copy whose answer is dropped; none where the router has no room for its body."""
+        """Send a copy and discard its response; skip it if there is no memory for its body."""
         own = Load(load.room)
         try:
             own.add(len(body))
@@ -289,8 +289,9 @@ class Proxy:
         self.generation += 1
 
     def _collects(self, routes: RouteTable, chosen: str, key: str | None) -> bool:
-        """Whether this request is recorded. None is during a canary: much of its traffic are the
-        project's samples.
+        """Return whether this request is recorded.
+
+        Nothing is recorded during a canary, when much of the traffic is sample requests.
         """
         if routes.lease_s is not None:
             return False
@@ -308,9 +309,9 @@ class Proxy:
         body: bytes,
         load: Load,
     ) -> web.Response:
-        """The answer of a deployment, counted if the request `scores`.
+        """Return the response of a deployment, and count it if the request `scores`.
 
-        What a busy router turns away is counted apart: callers bring it about.
+        Requests that a busy router rejects are counted separately, because callers can cause them.
         """
         timeout_ms = self.routes.timeout_ms if self.routes else TIMEOUT_MS
         seconds = 0.0
@@ -457,7 +458,7 @@ def _unpacked(content: bytes, coding: str) -> bytes:
 
 
 def _inflated(content: bytes, bits: int) -> bytes:
-    """All members of compressed content, one after another."""
+    """Return all members of compressed content, one after another."""
     parts, size = [], 0
     while content:
         unpacker = zlib.decompressobj(bits)

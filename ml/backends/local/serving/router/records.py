@@ -41,7 +41,7 @@ class Keys:
         self._bits = bytearray(KEY_BITS // 8)
 
     def add(self, ticket: str) -> bool:
-        """Whether the key with this ticket is new."""
+        """Record the key with this ticket; return whether it is new."""
         at, bit = divmod(int(ticket, 16) % KEY_BITS, 8)
         is_new = not self._bits[at] >> bit & 1
         self._bits[at] |= 1 << bit
@@ -49,7 +49,7 @@ class Keys:
 
 
 def numbered(folder: Path) -> list[Path]:
-    """The files of the folder, the oldest first."""
+    """Return the files of the folder, the oldest first."""
     return sorted(path for path in folder.glob("*.jsonl") if _NAME.fullmatch(path.name))
 
 
@@ -119,7 +119,7 @@ class Collector:
             self._exposed.add(ticket)
 
     def _file(self) -> Path:
-        """The file to append to; removes the oldest files."""
+        """Return the file to append to; removes the oldest files."""
         paths = numbered(self._folder)
         if not paths or paths[-1].stat().st_size >= MAX_FILE:
             number = int(paths[-1].stem) + 1 if paths else 1
@@ -139,7 +139,7 @@ class Collector:
 
 
 def _json(content: object) -> Any:
-    """The JSON in a body; None for a body that is not JSON or too long."""
+    """Return the JSON in a body; None for a body that is not JSON or too long."""
     if not isinstance(content, bytes) or not content or len(content) > MAX_BODY:
         return None
     try:

@@ -1,7 +1,6 @@
-"""Decides which deployment gets a request: weights, sticky keys, the explicit header, mirrors.
+"""Decide which deployment gets a request: weights, sticky keys, the explicit header, mirrors.
 
-The routes are a file that the endpoint writes and the router reads; nothing else tells the router
-where to send anything.
+The endpoint writes the routes to a file, which is the router's only source of destinations.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ class RouteTable:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the live deployment gets all requests."""
+        """True if the live deployment gets all requests."""
         return self.traffic.get(self.live) == 100
 
     def twin(self, name: str) -> str | None:
-        """The deployment that a canary compares with this one: green and its baseline."""
+        """Return the deployment that a canary compares with this one: green and its baseline."""
         others = [other for other in self.ports if other not in (self.live, name)]
         is_compared = self.lease_s is not None and name != self.live and len(others) == 1
         return others[0] if is_compared else None
@@ -76,16 +75,16 @@ class RouteTable:
         return at(point, self.traffic, self.live)
 
     def pick_mirror(self, served_by: str, draw: random.Random) -> str | None:
-        """The deployment that gets a copy of a request that `served_by` answers, or None.
+        """Return the deployment that gets a copy of a request that `served_by` answers, or None.
 
-        At most one: two that worked on the same request would slow each other down.
+        There is at most one: two would slow each other down.
         """
         name = at(draw.random() * 100, self.mirror, served_by)
         return name if name != served_by else None
 
 
 def read(path: Path) -> RouteTable:
-    """The routes in a file; raises RoutesError when it is missing or not valid."""
+    """Return the routes in a file; raise RoutesError when it is missing or not valid."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))["routes"]
         return RouteTable(
