@@ -287,7 +287,7 @@ def lapsed(statements: Iterable[Statement], today: date) -> Iterator[Problem]:
             actual = why.replace(f" at {statement.place}", "")
             hint = "delete it, or renew it if its reason still holds"
             position = statement.position
-            yield Problem("expired-waiver", actual, "one that holds", hint, position, "warning")
+            yield Problem("expired-waiver", actual, "a valid one", hint, position, "warning")
 
 
 def merge_days(file: Path) -> Mapping[int, date]:

@@ -95,7 +95,8 @@ def carry_out(plan: Sequence[Step], run: Run, *, make: bool) -> Iterator[Result]
             yield Result(step, outcome, differences, (*undo, step.make))
             continue
         if unknown:
-            raise cannot(f"{step.name} needs {unknown}", "an answer that contains it")
+            message = f"the step `{step.name}` needs {unknown}, which no earlier step returned"
+            raise cannot(message, "a response that contains it")
         for command in undo:
             run(command, False)
         answers[step.name] = run(words, False)

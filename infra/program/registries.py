@@ -122,8 +122,9 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
             ids = storage.arm_resource_id.resource_id, images.arm_resource_id.resource_id
             return dict(zip(("blob", "registry"), ids, strict=True))
     message = f"the asset registry {name} has no accounts in {settings.location}"
-    expected = "a registry of the region of the environment"
-    raise Refused(Problem("no-registry", message, expected, "or set `mode: none`"))
+    expected = f"a registry with the region {settings.location}"
+    hint = "add the region to the registry, or set `mode: none` for the environment"
+    raise Refused(Problem("no-registry", message, expected, hint))
 
 
 class SharedRegistry(Component):

@@ -227,7 +227,7 @@ def _project(folder: Path) -> Iterator[Problem]:
     """
     for name in ("Pulumi.json", "Pulumi.yml"):
         if (folder / name).exists():
-            place, actual = Place(f"{folder.name}/{name}", 1), f"`{name}`"
+            place, actual = Place(f"{folder.name}/{name}", 1), f"there is a second file, {name}"
             yield Problem("project-mismatch", actual, f"{PROJECT_FILE} alone", "remove it", place)
     if not (folder / PROJECT_FILE).exists():
         return

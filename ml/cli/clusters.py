@@ -51,7 +51,8 @@ def submitted(results: Path, project: str) -> list[dict[str, Any]]:
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         expected, hint = f"the jobs that trained {project}", f"ml train {project} --json > FILE"
-        raise Refused(Problem("not-trained", f"{results}: {error}", expected, hint)) from None
+        actual = f"{results} cannot be read: {error}"
+        raise Refused(Problem("not-trained", actual, expected, hint)) from None
 
 
 def undeclared_endpoints(root: Path) -> Iterator[Problem]:

@@ -32,7 +32,7 @@ def clean(
 
     if (cleaner := backend.cleaner) is None:
         actual = f"runs of `{backend.name}` are not removed by this command"
-        hint = "`az ml job archive --name NAME` hides one; what came here: rm -r .local/azure"
+        hint = "hide one: az ml job archive --name NAME; remove downloads: rm -r .local/azure"
         problem = Problem("not-cleaned-here", actual, "--on local", hint)
         raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
 

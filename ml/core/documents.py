@@ -255,7 +255,7 @@ def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
                 yield _nul(at(node.start_mark))
             if node.tag == _INTEGER and len(node.value) > MAX_DIGITS:
                 finding = f"a number of {len(node.value)} characters"
-                expected = f"a number of at most {MAX_DIGITS}"
+                expected = f"a number of at most {MAX_DIGITS} characters"
                 hint = "put it in quotes if it is a text"
                 yield Problem("wrong-value", finding, expected, hint, at(node.start_mark))
         if isinstance(node, yaml.MappingNode):
@@ -375,7 +375,7 @@ def _value_problem(error: Exception, root: yaml.Node | None, shown: str) -> Prob
             finding = f"`{node.value}` is read as {_WORDS.get(node.tag, 'a value')}: {wrong}"
             hint = "put it in quotes if it is a text, else correct it"
             place = Place(shown, node.start_mark.line + 1)
-            return Problem("unreadable-yaml", finding, "a value that exists", hint, place)
+            return Problem("unreadable-yaml", finding, "a valid value", hint, place)
     return Problem("unreadable-yaml", str(error), "YAML that loads", _LOOK, Place(shown, 1))
 
 

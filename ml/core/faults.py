@@ -63,7 +63,7 @@ def explain(error: BaseException) -> Problem | None:
     if isinstance(fault, IsADirectoryError) and Path(fault.filename or "").is_relative_to(home()):
         path = shlex.quote(str(fault.filename))
         hint = f"move it away: mv {path} {path}.away"
-        return Problem("not-a-file", f"{fault.filename} is a folder", "a file of `ml`", hint)
+        return Problem("not-a-file", f"{fault.filename} is a folder", "a file there", hint)
     if fault and (fault.errno in _BARRED or (fault.errno in _NO_FOLDER and not home().is_dir())):
         return _no_access(Path(fault.filename or home()), str(fault.strerror))
     return None

@@ -178,7 +178,7 @@ def repository_of(folder: Path) -> tuple[Path, Path]:
     for root in (start, *start.parents):
         if (root / ".git").exists():
             return root, _directory(root)
-    hint = "git clone the repository, which has the history"
+    hint = "run it in a clone: git clone ADDRESS"
     raise Refused(Problem("no-repository", f"{start} is not in a git repository", "a clone", hint))
 
 
@@ -193,8 +193,9 @@ def _directory(root: Path) -> Path:
     alone = {"GIT_CEILING_DIRECTORIES": str(root.parent)}
     lines = _output(("-C", str(root)), words, alone).splitlines()
     if len(lines) != 2 or Path(lines[0]).resolve() != root or Path(lines[1]).resolve() == root:
-        actual = f"the .git of {root} is of {' '.join(lines[:1])}"
-        raise Refused(Problem("no-repository", actual, "a repository of this folder", "git clone"))
+        actual = f"the .git of {root} belongs to {' '.join(lines[:1]) or 'no work tree'}"
+        expected, hint = f"a .git that belongs to {root}", "clone the repository again"
+        raise Refused(Problem("no-repository", actual, expected, hint))
     return Path(lines[1])
 
 
@@ -257,7 +258,9 @@ def _start(
         )
     except FileNotFoundError:
         hint = "install git"
-        raise Refused(Problem("no-git", "no program `git`", "git on the PATH", hint)) from None
+        actual = "`git` is not installed"
+        raise Refused(Problem("no-git", actual, "git on the PATH", hint)) from None
     except subprocess.TimeoutExpired:
         actual = f"git took more than {_LONGEST_S} s"
-        raise Refused(Problem("git-failed", actual, "a faster command", "git fsck")) from None
+        expected, hint = f"an answer within {_LONGEST_S} s", "try again; if it repeats: git fsck"
+        raise Refused(Problem("git-failed", actual, expected, hint)) from None

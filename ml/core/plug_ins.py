@@ -61,7 +61,7 @@ def check_names(
 ) -> None:
     """Refuse a plug-in whose gates or rules have names that the framework or another one has."""
     if both := sorted({*names} & {*taken}):
-        actual = f"the {kind} `{both[0]}` exists"
+        actual = f"there is already a {kind} `{both[0]}`"
         place = Place(repository.shown(Path(str(module.__file__))), 1)
         hint = "to loosen a gate or rule of the framework, change its settings or add a waiver"
         raise Refused(Problem("plug-in-name-taken", actual, "another name", hint, place))

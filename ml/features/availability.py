@@ -58,7 +58,8 @@ def check_table(table: object) -> None:
 def check_key(table: pl.DataFrame, key: str) -> None:
     """Raise FeatureError for a key without a column or, in a row, without a value."""
     if key not in table.columns:
-        raise FeatureError("missing-column", f"there is no column `{key}`", "each key")
+        message = f"the table has no column for the key `{key}`"
+        raise FeatureError("missing-column", message, "a column for each key")
     row = first_row(table.get_column(key).is_null())
     if row is not None:
         raise FeatureError("empty-key", f"`{key}` is empty", "a key in each row", row)

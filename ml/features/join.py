@@ -62,7 +62,8 @@ def point_in_time(
     candidates = placed(rows, timeline, keys)
     for name in features:
         if name not in rows.columns:
-            raise FeatureError("missing-column", f"there is no column `{name}`", "each feature")
+            message = f"the feature rows have no column `{name}`"
+            raise FeatureError("missing-column", message, "a column for each of `features`")
     for key in keys:
         check_key(labels, key)
         ours, theirs = labels.schema[key], rows.schema[key]

@@ -104,7 +104,8 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
         if path.kind.family != family:
             expected = f"an {family.replace('_', ' ')}"
             hint = "correct its $schema"
-            raise Refused.of("wrong-kind", f"a {path.kind}", expected, hint, path.place())
+            actual = f"the file defines a {path.kind}"
+            raise Refused.of("wrong-kind", actual, expected, hint, path.place())
     endpoint, deployment = endpoint_spec.entity, spec.entity
     if deployment.endpoint_name != endpoint.name:
         raise Refused.of(
@@ -119,8 +120,8 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
         raise Refused.of(
             "no-code",
             "the deployment has no `code_configuration`",
-            "the code and the scoring script that answer",
-            "endpoints without code need MLflow models, which are pickles",
+            "`code` and `scoring_script`",
+            "add it: without it Azure ML needs an MLflow model, which is a pickle",
             spec.place(),
         )
     code = (folder / configuration.code).resolve()

@@ -102,8 +102,8 @@ def _refusing(folder: Path) -> Iterator[None]:
             "model-corrupt",
             str(error),
             "a model folder whose files are as they were written",
-            "end a train.py of your own with `seal` of ml.toolkit.training.model_folder; else "
-            f"train again, or restore {error.folder}",
+            f"train again, or restore {error.folder}; a train.py of your own must end with `seal` "
+            "of ml.toolkit.training.model_folder",
             exit_code=Exit.RUN_FAILED,
         ) from None
     except NotADirectoryError:

@@ -158,7 +158,9 @@ def test_a_log_without_some_columns() -> None:
     assert (tally["callers"]["requests"], tally["callers"]["errors"]) == (1, 0)
 
 
-@pytest.mark.parametrize(("status", "words"), [(403, "denied access"), (400, "rejected it")])
+@pytest.mark.parametrize(
+    ("status", "words"), [(403, "denied access"), (400, "rejected the request")]
+)
 def test_a_log_that_cannot_be_read_is_no_verdict(status: int, words: str) -> None:
     """It is named once, and samples go on being judged."""
     workspace, said = Workspace("s", "g", "w"), list[str]()

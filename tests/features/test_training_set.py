@@ -64,7 +64,9 @@ def test_labels_without_a_key_are_an_error(account_payments: FeatureSet, tmp_pat
     materialize(account_payments, source, tmp_path)
     empty = LABELS.with_columns(account=pl.when(pl.col("account") == "b").then("account"))
     for words in ({"store": tmp_path}, {"sources": {"account_payments": source}}):
-        with pytest.raises(FeatureError, match=r"labels of .*: there is no column `account`"):
+        with pytest.raises(
+            FeatureError, match=r"labels of .*: the table has no column for the key"
+        ):
             training_set(LABELS.drop("account"), [account_payments], time="time", **words)  # type: ignore[arg-type]
         with pytest.raises(FeatureError, match=r"labels of .*: row 1: `account` is empty"):
             training_set(empty, [account_payments], time="time", **words)  # type: ignore[arg-type]

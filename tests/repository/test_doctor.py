@@ -403,4 +403,7 @@ def test_the_screen(
     assert check["name"] == "github" and not ending.value.code
     with pytest.raises(SystemExit) as ending:
         main(["doctor", "moon"])
-    assert ending.value.code == 2 and "error[no-such-check]: moon" in capsys.readouterr().err
+    assert (
+        ending.value.code == 2
+        and "error[no-such-check]: there is no check `moon`" in capsys.readouterr().err
+    )

@@ -111,9 +111,9 @@ class AzureBackend:
             return
         for name in plan.spec.mapping("properties") if plan.spec else ():
             if name.startswith(workflow_jobs.RESERVED):
-                actual, expected = f"`properties: {name}`", "a property of your own"
+                actual, expected = f"the property `{name}` is reserved", "another name"
                 place = plan.spec.place("properties", name)
-                yield Problem("reserved-property", actual, expected, "leave it out", place)
+                yield Problem("reserved-property", actual, expected, "rename it", place)
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
         workspace = self.workspace

@@ -59,7 +59,7 @@ KNOWN = (
         "no-permission",
         403,
         "AuthorizationFailed|does not have authorization",
-        "a role is missing: {message}",
+        "your role does not allow this: {message}",
         'az role assignment create --role "AzureML Data Scientist" --assignee YOU --scope SCOPE',
     ),
     Known(
@@ -176,7 +176,9 @@ _CANCELED = Known(
 UNKNOWN = "request-rejected"
 # Codes of the service's own faults.
 _PASSING = frozenset({"InternalServerError", "OutOfCapacity"})
-_REFUSED = Known(UNKNOWN, 0, "", "Azure rejected it: {message}", "the full response: tail LOG")
+_REFUSED = Known(
+    UNKNOWN, 0, "", "Azure rejected the request: {message}", "the full response: tail LOG"
+)
 # Raised by azure-ai-ml if a response has another shape than it assumes.
 _UNCHECKED = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 

@@ -128,11 +128,9 @@ class Workspace:
         target = store.offline_store.target if store and store.offline_store else ""
         container = _CONTAINER.search(target)
         if container is None:
-            actual = (
-                f"{FEATURE_STORE}: {self.feature_store} is no feature store with an offline one"
-            )
+            actual = f"{FEATURE_STORE}: the feature store {self.feature_store} has no offline store"
             hint = "set `platform:feature_store` in the stack file, then make deploy ENV=STACK"
-            raise Refused.of("no-offline-store", actual, "a feature store of the stack", hint)
+            raise Refused.of("no-offline-store", actual, "a feature store that has one", hint)
         host = f"{container['account']}.dfs.{self._cloud['suffixes']['storage']}"
         return f"abfss://{container['name']}@{host}"
 

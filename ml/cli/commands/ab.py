@@ -63,7 +63,8 @@ def start(
     registry = backend.registry
     first = registry.find(model, a) if a else registry.champion(model, env)
     if first is None:
-        raise Refused(Problem("no-champion", f"`{model}` has none in {env}", "--a VERSION"))
+        actual = f"`{model}` has no champion in {env}"
+        raise Refused(Problem("no-champion", actual, "--a VERSION"))
     ab_test = experiment.declare(
         backend,
         name,
@@ -257,7 +258,7 @@ def _outcome(row: list[str], place: Place) -> tuple[str, float]:
         key, value = row
         return key, float(value)
     except ValueError:
-        line = ",".join(row)[:80]
+        line = f"`{','.join(row)[:80]}` is not a key and a number"
         raise Refused(Problem("bad-outcome", line, "KEY,VALUE", "correct it", place)) from None
 
 

@@ -82,7 +82,7 @@ def _projects(command: str, projects: list[str] | None, base: str) -> Sequence[s
 
     if bool(projects) == bool(base):
         expected, hint = "projects, or --base REF", f"for example: ml {command} --base origin/main"
-        raise Refused(Problem("no-projects", "there is nothing to run", expected, hint))
+        raise Refused(Problem("no-projects", "name either projects or --base", expected, hint))
     return projects or affected(repository.root(), base).projects
 
 
@@ -145,7 +145,8 @@ def _smoke(project: str) -> dict[str, Any]:
 
     spec = repository.root() / "ml" / "projects" / project / JOB
     if not spec.parent.parent.is_dir():
-        raise Refused(Problem("no-such-project", f"ml/projects/{project}", "a folder with a model"))
+        actual = f"there is no project ml/projects/{project}"
+        raise Refused(Problem("no-such-project", actual, "a folder under ml/projects"))
     if not spec.is_file():
         typer.echo(f"{project}: no {JOB}", err=True)
         return {"project": project, "status": "none"}

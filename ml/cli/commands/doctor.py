@@ -33,7 +33,8 @@ def doctor(
     """
     for part in parts or ():
         if part not in PARTS:
-            raise Refused(Problem("no-such-check", part, hint=f"choose one of: {', '.join(PARTS)}"))
+            actual, hint = f"there is no check `{part}`", f"choose one of: {', '.join(PARTS)}"
+            raise Refused(Problem("no-such-check", actual, hint=hint))
     checks = []
     for check in _checks(parts or PARTS):
         checks.append(check)

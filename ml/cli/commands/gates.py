@@ -40,7 +40,7 @@ def gate(
     from ml.release.promotion.gate_check import check_registered, check_released
 
     if released is bool(model or version) or bool(model) is not bool(version):
-        actual = "a model goes with its version, and neither with --released"
+        actual = "a model needs a version; --released takes neither"
         raise Refused.of("no-version", actual, "ml gate MODEL VERSION, or ml gate --released")
     backend = open_backend(place_of(to, on))
     if released:

@@ -245,7 +245,7 @@ class _Watch:
         if gone := [name for name in self.names if name not in state["tallies"]]:
             raise Refused.of(
                 "canary-interrupted",
-                f"the router no longer has {' and '.join(gone)}",
+                f"another command removed {' and '.join(gone)} from the router",
                 "no other change of the endpoint during a canary",
                 "apply again",
                 exit_code=Exit.RUN_FAILED,

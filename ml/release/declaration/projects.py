@@ -48,7 +48,8 @@ class Project:
         """Return the name in endpoint.yml. Raise Refused if there is none."""
         if (name := self.model()) is None:
             path = repository.shown(self.folder / "endpoint" / "endpoint.yml")
-            raise Refused.of("no-endpoint", f"{self.name} has no endpoint", f"{path}: name")
+            actual = f"the project {self.name} names no endpoint"
+            raise Refused.of("no-endpoint", actual, f"`name` in {path}")
         return name
 
     def serving(self) -> Serving:
@@ -59,8 +60,8 @@ class Project:
         """Return the sample requests. Raise Refused without any, or if one is not a JSON object."""
         path = repository.shown(self.requests)
         if not self.requests.is_file():
-            hint = "the smoke test and the latency gate send them: one JSON object a line"
-            raise Refused.of("no-requests", "no sample requests", path, hint)
+            hint = "write one JSON object per line: the smoke test and the latency gate send them"
+            raise Refused.of("no-requests", f"there is no {path}", "sample requests", hint)
         samples: list[Mapping[str, object]] = []
         for number, line in enumerate(self.requests.read_text(encoding="utf-8").splitlines(), 1):
             try:
@@ -71,9 +72,10 @@ class Project:
                 samples.append(sample)
             elif sample is not None:
                 place = Place(path, number)
-                raise Refused.of("bad-request", line[:80], "a JSON object", place=place)
+                actual = f"`{line[:80]}` is not a sample request"
+                raise Refused.of("bad-request", actual, "a JSON object", place=place)
         if not samples:
-            raise Refused.of("no-requests", f"{path} is empty", "a JSON object a line")
+            raise Refused.of("no-requests", f"{path} is empty", "one JSON object per line")
         return samples
 
 

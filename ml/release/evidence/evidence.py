@@ -174,12 +174,14 @@ def keep_attested(backend: Backend, project: str, model: str, attestation: bytes
         sha256, digest = digests["evidence.json"], f"sha256:{digests['model']}"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         expected = "a bundle about `evidence.json` and `model`"
-        raise Refused.of("no-attestation", f"invalid: {error!r}", expected, "re-attest") from None
+        actual = f"the attestation is invalid: {error!r}"
+        hint = f"attest the evidence again; `ml release collect {project}` writes it"
+        raise Refused.of("no-attestation", actual, expected, hint) from None
     versions = [version for version in backend.registry.versions(model) if version.digest == digest]
     collected = replace(versions[-1], evidence=sha256) if versions else None
     if collected is None or not (collected.evidence_folder / EVIDENCE_FILE).is_file():
         hint = f"ml release collect {project}, on this machine"
-        actual = f"no evidence {sha256[:12]} of a {model} {digest[:19]} is here"
+        actual = f"no evidence {sha256[:12]} of {model} ({digest[:19]}…) is on this machine"
         raise Refused.of("no-evidence", actual, "the evidence that is attested", hint)
     if not collected.kept_at(sha256):
         with faults.as_refusals():
@@ -449,7 +451,7 @@ def supply_chain(root: Path) -> tuple[Mapping[str, object], str]:
     except OSError:
         return {}, ""
     except ValueError as error:
-        expected, hint = "packages that can be looked up, each in one version", "make lock"
+        expected, hint = "one `package==version` a line, each package once", "make lock"
         place = Place(repository.LOCK, 1)
         raise Refused.of("lock-unread", str(error), expected, hint, place) from None
     bill = packages.sbom(locked)

@@ -228,7 +228,8 @@ def refuse_faulty(model: Path) -> None:
     for file, kind in formats(model).items():
         if is_faulty(kind):
             hint = "train the model again, and check who wrote the file"
-            raise Refused.of("invalid-model", f"{model / file}: {kind}", "a whole model", hint)
+            actual = f"{model / file}: {kind}"
+            raise Refused.of("invalid-model", actual, "a complete model file", hint)
 
 
 def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:

@@ -57,11 +57,14 @@ def train(backend: Backend, project: Project, say: Callable[[str], None]) -> Run
         raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
     run = backend.run(job, narrated(say))
     if run.status != "Completed":
-        failed = Problem("training-failed", f"{run.name} is {run.status}", place=job.place)
+        actual = f"the training run {run.name} is {run.status}"
+        hint = f"ml runs logs {run.name} --on {backend.name}"
+        failed = Problem("training-failed", actual, "Completed", hint, job.place)
         raise Refused(run.error or failed, exit_code=Exit.RUN_FAILED)
     if MODEL not in run.outputs:
         hint = "add the output `model` to the job"
-        raise Refused.of("no-model", f"{run.name} has no model", hint=hint, place=job.place)
+        actual = f"the training run {run.name} has no output `model`"
+        raise Refused.of("no-model", actual, hint=hint, place=job.place)
     return run
 
 

@@ -374,7 +374,8 @@ def evaluate(
     evaluation = replace(evaluation, display_name=f"evaluate {project.name}", tags=tags)
     run = backend.run(evaluation, narrated(progress))
     if run.status != "Completed":
-        why = run.error or Problem("evaluation-failed", f"{run.name} is {run.status}")
+        actual = f"the evaluation {run.name} is {run.status}"
+        why = run.error or Problem("evaluation-failed", actual)
         hint = f"its log: {run.folder / 'logs' / 'std_log.txt'}"
         raise Refused(replace(why, hint=why.hint or hint), exit_code=Exit.RUN_FAILED)
     return writer_of(backend, run, EVALUATION) if run.steps else run

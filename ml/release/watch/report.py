@@ -312,7 +312,9 @@ def compare_features(
         try:
             if not (paths := files.get(name)):
                 raise FeatureError(
-                    "missing-file", f"no file defines `{name}`", "ml/projects/*/features"
+                    "missing-file",
+                    f"no file defines the feature set `{name}`",
+                    "a definition in ml/projects/*/features",
                 )
             feature_set = read(paths[-1])
             rows = stored(feature_set, store, limits.min_rows)

@@ -189,7 +189,8 @@ def _answers(root: Path) -> dict[str, Any]:
     place = Place(ANSWERS, 1)
     if ANSWERS not in tree_of(root, "HEAD"):
         hint = "make init, in a clone of the template"
-        raise wrong_call("no-fork", f"no {ANSWERS} of `make init`", "its answers", hint)
+        expected = "a fork, in which `make init` has written it"
+        raise wrong_call("no-fork", f"the last commit has no {ANSWERS}", expected, hint)
     try:
         answers = yaml.safe_load(text_of(root, "HEAD", ANSWERS))
         fits = {"_commit": str, "_src_path": str, "full": bool}
@@ -304,7 +305,8 @@ def _commit(template: Path, name: str) -> str:
         return git.run(template, *words).strip()
     except Refused:
         hint = f"make update TO=v1.2.3; {ANSWERS} has the template's address and last version"
-        raise wrong_call("unknown-version", name, "a version of the template", hint) from None
+        actual = f"the template has no version `{name}`"
+        raise wrong_call("unknown-version", actual, "a tag or commit of it", hint) from None
 
 
 def _version(template: Path, commit: str) -> str:
@@ -314,9 +316,9 @@ def _version(template: Path, commit: str) -> str:
         return str(project["version"])
     except (tomllib.TOMLDecodeError, KeyError, TypeError):
         place = Place("pyproject.toml", 1)
-        raise wrong_call(
-            "no-template", f"no version at {commit}", "the template", "make update TO=", place
-        ) from None
+        actual = f"pyproject.toml at {commit} has no version"
+        expected, hint = "a commit of the template", "make update TO=VERSION"
+        raise wrong_call("no-template", actual, expected, hint, place) from None
 
 
 def _moved(template: Path, old: str, new: str) -> dict[str, str]:
@@ -368,8 +370,8 @@ def _detached(work: Callable[[], None]) -> None:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
     if failed:
-        actual = "the previous update is incomplete"
-        raise wrong_call("update-unfinished", actual, "all of them", "run `make update` again")
+        actual, hint = "some files of the update were not written", "run `make update` again"
+        raise wrong_call("update-unfinished", actual, "all files written", hint)
 
 
 def finish(root: Path) -> None:

@@ -148,7 +148,8 @@ def _kept(app: GitHub, own: GitHub, root: Path, name: str) -> str:
     if document is None:
         return "nothing to promote"
     if document.get("project") != name:
-        raise Refused(Problem("no-promotion", f"the promotion of {name} has another project", name))
+        actual = f"the artifact of {name} has a promotion of another project"
+        raise Refused(Problem("no-promotion", actual, f"a promotion of {name}"))
     if not document.get("files"):
         return f"{document.get('outcome')}, no pull request"
     return keep(app, root, document)
