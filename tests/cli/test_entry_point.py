@@ -155,11 +155,11 @@ def test_a_command_has_a_line_in_the_list_and_a_page_of_its_own(
 def test_a_fault_of_the_machine_is_told_whatever_the_command() -> None:
     """Exit 1 and the file; what nobody knows keeps its traceback."""
     denied = "PermissionError(13, 'Permission denied', '/somewhere')"
-    done = started("ml.cli.commands.runs", denied, "runs", "keep", "latest")
+    done = started("ml.cli.commands.runs", denied, "runs", "show", "latest")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error[no-access]: /somewhere: Permission denied\n")
     unknown = started(
-        "ml.cli.commands.runs", "ZeroDivisionError('a bug')", "runs", "keep", "latest"
+        "ml.cli.commands.runs", "ZeroDivisionError('a bug')", "runs", "show", "latest"
     )
     assert "Traceback" in unknown.stderr and "a bug" in unknown.stderr
 

@@ -326,10 +326,9 @@ class ReleaseScenario:
         assert code == 0 and json.loads(out)["model_digest"] == digest
         address = {"endpoint": team.endpoint, "url": team.backend.endpoints.url(team.endpoint)}
         for run, does in serves.items():
-            for command in ("show", "lineage"):
-                code, out, _ = ml(capsys, "runs", command, run, *where, "--json")
-                (found,) = json.loads(out)["models"]
-                assert code == 0 and found["serving"] == [address] * does, (run, command)
+            code, out, _ = ml(capsys, "runs", "show", run, *where, "--json")
+            (found,) = json.loads(out)["models"]
+            assert code == 0 and found["serving"] == [address] * does, run
         team.move()
         code, out, _ = ml(capsys, "gate", "--released", "--env", "dev", *where)
         assert (code, out) == (0, "✔ tiny 1 in dev: passes\n")
