@@ -1,63 +1,25 @@
-"""The latest values per entity, as the join would use them, in SQLite or Redis, without polars.
-
-Azure Managed Redis signs in by Entra ID, without a password.
-"""
+"""The latest values per entity, as the join would use them, in SQLite or Redis, without polars."""
 
 from __future__ import annotations
 
 import json
 import os
 import sqlite3
-import time
-from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 from uuid import uuid4
-
-import redis
-from redis.credentials import CredentialProvider
 
 from ml.features.definition import FeatureSet
 from ml.features.timeline import FeatureError
 
-SCOPE = "https://redis.azure.com/.default"
-_MARGIN_S = 300  # before a token expires; azure-identity renews its tokens then, too
-
-
-class EntraSignIn(CredentialProvider):
-    """The user and password of each new connection: the object id and the token of an identity.
-
-    `identity` has the method `get_token` of azure-identity's credentials, which keep their tokens.
-    """
-
-    def __init__(self, identity: Any) -> None:
-        """Get the first token with the first connection."""
-        self._identity = identity
-        self._expires_on = float("inf")  # of the last token, in seconds since 1970
-
-    @property
-    def is_due(self) -> bool:
-        """Whether open connections need a new token: Redis closes them when theirs expires."""
-        return time.time() > self._expires_on - _MARGIN_S
-
-    def get_credentials(self) -> tuple[str, str]:
-        """Return user and password. Raises redis.AuthenticationError when there is no token."""
-        try:
-            token = self._identity.get_token(SCOPE)
-            claims = json.loads(urlsafe_b64decode(token.token.split(".")[1] + "=="))
-            user = claims["oid"]
-        except Exception as error:  # each credential has its own
-            message = f"no token for {SCOPE}: {type(error).__name__}: {error}"
-            raise redis.AuthenticationError(message) from error
-        self._expires_on = token.expires_on
-        return user, token.token
-
+if TYPE_CHECKING:
+    from ml.features.entra import EntraSignIn
 
 # Key, event in nanoseconds, and values as JSON.
 Encoded = tuple[str, int, str]
@@ -95,6 +57,8 @@ def open_store(feature_set: FeatureSet, address: str) -> OnlineStore:
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
+
+    from ml.features.entra import EntraSignIn
 
     times = {"socket_timeout": REDIS_TIMEOUT_S, "socket_connect_timeout": REDIS_TIMEOUT_S}
     try:

@@ -7,6 +7,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -418,3 +419,10 @@ def test_a_replay_equals_the_join(
             for row in joined.iter_rows(named=True):
                 answer = look_up(account_payments, store, {"account": row["account"]}, at)
                 assert answer.values == {name: row[name] for name in account_payments.features}
+
+
+def test_a_lookup_in_sqlite_imports_neither_polars_nor_redis() -> None:
+    """A server whose environment has neither can look values up in its files."""
+    code = "import sys, ml.features.online; print({'polars', 'redis'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
