@@ -11,18 +11,18 @@ from typing import Any
 import yaml
 
 from docs.generate.markdown import anchor, code, escape, paragraphs, sentence, table
-from policies.promotion import gate_settings
+from policies.promotion import gate, gate_settings
 from policies.promotion.engine import ROLLBACK_GATES, RULES
 from policies.waivers import NEVER
 
 # What tightens a setting, in words.
 _TIGHTER = {
-    id(gate_settings.ALLOW_LIST): "remove names",
-    id(gate_settings.DEMANDS): "add names",
-    id(gate_settings.FLOORS): "add entries, raise values",
-    id(gate_settings.CEILINGS): "add entries, lower values",
-    id(gate_settings.BOUNDS): "add entries, narrow ranges",
-    id(gate_settings.POINTER): "set it",
+    id(gate.ALLOW_LIST): "remove names",
+    id(gate.DEMANDS): "add names",
+    id(gate.FLOORS): "add entries, raise values",
+    id(gate.CEILINGS): "add entries, lower values",
+    id(gate.BOUNDS): "add entries, narrow ranges",
+    id(gate.POINTER): "set it",
 }
 _DIRECTIONS: Mapping[Any, str] = {gt: "lower", lt: "raise", ne: "not change"}
 
@@ -60,15 +60,15 @@ def _gate(name: str, values: Mapping[str, Any], comments: Mapping[tuple[str, ...
     return "\n\n".join(filter(None, parts))
 
 
-def _kind(name: str, setting: str) -> gate_settings.Kind:
+def _kind(name: str, setting: str) -> gate.Kind:
     if setting == "mode":
-        return gate_settings.ENABLED if name in gate_settings.ALWAYS else gate_settings.MODE
+        return gate.ENABLED if name in gate_settings.ALWAYS else gate.MODE
     return gate_settings.SETTINGS[name][setting]
 
 
-def _tighter(kind: gate_settings.Kind, default: object) -> str:
-    if kind is gate_settings.MODE:
-        return "not change it" if default == gate_settings.MODES[-1] else "set it to `enabled`"
+def _tighter(kind: gate.Kind, default: object) -> str:
+    if kind is gate.MODE:
+        return "not change it" if default == gate.MODES[-1] else "set it to `enabled`"
     if id(kind) in _TIGHTER:
         return _TIGHTER[id(kind)]
     if kind.looser not in _DIRECTIONS:

@@ -13,7 +13,7 @@ from ml.core.names import not_words
 from ml.measures.schema import Evaluation, Stability
 from policies.promotion.decision import Case, Finding, estimate, listed, real, shown, unsound
 from policies.promotion.evidence import Evidence, Statistic
-from policies.promotion.gate_settings import Gate, Gates
+from policies.promotion.gate import Gate, Gates
 
 RESAMPLES = 10_000
 # Of a metric of all units together, of which every draw is computed anew.

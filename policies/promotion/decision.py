@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ml.measures.schema import MOST, Estimate, Evaluation, Metrics
 from policies.promotion.evidence import Evidence
-from policies.promotion.gate_settings import Gate, Gates, Mode
+from policies.promotion.gate import Gate, Gates, Mode
 
 Verdict = Literal["pass", "fail", "waived", "pending", "not evaluated"]
 Outcome = Literal["rejected", "pending", "approved", "already-champion"]

@@ -19,7 +19,8 @@ from policies.promotion.decision import (
     Rule,
 )
 from policies.promotion.evidence import Evidence
-from policies.promotion.gate_settings import COMPARING, OWN_GATES, Gate, Gates
+from policies.promotion.gate import Gate, Gates
+from policies.promotion.gate_settings import COMPARING, OWN_GATES
 from policies.waivers import GateWaiver
 
 

@@ -1,19 +1,15 @@
-"""A gate as it applies to a project, and its settings.
-
-They are the floor in policies/promotion/gates.yml and a project's own gates.yml, which may only
-tighten the floor.
+"""The gates' settings: the floor in policies/promotion/gates.yml, and a project's own gates.yml,
+which may only tighten the floor.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from functools import partial
-from operator import gt, lt, ne
+from operator import gt, lt
 from pathlib import Path
-from types import GenericAlias
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, Field
 
@@ -21,129 +17,28 @@ from ml.core import documents, plug_ins, repository, settings
 from ml.core.documents import Document
 from ml.core.errors import Problem, Refused
 from ml.core.imports import ROOT
-from policies.waivers import GateWaiver, InvalidVersion, Review, check_review, check_waiver, located
-
-Mode = Literal["enabled", "report-only", "disabled"]
-MODES: tuple[Mode, ...] = ("disabled", "report-only", "enabled")  # from loose to tight
-
-Names = tuple[str, ...]
-Numbers = Mapping[str, float]
-Bounds = Mapping[str, tuple[float, float]]
-_NUMBER = Annotated[float, Field(ge=0)]
-# The widest range of a metric: money in the smallest coin, and no more.
-_VALUE = Annotated[float, Field(ge=-1e12, le=1e12)]
-
-
-@dataclass(frozen=True)
-class Gate:
-    """One gate as it applies to a project."""
-
-    name: str
-    mode: Mode
-    settings: Mapping[str, object]
-    waivers: tuple[GateWaiver, ...] = ()
-    reviews: tuple[Review, ...] = ()
-    invalid_versions: tuple[InvalidVersion, ...] = ()
-
-    def number(self, setting: str) -> float:
-        """Return a maximum or a minimum."""
-        return cast(float, self.settings[setting])
-
-    def text(self, setting: str) -> str:
-        """Return a text that the floor fixes."""
-        return cast(str, self.settings[setting])
-
-    def names(self, setting: str) -> Names:
-        """Return an allow-list or a list of demands."""
-        return cast(Names, self.settings[setting])
-
-    def numbers(self, setting: str) -> Numbers:
-        """Floors or ceilings by the name of the entry."""
-        return cast(Numbers, self.settings[setting])
-
-    def bounds(self, setting: str) -> Bounds:
-        """Return the lowest and the highest value that a metric can have, by its name."""
-        return cast(Bounds, self.settings[setting])
-
-
-Gates = Mapping[str, Gate]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of setting: its type, and whether a project's value is looser than the floor's.
-
-    In a mapping (`entries`) each entry is compared with the floor's entry of the same name, and
-    the floor's other entries hold as well. `loosest` is the constraint on the floor's value: beyond
-    it the gate would judge nothing.
-    """
-
-    form: Any
-    looser: Callable[[Any, Any], bool]
-    entries: bool = False
-    loosest: Any = None
-
-
-def _pair(bounds: list[float]) -> tuple[float, ...]:
-    if len(bounds) != 2 or bounds[0] >= bounds[1]:
-        raise settings.invalid("[lowest, highest]")
-    return tuple(bounds)
-
-
-def entries_of(name_form: str, value: Any, looser: Callable[[Any, Any], bool]) -> Kind:
-    """Return a mapping whose names have the form that is shown, such as SPLIT.METRIC."""
-
-    def check(name: str) -> str:
-        if name.count(".") != name_form.count("."):
-            raise settings.invalid(f"an entry such as `{name_form}: 0.5`")
-        return name
-
-    form = GenericAlias(dict, (Annotated[str, AfterValidator(check)], value))
-    return Kind(form, looser, entries=True)
-
-
-def maximum(loosest: float) -> Kind:
-    """Return a number that bounds from above."""
-    return Kind(_NUMBER, gt, loosest=Field(le=loosest))
-
-
-def minimum(loosest: float) -> Kind:
-    """Return a number that bounds from below."""
-    return Kind(_NUMBER, lt, loosest=Field(ge=loosest))
-
-
-ENABLED = Kind(Literal["enabled"], ne)
-MODE = Kind(Mode, lambda value, floor: MODES.index(value) < MODES.index(floor))
-# Below 0.8 one comparison of five says what is not so. A higher one makes it harder to show that a
-# candidate is better, and also that it is worse on a slice; beyond 0.99 nothing is shown.
-CONFIDENCE = Kind(Annotated[float, Field(ge=0, le=0.99)], lt, loosest=Field(ge=0.8))
-ALLOW_LIST = Kind(Names, lambda value, floor: not set(value) <= set(floor))
-DEMANDS = Kind(Names, lambda value, floor: not set(value) >= set(floor))
-FLOORS = entries_of("SPLIT.METRIC", float, lt)
-CEILINGS = entries_of("SPLIT.METRIC", float, gt)
-BOUNDS = entries_of(
-    "METRIC",
-    Annotated[list[_VALUE], AfterValidator(_pair)],
-    lambda value, floor: bool(value[0] < floor[0] or value[1] > floor[1]),
+from policies.promotion.gate import (
+    ALLOW_LIST,
+    BOUNDS,
+    CEILINGS,
+    CONFIDENCE,
+    DEMANDS,
+    ENABLED,
+    EQUAL,
+    FLOORS,
+    GUESSES,
+    MODE,
+    ORDER,
+    POINTER,
+    Gate,
+    Gates,
+    Kind,
+    OwnGate,
+    entries_of,
+    maximum,
+    minimum,
 )
-
-# What the floor says holds everywhere: any other value is looser.
-EQUAL = Kind(str, ne)
-GUESSES = Kind(Mapping[str, _VALUE], ne)
-POINTER = Kind(str, lambda value, floor: False)
-ORDER = Kind(Names, ne)
-
-
-@dataclass(frozen=True)
-class OwnGate:
-    """A gate of a fork's plug-in: its rule, and the kinds of its settings in gates.yml.
-
-    The rule is called with the Case and the Gate, and returns a Finding of decision.py.
-    """
-
-    rule: Callable[[Any, Gate], Any]
-    settings: Mapping[str, Kind] = field(default_factory=dict)
-
+from policies.waivers import GateWaiver, InvalidVersion, Review, check_review, check_waiver, located
 
 FLOOR = ROOT / repository.GATES
 # The gates that compare with the champion.

@@ -24,7 +24,7 @@ from policies.promotion.decision import (
     unsound,
 )
 from policies.promotion.evidence import Evidence
-from policies.promotion.gate_settings import Gate
+from policies.promotion.gate import Gate
 
 # Of evaluated rows that a server is asked for, where folds leave few.
 FEWEST_SERVED = 20

@@ -14,7 +14,7 @@ from ml.core.names import not_words
 from ml.measures.schema import Estimate, Stability, missing
 from policies.promotion.decision import LISTED, VALIDATION, Case, Finding, listed, real, shown
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, SupplyChain, uri
-from policies.promotion.gate_settings import Gate
+from policies.promotion.gate import Gate
 from policies.supply_chain.formats import FORMATS, is_faulty
 from policies.supply_chain.packages import licence_allowed
 

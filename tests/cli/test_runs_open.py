@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.runs import Service
-from ml.cli.commands.runs import Links, has_desktop
+from ml.cli.render.links import Links, has_desktop
 from ml.reports.pages import default_path
 from tests.backends.made_runs import made
 from tests.release.test_commands import ml

@@ -14,7 +14,7 @@ from policies.promotion import gate_settings
 from policies.promotion.decision import Decision, Request, Result
 from policies.promotion.engine import decide
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse
-from policies.promotion.gate_settings import Gates
+from policies.promotion.gate import Gates
 
 NOW = datetime(2025, 6, 1, 12, 0, tzinfo=UTC)
 DIGEST = "sha256:" + "a" * 64

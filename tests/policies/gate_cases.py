@@ -15,7 +15,7 @@ from policies.promotion import gate_settings
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, parse
-from policies.promotion.gate_settings import Gates
+from policies.promotion.gate import Gates
 from tests.policies.cases import DOCUMENT, OTHER, PROJECT, REQUEST, UNITS, computed, members
 
 FOLDER = Path(__file__).with_name("gates")

@@ -17,7 +17,7 @@ from ml.measures.schema import Estimate
 from policies.promotion import gate_settings
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, parse
-from policies.promotion.gate_settings import Gates
+from policies.promotion.gate import Gates
 from tests.policies.cases import (
     DOCUMENT,
     REQUEST,

@@ -10,7 +10,8 @@ import pytest
 
 from policies.promotion.decision import Case, Finding
 from policies.promotion.engine import RULES, _own, decide
-from policies.promotion.gate_settings import Gate, load
+from policies.promotion.gate import Gate
+from policies.promotion.gate_settings import load
 from tests.policies.cases import PROJECT, REQUEST, good, result
 
 Judge = Callable[[Case, Gate], Any]

@@ -23,7 +23,8 @@ from ml.release import audit
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, Latency, LockedPackage, SupplyChain
-from policies.promotion.gate_settings import FLOOR, SETTINGS, Gates, load
+from policies.promotion.gate import Gates
+from policies.promotion.gate_settings import FLOOR, SETTINGS, load
 from policies.waivers import NEVER, GateWaiver, merge_days
 from tests.local import LOG
 from tests.policies.cases import (

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import webbrowser
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.backends.base import Backend
-from ml.backends.runs import Run, Service
 from ml.backends.storage import size_of
 from ml.cli.app import open_backend
 from ml.cli.options import (
@@ -30,71 +23,10 @@ from ml.cli.options import (
 from ml.cli.render.output import align, write_json, write_table
 from ml.core.errors import Problem, Refused
 from ml.core.terminal import printable
-from ml.reports.pages import default_path
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
     from ml.backends.runs import Entry, RunStore
-
-
-@dataclass(frozen=True)
-class Links:
-    """The addresses of one run."""
-
-    run: str
-    # The page in the studio; "" for a run of this machine.
-    studio: str
-    # The page that `ml report` wrote; None before that.
-    report: Path | None
-    # The command that writes it.
-    report_command: str
-    services: tuple[Service, ...]
-
-    def lines(self) -> Iterator[tuple[str, str]]:
-        """(label, text) lines of what there is."""
-        if self.studio:
-            yield "studio", self.studio
-        if self.report:
-            yield "report", str(self.report)
-        for service in self.services:
-            state = service.error or service.address or "no address yet"
-            yield service.name, f"{state}  ({service.type}, {service.status or 'unknown'})"
-
-    def urls(self) -> Iterator[str]:
-        """Yield the addresses that a browser can open.
-
-        The service wrote the others: only https is trusted. The report is a local file.
-        """
-        report = self.report.as_uri() if self.report else ""
-        addresses = [self.studio, *(service.address for service in self.services)]
-        yield from (url for url in addresses if url.startswith("https://"))
-        if report:
-            yield report
-
-
-def links(backend: Backend, run: Run) -> Links:
-    """The addresses of the run. Raises Refused when its services cannot be read."""
-    report = default_path(run.name)
-    return Links(
-        run=run.name,
-        studio=str(backend.runs.entry(run).lineage.get("studio") or ""),
-        report=report if report.is_file() else None,
-        report_command=f"ml report {run.name}{repeated_on(backend.name)}",
-        services=tuple(backend.runs.services(run)),
-    )
-
-
-def has_desktop() -> bool:
-    """Return whether a browser can open a page here, not on a server or over SSH."""
-    variables = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
-    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, variables))
-
-
-def open_in_browser(found: Links) -> None:
-    """Open each address in the person's browser."""
-    for url in found.urls():
-        webbrowser.open(url)
-
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -216,9 +148,10 @@ def open_(
     Prints their addresses, too; with --json it only prints. A job on Azure has the services of its
     spec: Jupyter, TensorBoard, VS Code, SSH.
     """
+    from ml.cli.render import links
 
     backend = open_backend(on)
-    addresses = links(backend, backend.runs.find(run))
+    addresses = links.links(backend, backend.runs.find(run))
     if as_json:
         write_json(addresses)
         return
@@ -226,8 +159,8 @@ def open_(
         typer.echo(align(lines))
     if addresses.report is None:
         typer.echo(f"no report yet; write it: {addresses.report_command}", err=True)
-    if not print_only and has_desktop():
-        open_in_browser(addresses)
+    if not print_only and links.has_desktop():
+        links.open_in_browser(addresses)
 
 
 @app.command()

@@ -30,7 +30,8 @@ from policies.promotion.champion_gates import set_aside, setting_aside
 from policies.promotion.decision import VALIDATION, Decision, Request, Step, real
 from policies.promotion.engine import RELEASED_RULES, RUN_RULES, decide
 from policies.promotion.evidence import Evidence
-from policies.promotion.gate_settings import Gates, load
+from policies.promotion.gate import Gates
+from policies.promotion.gate_settings import load
 
 Evaluation = CommandPlan | PipelinePlan
 

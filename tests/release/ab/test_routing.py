@@ -80,15 +80,15 @@ def test_an_experiment_from_start_to_stop(
     assert code == 0 and "16 recorded" in err
     code, _, err = ml(capsys, "ab", "record", "wording", KEYS[0], "0")
     assert code == 0 and "1 ignored: the key had an outcome already" in err
-    assert ml(capsys, "ab", "report", "wording", "--out", str(tmp_path))[0] == 2
-    page = tmp_path / "page.html"
-    code, out, _ = ml(capsys, "ab", "report", "wording", "--json", "--out", str(page))
+    code, out, _ = ml(capsys, "ab", "report", "wording")
+    assert code == 0 and "too few outcomes" in out
+    code, out, _ = ml(capsys, "ab", "report", "wording", "--json")
     told = json.loads(out)
     assert (told["kind"], told["served"], told["a"]["outcomes"] + told["b"]["outcomes"]) == (
         *("undecided", True),
         16,
     )
-    assert told["records"]["contradicting"] == 1 and "too few outcomes" in page.read_text()
+    assert told["records"]["contradicting"] == 1
 
     code, _, err = ml(capsys, "ab", "stop", "wording")
     assert code == 0 and "stopped" in err and {ask(key)[0] for key in KEYS} == {digests["A"]}
