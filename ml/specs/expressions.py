@@ -71,8 +71,8 @@ def references(template: str) -> list[Reference]:
     placeholders = []
     for match, quoting in zip(matches, quotings, strict=True):
         source, _, name = match[1].strip().partition(".")
-        before = blocks[: bisect(blocks, (match.start(), len(template)))]
-        block = before[-1] if before and match.start() < before[-1][1] else None
+        index = bisect(blocks, (match.start(), len(template))) - 1
+        block = blocks[index] if index >= 0 and match.start() < blocks[index][1] else None
         placeholders.append(Reference(match[0], source, name, *match.span(), quoting, block))
     return placeholders
 
