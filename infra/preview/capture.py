@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Literal
 
-from infra.cost.estimate import REQUIRED_ENDPOINTS, Inventory
-
 # A value that only Azure knows, such as an id: `${Type:logical name.output}`.
 REFERENCE = re.compile(r"\$\{[^}]+\}")
 SECRET = "[secret]"
@@ -349,38 +347,3 @@ def _notes(change: Change) -> Iterator[str]:
             if re.fullmatch(rule.path, path) and re.fullmatch(rule.when, f"{before} → {after}"):
                 outcome = rule.outcome.format(path=path, before=before, after=after)
                 yield f"if it already exists, {outcome}: {rule.instead}"
-
-
-def counted(capture: Capture) -> Inventory:
-    """Count the billed items among a stack's resources, independent of its settings."""
-    kinds = [item.kind for item in capture.provided]
-    workspaces = (item.inputs for item in capture.provided if item.inputs.get("kind") == "Default")
-    workspace = next(workspaces, {})
-    rules = (workspace.get("managedNetwork") or {}).get("outboundRules") or {}
-    outbound = sum(rule.get("type") == "PrivateEndpoint" for rule in rules.values())
-    if rules and workspace.get("publicNetworkAccess") == "Disabled":
-        outbound += REQUIRED_ENDPOINTS
-    shared = (item for item in capture.provided if item.kind == "machinelearningservices:Registry")
-    replicas = sum(len(item.inputs.get("regionDetails", ())) for item in shared)
-    return Inventory(
-        endpoints=kinds.count("network:PrivateEndpoint"),
-        outbound=outbound,
-        zones=kinds.count("privatedns:PrivateZone"),
-        accounts=kinds.count("security:DefenderForStorage"),
-        alerts=kinds.count("monitor:MetricAlert"),
-        registries=kinds.count("containerregistry:Registry") + replicas,
-        gateways=kinds.count("network:NatGateway"),
-        machines=frozenset(filter(None, map(_machine, capture.provided))),
-    )
-
-
-def _machine(resource: Resource) -> tuple[str, str, int] | None:
-    """Return the name, the size and the maximum nodes of a compute resource; None for others."""
-    inputs = resource.inputs
-    if resource.kind == "compute:VirtualMachine":
-        return resource.name, str(inputs.get("hardwareProfile", {}).get("vmSize")), 1
-    if resource.kind != "machinelearningservices:Compute":
-        return None
-    inner = inputs.get("properties", {}).get("properties", {})
-    nodes = inner.get("scaleSettings", {}).get("maxNodeCount", 1)
-    return resource.name, str(inner.get("vmSize")), int(nodes)

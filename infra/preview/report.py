@@ -25,10 +25,10 @@ from infra.preview.capture import (
     Property,
     Resource,
     changes,
-    counted,
     immutable_changes,
 )
 from infra.preview.diagram import diagram
+from infra.preview.inventory import counted
 from infra.preview.runner import Runner, captures, runner
 from infra.preview.weakenings import MAKE, edits, weakenings
 from infra.settings import loader

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local.processes.process import cancel
+from ml.backends.local.processes.interruption import cancel
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns

@@ -24,8 +24,9 @@ from ml.backends.local.model_registry import LocalRegistry
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.process_environment import Interpreters
-from ml.backends.local.processes import process as interruptions
-from ml.backends.local.processes.process import Interruption, Reaper, cores
+from ml.backends.local.processes import interruption as interruptions
+from ml.backends.local.processes.interruption import Interruption
+from ml.backends.local.processes.process import Reaper, cores
 from ml.backends.local.processes.spot import Evictions
 from ml.backends.local.runs import jobs, lifecycle
 from ml.backends.local.runs.store import LocalRuns

@@ -10,7 +10,8 @@ import pytest
 
 from infra.cost.estimate import estimate, inventory
 from infra.cost.prices import read
-from infra.preview.capture import Resource, counted
+from infra.preview.capture import Resource
+from infra.preview.inventory import counted
 from infra.settings.loader import load
 from tests.infra.programs import LANDING_ZONE, SHARED, SPOKE, changed, own
 

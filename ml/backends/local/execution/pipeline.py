@@ -21,7 +21,7 @@ from ml.backends.local.execution.command import Execution, Preparation, Session
 from ml.backends.local.execution.sweep import Sweep, concurrency
 from ml.backends.local.execution.trials import saved_sweep
 from ml.backends.local.pool.pool import Pool
-from ml.backends.local.processes.process import Interruption
+from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.runs import jobs, lifecycle, records
 from ml.backends.runs import Event, Kind, Run, Status, Watch
 from ml.core.errors import Problem, Refused

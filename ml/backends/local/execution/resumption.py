@@ -22,7 +22,8 @@ from ml.backends.local.execution.saved_plan import SavedPlan
 from ml.backends.local.outcome import NOT_STARTED, STEP_FAILED
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.process_environment import Interpreters
-from ml.backends.local.processes.process import Interruption, Reaper, cores
+from ml.backends.local.processes.interruption import Interruption
+from ml.backends.local.processes.process import Reaper, cores
 from ml.backends.local.runs import jobs, lifecycle, records
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.tracking.tracking import Tracking

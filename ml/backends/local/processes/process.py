@@ -1,8 +1,4 @@
-"""A run's processes: started in a group of their own, ended together, interrupted by signals.
-
-Ctrl-C, SIGTERM and `ml runs cancel` ask an executor to close its run. It checks for them between
-two steps, never in the middle of one.
-"""
+"""A run's processes: started in a group of their own, ended together."""
 
 from __future__ import annotations
 
@@ -11,28 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
 
 from ml.backends.local.processes import reaper as reaper_script
-from ml.backends.local.processes.reaper import GRACE_S
-from ml.backends.local.runs import jobs
-from ml.backends.local.runs.store import LocalRuns
-from ml.backends.runs import Run
-from ml.core import home
-from ml.core.errors import Exit, Problem, Refused
 
 # Recorded for a process that no forkserver has forked; the reason follows.
 ALONE = "started by itself: "
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# The grace that a stubborn command gets, and the time to close a run on a busy machine.
-PATIENCE_S = GRACE_S + 60.0
-POLL_S = 0.05
 
 
 class Reaper:
@@ -175,81 +159,3 @@ class Shell(RunProcess):
 def cores() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class Interruption:
-    """Collects the signals that ask this process to end, from entering to leaving the context.
-
-    `name` is the first signal's ("SIGINT"), "" while there was none; `impatient` whether a second
-    one followed. Outside of the main thread Python hands out no signals: nothing is collected.
-    """
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.impatient = False
-        self._before: dict[signal.Signals, object] = {}
-
-    def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.impatient = bool(self.name)
-        self.name = self.name or signal.Signals(number).name
-
-
-def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
-    """End the run of that name or id, with all that it started; the run as it was closed.
-
-    Raises Refused when it is not going on, when it is a part of another run, or when its executor
-    does not end in time.
-    """
-    run = LocalRuns().find(wanted)
-    jobs.demand_its_own(run, "cancel", "ends")
-    number = jobs.executor(run.name)
-    if number is None or not _signalled(number, run.name):
-        raise Refused(_not_running(LocalRuns().find(run.id)))
-    deadline = time.monotonic() + patience_s
-    while jobs.is_alive(run.name):
-        if time.monotonic() > deadline:
-            actual = f"process {number} of {run.name} is still running"
-            expected = f"its end within {patience_s:g} s of SIGTERM"
-            hint = f"kill -9 {number} ends it and all that it has started"
-            problem = Problem("cancel-timeout", actual, expected, hint)
-            raise Refused(problem, exit_code=Exit.RUN_FAILED)
-        time.sleep(POLL_S)
-    return LocalRuns().find(run.id)
-
-
-def _signalled(number: int, name: str) -> bool:
-    """SIGTERM to the process, if it is the one that holds the lock of the run.
-
-    In a container its number may be another's, so it has to have the lock file open.
-    """
-    import psutil
-
-    lock = os.path.realpath(home.live() / name)
-    try:
-        process = psutil.Process(number)
-        if all(file.path != lock for file in process.open_files()):
-            return False
-        process.terminate()
-    except psutil.Error:
-        return False
-    return True
-
-
-def _not_running(run: Run) -> Problem:
-    actual = f"{run.name} is {run.status}" + (f" ({run.ended_by})" if run.ended_by else "")
-    return Problem("not-running", actual, "an active run", "ml runs list --status Running")
