@@ -18,7 +18,7 @@ import typer
 
 from infra.settings import loader
 from infra.settings import stacks as order
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 if TYPE_CHECKING:
     from infra.live.arm import Arm
@@ -58,10 +58,10 @@ def settings(
     for stack in loader.select(stacks):
         try:
             loaded[stack] = asdict(loader.load(stack))
-        except Refused as refused:
+        except UserError as refused:
             problems.extend(refused.problems)
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
     if as_json:
         _write_json(loaded)
         return
@@ -115,7 +115,7 @@ def preview(
         from infra.preview.report import rendered, reports
     except ModuleNotFoundError as error:
         missing = f"`{error.name}` is not installed"
-        raise Refused(
+        raise UserError(
             Problem("not-installed", missing, "Pulumi's packages", "make infra")
         ) from None
 
@@ -126,7 +126,7 @@ def preview(
             save.write_text(rendered(previews, "json"))
         except OSError as error:
             problem, expected = f"--save {save}: {error.strerror}", "a file that can be written"
-            raise Refused(
+            raise UserError(
                 Problem("cannot-write", problem, expected, "choose another path")
             ) from None
     if any(report.problems for report in previews):
@@ -235,7 +235,7 @@ def bootstrap(
     environments = [loader.load(stack) for stack in [*ordered, *({*selected} - {*ordered})]]
     placeholders = [problem for stack in selected for problem in loader.placeholders(stack)]
     if placeholders and not offline:
-        raise Refused(*placeholders)
+        raise UserError(*placeholders)
     plan = plans.plan(environments)
     for sentence in plans.shared_subscriptions(environments):
         typer.echo(sentence, err=True)
@@ -322,6 +322,6 @@ def main(argv: list[str] | None = None) -> None:
                 stream.reconfigure(errors="replace")  # a terminal without `→` shows `?`
     try:
         app(argv)
-    except Refused as refused:
+    except UserError as refused:
         sys.stderr.write(f"{refused}\n")
         raise SystemExit(int(refused.exit_code)) from None

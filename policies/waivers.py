@@ -26,7 +26,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from ml.core import documents, git, settings
 from ml.core.documents import Document, Key, walk
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.core.imports import ROOT
 from ml.core.names import not_words
 from ml.core.settings import CLOSED, invalid
@@ -315,10 +315,13 @@ def _is_shallow(folder: Path) -> bool:
 
 
 def read_rule_waivers(file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
-    """Return the waivers of rules in a file; none if it is empty. Raises Refused if it is wrong."""
+    """Return the waivers of rules in a file; none if it is empty.
+
+    Raises UserError if it is wrong.
+    """
     try:
         document = documents.read(file)
-    except Refused as refused:
+    except UserError as refused:
         if refused.problems[0].code == "empty-file":
             return ()
         raise
@@ -326,7 +329,7 @@ def read_rule_waivers(file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
 
 
 def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
-    """Return the waivers of `rules`, by name. Raises Refused for another rule, or one twice."""
+    """Return the waivers of `rules`, by name. Raises UserError for another rule, or one twice."""
     waivers = read_rule_waivers(file)
     problems: list[Problem] = []
     first: dict[tuple[str, str, str], str] = {}
@@ -339,7 +342,7 @@ def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[Rul
         if actual:
             problems.append(Problem("wrong-value", actual, expected, "", waiver.position))
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
     return waivers
 
 

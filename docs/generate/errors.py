@@ -1,6 +1,6 @@
 """Every error code: where it is raised, the message, what was expected, and the remedy.
 
-Read from the source: each call of `Problem`, `Refused.of` and their like, of functions that build
+Read from the source: each call of `Problem`, `UserError.of` and their like, of functions that build
 one from their parameters, each rule of `ml check`, and each text that a script prints as
 `error[CODE]: …`.
 """
@@ -30,7 +30,7 @@ REMEDIES = Path(__file__).parent / "remedies.yml"
 # Class, or its classmethod → its parameters; `found` of any other is the message.
 CLASSES = {
     "ml.core.errors.Problem": ("code", "found", "expected", "hint", "place", "severity", "source"),
-    "ml.core.errors.Refused.of": ("code", "found", "expected", "hint", "place"),
+    "ml.core.errors.UserError.of": ("code", "found", "expected", "hint", "place"),
     "ml.features.timeline.FeatureError": ("code", "found", "expected"),
     "ml.toolkit.data.tables.Flaw": ("code", "path", "line", "found", "expected", "hint"),
     "infra.settings.checks.Fault": ("code", "found", "expected", "hint", "keys"),
@@ -154,7 +154,7 @@ class Inventory:
         """Those of `CLASSES`, and of the functions that build them."""
         for name, parameters in CLASSES.items():
             for scope, call in self.calls[name.rpartition(".")[2]]:
-                # `Refused.of` builds the problem that it is given.
+                # `UserError.of` builds the problem that it is given.
                 if _dotted(scope, call.func) == name and scope.module.name != "ml.core.errors":
                     roles = _bind(call, parameters, scope)
                     severity = " ".join(scope.texts(roles.get("severity"))) or "error"

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from ml.core import documents, files, settings
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 FILE = Path(__file__).with_name("prices.json")
 # Source of the prices that Azure itself gave; all others are copied from third parties.
@@ -117,19 +117,19 @@ class PriceList:
 
 
 def read(path: Path | None = None) -> PriceList:
-    """Return the price list of a file (FILE); Refused with every invalid entry."""
+    """Return the price list of a file (FILE); raise UserError with every invalid entry."""
     path = path or FILE
     return settings.read(PriceList, documents.read(path))
 
 
-def _no_prices(reason: str) -> Refused:
+def _no_prices(reason: str) -> UserError:
     hint = "run it without --refresh to use the list in the repository"
     problem = Problem("no-prices", reason, "a response of the price API", hint)
-    return Refused(problem, exit_code=Exit.RUN_FAILED)
+    return UserError(problem, exit_code=Exit.RUN_FAILED)
 
 
 def fetch(url: str) -> Mapping[str, Any]:
-    """Fetch one page over HTTPS; raise Refused if the response is not a JSON object."""
+    """Fetch one page over HTTPS; raise UserError if the response is not a JSON object."""
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:  # https, from ADDRESS alone
             page = json.load(answer)
@@ -143,7 +143,7 @@ def fetch(url: str) -> Mapping[str, Any]:
 def vm_prices(size: str, region: str, get: Get | None = None) -> list[Price]:
     """Return the hourly prices of a VM size, dedicated and low-priority; [] if Azure lists none.
 
-    Raise Refused for an invalid response and for two different prices of the same date.
+    Raise UserError for an invalid response and for two different prices of the same date.
     """
     latest: dict[str, Price] = {}
     rows = [row for row in _rows(size, region, get or fetch) if not _another_product(row)]

@@ -18,7 +18,7 @@ from azure.identity import DefaultAzureCredential
 from azure.mgmt.resource.resources import ResourceManagementClient
 
 from infra.live.addresses import version
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 PUBLIC = "https://management.azure.com"
 # Timeout of a connection or an answer, in seconds; the SDK's default is five minutes a try.
@@ -34,7 +34,7 @@ class Denied(Exception):
 
 
 class Arm:
-    """Reads one subscription; every method raises Refused when Azure cannot be reached."""
+    """Reads one subscription; every method raises UserError when Azure cannot be reached."""
 
     def __init__(self, credential: TokenCredential, subscription: str, address: str) -> None:
         self.subscription = subscription
@@ -137,15 +137,15 @@ def _code(body: Mapping[str, Any]) -> str:
     return str(error.get("code") or "") if isinstance(error, Mapping) else ""
 
 
-def _unreachable(message: str, hint: str = _NETWORK) -> Refused:
-    return Refused(
+def _unreachable(message: str, hint: str = _NETWORK) -> UserError:
+    return UserError(
         Problem("arm-request-failed", message, "a response of Azure Resource Manager", hint),
         exit_code=Exit.RUN_FAILED,
     )
 
 
 def credential(audience: str) -> TokenCredential:
-    """Return the signed-in user; Refused at once, in one line, if nobody is signed in."""
+    """Return the signed-in user; raise UserError at once, in one line, if nobody is signed in."""
     # The SDKs log a paragraph for each way of signing in that fails.
     logging.getLogger("azure").setLevel(logging.CRITICAL + 1)
     message, hint = "no sign-in to Azure", "az login"
@@ -159,4 +159,4 @@ def credential(audience: str) -> TokenCredential:
     else:
         return user
     problem = Problem("not-signed-in", message, "a user who is signed in to Azure", hint)
-    raise Refused(problem, exit_code=Exit.RUN_FAILED)
+    raise UserError(problem, exit_code=Exit.RUN_FAILED)

@@ -76,8 +76,8 @@ def state(settings: Settings) -> State:
 
 
 def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
-    """Return every step, for the stacks in the order of their deployment; Refused if they do not
-    belong to one platform.
+    """Return every step, for the stacks in the order of their deployment; raise UserError if they
+    do not belong to one platform.
     """
     if not environments:
         raise cannot("no environment", "at least one stack file")

@@ -21,7 +21,7 @@ from azure.storage.blob import BlobServiceClient, UserDelegationKey, generate_bl
 from azure.storage.filedatalake import generate_directory_sas
 
 from infra.live.arm import credential
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 Access = Literal["read", "write"]
 # Permissions. Neither includes deleting; writing does not include reading.
@@ -67,19 +67,22 @@ class Sas:
 
 
 def scope(text: str) -> Scope:
-    """`container/folder/` or `container/folder/file`; Refused for a wider or ambiguous path."""
+    """`container/folder/` or `container/folder/file`.
+
+    Raise UserError for a wider or ambiguous path.
+    """
     container, _, path = text.partition("/")
     parts = path.removesuffix("/").split("/")
     unclear = any(part in ("", ".", "..") for part in parts) or re.search(r"[\\\x00-\x1f?#]", text)
     if not re.fullmatch(r"[a-z0-9](-?[a-z0-9]){2,62}", container) or unclear:
         expected = "CONTAINER/PATH of a file, or of a folder with a slash at the end"
         hint = "not for a whole container; for example: infra sas dev raw/2026/sales.csv"
-        raise Refused(Problem("invalid-path", text, expected, hint))
+        raise UserError(Problem("invalid-path", text, expected, hint))
     return Scope(container, path.removesuffix("/"), path.endswith("/"))
 
 
 def lifetime(hours: float, limit: timedelta) -> timedelta:
-    """Return the lifetime of a SAS; Refused if it is not positive or exceeds `limit`."""
+    """Return the lifetime of a SAS; raise UserError if it is not positive or exceeds `limit`."""
     most = min(limit, AZURES_LIMIT) / timedelta(hours=1)
     # NaN compares as false.
     life = timedelta(hours=hours) if 0 < hours <= most else timedelta(0)
@@ -87,7 +90,7 @@ def lifetime(hours: float, limit: timedelta) -> timedelta:
         code = "sas-too-long" if hours > most else "sas-too-short"
         expected = f"more than 0 and at most {most:g} h"
         hint = "the limit is storage.sas_hours of the environment's stack file"
-        raise Refused(Problem(code, f"{hours:g} h", expected, hint))
+        raise UserError(Problem(code, f"{hours:g} h", expected, hint))
     return life
 
 
@@ -101,9 +104,9 @@ def service(account: str) -> BlobServiceClient:
 def issue(
     service: BlobServiceClient, wanted: Scope, access: Access, life: timedelta, limit: timedelta
 ) -> Sas:
-    """Return a SAS for `life`. Raise Refused if that exceeds the environment's `limit`.
+    """Return a SAS for `life`. Raise UserError if that exceeds the environment's `limit`.
 
-    Also raise Refused, with exit 1, if Azure does not respond or denies the delegation key.
+    Also raise UserError, with exit 1, if Azure does not respond or denies the delegation key.
     """
     lifetime(life / timedelta(hours=1), limit)
     now = datetime.now(UTC).replace(microsecond=0)
@@ -139,7 +142,7 @@ def _key(service: BlobServiceClient, begins: datetime, ends: datetime) -> UserDe
     return key
 
 
-def denied(error: AzureError) -> Refused:
+def denied(error: AzureError) -> UserError:
     """Return the reason, as Azure's error code; the answer's body is not shown."""
     status = getattr(error, "status_code", None)
     code = getattr(error, "error_code", None) or (status and f"status {status}")
@@ -147,6 +150,8 @@ def denied(error: AzureError) -> Refused:
     return _no_key(str(code or type(error).__name__), _HINTS.get(str(code), _SIGN_IN))
 
 
-def _no_key(message: str, hint: str) -> Refused:
+def _no_key(message: str, hint: str) -> UserError:
     expected = "a user delegation key of the account"
-    return Refused(Problem("no-delegation-key", message, expected, hint), exit_code=Exit.RUN_FAILED)
+    return UserError(
+        Problem("no-delegation-key", message, expected, hint), exit_code=Exit.RUN_FAILED
+    )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 Words = tuple[str, ...]
 Outcome = Literal["exists", "created", "missing", "differs"]
@@ -106,13 +106,13 @@ def carry_out(plan: Sequence[Step], run: Run, *, make: bool) -> Iterator[Result]
 def run_command(words: Words, question: bool) -> Any:
     """Run a command and return its JSON; None for a `question` about a missing object.
 
-    Raise Refused if the program is not installed or the command failed.
+    Raise UserError if the program is not installed or the command failed.
     """
     # `env NAME=VALUE … PROGRAM` starts the program with these variables.
     name = next(word for word in words if word != "env" and "=" not in word)
     if shutil.which(name) is None:
         message, hint = f"`{name}` is not installed", INSTALL.get(name, "")
-        raise Refused(Problem("no-such-program", message, "a program on the PATH", hint))
+        raise UserError(Problem("no-such-program", message, "a program on the PATH", hint))
     program = shutil.which(words[0]) or words[0]
     more = ("--output", "json", "--only-show-errors") if words[0] == "az" else ()
     words, text = _separated(words)
@@ -132,11 +132,11 @@ def run_command(words: Words, question: bool) -> Any:
         actual = f"{command}: GitHub's plan excludes this for private repositories"
         expected = "GitHub Enterprise, for required reviewers and rulesets; or a public repository"
         hint = "gh repo edit --visibility public, or another plan; then this command again"
-        raise Refused(Problem("github-plan", actual, expected, hint), exit_code=Exit.RUN_FAILED)
+        raise UserError(Problem("github-plan", actual, expected, hint), exit_code=Exit.RUN_FAILED)
     reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "no reason")
     actual = f"{command} ended with {process.returncode}: {reason.strip()[:300]}"
     hint = "run it by hand, then rerun this command, which resumes"
-    raise Refused(Problem("command-failed", actual, "exit 0", hint), exit_code=Exit.RUN_FAILED)
+    raise UserError(Problem("command-failed", actual, "exit 0", hint), exit_code=Exit.RUN_FAILED)
 
 
 def shown(words: Words) -> list[str]:
@@ -166,9 +166,9 @@ def as_json(result: Result) -> dict[str, object]:
     }
 
 
-def cannot(message: str, expected: str, hint: str = "infra settings") -> Refused:
+def cannot(message: str, expected: str, hint: str = "infra settings") -> UserError:
     """Return the error for a plan or step that is impossible."""
-    return Refused(Problem("cannot-bootstrap", message, expected, hint))
+    return UserError(Problem("cannot-bootstrap", message, expected, hint))
 
 
 def literal(value: object) -> str:

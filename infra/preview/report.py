@@ -35,7 +35,7 @@ from infra.settings import loader
 from infra.settings.model import Settings
 from infra.settings.workflows import role_name
 from ml.core import documents, git, repository
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.imports import ROOT
 from ml.core.markdown import code, plain, text, truncate
 from policies.infra import limits, pack
@@ -177,7 +177,8 @@ class Report:
 
 
 def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> list[Report]:
-    """Return a report for each stack. Raise Refused if a program fails or the revision is unknown.
+    """Return a report for each stack. Raise UserError if a program fails or the revision is
+    unknown.
 
     Without names: all stacks, and those that only the revision has.
     """
@@ -276,9 +277,9 @@ def _before(
         selected = [stack for stack in existing if stack in stacks] if stacks else existing
         try:
             results = [programs.capture(stack, root=folder) for stack in selected]
-        except Refused as refused:
+        except UserError as refused:
             hint = "name another revision, or omit --against: this one does not run"
-            raise Refused(
+            raise UserError(
                 *(
                     replace(problem, found=f"as of {revision}, {problem.found}", hint=hint)
                     for problem in refused.problems
@@ -293,7 +294,7 @@ def _before(
 def _settings(stack: str, folder: Path) -> Settings | None:
     try:
         return loader.load(stack, folder)
-    except Refused:
+    except UserError:
         return None
 
 
@@ -301,7 +302,7 @@ def _settings(stack: str, folder: Path) -> Settings | None:
 def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
     """Yield a folder with the program of a git revision; None if it had none.
 
-    Raise Refused if the revision is unknown.
+    Raise UserError if the revision is unknown.
     """
     commit = git.commit(root, revision)
     if commit is None:
@@ -310,7 +311,7 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
         hint = f"git fetch origin {branch}, then --against origin/{branch}"
         if git.run(root, "rev-parse", "--is-shallow-repository") == "true\n":
             hint = "git fetch --unshallow: this clone only has the last commits"
-        raise Refused(Problem("unknown-revision", actual, expected, hint))
+        raise UserError(Problem("unknown-revision", actual, expected, hint))
     rooms = (git.ask(root, "ls-tree", "--name-only", commit, "--", *ROOMS) or "").split()
     if "infra" not in rooms:
         yield None

@@ -29,7 +29,7 @@ from infra.preview import sdk_types
 from infra.preview.capture import REFERENCE, Breach, Capture, Resource, changes
 from infra.preview.engine import Ask, Engine
 from infra.settings import loader
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.core.imports import ROOT
 from policies.infra import pack
 from policies.infra.rule import UNKNOWN, Item
@@ -42,7 +42,7 @@ OPTIONS = [("grpc.max_receive_message_length", 400 * 1024 * 1024)]
 DEFAULT_PROVIDER = "default"
 _FRAME = re.compile(r' +File "(.+)", line (\d+)')
 # Refused settings name their own line; another revision may have the class elsewhere.
-_REFUSED = re.compile(r"\A[\w.]+\.Refused: ")
+_REFUSED = re.compile(r"\A[\w.]+\.UserError: ")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Runner:
         bare: bool = False,
         azure_like: bool = False,
     ) -> Capture:
-        """Run the program of the tree at `root`; raise Refused with its message if it fails.
+        """Run the program of the tree at `root`; raise UserError with its message if it fails.
 
         `config` adds to the configuration of the stack file, as `-c` does. `bare` skips the
         shortcut that `launch` describes; `azure_like` uses other unknown values (see `Engine`).
@@ -75,7 +75,7 @@ class Runner:
             code, errors = self._run({**request, "config": values, "bare": bare})
         if code:
             errors = errors.strip() or "\n".join(engine.errors[-1:])
-            raise Refused(failure(stack, code, errors, root))
+            raise UserError(failure(stack, code, errors, root))
         result = Capture(
             stack=stack,
             # They register in any order, as their inputs become ready.
@@ -145,7 +145,7 @@ def captures(
     """Return a capture of each stack of the tree at `root`, with the policy pack's findings.
 
     A second run with other unknown values detects a program that declares less in a preview.
-    `context` is by default that of the repository. Raise Refused if a program fails, or if
+    `context` is by default that of the repository. Raise UserError if a program fails, or if
     limits.yml or waivers.yml cannot be read.
     """
     context = context or pack.load()
@@ -167,7 +167,10 @@ def _told_apart(capture: Capture, other: Capture) -> Iterator[str]:
 def findings(
     context: pack.Context, capture: Capture, resources: Sequence[Resource]
 ) -> list[Breach]:
-    """Return the rules' findings in the resources and the stack; raise Refused if a rule fails."""
+    """Return the rules' findings in the resources and the stack.
+
+    Raise UserError if a rule fails.
+    """
     items = [_item(resource, resource.inputs) for resource in resources]
     stack = [
         replace(_item(resource, _outputs(resource)), uses=resource.uses)
@@ -180,7 +183,7 @@ def findings(
         reason, place = last_exception(traceback.format_exc(), ROOT, "policies")
         violation, expected = f"a rule failed with {reason}", "a rule that handles every resource"
         hint = "fix the code that the message names"
-        raise Refused(Problem("rule-failed", violation, expected, hint, place)) from None
+        raise UserError(Problem("rule-failed", violation, expected, hint, place)) from None
     breaches = [
         Breach(
             pack.SET_ASIDE, False, each.item.urn, f"{each.rule}: {each.message}; {each.exemption}"

@@ -202,7 +202,7 @@ def _shown(difference: Property) -> str:
 def edits(stack: str, before: Path, after: Path) -> tuple[Change, ...]:
     """Return the changes of the files that a stack is made from, between two trees.
 
-    These are its settings, the limits and waivers, and the code of rules and roles. Raise Refused
+    These are its settings, the limits and waivers, and the code of rules and roles. Raise UserError
     if a file is not YAML.
     """
     names = [f"infra/Pulumi.{stack}.yaml", LIMITS, WAIVERS]

@@ -12,7 +12,7 @@ from pulumi_azure_native.provider import Provider
 from infra.program.network import Network
 from infra.program.site import Component, Options, Site
 from infra.settings.model import Settings
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 
 
 class Registry(Component):
@@ -114,7 +114,7 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
             return {}
         stack = settings.asset_registry.stack
         hint = f"make deploy ENV={stack}" if stack else "create it, or set `mode: none`"
-        raise Refused(Problem("no-registry", message, "a registry to use", hint)) from None
+        raise UserError(Problem("no-registry", message, "a registry to use", hint)) from None
     for region in registry.region_details:
         if str(region.location).replace(" ", "").lower() == settings.location:
             storage = region.storage_account_details[0].system_created_storage_account
@@ -124,7 +124,7 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
     message = f"the asset registry {name} has no accounts in {settings.location}"
     expected = f"a registry with the region {settings.location}"
     hint = "add the region to the registry, or set `mode: none` for the environment"
-    raise Refused(Problem("no-registry", message, expected, hint))
+    raise UserError(Problem("no-registry", message, expected, hint))
 
 
 class SharedRegistry(Component):

@@ -15,7 +15,7 @@ from pathlib import Path
 from infra.settings import stacks
 from infra.settings.workflows import PURPOSES
 from ml.core import documents, repository
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 
 WORKFLOWS = Path(".github") / "workflows"
 PROMOTE = WORKFLOWS / "promote.yml"
@@ -41,7 +41,7 @@ class GitHubEnvironment:
 def of_workflows(root: Path) -> Iterator[GitHubEnvironment]:
     """Yield each GitHub environment that a job names, one for each option of a choice input.
 
-    Raise Refused for a workflow that is not YAML.
+    Raise UserError for a workflow that is not YAML.
     """
     for path in sorted((root / WORKFLOWS).glob("*.y*ml")):
         document = documents.read(path, path.relative_to(root).as_posix())
@@ -66,7 +66,7 @@ def problems(root: Path) -> list[Problem]:
         return []
     try:
         return list(_mismatches(root, names, order))
-    except Refused as refused:
+    except UserError as refused:
         return list(refused.problems)
 
 

@@ -21,7 +21,7 @@ from ml.core import documents
 from ml.core import settings as reader
 from ml.core.azure import PLACEHOLDERS
 from ml.core.documents import Document, Key
-from ml.core.errors import Place, Problem, Refused, nearest
+from ml.core.errors import Place, Problem, UserError, nearest
 from ml.core.imports import ROOT
 
 FOLDER = ROOT / "infra"
@@ -53,40 +53,43 @@ def environments(folder: Path = FOLDER) -> tuple[str, ...]:
 
 
 def select(names: Sequence[str] | None, folder: Path = FOLDER) -> Sequence[str]:
-    """Return `names`, or all stacks if it is empty. Raise Refused if there is none."""
+    """Return `names`, or all stacks if it is empty. Raise UserError if there is none."""
     selected = names or stacks(folder)
     if not selected:
         expected, hint = "at least one environment", "write Pulumi.dev.yaml there"
-        raise Refused(Problem("no-stack", f"no stack file in {folder.name}/", expected, hint))
+        raise UserError(Problem("no-stack", f"no stack file in {folder.name}/", expected, hint))
     return selected
 
 
 def load(stack: str, folder: Path = FOLDER) -> Settings:
-    """The settings of a stack; Refused with every problem of its file, each with line and key."""
+    """The settings of a stack.
+
+    Raise UserError with every problem of its file, each with line and key.
+    """
     settings, document = _read(stack, folder)
     if problems := [
         *_project(folder),
         *checks.problems(settings, document),
         *_reference(settings, document, folder),
     ]:
-        raise Refused(*problems)
+        raise UserError(*problems)
     return settings
 
 
 def environment(stack: str, folder: Path = FOLDER) -> Settings:
-    """Load a stack in which models are trained and released; raise Refused for another one."""
+    """Load a stack in which models are trained and released; raise UserError for another one."""
     settings = load(stack, folder)
     if settings.makes_registry:
         message, listed = f"`{stack}` has only the shared registry", ", ".join(environments(folder))
         hint = f"name one of: {listed}"
-        raise Refused(Problem("no-environment", message, "an environment", hint))
+        raise UserError(Problem("no-environment", message, "an environment", hint))
     return settings
 
 
 def configured(stack: str, config: Mapping[str, str]) -> Settings:
     """Read the settings from the configuration that Pulumi passes to a program.
 
-    Strings are plain text, other values JSON. Raises Refused as `load`, without line numbers.
+    Strings are plain text, other values JSON. Raises UserError as `load`, without line numbers.
     """
     properties = reader.schema(StackFile)["properties"]
     values = {key: _value(text, properties.get(key, {})) for key, text in config.items()}
@@ -95,10 +98,10 @@ def configured(stack: str, config: Mapping[str, str]) -> Settings:
     try:
         settings = _settings(stack, document)
         if problems := list(checks.problems(settings, document)):
-            raise Refused(*problems)
-    except Refused as refused:
+            raise UserError(*problems)
+    except UserError as refused:
         place = Place(source, 0)
-        raise Refused(
+        raise UserError(
             *(dataclasses.replace(problem, place=place) for problem in refused.problems)
         ) from None
     return settings
@@ -117,7 +120,7 @@ def _value(text: str, form: Mapping[str, Any]) -> Any:
 def configuration(stack: str, folder: Path = FOLDER) -> Mapping[str, str]:
     """Return the configuration that Pulumi passes for a stack file, without secrets.
 
-    {} if there is no file. Raises Refused if it is not a stack file.
+    {} if there is no file. Raises UserError if it is not a stack file.
     """
     if stack not in stacks(folder):
         return {}
@@ -130,7 +133,7 @@ def configuration(stack: str, folder: Path = FOLDER) -> Mapping[str, str]:
 
 
 def declared(stack: str, folder: Path = FOLDER) -> Settings:
-    """Load the settings without checks across settings; raises Refused as `load`.
+    """Load the settings without checks across settings; raises UserError as `load`.
 
     A deployed stack must stay readable even if Azure has retired one of its VM sizes.
     """
@@ -145,17 +148,17 @@ def _read(stack: str, folder: Path) -> tuple[Settings, Document]:
         if (folder / f"Pulumi.{stack}.yml").exists():
             hint = f"rename Pulumi.{stack}.yml: Pulumi only reads .yaml"
         expected = f"one of: {', '.join(existing) or 'none'}"
-        raise Refused(Problem("unknown-stack", f"no stack {stack!r}", expected, hint))
+        raise UserError(Problem("unknown-stack", f"no stack {stack!r}", expected, hint))
     document = _document(folder / f"Pulumi.{stack}.yaml")
     problems = [*_open_secrets(document), *_other_notations(document)]
     config = {key: value for key, value in document.data["config"].items() if key not in SECRETS}
     try:
         public = dataclasses.replace(document, data={**document.data, "config": config})
         settings = _settings(stack, public)
-    except Refused as refused:
-        raise Refused(*refused.problems, *problems) from None
+    except UserError as refused:
+        raise UserError(*refused.problems, *problems) from None
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
     return settings, document
 
 
@@ -178,7 +181,7 @@ def _reference(settings: Settings, document: Document, folder: Path) -> Iterator
         return
     try:
         maker = declared(files.needed(stacks, settings.environment), folder)
-    except Refused as refused:
+    except UserError as refused:
         yield from refused.problems
         return
     for what, own, other in (
@@ -267,22 +270,25 @@ def schema() -> dict[str, Any]:
 
 
 def _document(path: Path) -> Document:
-    """The stack file; Refused if it is unreadable, ambiguous or not a mapping with `config`."""
+    """The stack file.
+
+    Raise UserError if it is unreadable, ambiguous or not a mapping with `config`.
+    """
     name = f"{path.parent.name}/{path.name}"
     try:
         document = documents.read(path, name)
-    except Refused as refused:
+    except UserError as refused:
         if [problem.code for problem in refused.problems] == ["empty-file"]:
-            raise Refused(_no_config(name, "no content")) from None
+            raise UserError(_no_config(name, "no content")) from None
         raise
     if not isinstance(document.data, dict) or not isinstance(document.data.get("config"), dict):
-        raise Refused(_no_config(name, "no mapping `config`"))
+        raise UserError(_no_config(name, "no mapping `config`"))
     for key in document.data:
         if key not in PULUMI_KEYS:
             near = nearest(str(key), PULUMI_KEYS)
             hint = f"did you mean `{near[0]}`?" if near else "delete it"
             expected = f"one of: {', '.join(sorted(PULUMI_KEYS))}"
-            raise Refused(
+            raise UserError(
                 Problem("unknown-field", f"`{key}`", expected, hint, document.place(str(key)))
             )
     return document

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml.core import documents, repository
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 
 FOLDER = "infra"
 _REGISTRY = ("config", "platform:asset_registry")
@@ -37,7 +37,7 @@ def read(folder: Path) -> Mapping[str, Stack]:
 def _stack(name: str, path: Path) -> Stack:
     try:
         document = documents.read(path, f"{FOLDER}/{path.name}")
-    except Refused:
+    except UserError:
         return Stack(name, makes_registry=False)
     mode, stack = (document.get(*_REGISTRY, key) for key in ("mode", "stack"))
     place = document.place(*_REGISTRY)
@@ -50,21 +50,24 @@ def environments(folder: Path) -> tuple[str, ...]:
 
 
 def needed(stacks: Mapping[str, Stack], name: str) -> str:
-    """The stack that must be deployed before, "" without one; Refused if none makes a registry."""
+    """The stack that must be deployed before, "" without one.
+
+    Raise UserError if none makes a registry.
+    """
     uses = stacks[name].uses
     if uses and not (uses in stacks and stacks[uses].makes_registry):
         makers = [stack.name for stack in stacks.values() if stack.makes_registry]
         actual = f"{name} uses the asset registry of the stack `{uses}`, which has none"
         expected = f"one of: {', '.join(makers)}" if makers else "a stack that creates a registry"
         hint = f"asset_registry.mode: create in {FOLDER}/Pulumi.{uses}.yaml, or mode: none here"
-        raise Refused(Problem("unknown-stack", actual, expected, hint, stacks[name].place))
+        raise UserError(Problem("unknown-stack", actual, expected, hint, stacks[name].place))
     return uses
 
 
 def ordered(root: Path) -> tuple[str, ...]:
     """Return all stacks, each after the one it refers to, else in release order (gate `order`).
 
-    Stacks in `unordered` come last. Raises Refused for an environment missing from `order`: it
+    Stacks in `unordered` come last. Raises UserError for an environment missing from `order`: it
     would be deployed after prod.
     """
     stacks, release = read(root / FOLDER), repository.environments(root)
@@ -74,7 +77,7 @@ def ordered(root: Path) -> tuple[str, ...]:
         if release and not stack.makes_registry and name not in (*release, *unordered):
             actual = f"{name} has a stack file and no place in the gate `order`"
             hint = f"add it to `order` in {repository.GATES}, or rename the stack file"
-            raise Refused(
+            raise UserError(
                 Problem("environment-mismatch", actual, ", ".join(release), hint, stack.place)
             )
     line = sorted(stacks, key=lambda name: (after.get(name, len(after)), name))

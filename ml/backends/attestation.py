@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://azureml-gitops-starter/evaluation/v1"
@@ -100,11 +100,14 @@ class Verifier(Protocol):
 
 
 def run_gh(words: Sequence[str]) -> tuple[int, str, str]:
-    """Return the exit code, stdout and stderr of `gh`; raise Refused where it is not installed."""
+    """Return the exit code, stdout and stderr of `gh`.
+
+    Raise UserError where it is not installed.
+    """
     program = shutil.which("gh")
     if program is None:
         hint = "https://cli.github.com; GitHub's runners have it"
-        raise Refused.of("no-gh", "`gh` is not installed", "gh, to verify attestations", hint)
+        raise UserError.of("no-gh", "`gh` is not installed", "gh, to verify attestations", hint)
     try:
         done = subprocess.run(
             [program, *words],

@@ -52,10 +52,10 @@ class Resources(Protocol):
         """Return the requests that `apply` would send, without sending them."""
 
     def apply(self, spec: Spec) -> Applied:
-        """Create what the spec declares, or change it to that. Raises Refused."""
+        """Create what the spec declares, or change it to that. Raises UserError."""
 
     def score(self, endpoint: str, deployment: str, data: str, watch: Watch = unwatched) -> Run:
-        """Let a batch endpoint score data, and follow the job to its end. Raises Refused.
+        """Let a batch endpoint score data, and follow the job to its end. Raises UserError.
 
         The data is a local path or an asset; `NAME=DATA` is an input of that name. Without a
         deployment, the endpoint's default one scores.
@@ -155,13 +155,16 @@ class AuditLog(Protocol):
         """Its path or address, for messages."""
 
     def read(self) -> bytes | None:
-        """Return the whole log; None before the first line. Raise Refused if it cannot be read."""
+        """Return the whole log; None before the first line.
+
+        Raise UserError if it cannot be read.
+        """
 
     def append(self, line: Callable[[bytes | None], bytes]) -> None:
         """Append the line that `line` makes of the present content; nobody else appends in between.
 
         `line` is called again if another machine was faster. The line is on disk when this returns,
-        completely or not at all. Raises Refused.
+        completely or not at all. Raises UserError.
         """
 
 
@@ -169,10 +172,13 @@ class Resumption(Protocol):
     """Resuming stopped runs, which not every backend supports."""
 
     def find(self, name: str) -> Run:
-        """Return the run with that name or id, repaired if its record is damaged. Raise Refused."""
+        """Return the run with that name or id, repaired if its record is damaged.
+
+        Raise UserError.
+        """
 
     def plan_of(self, run: Run, timeout_s: float | None = None) -> Plan:
-        """Return the plan with which the run would be resumed. Raise Refused when it cannot be.
+        """Return the plan with which the run would be resumed. Raise UserError when it cannot be.
 
         `timeout_s` is a new limit for a sweep: all its time, the time before included.
         """
@@ -237,7 +243,7 @@ class Backend(Protocol):
     def cancel(self, name: str) -> Run:
         """End a run that has not ended, with all its processes; the run as it was closed.
 
-        Raises Refused when it has ended or is a part of another run.
+        Raises UserError when it has ended or is a part of another run.
         """
 
     @property
@@ -256,7 +262,7 @@ class Backend(Protocol):
     def candidate(self) -> Callable[[Launch], AbstractContextManager[Candidate]] | None:
         """Return a context manager that starts a local server for the caller only.
 
-        The server ends with the block. Raises Refused if it does not start.
+        The server ends with the block. Raises UserError if it does not start.
         """
 
     @property
@@ -279,7 +285,7 @@ class Backend(Protocol):
     def serve_pages(self) -> Callable[[int | None, Callable[[str], None]], None] | None:
         """Serves the UI of the tracking server until Ctrl-C; the callback gets the address.
 
-        Without a port, a free one is used. Raises Refused when there is nothing to serve.
+        Without a port, a free one is used. Raises UserError when there is nothing to serve.
         """
 
     @property

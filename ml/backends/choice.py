@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ml.backends.base import Backend, Options
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 
 
 def _local(options: Options) -> Backend:
@@ -26,9 +26,9 @@ BACKENDS: dict[str, Callable[[Options], Backend]] = {"local": _local, "azure": _
 
 
 def open_backend(name: str = "local", options: Options | None = None) -> Backend:
-    """Return the backend that `--on` names. Raise Refused for an unknown name."""
+    """Return the backend that `--on` names. Raise UserError for an unknown name."""
     if name in BACKENDS:
         return BACKENDS[name](options or Options())
     names = " or ".join(f"--on {name}" for name in BACKENDS)
     hint = "omit --on to run locally"
-    raise Refused(Problem("unknown-place", f"--on {name}", names, hint))
+    raise UserError(Problem("unknown-place", f"--on {name}", names, hint))

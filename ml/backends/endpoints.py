@@ -14,7 +14,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
 from ml.core import home, trees
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.serving.scoring.manifest import ManifestError, verify
 
 SLOTS = ("blue", "green")
@@ -118,7 +118,7 @@ def check_launch(launch: Launch) -> None:
             f"{launch.model} {launch.version} with the digest {launch.digest}",
             "propose and apply a version with intact files; nothing was loaded",
         )
-        raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
+        raise UserError(problem, exit_code=Exit.RUN_FAILED) from None
     if not launch.is_as_released():
         problem = Problem(
             "serving-code-changed",
@@ -128,7 +128,7 @@ def check_launch(launch: Launch) -> None:
             f"check who changed them, remove {launch.code} and that state, "
             "propose the version again and apply it",
         )
-        raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
+        raise UserError(problem, exit_code=Exit.GATE_SAID_NO)
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class Router(Protocol):
     def sampling(self) -> AbstractContextManager[Callable[[str], None]]:
         """Open a connection; each call of the result sends a body as a sample request and waits.
 
-        Raise OSError or HTTPException without a response, and Refused if the endpoint rejects the
+        Raise OSError or HTTPException without a response, and UserError if the endpoint rejects the
         caller; the next call connects again.
         """
 
@@ -286,7 +286,7 @@ class Candidate(Protocol):
         other than 200: the time of an error is not a latency.
         """
 
-    def failure(self, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
+    def failure(self, code: str, what: str, expected: str = "", hint: str = "") -> UserError:
         """Return the error for a candidate that failed, with the end of its log."""
 
 
@@ -306,7 +306,7 @@ class Servers(Protocol):
 class Endpoints(Protocol):
     """Endpoints by name, each with up to three servers: blue and green, and a canary's baseline.
 
-    `Server.slot` names a server within its endpoint. Every method raises Refused.
+    `Server.slot` names a server within its endpoint. Every method raises UserError.
     """
 
     def name_of(self, model: str, environment: str) -> str:
@@ -386,7 +386,7 @@ class Endpoints(Protocol):
         a record that cannot be read is {}. Those from before `since` may be left out.
         """
 
-    def nothing_served(self, endpoint: str) -> Refused:
+    def nothing_served(self, endpoint: str) -> UserError:
         """Return the error for an endpoint that no model was promoted to."""
 
     def resident(self, server: Server) -> tuple[float, float] | None:
@@ -405,7 +405,7 @@ class Endpoints(Protocol):
 
     def failure(
         self, slot: Path, code: str, what: str, expected: str = "", hint: str = ""
-    ) -> Refused:
+    ) -> UserError:
         """Return the error for a server that failed, with the end of its log."""
 
 

@@ -66,7 +66,7 @@ class Shared(Protocol):
     """The files of a registry shared with other machines."""
 
     def demand(self, environment: str) -> None:
-        """Raises Refused when no version can get from here to that environment."""
+        """Raises UserError when no version can get from here to that environment."""
 
     def keep_folder(self, model: str, folder: Path) -> None:
         """Store a folder of the home with the model's versions; its name is its digest."""
@@ -80,7 +80,7 @@ class Shared(Protocol):
     def bring(self, version: Version) -> None:
         """Download the version's files and its evidence if they are not here.
 
-        Files that were never stored are skipped. Raise Refused if content does not match its
+        Files that were never stored are skipped. Raise UserError if content does not match its
         digest.
         """
 
@@ -106,7 +106,7 @@ class Registry(Protocol):
         """Return every version of the model, or of every model, oldest first: 10 comes after 9."""
 
     def find(self, model: str, version: str) -> Version:
-        """Return that version; raise Refused if there is none."""
+        """Return that version; raise UserError if there is none."""
 
     def champion(self, model: str, environment: str) -> Version | None:
         """The version that the environment's alias names; None before the first promotion."""

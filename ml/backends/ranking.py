@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from ml.backends.runs import Entry, Run, RunStore, TrackingUnavailable
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.sweeps.objective import Goal, score
 
 GOALS = ("maximize", "minimize")
@@ -45,7 +45,7 @@ def objective(
 ) -> tuple[str, str]:
     """Return the requested metric and goal, else those of the first sweep among the entries.
 
-    Raises Refused when neither determines them.
+    Raises UserError when neither determines them.
     """
     candidates = [pair for pair in _objectives(runs, entries) if metric in (None, pair[0])]
     if metric is None:
@@ -53,12 +53,12 @@ def objective(
             actual = "these runs have no sweep that names a metric"
             hint = f"add --metric NAME; they logged: {_listed(_logged(entries))}"
             expected = "the name of a metric that they logged"
-            raise Refused(Problem("metric-required", actual, expected, hint))
+            raise UserError(Problem("metric-required", actual, expected, hint))
         return candidates[0][0], goal or candidates[0][1]
     if goal is None and not candidates:
         actual = f"no sweep among these runs has the goal of `{metric}`"
         hint = f"add --goal {GOALS[0]} or --goal {GOALS[1]}"
-        raise Refused(Problem("goal-required", actual, " or ".join(GOALS), hint))
+        raise UserError(Problem("goal-required", actual, " or ".join(GOALS), hint))
     return metric, goal or candidates[0][1]
 
 

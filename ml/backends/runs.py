@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, Protocol
 
 from ml.core import home
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.specs.plan.plans import Sample, Value
 
 Kind = Literal[
@@ -298,7 +298,7 @@ class RunStore(Protocol):
         """Return the polling interval for an unfinished run, in seconds."""
 
     @property
-    def patience_s(self) -> Callable[[Refused], float] | None:
+    def patience_s(self) -> Callable[[UserError], float] | None:
         """Return the retry timeout, in seconds by error, for a run that continues elsewhere."""
 
     @property
@@ -312,8 +312,8 @@ class RunStore(Protocol):
         """Return the run with that name or id; `latest` is the latest that a person started.
 
         With `experiment`, `latest` is the latest of that experiment. Steps and trials have names of
-        their own (`calm_river_03.prepare`, `calm_river_03_7`). Raise Refused (exit code 2) if there
-        is none.
+        their own (`calm_river_03.prepare`, `calm_river_03_7`). Raise UserError (exit code 2) if
+        there is none.
         """
 
     def entries(self) -> list[Entry]:
@@ -370,13 +370,13 @@ class RunStore(Protocol):
         """Return the log of each process of the run, as local files.
 
         The key is its rank: `0`, or another number, `ps_0`, `process_0` of a parallel step. Raises
-        Refused when one cannot be read.
+        UserError when one cannot be read.
         """
 
     def services(self, run: Run) -> Sequence[Service]:
         """Return the interactive services on the run's first node; empty if it has none.
 
-        Raise Refused when they cannot be read.
+        Raise UserError when they cannot be read.
         """
 
 
@@ -394,8 +394,9 @@ class Patience:
     _since: float | None = None
     _news_s: float = 0.0
 
-    def endure(self, refused: Refused) -> None:
-        """Return if polling may be retried; raise Refused, with `again` as hint, after the timeout.
+    def endure(self, refused: UserError) -> None:
+        """Return if polling may be retried; raise UserError, with `again` as hint, after the
+        timeout.
 
         The timeout counts from the first error in a row; `patience_s` of the store gives it. A
         store without `patience_s` never retries: the error is raised unchanged.
@@ -411,7 +412,7 @@ class Patience:
             actual = f"{self.run} may still run, no longer followed: {problem.found}"
             hint = "; then ".join(filter(None, (problem.hint, self.again)))
             ended = replace(problem, found=actual, hint=hint)
-            raise Refused(ended, exit_code=refused.exit_code) from refused
+            raise UserError(ended, exit_code=refused.exit_code) from refused
         if lost_s >= self._news_s:
             self._news_s = max(_NEWS_S, 2 * lost_s)
             until = f"{lost_s / 60:.0f} of {limit_s / 60:.0f} minutes"

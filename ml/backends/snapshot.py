@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ml.core import faults, home, trees
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.core.repository import boundary, shown
 from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan, commands
@@ -40,7 +40,7 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
 
     Two runs that take the same snapshot at the same moment both copy; the first to finish renames
     its copy into place and the other throws its own away. Raises OSError when the disk is full, and
-    Refused (snapshot-changed) when the copy is not what its name says.
+    UserError (snapshot-changed) when the copy is not what its name says.
     """
     if code is None:
         return None
@@ -56,7 +56,7 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
         digest = _copy(files, boundary(code))
     snapshot = Snapshot(_place(digest), digest)
     if not is_whole(snapshot):
-        raise Refused(
+        raise UserError(
             Problem(
                 "snapshot-changed",
                 f"the copy of {shown(code)} was changed: {shown(snapshot.folder)}",
@@ -70,7 +70,10 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
 
 
 def copy(code: Path, besides: Collection[Path] = ()) -> Path:
-    """The folder of the snapshot of `code`, as `take` has it; Refused when the disk is full."""
+    """The folder of the snapshot of `code`, as `take` has it.
+
+    Raise UserError when the disk is full.
+    """
     with faults.as_refusals():
         snapshot = take(code, besides)
     assert snapshot is not None  # it is None for no code alone
@@ -167,7 +170,7 @@ def _place(digest: str) -> Path:
 def _copy(files: list[tuple[str, Path]], within: Path | None) -> str:
     """Copy the files into a snapshot; return the digest of the copy.
 
-    A file may be saved between reading and copying, so the copy is hashed. Raise Refused
+    A file may be saved between reading and copying, so the copy is hashed. Raise UserError
     (link-escape) if a link leads out of `within`.
     """
     home.snapshots().mkdir(parents=True, exist_ok=True)
@@ -212,7 +215,7 @@ def _open(path: Path, within: Path | None) -> BinaryIO:
             raise
         actual = f"{shown(path)} now has the target {real}, outside of the repository"
         hint = "run it again, without changing links meanwhile"
-        raise Refused(Problem("link-escape", actual, "links that stay in it", hint)) from error
+        raise UserError(Problem("link-escape", actual, "links that stay in it", hint)) from error
     finally:
         if folder >= 0:
             os.close(folder)

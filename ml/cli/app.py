@@ -167,9 +167,9 @@ def _run(selected: str | None, arguments: list[str], begin: Callable[[], object]
             raise
         _interrupted()
     except Exception as error:
-        from ml.core.errors import Exit, Refused
+        from ml.core.errors import Exit, UserError
 
-        if isinstance(error, Refused):
+        if isinstance(error, UserError):
             sys.stderr.write(f"{error}\n")
             raise SystemExit(int(error.exit_code)) from None
         from ml.core import faults

@@ -12,7 +12,7 @@ from typing import Any
 from infra.settings import loader
 from infra.settings.model import Settings, Training
 from ml.core import documents
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.check.clusters import Bounds, Cluster
 
 
@@ -30,14 +30,14 @@ def bounds(environment: str) -> Bounds:
     try:
         is_declared = environment in loader.environments()
         training = loader.load(environment).training if is_declared else Training()
-    except Refused:
+    except UserError:
         training = Training()
     return Bounds(training.hours, training.nodes, training.trials, training.trials_at_once)
 
 
 def submitted(results: Path, project: str) -> list[dict[str, Any]]:
     """Return the jobs of each training of a project in a file of `ml train --json`, as
-    `WorkflowRun` has them. Raise Refused for another file.
+    `WorkflowRun` has them. Raise UserError for another file.
     """
     try:
         trainings = json.loads(results.read_text(encoding="utf-8"))
@@ -52,7 +52,7 @@ def submitted(results: Path, project: str) -> list[dict[str, Any]]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         expected, hint = f"the jobs that trained {project}", f"ml train {project} --json > FILE"
         actual = f"{results} cannot be read: {error}"
-        raise Refused(Problem("not-trained", actual, expected, hint)) from None
+        raise UserError(Problem("not-trained", actual, expected, hint)) from None
 
 
 def undeclared_endpoints(root: Path) -> Iterator[Problem]:
@@ -62,7 +62,7 @@ def undeclared_endpoints(root: Path) -> Iterator[Problem]:
     for file in sorted(root.glob("ml/projects/*/endpoint/deployment.yml")):
         try:
             document = documents.read(file)
-        except Refused:
+        except UserError:
             continue  # another check says it
         name = document.get("endpoint_name")
         if environments and isinstance(name, str) and name not in declared:
@@ -81,7 +81,7 @@ def _environments() -> tuple[Settings, ...]:
     """
     try:
         return tuple(loader.load(stack) for stack in loader.environments())
-    except Refused:
+    except UserError:
         return ()
 
 

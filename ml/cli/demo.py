@@ -15,7 +15,7 @@ import typer
 from ml.cli.app import open_backend
 from ml.cli.render.output import show_step
 from ml.core import home
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.core.repository import shown
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Steps:
 
         backend = self.backend
         if refused := backend.refusals(plan):
-            raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
+            raise UserError(*refused, exit_code=Exit.CANNOT_HONOUR)
         for difference in backend.differences(plan):
             if difference not in self.printed:
                 typer.echo(difference, err=True)

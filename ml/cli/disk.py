@@ -10,7 +10,7 @@ from ml.backends.base import Backend
 from ml.backends.storage import Cleaning
 from ml.cli.render.output import write_json, write_table
 from ml.core import faults
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.reports.formatting import size
 
 # Rows of `ml runs clean`; --json has all.
@@ -34,7 +34,7 @@ def clean(
         actual = f"runs of `{backend.name}` are not removed by this command"
         hint = "hide one: az ml job archive --name NAME; remove downloads: rm -r .local/azure"
         problem = Problem("not-cleaned-here", actual, "--on local", hint)
-        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError(problem, exit_code=Exit.CANNOT_HONOUR)
 
     def plan() -> Cleaning:
         with faults.as_refusals():
@@ -71,7 +71,7 @@ def clean(
     if failures:
         hint = "see who owns it: ls -l"
         problems = (Problem("not-removed", failure, hint=hint) for failure in failures)
-        raise Refused(*problems, exit_code=Exit.RUN_FAILED)
+        raise UserError(*problems, exit_code=Exit.RUN_FAILED)
 
 
 def _show(cleaning: Cleaning) -> None:
@@ -95,5 +95,5 @@ def _ask(cleaning: Cleaning) -> None:
     if not sys.stdin.isatty():
         actual = f"{len(cleaning.items)} items would be removed, and no terminal can confirm it"
         expected = "--yes, or --dry-run to change nothing"
-        raise Refused(Problem("not-confirmed", actual, expected, "add --yes to remove them"))
+        raise UserError(Problem("not-confirmed", actual, expected, "add --yes to remove them"))
     typer.confirm("remove them?", abort=True, err=True)

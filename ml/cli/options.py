@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 
 
 def _checked_goal(goal: str | None) -> str | None:
     from ml.backends.ranking import GOALS
 
     if goal not in (None, *GOALS):
-        raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(GOALS)))
+        raise UserError(Problem("no-such-goal", f"--goal {goal}", " or ".join(GOALS)))
     return goal
 
 
@@ -53,7 +53,7 @@ def repeated_on(backend: str) -> str:
 def moment(option: str, text: str) -> float:
     """Epoch seconds of `7d` (ago) or of an ISO date or time (local time without a zone).
 
-    Raises Refused, naming the option, for anything else.
+    Raises UserError, naming the option, for anything else.
     """
     match = _SPAN.fullmatch(text.strip())
     if match:
@@ -63,13 +63,13 @@ def moment(option: str, text: str) -> float:
     except ValueError:
         expected = "a span (30m, 12h, 7d, 4w) or a date (2026-11-20, 2026-11-20T14:00)"
         hint = f"for example: {option} 7d"
-        raise Refused(Problem("not-a-time", f"{option} {text}", expected, hint)) from None
+        raise UserError(Problem("not-a-time", f"{option} {text}", expected, hint)) from None
 
 
 def seconds(option: str, text: str) -> float:
-    """Return the seconds of `20s`, `5m` or `20`; Refused, naming the option, for anything else."""
+    """Return the seconds of `20s`, `5m` or `20`; raise UserError, naming the option, otherwise."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text.strip())
     if match:
         return float(match[1]) * _SECONDS[match[2] or "s"]
     hint = f"for example: {option} 20s"
-    raise Refused(Problem("bad-duration", f"{option} {text}", "a span of time", hint))
+    raise UserError(Problem("bad-duration", f"{option} {text}", "a span of time", hint))

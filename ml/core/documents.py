@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from ml.core import files, repository
-from ml.core.errors import Place, Problem, Refused, nearest
+from ml.core.errors import Place, Problem, UserError, nearest
 
 Key = str | int
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -112,7 +112,7 @@ def strings(value: Any) -> Iterator[tuple[tuple[Key, ...], str]]:
 
 
 def read(path: Path, shown: str = "") -> Document:
-    """Compose the YAML file at `path`; Refused when it is missing, unreadable or ambiguous.
+    """Compose the YAML file at `path`; raise UserError when it is missing, unreadable or ambiguous.
 
     `shown` is the path in messages, by default as a person would type it.
     """
@@ -121,20 +121,20 @@ def read(path: Path, shown: str = "") -> Document:
     try:
         content = files.content(path)
     except (OSError, ValueError) as error:
-        raise Refused(_file_problem(error, path, shown)) from None
+        raise UserError(_file_problem(error, path, shown)) from None
     if len(content) > MAX_BYTES:
         finding = f"{len(content):,} bytes"
         hint = "keep data in files of their own, and name them by a path"
-        raise Refused(Problem("too-large", finding, f"at most {MAX_BYTES:,}", hint, top))
+        raise UserError(Problem("too-large", finding, f"at most {MAX_BYTES:,}", hint, top))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Refused(_encoding_problem(error, shown)) from None
+        raise UserError(_encoding_problem(error, shown)) from None
     return parse(text, shown)
 
 
 def parse(text: str, shown: str) -> Document:
-    """Parse YAML text; raise Refused with every ambiguity, each with its line.
+    """Parse YAML text; raise UserError with every ambiguity, each with its line.
 
     The returned data may be modified, even if the text was parsed before.
     """
@@ -151,10 +151,10 @@ _REMEMBERED = 50_000
 def _compose(text: str, shown: str) -> Document:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise Refused(_nul(Place(shown, line)))
+        raise UserError(_nul(Place(shown, line)))
     if end := _LINE_END.search(text):
         line = text.count("\n", 0, end.start()) + 1
-        raise Refused(_line_end(end[0], Place(shown, line)))
+        raise UserError(_line_end(end[0], Place(shown, line)))
     root: yaml.Node | None = None
     try:
         loader_class = yaml.SafeLoader if _is_quirky(text) else LOADER
@@ -164,20 +164,20 @@ def _compose(text: str, shown: str) -> Document:
             root = loader.get_single_node()
             if root is None:
                 hint = "write a spec; ml/projects/README.md lists them"
-                raise Refused(
+                raise UserError(
                     Problem("empty-file", "no content", "a mapping", hint, Place(shown, 1))
                 )
             problems = list(_ambiguities(root, shown))
             if problems:
-                raise Refused(*problems)
+                raise UserError(*problems)
             data = loader.construct_document(root)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        raise Refused(_syntax_problem(error, text, shown)) from None
+        raise UserError(_syntax_problem(error, text, shown)) from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         # PyYAML's constructors of dates, integers and keys raise these as they are.
-        raise Refused(_value_problem(error, root, shown)) from None
+        raise UserError(_value_problem(error, root, shown)) from None
     return Document(shown, data, root)
 
 
@@ -225,7 +225,7 @@ def _refuse_depth(text: str, shown: str, loader_class: Any) -> None:
         if depth > MAX_DEPTH:
             place = Place(shown, event.start_mark.line + 1)  # type: ignore[union-attr]
             finding = f"more than {MAX_DEPTH} levels of nesting"
-            raise Refused(Problem("too-deep", finding, "less nesting", "split the file", place))
+            raise UserError(Problem("too-deep", finding, "less nesting", "split the file", place))
 
 
 _INDENT = re.compile(r"^[ \t]*(?:[-?:][ \t]+)*", re.MULTILINE)

@@ -63,7 +63,7 @@ class Problem:
         return "\n".join(lines)
 
 
-class Refused(Exception):
+class UserError(Exception):
     """Stops a command for problems that the user can correct; never shown as a traceback.
 
     The message is the problems as a person reads them; `exit_code` is what the command ends with.
@@ -84,7 +84,7 @@ class Refused(Exception):
         place: Place | None = None,
         *,
         exit_code: Exit = Exit.WRONG_CALL,
-    ) -> Refused:
+    ) -> UserError:
         """Return the error of one problem."""
         return cls(Problem(code, found, expected, hint, place), exit_code=exit_code)
 
@@ -92,14 +92,14 @@ class Refused(Exception):
 def as_program(run: Callable[[Sequence[str] | None], int | None]) -> Callable[..., int]:
     """Turn a function of the command-line arguments into `main`, which returns an exit code.
 
-    Refused is printed on stderr instead of a traceback.
+    UserError is printed on stderr instead of a traceback.
     """
 
     @wraps(run)
     def main(argv: Sequence[str] | None = None) -> int:
         try:
             return int(run(argv) or Exit.DONE)
-        except Refused as refused:
+        except UserError as refused:
             sys.stderr.write(f"{refused}\n")
             return int(refused.exit_code)
 

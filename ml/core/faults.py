@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.core.home import database, home
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -95,16 +95,16 @@ def disk_full() -> Problem:
 
 @contextmanager
 def as_refusals() -> Iterator[None]:
-    """Raises the errors that `explain` knows as Refused with exit code 1, and others unchanged."""
+    """Raise errors that `explain` knows as UserError with exit code 1, and others unchanged."""
     try:
         yield
-    except Refused:
+    except UserError:
         raise
     except Exception as error:
         problem = explain(error)
         if problem is None:
             raise
-        raise Refused(problem, exit_code=Exit.RUN_FAILED) from error
+        raise UserError(problem, exit_code=Exit.RUN_FAILED) from error
 
 
 def probe(path: Path, patience_s: float) -> None:

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 
 # Settings by variables need git 2.32. From 2.38 on git itself takes no repository that lies among
 # files either; before, it holds alone that every call names its repository.
@@ -69,7 +69,7 @@ def run(
 
     Bytes that are not UTF-8 become surrogates. `settings` are additional git settings, `content` is
     its standard input, `index` replaces the index file.
-    Raises Refused without git, without a repository that git trusts for this user (its owner, or
+    Raises UserError without git, without a repository that git trusts for this user (its owner, or
     `safe.directory`), and if git fails, as in a partial clone that lacks an object.
     """
     root, directory = repository_of(folder)
@@ -84,10 +84,10 @@ def run(
 
 
 def ask(folder: Path, *words: str) -> str | None:
-    """Return the output of git without surrounding newlines; None where `run` raises Refused."""
+    """Return the output of git without surrounding newlines; None where `run` raises UserError."""
     try:
         return run(folder, *words).strip("\n")
-    except Refused:
+    except UserError:
         return None
 
 
@@ -105,7 +105,7 @@ def commit(folder: Path, revision: str) -> str | None:
 def archive(folder: Path, revision: str, to: Path, *paths: str) -> None:
     """Write files of a revision to the tar archive `to`: those below `paths`, by default all.
 
-    Raise Refused as `run` does, and if attributes of the revision exclude or change files: the
+    Raise UserError as `run` does, and if attributes of the revision exclude or change files: the
     reader of the archive would judge other files than the revision has.
     """
     for path in run(folder, "ls-tree", "-r", "-z", "--name-only", revision).split("\0"):
@@ -114,14 +114,16 @@ def archive(folder: Path, revision: str, to: Path, *paths: str) -> None:
         if _EXPORTED.search(run(folder, "show", f"{revision}:{path}")):
             actual = f"{path} of {revision} sets `export-ignore` or `export-subst`"
             expected = "attributes that leave the archived files as committed"
-            raise Refused(Problem("export-attributes", actual, expected, f"edit or delete {path}"))
+            raise UserError(
+                Problem("export-attributes", actual, expected, f"edit or delete {path}")
+            )
     words = ("archive", "--format=tar", "--output", str(to), revision, "--", *paths)
     run(folder, *words, settings={"tar.umask": "0022"})
 
 
 def fetch(folder: Path, *words: str, settings: Mapping[str, str]) -> None:
     """Fetch from a remote into the repository, with the user's own settings (proxy, sign-in) and
-    these, which no other process sees. Raises Refused as `run` does.
+    these, which no other process sees. Raises UserError as `run` does.
     """
     root, directory = repository_of(folder)
     place = (f"--git-dir={directory}", f"--work-tree={root}")
@@ -144,8 +146,8 @@ def clone(
 ) -> None:
     """Clone the repository at an address with all branches and without a checkout.
 
-    A relative address starts at the folder. The user's own settings apply, and these. Raise Refused
-    if git fails.
+    A relative address starts at the folder. The user's own settings apply, and these. Raise
+    UserError if git fails.
     """
     branches = ("--origin", "origin", "-c", "remote.origin.fetch=+refs/heads/*:refs/heads/*")
     words = ("clone", "--quiet", "--no-checkout", *branches, "--", address, str(to))
@@ -172,14 +174,16 @@ def merge_lines(texts: Sequence[bytes], labels: Sequence[str]) -> tuple[bytes | 
 def repository_of(folder: Path) -> tuple[Path, Path]:
     """Return the root of the work tree that the folder is in, and its git directory.
 
-    Raises Refused without one, and for one that git does not take for this user's.
+    Raises UserError without one, and for one that git does not take for this user's.
     """
     start = folder.resolve()
     for root in (start, *start.parents):
         if (root / ".git").exists():
             return root, _directory(root)
     hint = "run it in a clone: git clone ADDRESS"
-    raise Refused(Problem("no-repository", f"{start} is not in a git repository", "a clone", hint))
+    raise UserError(
+        Problem("no-repository", f"{start} is not in a git repository", "a clone", hint)
+    )
 
 
 @cache
@@ -187,7 +191,7 @@ def _directory(root: Path) -> Path:
     text = _output((), ("version",), {}).split()[2]
     if tuple(int(number) for number in re.findall(r"\d+", text)[:2]) < _OLDEST:
         expected = ".".join(map(str, _OLDEST))
-        raise Refused(Problem("old-git", f"git {text}", f"git {expected} or newer", "install it"))
+        raise UserError(Problem("old-git", f"git {text}", f"git {expected} or newer", "install it"))
     # The user's settings count here alone: they say whose repositories are safe.
     words = ("rev-parse", "--show-toplevel", "--absolute-git-dir")
     alone = {"GIT_CEILING_DIRECTORIES": str(root.parent)}
@@ -195,7 +199,7 @@ def _directory(root: Path) -> Path:
     if len(lines) != 2 or Path(lines[0]).resolve() != root or Path(lines[1]).resolve() == root:
         actual = f"the .git of {root} belongs to {' '.join(lines[:1]) or 'no work tree'}"
         expected, hint = f"a .git that belongs to {root}", "clone the repository again"
-        raise Refused(Problem("no-repository", actual, expected, hint))
+        raise UserError(Problem("no-repository", actual, expected, hint))
     return Path(lines[1])
 
 
@@ -225,7 +229,7 @@ def _output(
             hint = "git fetch --refetch --no-filter: the clone is a partial one"
         if unsafe:
             hint = f"git config --global --add safe.directory {shlex.quote(unsafe[1])}"
-        raise Refused(Problem("git-failed", actual, "exit 0", hint))
+        raise UserError(Problem("git-failed", actual, "exit 0", hint))
     return done.stdout.decode(errors="surrogateescape")
 
 
@@ -259,8 +263,8 @@ def _start(
     except FileNotFoundError:
         hint = "install git"
         actual = "`git` is not installed"
-        raise Refused(Problem("no-git", actual, "git on the PATH", hint)) from None
+        raise UserError(Problem("no-git", actual, "git on the PATH", hint)) from None
     except subprocess.TimeoutExpired:
         actual = f"git took more than {_LONGEST_S} s"
         expected, hint = f"an answer within {_LONGEST_S} s", "try again; if it repeats: git fsck"
-        raise Refused(Problem("git-failed", actual, expected, hint)) from None
+        raise UserError(Problem("git-failed", actual, expected, hint)) from None

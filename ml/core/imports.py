@@ -25,7 +25,7 @@ from pathlib import Path
 
 import ml
 from ml.core import repository
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Problem, UserError
 
 # The framework: the work tree itself, or the wheel of a thin fork.
 FRAMEWORK = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ PROGRAMS = {"infra": "cli", "ml": "cli.entry"}
 
 @cache
 def demand_packages_alone(python: Path = Path(sys.executable)) -> None:
-    """Raise Refused if the environment adds a folder outside it to the import path.
+    """Raise UserError if the environment adds a folder outside it to the import path.
 
     An editable install does. Environments are read once.
     """
@@ -79,7 +79,7 @@ def demand_packages_alone(python: Path = Path(sys.executable)) -> None:
         if _leads_out(file, line.rstrip(), environment.resolve())
     ]
     if problems:
-        raise Refused(*problems, exit_code=Exit.WRONG_CALL)
+        raise UserError(*problems, exit_code=Exit.WRONG_CALL)
 
 
 def _leads_out(file: Path, line: str, environment: Path) -> bool:

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Literal
 
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.core.terminal import INVISIBLE
 
 Kind = Literal[
@@ -76,8 +76,8 @@ def not_words(text: str) -> str:
 
 
 def check(kind: Kind, text: str, place: Place | None = None) -> str:
-    """Return the name; Refused (bad-name) when it has not the form of such a name."""
+    """Return the name; UserError (bad-name) when it has not the form of such a name."""
     if not is_name(kind, text):
         message = f"{text[:100]!r} is not a valid {kind} name"
-        raise Refused(Problem("bad-name", message, form(kind), place=place))
+        raise UserError(Problem("bad-name", message, form(kind), place=place))
     return text

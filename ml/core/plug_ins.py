@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 from ml.core import repository
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.core.imports import ROOT
 
 Kind = Literal["gates", "spec-rules", "infrastructure-rules"]
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 def load(kind: Kind, root: Path = ROOT) -> tuple[ModuleType, ...]:
     """Import the modules of one kind, in the order in which pyproject.toml names them.
 
-    Raise Refused for an invalid table, a missing module, and a module whose import fails.
+    Raise UserError for an invalid table, a missing module, and a module whose import fails.
     """
     return tuple(_import(root, name, _DEFINES.get(kind, "")) for name in named(root).get(kind, ()))
 
@@ -64,7 +64,7 @@ def check_names(
         actual = f"there is already a {kind} `{both[0]}`"
         place = Place(repository.shown(Path(str(module.__file__))), 1)
         hint = "to loosen a gate or rule of the framework, change its settings or add a waiver"
-        raise Refused(Problem("plug-in-name-taken", actual, "another name", hint, place))
+        raise UserError(Problem("plug-in-name-taken", actual, "another name", hint, place))
 
 
 def is_own(check: Callable[..., Any]) -> bool:
@@ -84,7 +84,7 @@ def failure(error: BaseException, what: str) -> Problem:
 
 
 def named(root: Path) -> dict[str, list[str]]:
-    """Return the modules in pyproject.toml by kind. Raise Refused for an invalid table."""
+    """Return the modules in pyproject.toml by kind. Raise UserError for an invalid table."""
     path = root / repository.MARK
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -97,7 +97,7 @@ def named(root: Path) -> dict[str, list[str]]:
         actual = f"no TOML with such a table: {error}"
     expected = f"[tool.{repository.TABLE}.plug-ins] with {', '.join(get_args(Kind))}"
     expected += ', each a list such as ["training_time"]'
-    raise Refused(Problem("wrong-value", actual, expected, place=Place(repository.MARK, 1)))
+    raise UserError(Problem("wrong-value", actual, expected, place=Place(repository.MARK, 1)))
 
 
 def _module_name(name: str) -> str:
@@ -110,7 +110,7 @@ def _import(root: Path, name: str, defines: str) -> ModuleType:
         actual = f"plug-in `{name}`: there is no file {FOLDER}/{name}.py"
         hint = f"add the file, or take the name out of [tool.{repository.TABLE}.plug-ins]"
         place = Place(repository.MARK, 1)
-        raise Refused(Problem("missing-file", actual, "a module", hint, place))
+        raise UserError(Problem("missing-file", actual, "a module", hint, place))
     # By its path: no PYTHONPATH and no installed package can be in its place.
     spec = spec_from_file_location(_module_name(name), path)
     assert spec is not None and spec.loader is not None
@@ -119,8 +119,8 @@ def _import(root: Path, name: str, defines: str) -> ModuleType:
         with guarded():
             spec.loader.exec_module(module)
             getattr(module, defines or "__name__")
-    except Refused:
+    except UserError:
         raise
     except Exception as error:
-        raise Refused(failure(error, f"importing plug-in `{name}`")) from None
+        raise UserError(failure(error, f"importing plug-in `{name}`")) from None
     return module

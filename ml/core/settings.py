@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError, to_json
 from typing_extensions import TypedDict
 
 from ml.core.documents import Document, Key
-from ml.core.errors import Problem, Refused, nearest
+from ml.core.errors import Problem, UserError, nearest
 
 # The configuration of all settings dataclasses: unknown keys are rejected, numbers are finite.
 CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -55,7 +55,7 @@ _UNKNOWN = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 def read(kind: type[T], document: Document, *keys: Key) -> T:
     """Parse the settings of type `kind` at `keys` of the document.
 
-    Raise Refused with every problem, each with its line, what was expected and a hint.
+    Raise UserError with every problem, each with its line, what was expected and a hint.
     """
     form: Any = kind
     try:
@@ -64,7 +64,7 @@ def read(kind: type[T], document: Document, *keys: Key) -> T:
         return cast(T, _adapter(form).validate_json(value, strict=True))
     except ValidationError as error:
         details = error.errors(include_url=False)
-    raise Refused(
+    raise UserError(
         *(
             _problem(detail, document, keys, schema(form))
             for detail in details

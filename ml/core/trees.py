@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ml.core import git
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.files import content as file_content
 
 DIGEST_PREFIX = "sha256:"
@@ -182,14 +182,14 @@ def _named(root: Path, trees: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _size(root: Path, blobs: Mapping[str, int]) -> int:
-    """Return the total size of blobs times their counts; raise Refused if one is missing."""
+    """Return the total size of blobs times their counts; raise UserError if one is missing."""
     words = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
     answer = git.run(root, *words, content="".join(f"{blob}\n" for blob in blobs).encode())
     sizes = dict(line.split(" ") for line in answer.splitlines())
     if missing := [blob for blob, size in sizes.items() if not size.isdecimal()]:
         actual = f"the commit names {missing[0]}, which is not in the object database"
         hint = "git fsck"
-        raise Refused(Problem("broken-commit", actual, "a commit as git writes it", hint))
+        raise UserError(Problem("broken-commit", actual, "a commit as git writes it", hint))
     return sum(blobs[blob] * int(size) for blob, size in sizes.items())
 
 

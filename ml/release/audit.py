@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ml.backends.base import AuditLog, Backend
 from ml.backends.endpoints import Launch
-from ml.core.errors import Exit, Place, Refused
+from ml.core.errors import Exit, Place, UserError
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 def append(log: AuditLog, event: str, details: Mapping[str, object]) -> str:
     """Add a line and return its hash (hex), once it is kept.
 
-    Raises Refused when a line there does not verify or the disk is full; the log is then as it was.
+    Raises UserError when a line there does not verify or the disk is full; the log is then as it
+    was.
     """
     line: dict[str, object] = {}
 
@@ -50,7 +51,7 @@ def append(log: AuditLog, event: str, details: Mapping[str, object]) -> str:
 
 
 def verify(log: AuditLog, holding: str | None = None) -> tuple[Line, ...]:
-    """Return all lines of the log after verifying its hash chain; raise Refused at a broken line.
+    """Return all lines of the log after verifying its hash chain; raise UserError at a broken line.
 
     The chain stays valid if lines are cut off the end, or if the log is rewritten: with `holding`,
     a hash (hex) that somebody noted before, one line must have it.
@@ -82,7 +83,7 @@ def _lines(log: AuditLog, content: bytes | None) -> list[Line]:
 def against(backend: Backend, lines: Sequence[Line]) -> Sequence[str]:
     """Check that the log contains the declared decisions; return a sentence for each.
 
-    Raises Refused if the log lacks one that belongs to it: it was truncated or rewritten.
+    Raises UserError if the log lacks one that belongs to it: it was truncated or rewritten.
     """
     numbers = {line["hash"]: line["number"] for line in lines}
     sentences = []
@@ -120,8 +121,8 @@ def _hash(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _broken(log: AuditLog, number: int, why: str) -> Refused:
-    return Refused.of(
+def _broken(log: AuditLog, number: int, why: str) -> UserError:
+    return UserError.of(
         "audit-broken",
         f"the audit log was changed: {why}",
         "a log to which lines are only appended",
@@ -269,7 +270,7 @@ class History:
 
 
 def history(log: AuditLog, endpoint: str) -> History:
-    """The endpoint's history; raises Refused when a line of the audit log was changed."""
+    """The endpoint's history; raises UserError when a line of the audit log was changed."""
     return History(endpoint, verify(log))
 
 
@@ -288,9 +289,9 @@ def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
     return stack
 
 
-def refused_before(line: Line, expected: str, hint: str) -> Refused:
+def refused_before(line: Line, expected: str, hint: str) -> UserError:
     """Return the error for a version that the line of the log says was rolled back or withdrawn."""
-    return Refused.of(
+    return UserError.of(
         "version-rejected",
         f"{line['model']} {line['version']} was {happened(line)} on {str(line['at'])[:16]}: "
         f"{line['why']}",

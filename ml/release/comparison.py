@@ -15,7 +15,7 @@ from typing import Any
 from ml.backends.base import Backend
 from ml.backends.model_registry import Version
 from ml.backends.runs import Run
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.metrics import UNDIRECTED
 from ml.measures.schema import Estimate, Evaluation, Metrics, Stability, missing, stated
@@ -166,7 +166,7 @@ def versus(
     """Compare `reference` with `against`, by default with the environment's champion.
 
     Each is MODEL:VERSION, a run's name or id, or champion@ENVIRONMENT. The environment is by
-    default that of champion@ENVIRONMENT, else `local`. Raises Refused for a reference to nothing,
+    default that of champion@ENVIRONMENT, else `local`. Raises UserError for a reference to nothing,
     and for a run that was neither registered nor evaluated.
     """
     named = against.removeprefix(CHAMPION) if against and against.startswith(CHAMPION) else ""
@@ -276,7 +276,7 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
         if len(champions) == 1:
             return champions[0]
         names = ", ".join(f"{champion.model}:{champion.version}" for champion in champions)
-        raise Refused.of(
+        raise UserError.of(
             "several-champions" if champions else "no-such-champion",
             f"{environment} has {names or 'no champion'}",
             "one champion",
@@ -300,7 +300,7 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
     evaluated = next((part for part in (run, *run.below()) if EVALUATION in part.outputs), None)
     if evaluated is None:
         project = backend.runs.entry(run).project or "PROJECT"
-        raise Refused.of(
+        raise UserError.of(
             "no-evidence",
             f"the model of {run.name} was neither registered nor evaluated",
             "a registered version, or a run with the output `evaluation`",

@@ -22,7 +22,7 @@ from ml.backends.endpoints import NAMES, Launch, ServingCode
 from ml.backends.model_registry import Registry, Version
 from ml.backends.snapshot import copy, unnamed_projects
 from ml.core import documents, files, home, repository, trees
-from ml.core.errors import Exit, Place, Problem, Refused, errors
+from ml.core.errors import Exit, Place, Problem, UserError, errors
 from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
 from ml.specs.parts import Part
@@ -92,23 +92,24 @@ _SERVING = TypeAdapter(Serving)
 
 
 def read(folder: Path, gates: Path | None = None) -> Serving:
-    """endpoint.yml and deployment.yml in the folder; Refused when they do not fit together, and
-    when the code may load code from data, as the project's gates.yml (`gates`) lists its imports.
+    """endpoint.yml and deployment.yml in the folder; raise UserError when they do not fit together,
+    and when the code may load code from data, as the project's gates.yml (`gates`) lists its
+    imports.
     """
     from ml.specs.check.check import check
 
     endpoint_spec, spec = load(folder / "endpoint.yml"), load(folder / "deployment.yml")
     if problems := errors([*check(endpoint_spec), *check(spec)]):
-        raise Refused(*problems)
+        raise UserError(*problems)
     for path, family in ((endpoint_spec, "online_endpoint"), (spec, "online_deployment")):
         if path.kind.family != family:
             expected = f"an {family.replace('_', ' ')}"
             hint = "correct its $schema"
             actual = f"the file defines a {path.kind}"
-            raise Refused.of("wrong-kind", actual, expected, hint, path.place())
+            raise UserError.of("wrong-kind", actual, expected, hint, path.place())
     endpoint, deployment = endpoint_spec.entity, spec.entity
     if deployment.endpoint_name != endpoint.name:
-        raise Refused.of(
+        raise UserError.of(
             "endpoint-mismatch",
             f"the deployment is for `{deployment.endpoint_name}`",
             f"`{endpoint.name}`, as in endpoint.yml",
@@ -117,7 +118,7 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
         )
     configuration = deployment.code_configuration
     if configuration is None:
-        raise Refused.of(
+        raise UserError.of(
             "no-code",
             "the deployment has no `code_configuration`",
             "`code` and `scoring_script`",
@@ -127,7 +128,7 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
     code = (folder / configuration.code).resolve()
     script = str(configuration.scoring_script)
     if problems := code_from_data(code, script, gates):
-        raise Refused(*problems)
+        raise UserError(*problems)
     settings = deployment.request_settings
     variables = {str(k): str(v) for k, v in (deployment.environment_variables or {}).items()}
     if settings is not None and settings.request_timeout_ms:
@@ -136,12 +137,12 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
     # Those of the file are checked already.
     for fault in deployment_faults(variables, None):
         place = spec.place("request_settings")
-        raise Refused.of("wrong-value", fault.found, fault.expected, place=place)
+        raise UserError.of("wrong-value", fault.found, fault.expected, place=place)
     # Without content where only its name is here.
     bindings = Bindings(repository.root(spec.file), None)
     environment = bindings.environment(spec, "environment")
     if bindings.problems:
-        raise Refused(*bindings.problems)
+        raise UserError(*bindings.problems)
     return Serving(
         code=code,
         scoring_script=script,
@@ -187,7 +188,7 @@ def code_problems(deployment: Path) -> Sequence[Problem]:
         gates = deployment.parents[1] / "gates.yml"
         is_there = (code / script).is_file()
         return code_from_data(code, script, gates if gates.is_file() else None) if is_there else ()
-    except (Refused, KeyError, TypeError):
+    except (UserError, KeyError, TypeError):
         return ()
 
 
@@ -206,7 +207,7 @@ def keep(
 def bring(registry: Registry, model: str, digest: str) -> Serving | None:
     """Find what any machine stored under the digest, to be served, as `find`.
 
-    Raises Refused if its variables or its environment are not allowed in a deployment.
+    Raises UserError if its variables or its environment are not allowed in a deployment.
     """
     file = _path(digest)
     shared = registry.shared
@@ -221,7 +222,7 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
             "unpinned-environment": environment_faults(deployment),
         }
         for name, fault in ((name, fault) for name, texts in faults.items() for fault in texts):
-            raise Refused.of(
+            raise UserError.of(
                 name,
                 f"{fault.found} in the proposed deployment {digest[:12]}",
                 fault.expected,
@@ -258,7 +259,7 @@ def _has(file: Path, digest: str) -> bool:
 def find(digest: str) -> Serving | None:
     """Return what was stored under the digest; None if nothing was, or its code snapshot is gone.
 
-    Raises Refused if the file has changed.
+    Raises UserError if the file has changed.
     """
     serving = _read(digest)
     return serving if serving is not None and serving.code.is_dir() else None
@@ -328,8 +329,8 @@ def _path(digest: str) -> Path:
     return home.servings() / digest / "serving.json"
 
 
-def _edited(path: Path, why: str) -> Refused:
-    return Refused.of(
+def _edited(path: Path, why: str) -> UserError:
+    return UserError.of(
         "serving-edited",
         f"{path} cannot be used: {why}",
         "the serving code and settings as they were proposed",

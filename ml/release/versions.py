@@ -18,7 +18,7 @@ from ml.backends.model_registry import EVIDENCE_FILE, Registry, Version, model_f
 from ml.backends.runs import Run
 from ml.backends.storage import Needed
 from ml.core import faults, files, home
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.release import audit, serving
 from ml.release.declaration import desired_state
 from ml.serving.scoring.manifest import ManifestError, verify
@@ -58,7 +58,7 @@ class Descendant:
 def store(folder: Path) -> str:
     """Copy a model folder into the registry's own store and return its digest.
 
-    The folder is named after the content, so a second copy changes nothing. Raises Refused when
+    The folder is named after the content, so a second copy changes nothing. Raises UserError when
     the folder differs from its manifest (model-corrupt) or the disk is full; no partial copy stays.
     """
     with faults.as_refusals(), _refusing(folder):
@@ -98,7 +98,7 @@ def _refusing(folder: Path) -> Iterator[None]:
     try:
         yield
     except ManifestError as error:
-        raise Refused.of(
+        raise UserError.of(
             "model-corrupt",
             str(error),
             "a model folder whose files are as they were written",
@@ -107,7 +107,7 @@ def _refusing(folder: Path) -> Iterator[None]:
             exit_code=Exit.RUN_FAILED,
         ) from None
     except NotADirectoryError:
-        raise Refused.of(
+        raise UserError.of(
             "no-model", f"{folder} is not a folder", "the run's output `model`"
         ) from None
 
@@ -115,7 +115,7 @@ def _refusing(folder: Path) -> Iterator[None]:
 def descendants(backend: Backend, run: Run) -> Sequence[Descendant]:
     """Return the versions related to the run, and where the backend serves them.
 
-    Raises Refused when the registry or an endpoint cannot be read.
+    Raises UserError when the registry or an endpoint cannot be read.
     """
     versions = backend.registry.versions()
     if not versions:
@@ -213,14 +213,14 @@ def _ids(run: Run) -> set[str]:
 def _evaluation_run(version: Version) -> str:
     try:
         return str(_lineage(version).get("evaluation_run") or "")
-    except Refused:
+    except UserError:
         return ""
 
 
 def find_in_use(backend: Backend) -> Needed:
     """Return the files and runs that releases use, each with the reason.
 
-    Raise Refused when they cannot be determined; then nothing is safe to remove.
+    Raise UserError when they cannot be determined; then nothing is safe to remove.
     """
     paths: dict[Path, str] = {}
     runs: dict[str, str] = {}
@@ -278,7 +278,7 @@ def _check_registry(registry: Registry) -> None:
     """Refuse models without a registry: it may have been moved, and may be restored."""
     is_gone = registry.exists is not None and not registry.exists()
     if is_gone and home.models().is_dir() and any(home.models().iterdir()):
-        raise Refused.of(
+        raise UserError.of(
             "registry-missing",
             f"{home.models()} has models, and the registry that lists them is gone",
             "the tracking store that they were registered in",
@@ -294,7 +294,7 @@ def _lineage(version: Version) -> dict[str, Any]:
     except FileNotFoundError:
         return {}  # killed before the evidence was kept: it passes no gate
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused.of(
+        raise UserError.of(
             "evidence-unreadable",
             f"the evidence of {version.model} {version.version} cannot be read: {error}",
             f"{version.evidence_folder / EVIDENCE_FILE} as it was written",

@@ -12,7 +12,7 @@ from typing import Any
 from ml.backends.base import Backend
 from ml.backends.model_registry import Version
 from ml.backends.runs import Curve, Entry, Run, RunStore, TrackingUnavailable
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.measures import fairness
 from ml.measures.schema import Evaluation
 from ml.release import audit
@@ -118,7 +118,7 @@ class Facts:
 def _log(run: Run, store: RunStore, notes: list[str]) -> Path | None:
     try:
         return store.logs(run).get("0")
-    except Refused as refused:
+    except UserError as refused:
         notes.append(refused.problems[0].found)
         return None
 
@@ -129,7 +129,7 @@ def gather(run: Run, backend: Backend) -> Facts:
     store = backend.runs
     lineage = _lineage(run, store, notes)
     fewest: float = fairness.FEWEST
-    with suppress(Refused):
+    with suppress(UserError):
         project = projects.find(backend.root, Entry(run, "", lineage).project)
         fewest = load_gates(project)["fairness"].number("min_count")
     sweep = read_sweep(run, lineage, store, notes) if run.trials else None
@@ -187,7 +187,7 @@ def _select(sweep: Run, backend: Backend, notes: list[str]) -> Selected | None:
     """Return the ranking by the project's weights; None when nothing could be ranked."""
     try:
         return choose(backend, [sweep])
-    except Refused as refused:
+    except UserError as refused:
         problem = refused.problems[0]
         if problem.place:  # a mistake in select.yml
             notes.append(f"No selection: {problem.place}: {problem.found}")
@@ -217,7 +217,7 @@ def find_release(run: Run, backend: Backend, notes: list[str]) -> Release | None
     try:
         version = version_of(backend.registry, run)
         return _release(backend, version, notes) if version else None
-    except Refused as refused:
+    except UserError as refused:
         notes.append(f"The registry cannot be read: {refused.problems[0].found}")
         return None
 
@@ -230,7 +230,7 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
     for part in parts(run, EVALUATION)[:1]:
         try:
             evaluation = evidence.evaluation_of(part)
-        except Refused as refused:
+        except UserError as refused:
             notes.append(f"The evaluation is not shown: {refused.problems[0].found}")
             return None
         registered = release.evidence.evaluation if release else evaluation
@@ -282,7 +282,7 @@ def _audit_line(backend: Backend, version: Version, notes: list[str]) -> Mapping
     """
     try:
         lines = audit.verify(backend.audit_log)
-    except Refused as refused:
+    except UserError as refused:
         notes.append(f"The gates' decision is not shown: {refused.problems[0].found}")
         return {}
     for line in reversed(lines):

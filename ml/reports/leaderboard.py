@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.runs import Run
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.reports.sweep import Sweep, Trial, short_origin
 
 
@@ -82,13 +82,13 @@ def board_of(sweep: Sweep) -> Leaderboard | None:
 
 
 def leaderboard(run: Run, sweep: Sweep) -> Leaderboard:
-    """Return the leaderboard of a run's sweep; raise Refused if there is none."""
+    """Return the leaderboard of a run's sweep; raise UserError if there is none."""
     board = board_of(sweep)
     if board is None:
         actual = f"{run.name} is not an AutoML job with a best trial on this machine"
         expected = "a run of an AutoML job, or of a pipeline with one"
         hint = f"ml sweep explain {run.name}"
-        raise Refused(Problem("not-a-search", actual, expected, hint))
+        raise UserError(Problem("not-a-search", actual, expected, hint))
     return board
 
 

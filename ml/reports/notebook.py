@@ -16,7 +16,7 @@ from markupsafe import Markup
 from ml.backends.base import Backend
 from ml.backends.choice import open_backend
 from ml.backends.runs import OPEN, Patience, Run, TrackingUnavailable
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.core.terminal import printable
 from ml.reports.formatting import duration, headline, number
 from ml.reports.markup import tag
@@ -30,7 +30,7 @@ UPDATE_S = 1.0
 def run(name: str = "latest", on: str = "local") -> RunView:
     """Return the run with that name or id, shown as a table when it is the last value of a cell.
 
-    `on` is the backend, as `--on` names it. Raises Refused for an unknown run or backend.
+    `on` is the backend, as `--on` names it. Raises UserError for an unknown run or backend.
     """
     backend = open_backend(on)
     return RunView(backend, backend.runs.find(name))
@@ -49,7 +49,7 @@ class RunView:
         """Show the run and update the table in place until the run ends.
 
         Interrupting the kernel stops the updates; the run continues. Needs IPython, which every
-        Jupyter kernel has. Raise ModuleNotFoundError without it, and Refused when the run can no
+        Jupyter kernel has. Raise ModuleNotFoundError without it, and UserError when the run can no
         longer be read.
         """
         from IPython.display import display
@@ -63,7 +63,7 @@ class RunView:
             time.sleep(max(store.poll_s, UPDATE_S))
             try:
                 self.run = store.find(self.run.id or name)
-            except Refused as refused:
+            except UserError as refused:
                 patience.endure(refused)
                 continue
             patience.seen()

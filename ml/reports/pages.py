@@ -27,7 +27,7 @@ from markupsafe import Markup, escape
 from ml.backends.base import Backend
 from ml.backends.runs import Run
 from ml.core import faults, files, home, repository
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.comparison import metric_sign
 from ml.release.declaration import desired_state
 from ml.reports import formatting
@@ -99,7 +99,7 @@ def page_links(page: Path | None, names: Mapping[str, str]) -> list[tuple[str, s
 
 def endpoint_links(backend: Backend, model: str, environment: str) -> list[tuple[str, str]]:
     """(words, address) of the endpoint in the environment, where it serves."""
-    with suppress(Refused):
+    with suppress(UserError):
         name = backend.endpoints.name_of(model, environment)
         url = (backend.endpoints.url(name) if environment else None) or ""
         return [(f"endpoint {name}", url)] * url.startswith(("http://", "https://"))
@@ -151,7 +151,7 @@ def write_watch_page(
 ) -> Path:
     """Write the page, and its content as JSON beside it; returns the page's path.
 
-    Raises Refused when a file cannot be written.
+    Raises UserError when a file cannot be written.
     """
     path = path or default_path(f"watch-{report.model}-{report.environment}")
     document = json.dumps(report.to_json(), indent=1, allow_nan=False)

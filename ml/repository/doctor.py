@@ -33,7 +33,7 @@ from infra.settings.github import (
 )
 from ml.core import repository
 from ml.core.azure import PLACEHOLDERS
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.core.imports import demand_packages_alone
 
 INSTALL = {
@@ -139,7 +139,7 @@ def machine(root: Path) -> Iterator[Check]:
     ]
     try:
         demand_packages_alone(Path(sys.executable))
-    except Refused as refused:
+    except UserError as refused:
         other += [problem.found for problem in refused.problems]
     more = f" and {len(other) - 3} more" if len(other) > 3 else ""
     words = f"all {len(locked)} as in {repository.LOCK}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from ml.core.errors import Place, Problem, Refused, nearest
+from ml.core.errors import Place, Problem, UserError, nearest
 from ml.specs import shell
 from ml.specs.shell import Quoting
 
@@ -107,8 +107,8 @@ def resolve_command(
 
     A `str` is a literal and goes in verbatim; a `PurePath` is data and is quoted where the
     command does not quote it. `None` is an optional input without a value: the `$[[…]]` that
-    contains it is removed. Raises Refused for an undeclared name, for a value that the shell would
-    interpret, and for a missing value outside `$[[…]]`.
+    contains it is removed. Raises UserError for an undeclared name, for a value that the shell
+    would interpret, and for a missing value outside `$[[…]]`.
     """
     spaces = {"inputs": inputs, "outputs": outputs, "search_space": search_space or {}}
     problems: list[Problem] = []
@@ -134,7 +134,7 @@ def resolve_command(
             text = shlex.quote(str(value)) if quoted else str(value)
             texts[reference.start, reference.end] = text
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
     for start, end in _blocks(template):
         if (start, end) in dropped:
             texts = {span: text for span, text in texts.items() if not start <= span[0] < end}
@@ -152,7 +152,7 @@ def resolve_variables(
 ) -> dict[str, str]:
     """Return the environment variables of a command with their placeholders replaced.
 
-    Undeclared placeholders are kept. Raises Refused for a value that would be evaluated.
+    Undeclared placeholders are kept. Raises UserError for a value that would be evaluated.
     """
     spaces = {"inputs": inputs, "outputs": outputs}
     problems: list[Problem] = []
@@ -167,7 +167,7 @@ def resolve_variables(
             template = template[: reference.start] + str(value) + template[reference.end :]
         resolved[name] = template
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
     return resolved
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.plan.plans import SweepPlan
 from ml.specs.search import constraints
 from ml.specs.search.constraints import Unclear
@@ -119,7 +119,7 @@ class Evolution(Source):
                 if expression.holds(constraints.names_of(point.values)):
                     continue
             except Unclear as unclear:
-                raise Refused(unclear.problem(condition.place)) from None
+                raise UserError(unclear.problem(condition.place)) from None
             inactive.add(condition.parameter)
             numbers = {**point.raw, condition.parameter: self._variables[condition.parameter].low}
             point = self._with(numbers, fixed)

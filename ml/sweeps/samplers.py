@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.plan.plans import Constraint, Sample, SweepPlan
 from ml.specs.search import constraints, distributions
 from ml.specs.search.constraints import Expression, Unclear
@@ -45,26 +45,29 @@ class Constraints:
             try:
                 expression = constraints.parse(constraint.expression, names)
             except Unclear as unclear:
-                raise Refused(unclear.problem(constraint.place)) from None
+                raise UserError(unclear.problem(constraint.place)) from None
             self._expressions.append((constraint, expression))
         self._accepted = False
 
     def broken(self, values: Mapping[str, object]) -> Constraint | None:
-        """The first constraint that the values break; Refused for one that has no value there."""
+        """The first constraint that the values break.
+
+        Raise UserError for one that has no value there.
+        """
         names = constraints.names_of(values) if self._expressions else {}
         for constraint, expression in self._expressions:
             try:
                 if not expression.holds(names):
                     return constraint
             except Unclear as unclear:
-                raise Refused(unclear.problem(constraint.place)) from None
+                raise UserError(unclear.problem(constraint.place)) from None
         return None
 
     def first(self, propose: Callable[[int], Candidate | None]) -> tuple[Candidate, int] | None:
         """The first proposal that breaks no constraint, and how many before it did; None when
         there are no more points.
 
-        Raises Refused when too many in a row break one, or every point that exists.
+        Raises UserError when too many in a row break one, or every point that exists.
         """
         refused: Counter[Constraint] = Counter()
         for attempt in range(self._limit):
@@ -78,13 +81,13 @@ class Constraints:
                 self._accepted = True
                 return candidate, attempt
             refused[constraint] += 1
-        raise Refused(_nothing_feasible(refused))
+        raise UserError(_nothing_feasible(refused))
 
 
 def feasible_share(plan: SweepPlan) -> float:
     """The share of the space that fulfils the constraints: counted for a grid, else estimated.
 
-    Raises Refused when no such point can be found, before any trial runs.
+    Raises UserError when no such point can be found, before any trial runs.
     """
     checks = Constraints(plan)
     if plan.algorithm == "grid":
@@ -97,7 +100,7 @@ def feasible_share(plan: SweepPlan) -> float:
             point = draw(plan.search_space, lambda variable: choose(variable, stream))
             results.append(checks.broken(point.values))
     if all(results):
-        raise Refused(_nothing_feasible(Counter(filter(None, results))))
+        raise UserError(_nothing_feasible(Counter(filter(None, results))))
     return results.count(None) / len(results)
 
 
@@ -129,7 +132,7 @@ class Sampler:
     def ask(self) -> Sample | None:
         """The next trial; None when the space has no more.
 
-        Raises Refused when no point that fulfils the constraints can be found.
+        Raises UserError when no point that fulfils the constraints can be found.
         """
         sample = self._suggest()
         if sample:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.plan.plans import Dimension, SweepPlan
 from ml.specs.search import distributions
 from ml.specs.search.distributions import FixedValue, Space, Variable, dimensions
@@ -111,7 +111,7 @@ def depth(space: Mapping[str, object]) -> int:
 
 def _choices(dimension: Dimension) -> tuple[object, ...]:
     if dimension.kind != "choice":
-        raise Refused(
+        raise UserError(
             Problem(
                 "grid-needs-choices",
                 f"`search_space.{dimension.name}` is `{dimension.kind}`",

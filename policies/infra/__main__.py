@@ -12,14 +12,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pulumi_policy import EnforcementLevel, PolicyPack
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from policies.infra.pack import policies
 
 # What a rule raises: gRPC tells it the log alone.
 logging.basicConfig()
 try:
     PolicyPack("platform", policies=policies(), enforcement_level=EnforcementLevel.MANDATORY)
-except Refused as refused:
+except UserError as refused:
     # `infra preview` shows the last line.
     problems = (
         f"{problem.place}: {problem.found}; expected: {problem.expected}"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import Field
 
 from ml.core import documents, settings
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.imports import ROOT
 from ml.core.settings import CLOSED
 
@@ -93,7 +93,7 @@ def load(
     """Read the limits of each environment, including `default`.
 
     `advice` may name `rules` in `ADVISABLE`, or the fork's `own`. An environment states its
-    differences from `default`, or `{}`. Raises Refused with every problem of the file.
+    differences from `default`, or `{}`. Raises UserError with every problem of the file.
     """
     document = documents.read(file)
     differences = settings.read(_FILE, document)
@@ -124,7 +124,7 @@ def load(
         if stacks and name not in (BASE, *stacks)
     ]
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
     return {name: replace(base, **stated) for name, stated in differences.items()}
 
 

@@ -103,7 +103,10 @@ class Context:
 
 
 def load() -> Context:
-    """Return the limits and waivers of the repository, today; Refused when a file is wrong."""
+    """Return the limits and waivers of the repository, today.
+
+    Raise UserError when a file is wrong.
+    """
     rules = [rule.name for rule in RULES]
     own = [rule.name for rule in _OWN_RULES]
     return Context(limits.load(rules, own=own), rule_waivers(rules), datetime.now(UTC).date())

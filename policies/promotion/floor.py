@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ml.core import documents, settings
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.imports import ROOT
 
 # The policy for every canary outside of the environment `local`.
@@ -78,7 +78,7 @@ class Floor:
 
 
 def load(path: Path) -> Floor:
-    """Return the floor; raise Refused with every problem of the file."""
+    """Return the floor; raise UserError with every problem of the file."""
     document = documents.read(path)
     floor = settings.read(Floor, document)
     problems = []
@@ -94,7 +94,7 @@ def load(path: Path) -> Floor:
                 place = document.place(side, name)
                 problems.append(Problem("ineffective-policy", actual, expected, hint, place))
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
     return floor
 
 

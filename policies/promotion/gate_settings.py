@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 
 from ml.core import documents, plug_ins, repository, settings
 from ml.core.documents import Document
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.imports import ROOT
 from policies.promotion.gate import (
     ALLOW_LIST,
@@ -186,13 +186,13 @@ _PROJECT_FILE = settings.mapping(
 def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
     """Return every gate, as the floor sets it and the project's file tightens it.
 
-    Raises Refused with every problem of a file: the floor leaves a setting out, or the project's
+    Raises UserError with every problem of a file: the floor leaves a setting out, or the project's
     file is looser than the floor.
     """
     file, document = _read(_FLOOR_FILE, floor)
     values = file["gates"]
     if problems := tuple(_vacuous(document, values, values["quality"])):
-        raise Refused(*problems)
+        raise UserError(*problems)
     waivers, reviews, invalid = _tighten(values, project) if project else ((), (), ())
     return {
         gate: Gate(
@@ -223,7 +223,7 @@ def _tighten(
     problems += _aside(document, values)
     problems += _empty(document, values["forecasting"])
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
     return (
         located(file.get("waivers", ()), document, project, "waivers"),
         located(file.get("reviews", ()), document, project, "reviews"),

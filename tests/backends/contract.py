@@ -18,7 +18,7 @@ from ml.backends.local.serving.endpoint import folder
 from ml.backends.model_registry import DIGEST_PREFIX, model_folder
 from ml.backends.runs import STARTED_BY, Event, Filter, Run
 from ml.backends.traffic import KEY_HEADER
-from ml.core.errors import Exit, Place, Refused, Severity
+from ml.core.errors import Exit, Place, Severity, UserError
 from ml.release import audit
 from ml.release.ab import experiment as experiments
 from ml.release.ab import records, routing
@@ -275,7 +275,7 @@ class BackendContract:
         assert {entry.kind for entry in entries} == {"command"}
         assert Filter(experiment="tests").apply(entries) == entries
         assert Filter(experiment="others").apply(entries) == []
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             backend.runs.find("no_such_run")
         assert refused.value.exit_code == Exit.WRONG_CALL
 
@@ -310,7 +310,7 @@ class BackendContract:
         assert list(registry.versions()) == [first, second]
         assert registry.find("m", "2") == second
         for model in ("m", "none"):
-            with pytest.raises(Refused, match="no-such-version"):
+            with pytest.raises(UserError, match="no-such-version"):
                 registry.find(model, "3")
         assert registry.champion("m", "local") is None
         for version in (first, second, first, second):
@@ -377,7 +377,7 @@ class BackendContract:
     def test_a_run_that_ended_is_not_cancelled(self, backend: Backend, command: Plans) -> None:
         run = backend.run(command(""))
         assert not backend.resumption or not backend.resumption.was_stopped(run)
-        with pytest.raises(Refused):
+        with pytest.raises(UserError):
             backend.cancel(run.name)
 
     def ask(self, backend: Backend, experiment: Experiment, key: str) -> str:
@@ -443,7 +443,7 @@ class BackendContract:
         """The error has the end of its log; nothing of it is left, and nothing serves."""
         endpoints, name = backend.endpoints, "words"
         launch = released(backend, name, tmp_path, CRASH)
-        with endpoints.locked(name), pytest.raises(Refused) as refused:
+        with endpoints.locked(name), pytest.raises(UserError) as refused:
             endpoints.begin(launch)()
         (problem,) = refused.value.problems
         assert problem.code == "server-crashed" and refused.value.exit_code == Exit.RUN_FAILED

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
-from ml.core.errors import Place, Refused
+from ml.core.errors import Place, UserError
 from ml.specs.plan.plans import CommandPlan, Environment, OutputPlan
 
 
@@ -28,7 +28,7 @@ def main(home: str, code: str) -> None:
     fills = job("head -c 9M /dev/zero > ${{outputs.out}}/big")
     try:
         run = LocalBackend().run(fills)
-    except Refused as refused:
+    except UserError as refused:
         codes = [problem.code for problem in refused.problems]
     else:
         assert run.status == "Failed", run
@@ -37,7 +37,7 @@ def main(home: str, code: str) -> None:
     assert codes == ["disk-full"], codes
     try:
         LocalBackend().run(fills)
-    except Refused as refused:
+    except UserError as refused:
         assert refused.problems[0].code == "disk-full", refused
     assert LocalRuns().find(first.name) == first
     assert (first.outputs["out"] / "a").read_text() == "kept\n"

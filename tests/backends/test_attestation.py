@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ml.backends import attestation
 from ml.backends.attestation import AttestationError, GitHubAttestations, Identity, Statement
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.release.authority import TRUSTED, Authority, Workflow
 from tests.stand_ins.attestations import RUNNER, SIGNER, SOURCE, SOURCE_REF, TRIGGER, gh
 
@@ -199,5 +199,5 @@ def test_gh_is_asked_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(AttestationError, match="timed out"):
         verified(WORKFLOW(STATEMENT), by=GitHubAttestations())
     program.unlink()
-    with pytest.raises(Refused, match="no-gh"):
+    with pytest.raises(UserError, match="no-gh"):
         verified(WORKFLOW(STATEMENT), by=GitHubAttestations())

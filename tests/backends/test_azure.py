@@ -22,7 +22,7 @@ from ml.backends.azure.errors import explain_job, log
 from ml.backends.azure.workspace import VARIABLES, Workspace, configured
 from ml.backends.base import Options
 from ml.backends.runs import Filter
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.specs.plan import planning
 from ml.specs.plan.plans import Plan
 from ml.specs.sdk import load
@@ -197,7 +197,7 @@ def test_a_run_is_followed_through_faults(
     while run is None:
         try:
             run = AzureBackend().run(plan)
-        except Refused as refused:
+        except UserError as refused:
             assert refused.exit_code == Exit.RUN_FAILED
     waiting.join()
     assert (run.status, run.error) == ("Completed", None)
@@ -228,7 +228,7 @@ def test_a_refusal_names_what_mends_it(
 ) -> None:
     """One problem with a command to type; Azure's own answer is in the log."""
     workspace.fail({**fault, "times": 99})
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         AzureBackend().run(planned(spec))
     workspace.fail()
     (problem,) = refused.value.problems
@@ -249,7 +249,7 @@ def test_what_a_spec_names_must_be_there(
     workspace: StandIn, spec: Path, change: dict[str, str], code: str
 ) -> None:
     """An environment or a cluster that the workspace lacks: exit 2, and no job."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         AzureBackend().run(planning.plan(load.load(spec, change)))
     assert [problem.code for problem in refused.value.problems] == [code]
     assert refused.value.exit_code == Exit.WRONG_CALL
@@ -340,7 +340,7 @@ def test_a_run_is_opened(
     workspace.fail({"pattern": "/serviceinstances/", "status": 404})
     assert AzureBackend().runs.services(run) == ()
     workspace.fail({"pattern": "/serviceinstances/", "status": 403})
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         AzureBackend().runs.services(run)
     workspace.fail()
 
@@ -369,7 +369,7 @@ def test_a_missing_setting_is_named(name: str) -> None:
     values = dict.fromkeys(VARIABLES, "x")
     assert configured(values).name == "x"
     del values[name]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         configured(values)
     (problem,) = refused.value.problems
     assert name in problem.found

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.azure.workspace import CLOUD, METADATA, PUBLIC, Workspace
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 
 WORKSPACE = ("s", "g", "w")
 GOVERNMENT = {
@@ -68,7 +68,7 @@ def test_without_a_name_the_address_of_the_list_decides(
 def test_an_unknown_cloud_is_refused(metadata: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the clouds that there are."""
     monkeypatch.setenv(CLOUD, "AzureMoon")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         Workspace(*WORKSPACE).address  # noqa: B018
     (problem,) = refused.value.problems
     assert problem.code == "unknown-cloud" and problem.found == f"{CLOUD}: AzureMoon"
@@ -83,7 +83,7 @@ def test_a_cloud_that_describes_itself_alone(
     monkeypatch.setenv(CLOUD, "AzureUSGovernment")
     assert Workspace(*WORKSPACE).address == "https://management.usgovcloudapi.net"
     monkeypatch.setenv(CLOUD, "AzureMoon")
-    with pytest.raises(Refused, match="one of AzureUSGovernment"):
+    with pytest.raises(UserError, match="one of AzureUSGovernment"):
         Workspace(*WORKSPACE).address  # noqa: B018
 
 
@@ -91,5 +91,5 @@ def test_a_list_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) 
     """No traceback where nobody answers."""
     monkeypatch.setenv(METADATA, "http://127.0.0.1:1/metadata")
     monkeypatch.setenv(CLOUD, "AzureUSGovernment")
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         Workspace(*WORKSPACE).address  # noqa: B018

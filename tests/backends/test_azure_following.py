@@ -23,7 +23,7 @@ from ml.backends.base import Options
 from ml.backends.runs import unwatched
 from ml.cli.render.logs import write
 from ml.cli.render.runs_text import run_lines
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.specs.plan import planning
 from ml.specs.sdk import load
 from tests.stand_ins.azure.running import StandIn, register_environment
@@ -108,7 +108,7 @@ def test_refusals_that_pass_are_waited_out(
     failed = replace(run, status="Failed", error=Problem("script-failed", "exited with code 3"))
     explained = backend._explained(failed, plan).error
     assert explained is not None and "the command exited with 3" in explained.found
-    with pytest.raises(Refused, match=f"of {run.name} cannot be read"):
+    with pytest.raises(UserError, match=f"of {run.name} cannot be read"):
         write(AzureBackend().runs, run, None, False)
     entry = backend.runs.entry(run)
     assert any("cannot be read" in text for _, text in run_lines(backend, entry, "", ()))
@@ -146,7 +146,7 @@ def test_what_does_not_pass_ends_the_following(azure: StandIn, queued: str) -> N
             lambda backend: backend._follow(queued, unwatched),
             lambda backend: write(backend.runs, run, None, True, on=" --on azure"),
         ):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(UserError) as refused:
                 follow(AzureBackend())
             (problem,) = refused.value.problems
             assert (problem.code, refused.value.exit_code) == (code, exit_code), (why, problem)
@@ -181,7 +181,7 @@ def test_jobs_that_the_sdk_does_not_read(azure: StandIn, queued: str) -> None:
 def test_a_status_of_another_shape_is_a_problem(status: object) -> None:
     """And no traceback."""
     workspace: Any = SimpleNamespace(name="w", history=lambda run: {"status": status})
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         AzureRuns(workspace).history("one")
 
 

@@ -21,7 +21,7 @@ from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.traffic import AzureRouter
 from ml.backends.azure.workspace import Workspace
 from ml.backends.endpoints import Server
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 
 COLUMNS = ("Ingested", "DeploymentName", "ResponseCode", "ModelStatusCode", "TotalDurationMs")
 
@@ -272,11 +272,11 @@ def cancelling(monkeypatch: pytest.MonkeyPatch, conflicts: int, done: bool) -> A
 
 def test_a_cancellation_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cancelling(monkeypatch, 3, done=True).cancel("job-1").name == "job-1"
-    with pytest.raises(Refused, match="request-rejected"):
+    with pytest.raises(UserError, match="request-rejected"):
         cancelling(monkeypatch, 4, done=True).cancel("job-1")
 
 
 def test_a_cancellation_is_waited_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match="not-canceled") as refused:
+    with pytest.raises(UserError, match="not-canceled") as refused:
         cancelling(monkeypatch, 0, done=False).cancel("job-1")
     assert refused.value.exit_code == 1 and "ml runs show job-1" in str(refused.value)

@@ -13,7 +13,7 @@ from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import configured
 from ml.backends.runs import OPEN
 from ml.cli.app import main
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.specs.plan import planning
 from ml.specs.sdk import load
 from tests.stand_ins.azure.running import StandIn
@@ -146,7 +146,7 @@ def test_a_dry_run_of_a_schedule_sends_nothing(workspace: StandIn, schedule: Pat
 def test_a_batch_endpoint_scores_files(workspace: StandIn, batch: Path) -> None:
     """The deployment becomes the default; the job is followed, and its result is here."""
     resources = AzureBackend().resources
-    with pytest.raises(Refused, match="no-batch-endpoint"):
+    with pytest.raises(UserError, match="no-batch-endpoint"):
         applied(batch / "deployment.yml")
     assert [applied(batch / "endpoint.yml") for _ in "ab"] == ["created", "unchanged"]
     assert [applied(batch / "deployment.yml") for _ in "ab"] == ["created", "unchanged"]
@@ -157,9 +157,9 @@ def test_a_batch_endpoint_scores_files(workspace: StandIn, batch: Path) -> None:
     assert sorted(lines) == ["a.txt 6", "b.txt 10"]
     (batch / "factor" / "factor.txt").write_text("3")
     assert applied(batch / "deployment.yml") == "updated"
-    with pytest.raises(Refused, match="no-batch-endpoint"):
+    with pytest.raises(UserError, match="no-batch-endpoint"):
         resources.score("others", "", "texts")
-    with pytest.raises(Refused, match="missing-file"):
+    with pytest.raises(UserError, match="missing-file"):
         resources.score("lengths", "", "nowhere")
 
 

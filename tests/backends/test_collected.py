@@ -11,7 +11,7 @@ import pytest
 from ml.backends.azure.endpoints import AzureEndpoints
 from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.traffic import collected
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.watch.requests import read_collected
 
 TIME = "2026-11-20T12:30:00+00:00"
@@ -63,7 +63,7 @@ def test_an_endpoint_that_somebody_changed_is_read(monkeypatch: pytest.MonkeyPat
     endpoints = AzureEndpoints(made, AzureRegistry(made))
 
     def gone(name: str, *, as_released: bool) -> None:
-        raise Refused.of("endpoint-changed", "the deployment blue is gone", "blue")
+        raise UserError.of("endpoint-changed", "the deployment blue is gone", "blue")
 
     monkeypatch.setattr(endpoints, "live", gone)
     seen = read_collected(endpoints.collected("tiny"), "d")

@@ -16,7 +16,7 @@ from ml.backends.base import Options
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.process import cores
 from ml.backends.local.runs import records
-from ml.core.errors import Place, Refused
+from ml.core.errors import Place, UserError
 from ml.core.home import tracking_uri
 from ml.reports.pages import report
 from ml.specs.plan.plans import Asset, InputPlan
@@ -57,7 +57,7 @@ def test_an_expression_that_a_command_does_not_have_is_refused_with_its_line(
     """Bash would call it a bad substitution, long after; nothing is made for it."""
     plan = command(PRINT)
     plan = replace(plan, command=f"echo ${{{{name}}}} && {plan.command}", places={"command": HERE})
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         LocalBackend().run(plan)
     assert refused.value.problems[0].place == HERE
     assert not list((home / "jobs").glob("*/job.json"))
@@ -215,7 +215,7 @@ def test_the_output_is_echoed(home: Path, command: Plans) -> None:
 
 def test_a_value_never_becomes_a_command(home: Path, command: Plans) -> None:
     """Refused before anything is made."""
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         LocalBackend().run(command("", "echo ${{inputs.x}}", x="1; touch hacked"))
     assert list((home / "jobs").iterdir()) == []
     assert list((home / "live").iterdir()) == []

@@ -16,7 +16,7 @@ from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Backend, Options
 from ml.backends.local.backend import LocalBackend
 from ml.backends.runs import Run, Watch, unwatched
-from ml.core.errors import Exit, Place, Refused
+from ml.core.errors import Exit, Place, UserError
 from ml.core.home import tracking_uri
 from ml.release.ab import records, routing
 from ml.release.ab.experiment import Experiment
@@ -177,7 +177,7 @@ def test_differences_are_said(
 def test_an_input_that_has_gone_is_refused(home: Path, command: Plans) -> None:
     """Exit code 2, and no run is left behind."""
     gone = InputPlan("faq", "uri_folder", HERE, source="faq", path=home / "gone")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         LocalBackend().run(command(inputs={"faq": gone}))
     assert refused.value.exit_code == Exit.WRONG_CALL
     assert refused.value.problems[0].code == "input-not-found"

@@ -21,7 +21,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.tracking import tracking
 from ml.backends.runs import Run
 from ml.core import faults
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.conftest import ROOT
 
@@ -67,7 +67,7 @@ def test_a_folder_in_place_of_a_file_of_the_home(own_home: Path, tmp_path: Path)
     place = own_home / "audit.jsonl"
     for folder in (place, tmp_path / "x"):
         folder.mkdir()
-    known = pytest.raises(Refused, match=r"not-a-file.*audit.jsonl is a folder")
+    known = pytest.raises(UserError, match=r"not-a-file.*audit.jsonl is a folder")
     with known, faults.as_refusals():
         place.read_bytes()
     with pytest.raises(IsADirectoryError), faults.as_refusals():
@@ -102,7 +102,7 @@ def test_a_home_that_is_a_file(
     """Or is under one: the file is left as it is, and the variable that names it is told."""
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "file" / below))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         LocalBackend().run(command("print(1)"))
     assert refused.value.problems[0].code == "no-access"
     assert str(tmp_path / "file") in refused.value.problems[0].found
@@ -144,7 +144,7 @@ def test_a_disk_that_fills_up_under_a_snapshot_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr("shutil.copyfileobj", full)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             LocalBackend().run(plan)
     assert refused.value.exit_code == Exit.RUN_FAILED
     assert refused.value.problems[0].code == "disk-full"
@@ -194,7 +194,7 @@ def test_a_locked_store(home: Path, command: Plans, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.2)
     holder = sqlite3.connect(home / "mlflow.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         LocalBackend().run(command())
     holder.close()
     problem = refused.value.problems[0]
@@ -214,7 +214,7 @@ def test_a_broken_store(home: Path, command: Plans, content: bytes) -> None:
     for extra in home.glob("mlflow.db-*"):
         extra.unlink()
     (home / "mlflow.db").write_bytes(content)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         LocalBackend().run(command("print(1)"))
     assert refused.value.problems[0].code == "database-corrupt"
     assert (home / "mlflow.db").read_bytes() == content

@@ -23,7 +23,7 @@ from ml.backends.local.processes.process import Reaper
 from ml.backends.local.runs import records
 from ml.backends.runs import Event
 from ml.core import home as places
-from ml.core.errors import Exit, Place, Refused
+from ml.core.errors import Exit, Place, UserError
 from ml.specs.plan.plans import Dependency, Environment
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.pipelines import planned, repository, run_pipeline
@@ -150,7 +150,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(
     """uv's last lines, at the line of the package where it names one that is not to be had."""
     wheel(wheels, "amber", "1.0")
     plan = replace(command(SAY), environment=asking(*lines))
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         LocalBackend(Options(isolated=True)).run(plan)
     (problem,) = error.value.problems
     assert problem.code == "environment-not-built"

@@ -10,11 +10,11 @@ from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.workspace import Workspace
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Patience
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 AGAIN = "ml runs logs --follow calm --on azure"
-FAILED = Refused(Problem("azure-failed", "it failed"), exit_code=Exit.RUN_FAILED)
-BARRED = Refused(Problem("no-permission", "it is barred", hint="infra doctor"))
+FAILED = UserError(Problem("azure-failed", "it failed"), exit_code=Exit.RUN_FAILED)
+BARRED = UserError(Problem("no-permission", "it is barred", hint="infra doctor"))
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def ask(store: Any, said: list[str]) -> Patience:
 
 @pytest.mark.parametrize(("refused", "limit_s"), [(FAILED, 1800), (BARRED, 120)])
 def test_a_look_is_repeated_until_it_is_too_late(
-    clock: list[float], refused: Refused, limit_s: int
+    clock: list[float], refused: UserError, limit_s: int
 ) -> None:
     """It is told at once, then ever more seldom; the end names the run and the command."""
     said: list[str] = []
@@ -40,7 +40,7 @@ def test_a_look_is_repeated_until_it_is_too_late(
         waiting.endure(refused)
     assert 2 <= len(said) <= 6 and f"of {limit_s // 60} minutes" in said[-1]
     clock[0] = limit_s
-    with pytest.raises(Refused) as ended:
+    with pytest.raises(UserError) as ended:
         waiting.endure(refused)
     (problem,) = ended.value.problems
     assert (problem.code, ended.value.exit_code) == (refused.problems[0].code, refused.exit_code)
@@ -58,6 +58,6 @@ def test_what_was_seen_is_waited_for_anew(clock: list[float]) -> None:
 
 def test_this_machine_is_not_asked_twice() -> None:
     """A run that is gone here does not come back."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         ask(LocalRuns(), []).endure(BARRED)
     assert refused.value is BARRED

@@ -11,7 +11,7 @@ import pytest
 
 from ml.backends.local.environments import building, uv
 from ml.backends.local.processes.process import Reaper
-from ml.core.errors import Place, Refused
+from ml.core.errors import Place, UserError
 from ml.specs.plan.plans import Dependency, Environment
 from tests.backends.wheels import wheel, wheels
 
@@ -95,7 +95,7 @@ def test_a_folder_that_is_not_there_is_passed_over(own: dict[str, str], tmp_path
 
 def test_a_file_that_pip_cannot_read(own: dict[str, str]) -> None:
     """Told before anything is fetched from the wrong place."""
-    with pytest.raises(Refused, match="pip cannot read its configuration") as error:
+    with pytest.raises(UserError, match="pip cannot read its configuration") as error:
         said(own, "index-url = https://mirror.example/simple\n")
     assert "pip.conf" in str(error.value)
 

@@ -10,7 +10,7 @@ from mlflow.tracking import MlflowClient
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Event
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG
 from tests.backends.pipelines import RunPipeline, planned, statuses, write
@@ -172,7 +172,7 @@ jobs:
   a: {@, command: "echo ${{inputs.x}}", inputs: {x: "a ${{parent.inputs.word}}"}}
   b: {@, command: echo}
 """
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         run_pipeline(text)
     assert {problem.code for problem in refused.value.problems} == {"shell-metacharacter"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.backends.made_runs import made
 
 RUNS = LocalRuns()
@@ -54,7 +54,7 @@ def test_a_record_of_another_form_is_unreadable(name: str, value: Any) -> None:
     entries = RUNS.entries()
     assert [entry.run.name for entry in entries] == ["whole_oak_02"]
     assert RUNS.unreadable(entries) == ["torn_oak_01"]
-    with pytest.raises(Refused, match="record-unreadable"):
+    with pytest.raises(UserError, match="record-unreadable"):
         RUNS.find("torn_oak_01")
 
 

@@ -17,7 +17,7 @@ from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
 from ml.core import home as places
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import Asset, Plan, SweepPlan
 from ml.specs.sdk.load import load
@@ -134,7 +134,7 @@ def test_content_that_was_changed_is_refused(do: Do, repository: Path) -> None:
     assert not content.stat().st_mode & 0o222
     content.unlink()
     content.write_text("edited")
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         planned(repository, inputs="{i: {path: 'azureml:words:1'}}")
     assert [problem.code for problem in error.value.problems] == ["asset-changed"]
 
@@ -190,7 +190,7 @@ def test_somebodys_data_stays_writable(do: Do, repository: Path) -> None:
 )
 def test_a_name_that_is_none_is_refused(repository: Path, fields: str, code: str) -> None:
     """Names and versions are folders here: they cannot lead elsewhere."""
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         planned(repository, f"{{o: {{{fields}}}}}")
     assert [problem.code for problem in error.value.problems] == [code]
 

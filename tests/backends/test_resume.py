@@ -23,7 +23,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.tracking import reader
 from ml.backends.runs import Run
 from ml.core import home as homes
-from ml.core.errors import Exit, Place, Refused
+from ml.core.errors import Exit, Place, UserError
 from ml.specs.plan.plans import EarlyTermination, InputPlan, SweepPlan
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.executors import begin, kill, locks, only, settled, start
@@ -111,7 +111,7 @@ def test_a_killed_sweep_goes_on_where_it_stood(home: Path, sweep: Sweeps, tmp_pa
 
 def refused(run: Run, timeout_s: float | None = None) -> str:
     """The code of the problem for which the run is not gone on with."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(UserError) as caught:
         resumption.resume(run, timeout_s=timeout_s)
     assert caught.value.exit_code == Exit.WRONG_CALL
     return caught.value.problems[0].code
@@ -170,7 +170,7 @@ def test_a_killed_command_goes_on_in_its_folder(home: Path, command: Plans, tmp_
 def test_parts_are_refused(home: Path, sweep: Sweeps) -> None:
     """A trial goes on with its sweep."""
     run = LocalBackend().run(sweep(LOG + "log('score', 1.0)"))
-    with pytest.raises(Refused, match=f"ml runs resume {run.name}"):
+    with pytest.raises(UserError, match=f"ml runs resume {run.name}"):
         resumption.plan_of(run.trials[0])
 
 
@@ -179,7 +179,9 @@ def test_what_still_runs_is_refused_and_named(home: Path, sweep: Sweeps, tmp_pat
     executor = start(begin(waiting(sweep, tmp_path)))
     while not (tmp_path / "begun-2").exists():
         time.sleep(0.01)
-    with pytest.raises(Refused, match=f"still-running.*is still running in process {executor.pid}"):
+    with pytest.raises(
+        UserError, match=f"still-running.*is still running in process {executor.pid}"
+    ):
         resumption.resume(only())
     kill(executor)
     settled(only())
@@ -303,7 +305,7 @@ def test_torn_records_are_told_and_written_anew(home: Path, sweep: Sweeps, tmp_p
     (dead.folder / records.FILE).write_text('{"schema_version": 1, "kind": "sw')
     (dead.folder / "trials" / "0" / records.FILE).write_text("")
     (dead.folder / "trials" / "1" / records.SAMPLE).write_text('{"number":')
-    with pytest.raises(Refused, match=f"ml runs resume {dead.name}"):
+    with pytest.raises(UserError, match=f"ml runs resume {dead.name}"):
         LocalRuns().find(dead.name)
     (tmp_path / "go").touch()
     run = resumption.resume(resumption.find(dead.name))

@@ -12,7 +12,7 @@ import pytest
 from ml.backends.local.execution import resumption
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.backends.executors import begin, kill, locks, only, settled, start
@@ -107,7 +107,7 @@ def test_a_step_that_failed_stays_failed(home: Path, repository: Path) -> None:
     assert (run.status, run.step("bad").status) == ("Failed", "Failed")
     assert run.step("bad").id == dead.step("bad").id
     assert run.step("last").status == "Completed"
-    with pytest.raises(Refused, match="not-interrupted"):
+    with pytest.raises(UserError, match="not-interrupted"):
         resumption.resume(run)
 
 
@@ -156,6 +156,6 @@ def test_the_same_pipeline_twice_at_once_does_not_collide(home: Path, repository
 def test_a_pipeline_takes_no_limit(home: Path, repository: Path) -> None:
     """`--timeout` is a sweep's."""
     dead = stopped(repository)
-    with pytest.raises(Refused, match="no-timeout"):
+    with pytest.raises(UserError, match="no-timeout"):
         resumption.plan_of(dead, 10)
     settled(dead)

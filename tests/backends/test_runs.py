@@ -14,18 +14,18 @@ from ml.backends.local.runs import jobs, records
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
 from ml.core import home as homes
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from tests.backends.conftest import Plans
 from tests.backends.executors import locks, start
 
 
 def test_a_run_that_is_not_there(home: Path, command: Plans) -> None:
     """Says which there are."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         LocalRuns().find("latest")
     assert "this machine has none yet" in str(refused.value)
     run = LocalBackend().run(command("print(1)"))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         LocalRuns().find("calm_river_99")
     assert refused.value.problems[0].code == "no-such-run"
     assert run.name in str(refused.value)

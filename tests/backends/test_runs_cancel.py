@@ -15,7 +15,7 @@ from ml.backends.local.processes.interruption import cancel
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.core.home import tracking_uri
 from tests.backends.made_runs import made, made_sweep
 from tests.backends.test_interruption import COMMAND, STUBBORN, SWEEP, trial_logs, wait_for
@@ -64,7 +64,7 @@ def test_a_run_is_ended_and_closed_by_its_executor(
         assert client.get_run(one.id).info.status == "KILLED"
         assert processes_of(one.id) == []
     assert list((home / "live").iterdir()) == []
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         cancel(name)
     assert refused.value.problems[0].code == "not-running"
 
@@ -85,7 +85,7 @@ def test_a_process_that_took_over_the_number_is_left_alone(home: Path) -> None:
     )
     try:
         assert holder.stdout and holder.stdout.readline() == b"held\n"
-        with pytest.raises(Refused):
+        with pytest.raises(UserError):
             cancel(run.name)
         assert bystander.poll() is None
     finally:
@@ -104,6 +104,6 @@ def test_what_cannot_be_canceled() -> None:
         (sweep.trials[0].name, "child-run"),
         ("no_such_run_00", "no-such-run"),
     ):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             cancel(wanted)
         assert refused.value.problems[0].code == code

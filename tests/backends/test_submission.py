@@ -10,7 +10,7 @@ import pytest
 from ml.backends.azure import submission
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import Workspace
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.plan import planning
 from ml.specs.sdk import load
 from tests.backends.test_azure_operations import SPECS
@@ -106,7 +106,7 @@ def test_what_azure_does_not_take_has_its_line(folder: Path, home: Path) -> None
         f"  two: {{{COMMAND}, inputs: {{x: '${{{{jobs.one.outputs.y}}}}'}}}}\n"
     )
     backend = AzureBackend(workspace=Workspace("s", "g", "w"))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         backend.requests(planning.plan(load.load(folder / "pipeline.yml")))
     (problem,) = refused.value.problems
     assert "${{parent.jobs.one.outputs.y}}" in problem.found

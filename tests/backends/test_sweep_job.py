@@ -14,7 +14,7 @@ from ml.backends.local.execution.sweep import concurrency
 from ml.backends.local.processes.process import cores
 from ml.backends.local.runs import records
 from ml.backends.runs import Run
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.core.home import tracking_uri
 from ml.specs.plan.plans import Constraint, Dimension, EarlyTermination, Hints, Point
 from tests.backends.conftest import LOG, Sweeps
@@ -241,7 +241,7 @@ def test_constraints_that_leave_nothing_are_refused_early(home: Path, sweep: Swe
     """A caller that does not check the differences first gets a failed sweep without trials."""
     hints = Hints((), (Constraint("x > 2", Place("s.hints.yml", 4)),), "s.hints.yml")
     plan = sweep("", hints=hints)
-    with pytest.raises(Refused, match="none of 10,000 sampled points"):
+    with pytest.raises(UserError, match="none of 10,000 sampled points"):
         LocalBackend().differences(plan)
     run = LocalBackend().run(plan)
     assert (run.status, run.trials) == ("Failed", ())

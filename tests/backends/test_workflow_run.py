@@ -15,7 +15,7 @@ from ml.backends.azure import submission
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Options, WorkflowRun
 from ml.cli import clusters
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.check.clusters import Bounds
 from tests.backends.test_azure import planned
 from tests.conftest import ROOT
@@ -57,7 +57,7 @@ def test_only_its_own_jobs_are_followed(workspace: StandIn, spec: Path) -> None:
     final = backend(handed_over(workflow))
     assert final.run(planned(spec)).name == own.name
     assert (final.run(planned(spec)).outputs["model"] / "model.txt").read_text() == "hello"
-    with pytest.raises(Refused, match="not-reviewed"):
+    with pytest.raises(UserError, match="not-reviewed"):
         final.run(planned(spec, word="bye"))
     assert not [line for line in workspace.requests() if re.match("PUT .*/jobs/", line)]
 
@@ -67,7 +67,7 @@ def test_only_its_own_jobs_are_followed(workspace: StandIn, spec: Path) -> None:
         name for name in blobs.list_blob_names() if f"{own.name}/" in name and "model.txt" in name
     )
     blobs.upload_blob(blob, b"evil", overwrite=True)
-    with pytest.raises(Refused, match="output-changed"):
+    with pytest.raises(UserError, match="output-changed"):
         backend(handed_over(workflow)).run(planned(spec))
 
 
@@ -155,7 +155,7 @@ def test_a_later_run_follows_a_job_that_outlived_the_first(
     git(tmp_path, "add", "code", "job.yml")
     git(tmp_path, "commit", "-qm", "a job")
     first = WorkflowRun(CLUSTERS, BOUNDS, deadline=time.monotonic())
-    with pytest.raises(Refused, match="run-unfinished"):
+    with pytest.raises(UserError, match="run-unfinished"):
         backend(first).run(planned(spec))
     ((content, submitted),) = first.jobs.items()
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "another")

@@ -19,7 +19,7 @@ from ml.backends.azure.workspace import (
     Workspace,
     _workflow_token,
 )
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 
 WHO = {"AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "client"}
 
@@ -85,11 +85,11 @@ def test_no_token_is_no_sign_in(asked: list[str], monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(
             "ml.backends.azure.workspace.urlopen", lambda *_, timeout, body=body: BytesIO(body)
         )
-        with pytest.raises(Refused) as refused, as_refusals():
+        with pytest.raises(UserError) as refused, as_refusals():
             _workflow_token()
         assert refused.value.problems[0].code == "not-signed-in"
     monkeypatch.undo()
     monkeypatch.setenv(WORKFLOW_URL, "http://127.0.0.1:9/token?")
     monkeypatch.setenv(WORKFLOW_TOKEN, "of-the-job")
-    with pytest.raises(Refused, match="GitHub gives this job no token"), as_refusals():
+    with pytest.raises(UserError, match="GitHub gives this job no token"), as_refusals():
         _workflow_token()

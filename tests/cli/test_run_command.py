@@ -13,7 +13,7 @@ import pytest
 from ml.cli.commands.run import parse_changes
 from ml.cli.render.plan_text import as_text
 from ml.cli.render.runs_text import number, parameters
-from ml.core.errors import Place, Refused
+from ml.core.errors import Place, UserError
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import CommandPlan, Environment
 from ml.specs.sdk.load import load
@@ -185,7 +185,7 @@ def test_changes() -> None:
     """FIELD=VALUE, where the value may hold an equals sign."""
     assert parse_changes(["inputs.a=b=c", "tags.x="]) == {"inputs.a": "b=c", "tags.x": ""}
     for wrong in ("a", "=b", " =b"):
-        with pytest.raises(Refused):
+        with pytest.raises(UserError):
             parse_changes([wrong])
 
 

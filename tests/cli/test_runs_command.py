@@ -21,7 +21,7 @@ from ml.cli.options import moment
 from ml.cli.render import runs_text
 from ml.cli.render.logs import BLOCK_BYTES, tail_offset, write
 from ml.core import home
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.terminal import printable
 from ml.release.versions import Descendant, Served
 from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
@@ -283,7 +283,7 @@ def test_times(monkeypatch: pytest.MonkeyPatch) -> None:
     assert moment("--since", "1.5d") == 1_000_000 - 129_600
     assert moment("--since", "2026-11-20T14:00+00:00") == 1795183200
     for wrong in ("", "7", "7 days", "-1d", "d"):
-        with pytest.raises(Refused):
+        with pytest.raises(UserError):
             moment("--since", wrong)
 
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ml.core.documents import MAX_DEPTH, parse, read, strings
-from ml.core.errors import Place, Refused
+from ml.core.errors import Place, UserError
 
 BLOCK = """\
 # a comment
@@ -27,7 +27,7 @@ tags: {a: one,
 
 
 def codes(text: str) -> list[str]:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         parse(text, "x.yml")
     return [problem.code for problem in refused.value.problems]
 
@@ -134,7 +134,7 @@ def test_unreadable_text(text: str, code: str) -> None:
 @pytest.mark.attack("A comment has an end that YAML alone sees, and fields after it")
 @pytest.mark.parametrize("end", ["\r", "\x85", "\u2028", "\u2029"])
 def test_a_line_is_the_one_that_is_shown(end: str) -> None:
-    with pytest.raises(Refused, match=rf"line-separator.*U\+{ord(end):04X}") as refused:
+    with pytest.raises(UserError, match=rf"line-separator.*U\+{ord(end):04X}") as refused:
         parse(f"a: 1\r\n# words{end}b: 2\n", "x.yml")
     assert refused.value.problems[0].place == Place("x.yml", 2)
     assert parse('a: "\\L\\r"\r\nb: 2\r\n', "x.yml").data == {"a": "\u2028\r", "b": 2}
@@ -154,7 +154,7 @@ def test_a_line_is_the_one_that_is_shown(end: str) -> None:
 )
 def test_a_value_that_does_not_exist_is_at_its_line(text: str, line: int, message: str) -> None:
     """With what to do about it."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         parse(text, "x.yml")
     (problem,) = refused.value.problems
     assert problem.place is not None and problem.place.line == line
@@ -185,7 +185,7 @@ def test_text_is_read_as_pyyaml_reads_it(text: str) -> None:
         return
     try:
         document = parse(text, "x.yml")
-    except Refused as refused:
+    except UserError as refused:
         ours = {"duplicate-key", "recursive-alias", "empty-file", "nul-character", "line-separator"}
         assert {problem.code for problem in refused.problems} <= ours
     else:
@@ -198,7 +198,7 @@ def test_text_is_read_as_pyyaml_reads_it(text: str) -> None:
 )
 def test_a_number_of_hundreds_of_digits_is_refused(number: str) -> None:
     """With its line, wherever it stands; in quotes it is a text."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         parse(f"a: 1\nb:\n  - {number}\n", "file.yml")
     assert str(refused.value.problems[0].place) == "file.yml:3"
     assert parse(f"a: '{number}'\n", "file.yml").data == {"a": number}
@@ -211,16 +211,16 @@ def test_a_file_that_lies_below_the_root(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "ml/jobs").mkdir(parents=True)
     (tmp_path / "ml/jobs/train.yml").write_text("type: command\n")
     monkeypatch.chdir(tmp_path / "ml")
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         read(Path("ml/jobs/train.yml"))
     assert error.value.problems[0].hint == "did you mean `jobs/train.yml`?"
     monkeypatch.chdir(tmp_path / "ml/jobs")
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         read(Path("ml/jobs/train.yml"))
     assert error.value.problems[0].hint == "did you mean `train.yml`?"
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         read(Path("ml/jobs/train.yml"))
     assert error.value.problems[0].hint == "did you mean `../ml/jobs/train.yml`?"
 

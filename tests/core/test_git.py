@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml.core import git, trees
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.declaration import desired_state
 from policies.waivers import merge_days
 from tests.local import BACKEND
@@ -294,7 +294,7 @@ def test_the_repository_is_one_that_git_takes(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     git._directory.cache_clear()
-    with pytest.raises(Refused, match="dubious ownership") as raised:
+    with pytest.raises(UserError, match="dubious ownership") as raised:
         git.run(tree, "rev-parse", "HEAD")
     hint = f"git config --global --add safe.directory {tree}"
     assert raised.value.problems[0].hint == hint
@@ -308,7 +308,7 @@ def test_an_old_git_is_refused(tree: Path, tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "git").write_text("#!/bin/sh\necho git version 2.31.9 of somebody\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(Refused, match=r"old-git.*2\.31\.9"):
+    with pytest.raises(UserError, match=r"old-git.*2\.31\.9"):
         git.run(tree, "rev-parse", "HEAD")
 
 
@@ -320,7 +320,7 @@ def test_what_is_printed_is_whole(tree: Path) -> None:
     assert name in git.run(tree, "ls-files", "-z").split("\0")
     assert git.run(tree, "show", f":{name}") == "one\r\ntwo\n\n"
     assert git.ask(tree, "show", f":{name}") == "one\r\ntwo"
-    with pytest.raises(Refused, match=r"git-failed.*git show: .*nothing"):
+    with pytest.raises(UserError, match=r"git-failed.*git show: .*nothing"):
         git.run(tree, "show", "HEAD:nothing")
     assert git.ask(tree, "show", "HEAD:nothing") is None
 
@@ -337,7 +337,7 @@ def test_without_a_repository_nothing_is_read(tmp_path: Path, evil: tuple[str, P
     """A folder that only looks like one is none."""
     (tmp_path / "a/b/c/d").mkdir(parents=True)
     bare_in(tmp_path / "a/b/c/d", evil[0])
-    with pytest.raises(Refused, match="no-repository"):
+    with pytest.raises(UserError, match="no-repository"):
         git.run(tmp_path / "a/b/c/d", "status")
     (tmp_path / "a/b/c/d/.git").mkdir()
     assert git.ask(tmp_path / "a/b/c/d", "status") is None
@@ -380,7 +380,7 @@ def test_a_clone_is_of_its_address(tree: Path, tmp_path: Path) -> None:
     git.clone(folder, "../repository", tmp_path / "clone")
     assert git.run(tmp_path / "clone", "rev-parse", "other") == git.run(tree, "rev-parse", "main")
     assert [path.name for path in (tmp_path / "clone").iterdir()] == [".git"]
-    with pytest.raises(Refused, match="git-failed"):
+    with pytest.raises(UserError, match="git-failed"):
         git.clone(folder, "--upload-pack=touch x", tmp_path / "more")
 
 
@@ -410,5 +410,5 @@ def test_attributes_change_no_archive(tree: Path, tmp_path: Path, attribute: str
     (tree / "ml/.gitattributes").write_text(f"*.yml {attribute}\n")
     real(tree, "add", "-A")
     real(tree, "commit", "-qm", "attributes")
-    with pytest.raises(Refused, match="export-attributes"):
+    with pytest.raises(UserError, match="export-attributes"):
         git.archive(tree, "HEAD", tmp_path / "part.tar", "ml")

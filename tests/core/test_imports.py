@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ml.core import imports
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.conftest import ROOT
 
 
@@ -40,7 +40,7 @@ def environment(folder: Path, **files: str) -> Path:
 def test_an_environment_that_adds_a_folder_is_refused(tmp_path: Path, name: str, line: str) -> None:
     """With the line of the file."""
     python = environment(tmp_path, **{name: line.format(tree=tmp_path / "tree") + "\n"})
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         imports.demand_packages_alone(python)
     (problem,) = raised.value.problems
     assert problem.code == "editable-install" and problem.place is not None

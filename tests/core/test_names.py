@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml.core.errors import Place, Refused
+from ml.core.errors import Place, UserError
 from ml.core.names import Kind, check, is_name
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -24,7 +24,7 @@ HOSTILE = [
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_is_refused(kind: Kind, name: str) -> None:
     """In each kind alike, with the place that it is written at."""
-    with pytest.raises(Refused, match="bad-name") as refused:
+    with pytest.raises(UserError, match="bad-name") as refused:
         check(kind, name, Place("job.yml", 7))
     assert "job.yml:7" in str(refused.value)
     assert "\x1b" not in str(refused.value) and "\u202e" not in str(refused.value)

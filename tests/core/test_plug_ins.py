@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml.core import plug_ins
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 
 TABLE = "[tool.azureml-gitops-starter.plug-ins]\n"
 
@@ -57,7 +57,7 @@ def test_a_fork_without_a_table_has_none(tmp_path: Path) -> None:
     ],
 )
 def test_another_table_is_refused(table: str, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="wrong-value") as refused:
+    with pytest.raises(UserError, match="wrong-value") as refused:
         plug_ins.load("gates", root(tmp_path, table))
     assert "pyproject.toml:1" in str(refused.value)
 
@@ -65,18 +65,18 @@ def test_another_table_is_refused(table: str, tmp_path: Path) -> None:
 @pytest.mark.attack("A plug-in is a link to code that its owners do not review")
 def test_a_link_is_no_module(tmp_path: Path) -> None:
     folder = root(tmp_path, f'{TABLE}gates = ["a"]\n')
-    with pytest.raises(Refused, match="missing-file"):
+    with pytest.raises(UserError, match="missing-file"):
         plug_ins.load("gates", folder)
     (tmp_path / "elsewhere.py").write_text("")
     (folder / plug_ins.FOLDER / "a.py").symlink_to(tmp_path / "elsewhere.py")
     plug_ins.load.cache_clear()
-    with pytest.raises(Refused, match="missing-file"):
+    with pytest.raises(UserError, match="missing-file"):
         plug_ins.load("gates", folder)
 
 
 def test_a_module_that_fails_is_reported_at_its_line(tmp_path: Path) -> None:
     folder = root(tmp_path, f'{TABLE}gates = ["a"]\n', a="VALUE = 1\nVALUE / 0\n")
-    with pytest.raises(Refused, match="plug-in-failed") as refused:
+    with pytest.raises(UserError, match="plug-in-failed") as refused:
         plug_ins.load("gates", folder)
     (problem,) = refused.value.problems
     assert problem.place is not None and problem.place.line == 2
@@ -87,7 +87,7 @@ def test_a_module_that_fails_is_reported_at_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["raise SystemExit(0)", "import sys; sys.exit()", "VALUE = 1"])
 def test_a_module_that_exits_or_defines_no_gates_is_refused(text: str, tmp_path: Path) -> None:
     folder = root(tmp_path, f'{TABLE}gates = ["a"]\n', a=text)
-    with pytest.raises(Refused, match="plug-in-failed"):
+    with pytest.raises(UserError, match="plug-in-failed"):
         plug_ins.load("gates", folder)
 
 
@@ -102,7 +102,7 @@ def test_a_name_of_the_framework_is_taken(tmp_path: Path) -> None:
     folder = root(tmp_path, f'{TABLE}gates = ["a"]\n', a="GATES = {}\n")
     (module,) = plug_ins.load("gates", folder)
     plug_ins.check_names("gate", ["mine"], ["quality"], module)
-    with pytest.raises(Refused, match="plug-in-name-taken"):
+    with pytest.raises(UserError, match="plug-in-name-taken"):
         plug_ins.check_names("gate", ["mine", "quality"], ["quality"], module)
 
 

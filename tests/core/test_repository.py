@@ -60,11 +60,11 @@ def test_a_thin_fork_has_environments_of_its_own(tmp_path: Path) -> None:
         "from pathlib import Path; from ml.core import imports; "
         "imports.ROOT = imports.repository.root(); "
         "from ml.release.declaration import desired_state, release_file; "
-        "from ml.repository.affected.stacks import stacks; from ml.core.errors import Refused\n"
+        "from ml.repository.affected.stacks import stacks; from ml.core.errors import UserError\n"
         "print(*desired_state.TRACKED, *stacks(imports.ROOT))\n"
         "print(*release_file.schema()['$defs']['mapping']['properties'])\n"
         "try: release_file.read(Path('release.yml'))\n"
-        "except Refused as refused: print(refused)"
+        "except UserError as refused: print(refused)"
     )
     variables = {**os.environ, "PYTHONPATH": str(framework)}
     done = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 from pydantic import AfterValidator, Field
 
 from ml.core import documents, settings
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.settings import CLOSED, invalid
 
 
@@ -55,7 +55,7 @@ class Versioned:
 
 
 def _problems(text: str) -> list[Problem]:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         settings.read(Settings, documents.parse(text, "settings.yml"))
     return list(refused.value.problems)
 
@@ -82,7 +82,7 @@ hosts: [one, two]
 
 def test_a_part_of_a_document_is_read_by_its_keys() -> None:
     document = documents.parse("a:\n  b:\n    - name: cpu\n      nodes: 11\n", "s.yml")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         settings.read(Cluster, document, "a", "b", 0)
     assert str(refused.value.problems[0].place) == "s.yml:4"
     assert refused.value.problems[0].found == "`a.b[0].nodes` is 11"
@@ -139,7 +139,7 @@ def test_a_mistake_has_its_line_and_what_to_type(
 
 @pytest.mark.parametrize("version", ["true", "2", "'1'"])
 def test_a_schema_version_is_the_number_one(version: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         settings.read(Versioned, documents.parse(f"schema_version: {version}\n", "s.yml"))
     assert refused.value.problems[0].expected == "1"
     text = documents.parse("schema_version: 1\n", "s.yml")

@@ -25,7 +25,9 @@ PASSED_ON = {
     "ml/specs/check/rules/rule.py",  # of a rule
     "ml/toolkit/data/datasets.py",  # of a FeatureError
 }
-CALL = re.compile(r'\b(?:Problem|Refused\.of|wrong_call|Flaw|Fault|Known|rule)\(\s*"([a-z0-9-]+)"')
+CALL = re.compile(
+    r'\b(?:Problem|UserError\.of|wrong_call|Flaw|Fault|Known|rule)\(\s*"([a-z0-9-]+)"'
+)
 PRINTED = re.compile(r"\b(?:error|warning)\[([a-z0-9-]+)\]")
 
 
@@ -70,7 +72,7 @@ def test_the_written_remedies_are_of_codes_that_exist() -> None:
 
 
 MODULE = '''
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.check.rules.rule import Finding, rule
 
 FULL = "disk-full"
@@ -82,9 +84,9 @@ def _wrong(code, found, hint="ask"):
 
 def run(name, count):
     if not name:
-        raise Refused.of("no-name", "there is no name", "a name")
+        raise UserError.of("no-name", "there is no name", "a name")
     found = "few" if count else "none"
-    raise Refused(Problem(FULL, f"`{name}` has {found}", severity="warning"))
+    raise UserError(Problem(FULL, f"`{name}` has {found}", severity="warning"))
 
 
 def stop(path):

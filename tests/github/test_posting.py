@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from ml.core import markdown
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.reports.pull_requests import checks
 from ml.reports.pull_requests.checks import MARKER, MAX_LENGTH, shown_runs
 from ml.repository.affected.projects import of_pull_request
@@ -409,7 +409,7 @@ def test_a_list_is_read_to_its_end_or_refused(
     state.changed[PULL] = [f"{number}.md" for number in range(4)]
     assert len([*client(state).pages(f"pulls/{PULL}/files")]) == 4
     state.changed[PULL].append("Makefile")  # type: ignore[arg-type]
-    with pytest.raises(Refused, match="more than 2 pages"):
+    with pytest.raises(UserError, match="more than 2 pages"):
         [*client(state).pages(f"pulls/{PULL}/files")]
 
 
@@ -805,5 +805,5 @@ def test_a_page_of_another_host_is_not_asked(state: State) -> None:
     """`Link` is followed below the API's own address alone: the token goes nowhere else."""
     state.jobs[RUN] *= 3
     github = GitHub(state.repository, "writer", state.api.replace("127.0.0.1", "localhost"))
-    with pytest.raises(Refused, match="the next page is at http://127"):
+    with pytest.raises(UserError, match="the next page is at http://127"):
         post(github, RUN)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.github.api import GitHub
 from tests.github.events import git
 from tests.stand_ins.github import APP, BOT, State, serving
@@ -95,7 +95,7 @@ def test_a_branch_of_somebody_else_is_not_presented(message: str, state: State) 
     git(state.folder, "switch", "-qc", BRANCH)
     (state.folder / "kept.txt").write_text("by a stranger\n")
     git(state.folder, "commit", "-qam", message)
-    with pytest.raises(Refused, match="branch-conflict"):
+    with pytest.raises(UserError, match="branch-conflict"):
         keep(state)
     assert state.pulls == []
     git(state.folder, "switch", "-q", "--detach", "main")
@@ -111,7 +111,7 @@ def test_a_branch_with_another_history_is_not_presented(state: State) -> None:
     git(state.folder, "switch", "-q", BRANCH)
     git(state.folder, "commit", "-q", "--allow-empty", "-m", TITLE)
     git(state.folder, "switch", "-q", "--detach", "main")
-    with pytest.raises(Refused, match="branch-conflict"):
+    with pytest.raises(UserError, match="branch-conflict"):
         keep(state)
     assert state.pulls == []
 
@@ -132,7 +132,7 @@ def test_a_branch_of_a_fork_is_another(login: str, is_open: bool, state: State) 
     assert keep(state).endswith("is opened")
     state.pulls[1].update(user={"login": BOT}, state=state.pulls[0]["state"])
     if is_open:
-        with pytest.raises(Refused, match="branch-conflict"):
+        with pytest.raises(UserError, match="branch-conflict"):
             keep(state)
     else:
         assert keep(state).endswith("is opened")
@@ -150,13 +150,13 @@ def test_a_push_before_the_pull_request_closes_it(
         return send(github, method, path, body)
 
     monkeypatch.setattr(GitHub, "send", meanwhile)
-    with pytest.raises(Refused, match="branch-conflict"):
+    with pytest.raises(UserError, match="branch-conflict"):
         keep(state)
     assert [pull["state"] for pull in state.pulls] == ["closed"]
 
 
 def test_a_token_that_reads_opens_nothing(state: State) -> None:
     state.tokens["app"] = {"contents": "read", "pull-requests": "read"}
-    with pytest.raises(Refused, match="github-failed"):
+    with pytest.raises(UserError, match="github-failed"):
         keep(state)
     assert state.pulls == state.changes == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.reports.pull_requests.release import OUTCOMES, summary
 from ml.repository.github.api import GitHub, read_results
 from ml.repository.github.releases import (
@@ -298,7 +298,7 @@ def test_an_approval_is_of_what_main_declares(team: Repository, tmp_path: Path) 
     team.push({FILE: declared(dev="2", prod="1")}, NONE)
     assert approved(team, root, ("ana", "prod-release")) == "ana"
     team.push({FILE: declared(dev="2", prod="2")}, NONE)
-    with pytest.raises(Refused, match="declaration-changed"):
+    with pytest.raises(UserError, match="declaration-changed"):
         approved(team, root, ("ana", "prod-release"))
 
 
@@ -345,7 +345,7 @@ def test_a_text_is_no_entry(text: str) -> None:
     wanted = "environments:\n  dev:\n    version: 3\n"
     try:
         edited = with_entry("dev", text, wanted, text)
-    except Refused as refused:
+    except UserError as refused:
         assert "ambiguous-entry" in str(refused)
     else:
         assert declaration(edited, "dev") == '{"version": 3}'
@@ -392,7 +392,7 @@ def test_a_tag_does_not_say_what_main_declares(team: Repository, tmp_path: Path)
     root = of_main(team, tmp_path)
     team.merged_meanwhile({FILE: declared(dev="1", prod="2")})
     git(team.origin, "update-ref", "refs/tags/main", git(root, "rev-parse", "HEAD"))
-    with pytest.raises(Refused, match="declaration-changed"):
+    with pytest.raises(UserError, match="declaration-changed"):
         approved(team, root, ("ana", "prod-release"))
 
 
@@ -405,6 +405,6 @@ def test_a_start_that_is_not_here_is_none(team: Repository, tmp_path: Path) -> N
 def test_results_of_any_shape_are_refused(tmp_path: Path) -> None:
     shapes: Sequence[str] = ("", "null", "{}1", '[{"outcome": "evil"}]', "[1]", "3")
     for shape in shapes:
-        with pytest.raises(Refused, match="no-results"):
+        with pytest.raises(UserError, match="no-results"):
             read_results(tmp_path / "none.json", "make release", shape, OUTCOMES)
     assert read_results(tmp_path, "make release", "[]", OUTCOMES) == []

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.reports.pull_requests.checks import MAX_LENGTH
 from ml.repository.github.api import GitHub
 from ml.repository.github.pull_requests.training_request import ask
@@ -195,11 +195,11 @@ def test_a_writer_is_told_that_another_commit_is_asked_for(team: Repository) -> 
         return ask(github, {"comment": comment, "issue": {"number": PULL, "pull_request": {}}})
 
     for words in (f"/train {sha[:7]}", f"/train {sha} please"):
-        with pytest.raises(Refused, match="not name the last commit"):
+        with pytest.raises(UserError, match="not name the last commit"):
             asked(words)
         assert asked(words, STRANGER) is None
     assert len(team.state.bodies(PULL)) == 2
-    with pytest.raises(Refused, match=f"/train {sha}, once you have read"):
+    with pytest.raises(UserError, match=f"/train {sha}, once you have read"):
         asked("/train")
     assert asked("/trainer") is asked("/training is slow") is None
     assert asked(f"/train {sha}") == (PULL, sha)
@@ -207,7 +207,7 @@ def test_a_writer_is_told_that_another_commit_is_asked_for(team: Repository) -> 
     team.state.pulls[0]["head"]["repo"]["full_name"] = team.state.repository
     assert asked(f"/train {sha[:7]}") == asked(f"/train `{sha}`") == (PULL, sha)
     for words in ("/train", f"/train {sha[:6]}", f"/train {'0' * 7}"):
-        with pytest.raises(Refused, match="not-trained"):
+        with pytest.raises(UserError, match="not-trained"):
             asked(words)
 
 

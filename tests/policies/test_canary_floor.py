@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import Strategy, Tolerances
 from policies.promotion.floor import CANARY, LOOSEST, WATCH, load
@@ -62,7 +62,7 @@ def written(folder: Path, text: str) -> Path:
 def problems(path: Path) -> list[Problem]:
     try:
         release_file.read(path)
-    except Refused as refused:
+    except UserError as refused:
         return list(refused.problems)
     return []
 
@@ -140,14 +140,14 @@ def test_the_floor_itself_judges_something(file: Path, tmp_path: Path) -> None:
                 if value == loosest:
                     assert getattr(load(path), side)[name] == pytest.approx(loosest)
                     continue
-                with pytest.raises(Refused) as raised:
+                with pytest.raises(UserError) as raised:
                     load(path)
                 (problem,) = raised.value.problems
                 assert problem.code == "ineffective-policy" and problem.expected
                 assert problem.place and problem.place.line == text.splitlines().index(old) + 1
             assert bound != loosest
     path.write_text(text.replace("at_most:\n", "at_most:\n  another: 1\n"))
-    with pytest.raises(Refused, match="another"):
+    with pytest.raises(UserError, match="another"):
         load(path)
 
 
@@ -158,5 +158,5 @@ def test_the_floor_holds_for_an_environment_before_something_is_declared_there(
     text = "traffic: {requests: [20, 20, 20], prediction: x}\nenvironments: {dev: null}\n"
     release = release_file.read(written(tmp_path, text))
     assert release.strategy("local").requests == (20, 20, 20)
-    with pytest.raises(Refused, match="canary-looser-than-policy"):
+    with pytest.raises(UserError, match="canary-looser-than-policy"):
         release.strategy("dev")

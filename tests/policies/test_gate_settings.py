@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from policies.promotion.gate_settings import FLOOR, SETTINGS, load
 
 
@@ -19,7 +19,7 @@ def write(folder: Path, body: str, name: str = "gates.yml") -> Path:
 
 def refused(project: Path | None, floor: Path = FLOOR) -> Problem:
     """The one problem of these files."""
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         load(project, floor)
     (problem,) = raised.value.problems
     return problem
@@ -359,7 +359,7 @@ def test_every_field_that_a_statement_lacks_is_listed(
     """Each with what to add and what to write there."""
     path = tmp_path / "gates.yml"
     path.write_text(f"schema_version: 1\n{body}")
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         load(path)
     problems = {
         problem.found.strip("`").rpartition(".")[2]: problem for problem in raised.value.problems
@@ -372,7 +372,7 @@ def test_every_field_that_a_statement_lacks_is_listed(
 def test_two_problems_are_shown_together(tmp_path: Path) -> None:
     """A project that loosens two gates gets both problems."""
     path = write(tmp_path, "  latency: {p95_ms: 300}\n  freshness: {max_age_days: 60}")
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         load(path)
     assert sorted(map(line, raised.value.problems)) == [3, 4]
 

@@ -14,7 +14,7 @@ import yaml
 from infra.preview.capture import Capture, Resource, changes
 from infra.preview.weakenings import LIMITS, edits, weakenings
 from infra.settings.workflows import BLOB_WRITER, role_id
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from policies.infra import limits
 from policies.infra.pack import RULES, Context
 from tests.conftest import ROOT
@@ -95,7 +95,7 @@ def _outcome(base: Capture, hole: dict[str, Any], folder: Path) -> tuple[str, st
                 context = Context(limited, (), CONTEXT.today)
             else:
                 after = capture("prod", root=tree)
-        except Refused as refused:
+        except UserError as refused:
             return "rejected", str(refused).splitlines()[0]
         finally:
             shutil.copy(ROOT / name, tree / name)

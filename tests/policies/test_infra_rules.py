@@ -22,7 +22,7 @@ from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 from infra.preview import sdk_types
 from infra.preview.capture import Resource
 from ml.core.documents import LOADER
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from policies.infra import limits, pack
 from policies.infra.limits import Limits
 from policies.infra.pack import RULES, Context, plain, violations
@@ -306,7 +306,7 @@ ALL = (
 def test_wrong_limits_are_refused(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "limits.yml"
     file.write_text(text)
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(UserError, match=said):
         limits.load(["storage-tls", "data-kept"], file)
 
 
@@ -319,7 +319,7 @@ def test_limits_of_a_misspelt_environment_are_refused(tmp_path: Path) -> None:
     file.write_text(f"default: {ALL}\nprod: {{}}\n")
     assert limits.load(["data-kept"], file).keys() == {"default", "prod"}
     file.write_text(f"default: {ALL}\npord: {{}}\n")
-    with pytest.raises(Refused, match="`pord` has no stack file") as refused:
+    with pytest.raises(UserError, match="`pord` has no stack file") as refused:
         limits.load(["data-kept"], file)
     assert "limits.yml:2" in str(refused.value)
 
@@ -330,7 +330,7 @@ def test_a_fork_may_make_its_own_rules_advice(tmp_path: Path) -> None:
     assert limits.load(["data-kept", "log-cap"], file, own=["log-cap"])["prod"].advice == (
         "log-cap",
     )
-    with pytest.raises(Refused, match="log-cap"):
+    with pytest.raises(UserError, match="log-cap"):
         limits.load(["data-kept", "log-cap"], file)
 
 
@@ -398,7 +398,7 @@ GOOD = (
 def test_wrong_waivers_are_refused(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "waivers.yml"
     file.write_text(text)
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(UserError, match=said):
         rule_waivers(NAMES, file)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ml.cli.render.release_text import conclusion
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.promotion.gate_check import without_invalid
 from ml.reports.pull_requests import comparison
 from policies.promotion.decision import Decision, Request
@@ -126,5 +126,5 @@ def test_a_statement_names_a_model_an_owner_and_a_reason(
     stated: dict[str, Any], tmp_path: Path
 ) -> None:
     """A field that is empty or unknown is refused when the file is read."""
-    with pytest.raises(Refused, match=r"gates\.yml:"):
+    with pytest.raises(UserError, match=r"gates\.yml:"):
         judged(tmp_path, **stated)

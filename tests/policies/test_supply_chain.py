@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.evidence import evidence
 from policies.promotion import gate_settings
 from policies.promotion.engine import decide
@@ -295,7 +295,7 @@ def test_what_the_evidence_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["advisories"] == [f"PYSEC-1: numpy {version('numpy')}"]
     assert found["as_of"] == "2025-05-30T00:00:00+00:00"
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "none"))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         evidence.supply_chain(tmp_path)
     assert raised.value.problems[0].code == "no-advisories"
 
@@ -319,7 +319,7 @@ def test_advisories_are_looked_up_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert today(later).advisories == ("PYSEC-1: a 1.5", "PYSEC-9: a 1.5")
     assert today(later).as_of == at("2025-05-31")
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "none"))
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         today(made)
 
 

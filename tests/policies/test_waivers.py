@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ml.cli.render.release_text import conclusion
 from ml.core import git
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.measures.schema import Check, Contribution, Estimate
 from ml.release import audit
 from policies.promotion.decision import Decision, Request
@@ -200,7 +200,7 @@ def test_a_waiver_that_does_not_hold_changes_nothing(case: str, tmp_path: Path) 
 def test_an_invalid_waiver_is_refused(case: str, tmp_path: Path) -> None:
     """With its line, when the file is read, and not only when the waiver is needed."""
     contains, waivers = INVALID[case]
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         load_gates(tmp_path, project(waivers))
     problem = raised.value.problems[0]
     assert problem.place and problem.place.line == FIRST + waivers.count("\n") - 1
@@ -209,7 +209,7 @@ def test_an_invalid_waiver_is_refused(case: str, tmp_path: Path) -> None:
 
 def test_waivers_are_a_list(tmp_path: Path) -> None:
     """The problem is at the line of their field."""
-    with pytest.raises(Refused, match="a list: a dash") as raised:
+    with pytest.raises(UserError, match="a list: a dash") as raised:
         load_gates(tmp_path, project("latency: {reason: r, owner: ana, expires: 2025-06-30}"))
     assert raised.value.problems[0].place and raised.value.problems[0].place.line == FIRST - 1
 
@@ -234,7 +234,7 @@ def test_the_floor_waives_nothing(tmp_path: Path) -> None:
     """A waiver there would hold for every project."""
     floor = tmp_path / "floor.yml"
     floor.write_text(FLOOR.read_text() + "waivers: []\n")
-    with pytest.raises(Refused, match=r"unknown-field.*`waivers`"):
+    with pytest.raises(UserError, match=r"unknown-field.*`waivers`"):
         load(None, floor)
 
 
@@ -468,7 +468,7 @@ def test_invisible_words_are_refused(text: str, tmp_path: Path) -> None:
     for field in ("owner", "reason"):
         fields = {"gate": "latency", "owner": "ana", "reason": "slow", field: text}
         body = json.dumps(fields).replace('"latency"', "latency")[:-1] + ", expires: 2025-06-30}"
-        with pytest.raises(Refused, match=r"visible characters|not empty"):
+        with pytest.raises(UserError, match=r"visible characters|not empty"):
             load_gates(tmp_path, project(f"- {body}"))
     gates = load_gates(tmp_path)
     asked = replace(request(approved_by=text), step="apply")

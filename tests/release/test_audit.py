@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from tests.local import LOG
 from tests.release.test_commands import ml
@@ -62,7 +62,7 @@ def test_a_changed_line_is_found(line: int, how: str) -> None:
     else:
         lines.insert(line, lines[line])
     LOG.path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         audit.verify(LOG)
     problem = raised.value.problems[0]
     assert problem.code == "audit-broken" and problem.place
@@ -74,7 +74,7 @@ def test_a_torn_last_line_is_found_and_nothing_is_added_to_it() -> None:
     fill(2)
     LOG.path.write_bytes(LOG.path.read_bytes()[:-10])
     for act in (lambda: audit.verify(LOG), lambda: audit.append(LOG, "decision", {})):
-        with pytest.raises(Refused):
+        with pytest.raises(UserError):
             act()
 
 
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     fill(2)
     before = LOG.path.read_bytes()
     for room in (0, 1, 40):
-        with full_disk(len(before) + room), pytest.raises(Refused) as raised:
+        with full_disk(len(before) + room), pytest.raises(UserError) as raised:
             audit.append(LOG, "decision", {"version": "3"})
         assert raised.value.problems[0].code == "disk-full"
         assert LOG.path.read_bytes() == before
@@ -102,7 +102,7 @@ def test_every_changed_byte_is_found() -> None:
             changed = bytearray(sound)
             changed[place] ^= bit
             LOG.path.write_bytes(changed)
-            with pytest.raises(Refused) as raised:
+            with pytest.raises(UserError) as raised:
                 audit.verify(LOG)
             assert raised.value.exit_code == 3
 
@@ -114,7 +114,7 @@ def test_lines_cut_off_the_end_are_found_by_a_hash_that_was_noted() -> None:
     LOG.path.write_bytes(b"".join(LOG.path.read_bytes().splitlines(True)[:-1]))
     assert len(audit.verify(LOG)) == len(audit.verify(LOG, hashes[1])) == 2
     for known in (hashes[2], "", "0" * 64):
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(UserError) as raised:
             audit.verify(LOG, known)
         assert raised.value.problems[0].code == "audit-broken"
 
@@ -124,7 +124,7 @@ def test_an_emptied_log_is_found_by_a_hash_that_was_noted() -> None:
     (known,) = fill(1)
     LOG.path.unlink()
     assert audit.verify(LOG) == ()
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         audit.verify(LOG, known)
 
 

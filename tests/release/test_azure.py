@@ -22,7 +22,7 @@ from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import REGISTRY, VARIABLES
 from ml.backends.endpoints import Canary, Endpoints, Launch, Live
 from ml.backends.model_registry import model_folder
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
@@ -52,7 +52,7 @@ def test_local_is_not_on_azure() -> None:
     assert desired_state.place_of("local", None) == "local"
     assert desired_state.place_of("prod", "local") == "local"
     assert desired_state.place_of("prod", None) == "azure"
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         desired_state.place_of("local", "azure")
     assert refused.value.exit_code == 33
 
@@ -103,7 +103,7 @@ def test_the_same_files_reach_another_workspace(
 
     other = "sha256:" + "0" * 64
     azure.fail({"pattern": "POST /score", "status": 403})
-    with pytest.raises(Refused, match="no-permission"):
+    with pytest.raises(UserError, match="no-permission"):
         prod.endpoints.score(server, SAMPLES[0])
     assert prod.endpoints.score(server, SAMPLES[0]).status == 200
     theirs = next(iter(prod.workspace.client.online_deployments.list("words")))
@@ -112,7 +112,7 @@ def test_the_same_files_reach_another_workspace(
     prod.endpoints.stop_idle("words")
     kept = {each.name for each in prod.workspace.client.online_deployments.list("words")}
     assert kept == {server.slot.name, "theirs"}
-    with pytest.raises(Refused, match="model-corrupt"):
+    with pytest.raises(UserError, match="model-corrupt"):
         prod.endpoints.check_launch(replace(launch, digest=other, model_folder=model_folder(other)))
 
 

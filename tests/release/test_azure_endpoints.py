@@ -24,7 +24,7 @@ from ml.backends.azure.model_registry import AzureRegistry
 from ml.backends.azure.workspace import Workspace
 from ml.backends.endpoints import Canary, Live, Server
 from ml.backends.local.serving import endpoint
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.release.canary import canary
 from ml.release.rollout import apply as applying
 from ml.release.rollout.status import status
@@ -88,7 +88,7 @@ def test_a_name_stays_when_a_size_retires(stacks: Path, monkeypatch: pytest.Monk
 def test_an_endpoint_that_no_stack_declares_gets_no_release(stacks: Path) -> None:
     """The error says where to declare it, and the command that makes it; Azure is not asked."""
     for name in (nowhere().name_of("other", "dev"), "words-dev", "other-nowhere"):
-        with pytest.raises(Refused) as refused, nowhere().reserve(name, print):
+        with pytest.raises(UserError) as refused, nowhere().reserve(name, print):
             pass
         (problem,) = refused.value.problems
         assert problem.code == "no-endpoint" and name in problem.found
@@ -208,7 +208,7 @@ class Portal:
     def refused(self, step: Callable[[], object]) -> str:
         """The sentence by which the step is refused; nothing is overwritten."""
         before = self.seen()
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             step()
         assert self.seen() == before
         (problem,) = refused.value.problems
@@ -284,7 +284,7 @@ def test_what_somebody_else_changed_is_not_overwritten(portal: Portal) -> None:
     content = record.download_blob().readall()
     for text in (b"{", b"[]", content.replace(b'"routes"', b'"other"')):
         record.upload_blob(text, overwrite=True)
-        with pytest.raises(Refused, match="endpoint-record-unreadable"):
+        with pytest.raises(UserError, match="endpoint-record-unreadable"):
             apply()
     record.upload_blob(content, overwrite=True)
 
@@ -293,7 +293,7 @@ def test_what_somebody_else_changed_is_not_overwritten(portal: Portal) -> None:
     portal.client.online_deployments.begin_delete("blue", "words").result()
     assert "the deployment blue is gone" in portal.refused(apply)
     portal.client.online_endpoints.begin_delete("words").result()
-    with pytest.raises(Refused, match="make deploy ENV=dev"):
+    with pytest.raises(UserError, match="make deploy ENV=dev"):
         apply()
     provision(portal.client, "words")
     apply()
@@ -317,7 +317,7 @@ def test_who_only_looks_sees_what_somebody_changed(
 
     assert serving() == [True, True]
     azure.fail({"pattern": "GET .*/onlineEndpoints/words", "status": 403, "times": 99})
-    with pytest.raises(Refused, match="no-permission"):
+    with pytest.raises(UserError, match="no-permission"):
         serving()
     azure.fail()
     with endpoints.locked("words"):
@@ -355,7 +355,7 @@ def test_an_answer_of_the_service_is_no_verdict_on_green(portal: Portal, azure: 
         {"drop": True},
     ):
         azure.fail({"pattern": score, **fault})
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             canary.smoke_test(portal.endpoints, green.server, green.launch, SAMPLES[:1])
         (problem,) = refused.value.problems
         assert (
@@ -366,7 +366,7 @@ def test_an_answer_of_the_service_is_no_verdict_on_green(portal: Portal, azure: 
         assert refused.value.exit_code == Exit.RUN_FAILED
     for of_model in (408, 424):
         azure.fail({"pattern": score, "status": of_model})
-        with pytest.raises(Refused, match="smoke-failed"):
+        with pytest.raises(UserError, match="smoke-failed"):
             canary.smoke_test(portal.endpoints, green.server, green.launch, SAMPLES[:1])
     canary.smoke_test(portal.endpoints, green.server, green.launch, SAMPLES[:1])
     # Callers get what the service answers.
@@ -449,7 +449,7 @@ def test_a_busy_service_is_waited_for(
         azure.fail({"pattern": put, **CONFLICT})
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(module, "time", SimpleNamespace(sleep=portal, monotonic=lambda: 0.0))
-            with pytest.raises(Refused, match="the tag live is green"):
+            with pytest.raises(UserError, match="the tag live is green"):
                 endpoints.switch("words", None)
             portal(0.0)
 
@@ -461,23 +461,23 @@ def test_a_busy_service_is_waited_for(
         assert azure.faults_left() == 0
 
         azure.fail({"pattern": put, **CONFLICT, "message": "the quota is used up"})
-        with pytest.raises(Refused, match="the quota is used up"):
+        with pytest.raises(UserError, match="the quota is used up"):
             endpoints.switch("words", None)
         azure.fail({"pattern": put, "times": 9, **CONFLICT})
-        with pytest.raises(Refused, match="another operation"):
+        with pytest.raises(UserError, match="another operation"):
             endpoints.switch("words", None)
         assert azure.faults_left() == 5
         azure.fail()
         azure.fail({"pattern": operation, "times": 9, "body": FAILED})
-        with pytest.raises(Refused, match="an error"):
+        with pytest.raises(UserError, match="an error"):
             endpoints.switch("words", None)
         azure.fail({"pattern": put, "times": 99, **CONFLICT})
-        with monkeypatch.context() as soon, pytest.raises(Refused, match="another operation"):
+        with monkeypatch.context() as soon, pytest.raises(UserError, match="another operation"):
             soon.setattr(module, "BUSY_S", 0.2)
             soon.setattr(AzureEndpoints, "_is_changing", lambda self, endpoint: True)
             endpoints.switch("words", live)
         azure.fail({"pattern": operation, "body": {"status": "Canceled"}})
-        with pytest.raises(Refused, match=r"azure-canceled.*before it ended") as ended:
+        with pytest.raises(UserError, match=r"azure-canceled.*before it ended") as ended:
             endpoints.switch("words", live)
         assert ended.value.exit_code == Exit.RUN_FAILED
         azure.fail({"pattern": "DELETE .*/deployments/blue$", **CONFLICT})

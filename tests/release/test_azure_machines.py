@@ -12,7 +12,7 @@ from azure.core.pipeline.transport import RequestsTransport
 
 from ml.backends.azure import blobs, endpoints, workspace
 from ml.backends.azure.backend import AzureBackend
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from tests.backends.conftest import azure
 from tests.release.killing import killed
@@ -28,7 +28,7 @@ def test_a_workspace_without_the_container_of_releases(
     """One that was made before it: the command that makes it, and no log in another place."""
     azure.enter(monkeypatch)
     monkeypatch.setattr(workspace, "RELEASES", "no-such-container")
-    with pytest.raises(Refused, match="no-container") as refused:
+    with pytest.raises(UserError, match="no-container") as refused:
         audit.append(AzureBackend().audit_log, "drill", {"by": "0"})
     assert refused.value.exit_code == 2 and "make deploy ENV=ENV" in str(refused.value)
 
@@ -112,7 +112,7 @@ def test_one_machine_at_a_time_releases_to_an_endpoint(
         first.switch("words", None)
         first._leases["words"]._until = 0.0
         for change in (lambda: first.switch("words", None), lambda: first.stop_idle("words")):
-            with pytest.raises(Refused, match="release-interrupted"):
+            with pytest.raises(UserError, match="release-interrupted"):
                 change()
         first.switch("others", None)
     for thread in threads:

@@ -18,7 +18,7 @@ from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import REGISTRY, Workspace
 from ml.backends.model_registry import model_folder
 from ml.core import home
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.serving.scoring.manifest import folder_digest, write_manifest
 from tests.backends.conftest import azure
 from tests.stand_ins.azure.running import StandIn
@@ -129,7 +129,7 @@ def test_what_is_read_has_the_content_of_its_digest(
     assert (folder / "code.py").read_text() == "true"
 
     shutil.rmtree(home.snapshots())
-    with pytest.raises(Refused, match="registry-digest-mismatch"):
+    with pytest.raises(UserError, match="registry-digest-mismatch"):
         registry.bring_folder("tiny", folder, has("other"))
     assert not folder.exists() and not [*folder.parent.iterdir()]
 
@@ -141,7 +141,7 @@ def test_a_tag_names_no_folder() -> None:
     for tags in ({}, {"digest": f"sha256:{up}", "evidence": up}, {"digest": up}, {"digest": "."}):
         version = model_registry._version(Model(name="tiny", version="7", path=".", tags=tags))
         assert (version.digest, version.evidence) == ("", "")
-        with pytest.raises(Refused, match="registry-digest-mismatch"):
+        with pytest.raises(UserError, match="registry-digest-mismatch"):
             model_registry.AzureRegistry(Workspace("s", "g", "w")).bring(version)
 
 
@@ -186,7 +186,7 @@ def test_a_champion_of_another_repository_is_neither_taken_nor_overwritten(
     digest = model(tmp_path / "one", "one")
     theirs.promote(theirs.register("tiny", "tiny", digest, "their run"), "dev", "code")
     assert (ours.champion("tiny", "dev"), ours.versions("tiny")) == (None, [])
-    with pytest.raises(Refused, match="no-such-version"):
+    with pytest.raises(UserError, match="no-such-version"):
         ours.find("tiny", "1")
     mine = ours.register("tiny", "tiny", digest, "my run")
     assert (mine.version, mine.served) == ("2", frozenset())

@@ -10,7 +10,7 @@ from ml.backends.base import Backend
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.model_registry import Version
 from ml.cli.app import main
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.comparison import versus
 from ml.release.evidence import evidence
@@ -73,9 +73,9 @@ def test_other_features_than_the_champions_are_noted(
 def test_the_environment_is_the_champions(declared_world: World) -> None:
     """`champion@ENV` names it already; without one it is `local`."""
     assert versus(BACKEND, "tiny:2", "champion@local").environment == "local"
-    with pytest.raises(Refused, match="no-such-champion"):
+    with pytest.raises(UserError, match="no-such-champion"):
         versus(BACKEND, "tiny:2", "champion@prod")
-    with pytest.raises(Refused, match="no-such-environment"):
+    with pytest.raises(UserError, match="no-such-environment"):
         versus(BACKEND, "tiny:2", "champion@qa")
     assert versus(BACKEND, "tiny:2", "champion@local", "prod").environment == "prod"
 
@@ -126,7 +126,7 @@ def test_a_run_that_was_only_evaluated(declared_world: World) -> None:
     ],
 )
 def test_what_is_not_there(declared_world: World, wanted: str, code: str) -> None:
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         versus(BACKEND, wanted, None, "local")
     assert raised.value.problems[0].code == code
 
@@ -134,7 +134,7 @@ def test_what_is_not_there(declared_world: World, wanted: str, code: str) -> Non
 def test_a_model_of_which_nothing_is_known(world: World) -> None:
     """A training run alone: what to type next is said."""
     run = world.run(0.8)
-    with pytest.raises(Refused, match=rf"ml release propose tiny --run {run}"):
+    with pytest.raises(UserError, match=rf"ml release propose tiny --run {run}"):
         versus(BACKEND, run, None, "local")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ml.backends.model_registry import Version
 from ml.core import home
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.serving import bring, changes, keep, read
 from tests.stand_ins.memory import MemoryRegistry
 
@@ -73,7 +73,7 @@ def test_specs_that_do_not_fit_are_refused_with_a_line(
 ) -> None:
     """Another endpoint's name, a missing script, an unknown field, no code."""
     place = write(tmp_path, deployment=DEPLOYMENT.replace(old, new))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         read(place)
     problem = raised.value.problems[0]
     assert problem.place and problem.place.path.endswith("deployment.yml")
@@ -85,7 +85,7 @@ def test_an_invalid_timeout_is_refused(tmp_path: Path, found: str) -> None:
     """As a variable, for which Azure ML's SDK accepts any text."""
     text = DEPLOYMENT.replace('WORKER_COUNT: "2"', f'SCORING_TIMEOUT_MS: "{found}"')
     assert text != DEPLOYMENT
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         read(write(tmp_path, deployment=text))
     problem = raised.value.problems[0]
     assert problem.code == "deployment-variable" and problem.place and problem.place.line > 1
@@ -130,7 +130,7 @@ def test_variables_that_run_other_code_are_refused(
     if not is_refused:
         assert variable.partition(":")[0] in read(place).environment_variables
         return
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         read(place)
     problem = raised.value.problems[0]
     assert problem.code == "deployment-variable" and problem.place and problem.place.line > 1
@@ -157,7 +157,7 @@ def test_what_was_kept_with_such_a_variable_is_not_served(changed: str, tmp_path
         assert bring(registry, "echo", serving.digest) == serving
         return
     code = "unpinned-environment" if changed == "environment" else "deployment-variable"
-    with pytest.raises(Refused, match=code):
+    with pytest.raises(UserError, match=code):
         bring(registry, "echo", serving.digest)
 
 
@@ -200,7 +200,7 @@ def test_an_environment_of_this_repository_is_built_of_its_files(tmp_path: Path)
     for context, is_refused in ((".", False), ("https://github.com/team/x.git#main", True)):
         spec.write_text(f"{schema}name: of-here\nversion: 1\nbuild: {{path: '{context}'}}\n")
         if is_refused:
-            with pytest.raises(Refused, match="unpinned-environment"):
+            with pytest.raises(UserError, match="unpinned-environment"):
                 read(place)
         else:
             assert read(place).settings["environment"] == "azureml:of-here:1"
@@ -209,7 +209,7 @@ def test_an_environment_of_this_repository_is_built_of_its_files(tmp_path: Path)
 @pytest.mark.attack("a model that is mounted over a library's files")
 def test_a_place_for_the_model_is_refused(tmp_path: Path) -> None:
     place = write(tmp_path, deployment=f"{DEPLOYMENT}model_mount_path: /etc/ssl\n")
-    with pytest.raises(Refused, match="deployment-variable"):
+    with pytest.raises(UserError, match="deployment-variable"):
         read(place)
 
 
@@ -236,7 +236,7 @@ def test_settings_of_the_server_are_refused(name: str, is_refused: bool, tmp_pat
     if not is_refused:
         assert read(place).code == tmp_path
         return
-    with pytest.raises(Refused, match="code-from-data"):
+    with pytest.raises(UserError, match="code-from-data"):
         read(place)
 
 
@@ -245,7 +245,7 @@ def test_code_that_loads_code_from_data_is_refused_with_its_line(tmp_path: Path)
     """The project's own list counts: it may leave out what the floor allows."""
     place = write(tmp_path)
     (place / "score.py").write_text("import pandas\n\nTABLE = pandas.read_pickle('x')\n")
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         read(place)
     (problem,) = raised.value.problems
     assert problem.code == "code-from-data" and "format.imports" in problem.hint
@@ -259,22 +259,22 @@ def test_code_that_loads_code_from_data_is_refused_with_its_line(tmp_path: Path)
     (tmp_path / "ml" / "serving" / "scoring").mkdir(parents=True)
     (tmp_path / "ml" / "serving" / "scoring" / "model.py").touch()
     (place / "score.py").write_text("import pickle\n")
-    with pytest.raises(Refused, match="pickle"):
+    with pytest.raises(UserError, match="pickle"):
         read(place)
     (tmp_path / ".amlignore").write_text("score.py\n")
-    with pytest.raises(Refused, match="excludes"):
+    with pytest.raises(UserError, match="excludes"):
         read(place)
     (tmp_path / ".amlignore").unlink()
     (place / "score.py").write_text("import pandas\n")
     gates = tmp_path / "gates.yml"
     gates.write_text("schema_version: 1\ngates: {format: {imports: [numpy]}}\n")
-    with pytest.raises(Refused, match="pandas"):
+    with pytest.raises(UserError, match="pandas"):
         read(place, gates)
 
 
 def test_another_kind_of_spec_is_refused(tmp_path: Path) -> None:
     """A deployment in place of the endpoint."""
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         read(write(tmp_path, endpoint=DEPLOYMENT))
     assert raised.value.problems[0].code == "wrong-kind"
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from ml.core import home
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.versions import store
 from ml.serving.scoring.manifest import folder_digest, verify
 from tests.local import BACKEND
@@ -100,7 +100,7 @@ def test_a_version_that_is_not_there_is_refused() -> None:
     """The error lists those that are."""
     registry = BACKEND.registry
     registry.register("tiny", "tiny", "sha256:1", "run")
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         registry.find("tiny", "2")
     assert "one of: 1" in raised.value.problems[0].expected
 
@@ -113,7 +113,7 @@ def test_a_flipped_bit_is_not_stored(file: str, tmp_path: Path) -> None:
     content = bytearray((folder / file).read_bytes())
     content[-3] ^= 1
     (folder / file).write_bytes(bytes(content))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         store(folder)
     assert raised.value.problems[0].code == "model-corrupt" and not files()
 
@@ -124,16 +124,16 @@ def test_a_stored_model_that_was_corrupted_is_not_taken_for_the_new_one(tmp_path
     digest = store(folder)
     copy = home.home() / "models" / digest.removeprefix("sha256:") / "skill.json"
     copy.write_text('{"skill": 1.0}')
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         store(folder)
     assert raised.value.problems[0].code == "model-corrupt"
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     """And one without a manifest too."""
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         store(tmp_path / "nowhere")
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         store(tmp_path)
 
 
@@ -145,7 +145,7 @@ def test_a_full_disk_leaves_the_store_and_the_registry_as_they_were(tmp_path: Pa
     registry.register("tiny", "tiny", kept, "run")
     before, versions = files(), registry.versions("tiny")
     folder = model_folder(tmp_path / "new")
-    with full_disk(1000), pytest.raises(Refused) as raised:
+    with full_disk(1000), pytest.raises(UserError) as raised:
         store(folder)
     problem = raised.value.problems[0]
     assert problem.code == "disk-full" and problem.hint
@@ -160,7 +160,7 @@ def test_a_full_disk_under_the_registry_is_told(tmp_path: Path) -> None:
     registry.register("tiny", "tiny", "sha256:1", "run")
     with closing(sqlite3.connect(home.database())) as connection:
         connection.execute("VACUUM")  # MLflow's migrations leave free pages
-    with full_database(), pytest.raises(Refused) as raised:
+    with full_database(), pytest.raises(UserError) as raised:
         registry.register("tiny", "tiny", "sha256:" + "2" * 5000, "run")
     assert raised.value.problems[0].code == "disk-full", raised.value
     assert [one.digest for one in registry.versions("tiny")] == ["sha256:1"]

@@ -12,7 +12,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.serving import endpoint
 from ml.backends.model_registry import model_folder
 from ml.core import home
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.declaration import desired_state
 from ml.release.rollout.apply import apply
 from ml.release.versions import descendants, find_in_use, store
@@ -93,6 +93,6 @@ def test_nothing_is_touched_while_a_project_is_being_released(world: World) -> N
 def test_unreadable_evidence_stops_the_cleaning(challenged: World) -> None:
     """What the version needs is not known: nothing is safe to remove."""
     (BACKEND.registry.versions()[0].evidence_folder / "evidence.json").write_text("{")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         find_in_use(BACKEND)
     assert refused.value.problems[0].code == "evidence-unreadable"

@@ -16,7 +16,7 @@ from ml.backends.azure.workspace import REGISTRY
 from ml.backends.endpoints import Live
 from ml.backends.local.serving import endpoint
 from ml.backends.local.serving.endpoint import candidate
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.rollout.apply import Applied
 from tests.backends.conftest import azure
 from tests.backends.serving.servers import process_of
@@ -129,7 +129,7 @@ class TestAzure(ReleaseScenario):
         assert isinstance(team, AzureTeam)
         stops = team.plan().stops
         assert stops and stops.problems[0].hint.startswith("make deploy ENV=dev")
-        with pytest.raises(Refused, match=f"no-endpoint.*{team.endpoint}"):
+        with pytest.raises(UserError, match=f"no-endpoint.*{team.endpoint}"):
             team.apply("ana")
         provision(team.backend.workspace.client, team.endpoint)
 
@@ -162,7 +162,10 @@ class TestAzure(ReleaseScenario):
         """A deployment that is slow gets no traffic, and is not tried again without a proposal."""
         lines = list[str]()
         team.move()
-        with self.patch.context() as slow, pytest.raises(Refused, match="p95 is 999 ms") as refused:
+        with (
+            self.patch.context() as slow,
+            pytest.raises(UserError, match="p95 is 999 ms") as refused,
+        ):
             slow.setattr(AzureEndpoints, "p95_ms", lambda *_: 999.0)
             team.apply("bo", progress=lines.append)
         assert refused.value.problems[0].code == "too-slow" and "p95" not in " ".join(lines)

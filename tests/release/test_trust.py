@@ -16,7 +16,7 @@ import pytest
 
 from ml.backends.local.serving import endpoint
 from ml.backends.model_registry import EVIDENCE_FILE, Version
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
@@ -47,7 +47,7 @@ def now_declared(environment: str = "local") -> Declared:
 
 def refused(act: Callable[[], object]) -> str:
     """The code of the error."""
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         act()
     return raised.value.problems[0].code
 
@@ -336,7 +336,7 @@ def test_an_uncommitted_evaluation(rehearsed: World, hidden: bool) -> None:
     if hidden:
         git("update-index", "--skip-worktree", "ml/projects/tiny/evaluate.py")
     script.write_text(script.read_text() + "# Another line.\n")
-    with pytest.raises(Refused, match="lineage: evaluated by commit") as raised:
+    with pytest.raises(UserError, match="lineage: evaluated by commit") as raised:
         propose(BACKEND, "tiny", rehearsed.run(0.8), "prod")
     assert "commit it" in str(raised.value) and "train again" not in str(raised.value)
     made = propose(BACKEND, "tiny", rehearsed.run(0.8))

@@ -17,7 +17,7 @@ from ml.backends.local.runs import records
 from ml.backends.runs import Run
 from ml.cli.app import build
 from ml.cli.commands.sweep import app
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.core.home import database
 from ml.reports.explanation import explain
 from ml.reports.pages import report
@@ -215,14 +215,14 @@ def test_unknown_sweeps_and_trials(home: Path, tpe_sweep: Run, explain_command: 
         (["nobody"], "no-such-run"),
     ):
         done = explain_command(*words)
-        assert isinstance(done.exception, Refused)
+        assert isinstance(done.exception, UserError)
         assert done.exception.problems[0].code == code
 
 
 def test_without_any_sweep(home: Path, explain_command: Explain) -> None:
     """The error is `no-sweep`."""
     done = explain_command()
-    assert isinstance(done.exception, Refused)
+    assert isinstance(done.exception, UserError)
     assert done.exception.problems[0].code == "no-sweep"
 
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from ml.backends.local.runs import jobs, records
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.reports import notebook
 from tests.backends.made_runs import LINEAGE, made, made_sweep
 
@@ -112,7 +112,7 @@ def test_a_run_that_was_removed_ends_the_watching(
         (going.folder / records.FILE).unlink()
 
     monkeypatch.setattr("ml.reports.notebook.time.sleep", remove)
-    with jobs.hold("one_oak_01"), pytest.raises(Refused) as refused:
+    with jobs.hold("one_oak_01"), pytest.raises(UserError) as refused:
         notebook.run("one_oak_01").watch()
     assert refused.value.problems[0].code == "no-such-run"
     assert len(handle.shown) == 1

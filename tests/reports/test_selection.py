@@ -10,7 +10,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ml.backends.local.runs.store import LocalRuns
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.selection.selection import Selected, choose
 from ml.reports.pages import report
 from tests.local import BACKEND
@@ -115,15 +115,15 @@ def test_single_runs_need_a_metric(home: Path) -> None:
     run_records.command("calm_river_01", curves={"loss": [2.0, 1.0]})
     run_records.command("calm_river_02", curves={"loss": [3.0, 0.5]})
     names = ("calm_river_01", "calm_river_02")
-    with pytest.raises(Refused, match="metric-required") as refused:
+    with pytest.raises(UserError, match="metric-required") as refused:
         chosen(*names)
     assert "they logged: loss" in refused.value.problems[0].hint
-    with pytest.raises(Refused, match="goal-required") as refused:
+    with pytest.raises(UserError, match="goal-required") as refused:
         chosen(*names, metric="loss")
     assert "--goal maximize" in refused.value.problems[0].hint
     selected = chosen(*names, metric="loss", goal="minimize")
     assert [one.candidate.label for one in selected.selection.ranked] == [*reversed(names)]
-    with pytest.raises(Refused, match="metric-not-logged") as refused:
+    with pytest.raises(UserError, match="metric-not-logged") as refused:
         chosen(*names, metric="lost", goal="minimize")
     assert "--metric loss" in refused.value.problems[0].hint
 
@@ -142,7 +142,7 @@ def test_runs_of_several_projects_are_refused(home: Path) -> None:
     """Each project has its own weights."""
     run_records.sweep(three(), spec=SPEC)
     run_records.sweep(three(), "calm_lake_02", spec="ml/projects/other/jobs/sweep.yml:1")
-    with pytest.raises(Refused, match="several-projects"):
+    with pytest.raises(UserError, match="several-projects"):
         chosen("brave_lake_01", "calm_lake_02")
 
 

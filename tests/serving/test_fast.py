@@ -25,7 +25,7 @@ from benchmarks.load import Crowd
 from benchmarks.serving import fast, fixture, request, rows
 from ml.backends.endpoints import Launch
 from ml.backends.local.serving import processes, server
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.serving.fast import MAX_BODY, MAX_HEADERS, App
 from ml.specs.check.check import check
 from ml.specs.sdk.load import load
@@ -327,7 +327,7 @@ def test_it_serves_a_slot_of_this_machine(tmp_path: Path) -> None:
         assert server.score(started.port, {"question": "how?"}).status == 200
         assert "listening on 127.0.0.1" in processes.log(slot).read_text()
         (made.code / "score.py").write_text(CRASH)
-        with pytest.raises(Refused, match="RuntimeError: no weights, no answer"):
+        with pytest.raises(UserError, match="RuntimeError: no weights, no answer"):
             server.start(slot, made)
     finally:
         processes.stop(slot)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.check.check import check
 from ml.specs.check.clusters import Cluster
 from ml.specs.sdk.load import load
@@ -96,7 +96,7 @@ def problems(repo: Path) -> Check:
         changes = {key.replace("__", "."): value for key, value in overrides.items()}
         try:
             return check(load(path, changes), clusters=CLUSTERS)
-        except Refused as refused:
+        except UserError as refused:
             return list(refused.problems)
 
     return of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.specs.assets import packages
 from ml.specs.check.check import check
 from ml.specs.plan.planning import plan
@@ -154,7 +154,7 @@ def test_without_a_conda_file(repo: Path) -> None:
 def test_a_problem_has_its_line(repo: Path, content: str, code: str, line: str) -> None:
     """Of a file that conda could not read either."""
     (repo / "conda.yml").write_text(content)
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         environment(repo, "conda.yml")
     (problem,) = error.value.problems
     assert (problem.code, str(problem.place)) == (code, line)
@@ -191,7 +191,7 @@ def test_an_unreadable_file_of_an_asset(repo: Path) -> None:
     (repo / "ml" / "assets" / "env.yml").write_text("name: e\nimage: i\nconda_file: conda.yml\n")
     (repo / "ml" / "assets" / "conda.yml").write_text("name: e\ndependencies: [\n")
     (repo / "job.yml").write_text("command: x\nenvironment: azureml:e:1\ncompute: azureml:c\n")
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         plan(load(Path("job.yml")))
     (problem,) = error.value.problems
     assert (problem.code, str(problem.place)) == ("unreadable-yaml", "ml/assets/conda.yml:3")

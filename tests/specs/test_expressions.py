@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.expressions import (
     METACHARACTERS,
     literal,
@@ -27,7 +27,7 @@ def resolved(template: str, value: object = "v") -> str:
 
 
 def code(template: str, value: object = "v") -> str:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         resolved(template, value)
     return refused.value.problems[0].code
 
@@ -69,7 +69,7 @@ def test_optional_blocks() -> None:
 
 def test_an_undeclared_name_is_refused_with_a_hint() -> None:
     """Every unbound placeholder is told at once, the nearest name as a hint."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         resolve_command("python a.py ${{inputs.learnin_rate}} ${{zzz}}", {"learning_rate": "1"}, {})
     first, second = refused.value.problems
     assert first.code == second.code == "unbound-expression"
@@ -127,7 +127,7 @@ def test_placeholders_in_variables() -> None:
     text = "${{inputs.x}}-${{outputs.o}}-${{name}}"
     variables = resolve_variables({"X": text}, {"x": "a"}, {"o": "/o"})
     assert variables == {"X": "a-/o-${{name}}"}
-    with pytest.raises(Refused, match="may evaluate it"):
+    with pytest.raises(UserError, match="may evaluate it"):
         resolve_variables({"X": text}, {"x": "a;b"}, {"o": "/o"})
     assert [literal(value) for value in (True, 1, 0.5, "x")] == ["True", "1", "0.5", "x"]
 
@@ -150,7 +150,7 @@ def test_no_value_runs_in_a_real_shell(value: str, quotes: str, repo: PurePath) 
     """Of every hostile value in every kind of quotes, none that is let through runs in bash."""
     try:
         command = resolved("bash a.sh " + quotes.format("${{inputs.x}}"), value)
-    except Refused:
+    except UserError:
         return
     (Path(repo) / "a.sh").write_text("true\n")
     subprocess.run(["/bin/bash", "-c", command], check=True, capture_output=True, cwd=repo)

@@ -9,7 +9,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ml.cli.render.plan_text import as_json, as_text
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.specs.check.check import check, survey
 from ml.specs.plan import planning
 from ml.specs.plan.plans import Condition, Constraint, Point, SweepPlan, sweeps
@@ -52,7 +52,7 @@ def problems_of(spec: Path, text: str, name: str = "sweep.hints.yml") -> list[Pr
     (spec.parent / name).write_text(text)
     try:
         return check(load(spec))
-    except Refused as refused:
+    except UserError as refused:
         return list(refused.problems)
 
 
@@ -204,7 +204,7 @@ def test_invalid_hints_are_refused(spec: Path, text: str, code: str, line: int, 
     assert (first.code, first.place) == (code, Place("sweep.hints.yml", line))
     assert found in first.found
     assert first.expected
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         planning.plan(load(spec))
     assert code in {problem.code for problem in refused.value.problems}
     assert problems_of(spec, GOOD) == []

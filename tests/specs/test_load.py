@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.check.check import check
 from ml.specs.sdk.load import load
 from tests.specs.allowed import ALLOWED
@@ -107,7 +107,7 @@ def _plain(value: Any) -> str:
 def test_other_yaml_is_not_a_spec(text: str, repo: Path) -> None:
     """A workflow, a conda file, a compose file … is refused as no spec when it is named."""
     (repo / "other.yml").write_text(text)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load(Path("other.yml"))
     assert [problem.code for problem in refused.value.problems] == ["not-a-spec"]
 
@@ -129,7 +129,7 @@ def test_unreadable_files_are_refused(repo: Path) -> None:
     expected = {"gone.yml": "missing-file", "src": "not-a-file", "empty.yml": "empty-file"}
     expected |= {"latin.yml": "unreadable-yaml", "large.yml": "too-large", "a\0b": "missing-file"}
     for name, code in expected.items():
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             load(Path(name))
         assert [problem.code for problem in refused.value.problems] == [code], name
         assert refused.value.problems[0].hint, name
@@ -154,7 +154,7 @@ def test_yaml_that_does_not_load_says_what_to_do(
 ) -> None:
     """The line of the fault, and advice for what the parser calls it."""
     (repo / "spec.yml").write_text(text)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load(Path("spec.yml"))
     problem = refused.value.problems[0]
     assert (problem.code, str(problem.place)) == ("unreadable-yaml", f"spec.yml:{line}")
@@ -168,7 +168,7 @@ def test_a_file_of_another_person(monkeypatch: pytest.MonkeyPatch, repo: Path) -
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", denied)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load(Path("component.yml"))
     problem = refused.value.problems[0]
     assert (problem.code, problem.hint) == (
@@ -179,10 +179,10 @@ def test_a_file_of_another_person(monkeypatch: pytest.MonkeyPatch, repo: Path) -
 
 def test_a_misspelt_file_names_the_nearest(repo: Path) -> None:
     """The hint of a missing file is the file beside it that it most resembles."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load(Path("componnent.yml"))
     assert refused.value.problems[0].hint == "did you mean `component.yml`?"
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load(Path("other.yml"))  # the suffix alone is no resemblance
     assert refused.value.problems[0].hint == "check the spelling"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.check.check import check
 from ml.specs.sdk.load import load
 from tests.specs.samples import SAMPLES
@@ -25,7 +25,7 @@ def changed(*keys: str, name: str = "command", **overrides: str) -> Any:
 
 
 def refused(target: str, value: str, name: str = "command") -> Problem:
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         load(Path(f"{name}.yml"), {target: value})
     return error.value.problems[0]
 
@@ -115,7 +115,7 @@ def test_fields_that_can_be_set_are_listed() -> None:
 
 def test_all_unknown_targets_are_reported_at_once() -> None:
     """Two wrong targets are two problems."""
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         load(Path("command.yml"), {"inputs.a": "1", "comput": "2"})
     assert len(error.value.problems) == 2
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.cli.render.plan_text import as_text
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import CommandPlan, Parallel, PipelinePlan
 from ml.specs.sdk.load import load
@@ -73,9 +73,9 @@ def task(repo: Path, settings: str = "mini_batch_size: '5'") -> Parallel:
     return mini_batches
 
 
-def refused(repo: Path, settings: str, script: str = "file.txt") -> Refused:
+def refused(repo: Path, settings: str, script: str = "file.txt") -> UserError:
     """The refusal of a step with these settings."""
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         planned(repo, STEP.replace("SETTINGS", settings).replace("file.txt", script))
     return error.value
 

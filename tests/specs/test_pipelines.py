@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ml.cli.render.plan_text import as_json, as_text
 from ml.core import repository
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.specs.check.check import check
 from ml.specs.plan.bindings import source_of
 from ml.specs.plan.planning import plan
@@ -38,8 +38,8 @@ def pipeline(repo: Path, text: str, **overrides: str) -> PipelinePlan:
     return job
 
 
-def refused(repo: Path, text: str) -> Refused:
-    with pytest.raises(Refused) as error:
+def refused(repo: Path, text: str) -> UserError:
+    with pytest.raises(UserError) as error:
         pipeline(repo, text)
     return error.value
 
@@ -293,7 +293,7 @@ def test_what_only_azure_runs_is_in_the_plan(repo: Path, step: str, line: int, r
     assert [*job.steps] == ["a", "b"] and reason in str(job.not_here[0])
     assert job.not_here[0].place is not None and job.not_here[0].place.line == line
     assert BACKEND.refusals(job) == job.not_here
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         BACKEND.run(job)
     assert raised.value.exit_code == Exit.CANNOT_HONOUR
     assert raised.value.problems == job.not_here

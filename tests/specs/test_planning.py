@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.specs.assets.assets import digest
 from ml.specs.plan.planning import plan
 from ml.specs.plan.plans import CommandPlan, Dimension, Plan, SweepPlan
@@ -35,8 +35,8 @@ def sweep(repo: Path, text: str, **overrides: str) -> SweepPlan:
     return job
 
 
-def refused(repo: Path, text: str) -> Refused:
-    with pytest.raises(Refused) as error:
+def refused(repo: Path, text: str) -> UserError:
+    with pytest.raises(UserError) as error:
         planned(repo, text)
     return error.value
 
@@ -198,7 +198,7 @@ def test_missing_data_stops_a_plan(repo: Path, tmp_path: Path) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "job.yml").write_text(COMMAND + "inputs: {x: {path: nowhere}}\n")
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UserError) as error:
         plan(load(folder / "job.yml"))
     assert "--set inputs.x=PATH" in str(error.value)
 

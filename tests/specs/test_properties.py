@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ml.core.documents import parse
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.check.check import check
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import from_document, load
@@ -66,7 +66,7 @@ def survives(text: str, folder: Path) -> None:
         for problem in check(spec):
             assert problem.code and problem.found and problem.place is not None
         plan(spec)
-    except Refused as refused:
+    except UserError as refused:
         assert refused.problems
 
 
@@ -100,7 +100,7 @@ def test_an_expression_is_no_distribution(repo: Path) -> None:
     document = yaml.safe_load(SAMPLES["pipeline"][2])
     document["jobs"]["tune"]["search_space"]["rate"] = "${{inputs.x}}"
     spec = from_document(parse(yaml.dump(document), "spec.yml"), repo / "spec.yml", {})
-    with pytest.raises(Refused, match=r"spec.yml:\d+") as refused:
+    with pytest.raises(UserError, match=r"spec.yml:\d+") as refused:
         plan(spec)
     assert refused.value.problems[0].code == "wrong-value"
 
@@ -129,5 +129,5 @@ def test_any_bytes(repo: Path, content: bytes) -> None:
     (repo / "bytes.yml").write_bytes(content)
     try:
         check(load(repo / "bytes.yml"))
-    except Refused as refused:
+    except UserError as refused:
         assert refused.problems

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from azure.ai.ml.entities._feature_set.featureset_spec_metadata import FeaturesetSpecMetadata
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.assets import assets, feature_sets
 from ml.specs.assets.assets import AssetSpec
 from tests.conftest import ROOT
@@ -69,5 +69,5 @@ def test_other_values_are_other_files(feature_set: AssetSpec) -> None:
 def test_a_set_that_is_wrong_is_refused(feature_set: AssetSpec) -> None:
     """With what `ml check` says of it."""
     (feature_set.folder / "account.yml").unlink()
-    with pytest.raises(Refused, match="no entity `azureml:account:1`"):
+    with pytest.raises(UserError, match="no entity `azureml:account:1`"):
         list(feature_sets.files(feature_set))

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.expressions import references, resolve_command, resolve_variables
 from tests.specs.broken import LIMITS, PIPELINE, SWEEP
 from tests.specs.conftest import Check
@@ -344,7 +344,7 @@ def is_refused(command: str, x: str, y: str = "0.5") -> bool:
     """Return True if the resolver refuses these values."""
     try:
         resolve_command(command, {"x": x, "y": y, "none": None}, {"o": PurePath("/out")})
-    except Refused as refused:
+    except UserError as refused:
         assert {problem.code for problem in refused.problems} == {"shell-metacharacter"}
         return True
     return False
@@ -400,7 +400,7 @@ def test_nothing_that_is_accepted_runs(cases: list[Case], folder: Path) -> None:
 
 def test_the_error_says_how_to_write_it() -> None:
     """The value, what may evaluate it, and the safe way with the placeholder."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         resolve_command(f"awk '{{ print {X} }}' data.txt", {"x": "$1; b"}, {})
     (problem,) = refused.value.problems
     assert "'$1; b'" in problem.found and "may evaluate it" in problem.found
@@ -434,7 +434,7 @@ VARIABLES = {
 def test_a_variable_takes_plain_values(name: str, value: str) -> None:
     """A value that a shell or program may evaluate can be a word or a path, but no other text."""
     for variable in (name, "TITLE"):
-        with pytest.raises(Refused, match="may evaluate it"):
+        with pytest.raises(UserError, match="may evaluate it"):
             resolve_variables({variable: X}, {"x": value}, {})
         assert resolve_variables({variable: X}, {"x": "a/file.sh"}, {}) == {variable: "a/file.sh"}
 

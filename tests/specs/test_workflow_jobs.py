@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.check import workflow_jobs
 from ml.specs.check.clusters import Bounds
 from ml.specs.plan import planning
@@ -463,7 +463,7 @@ def test_no_file_beyond_the_tree_is_read(
     }[where]
     (jobs / "train.yml").write_text(text)
     monkeypatch.chdir(tmp_path / "tree")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         planning.plan(load.load(jobs / "train.yml"))
     assert {problem.code for problem in refused.value.problems} == {"path-escape"}
     assert "SECRET" not in str(refused.value)

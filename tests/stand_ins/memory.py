@@ -40,7 +40,7 @@ from ml.backends.runs import (
     unwatched,
 )
 from ml.core import trees
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.expressions import resolve_command
 from ml.specs.plan.plans import CommandPlan, PipelinePlan, Plan, Sample, SweepPlan, Value
 from ml.sweeps.objective import leader, score
@@ -72,7 +72,7 @@ class MemoryRuns:
             for run in (entry.run, *entry.run.below()):
                 if name in (run.name, run.id):
                     return run
-        raise Refused(Problem("no-such-run", f"there is no run `{name}`"))
+        raise UserError(Problem("no-such-run", f"there is no run `{name}`"))
 
     def newest(self, wanted: Filter, count: int) -> list[Entry]:
         return wanted.apply(self.entries())
@@ -151,7 +151,7 @@ class MemoryRegistry:
         for registered in self.versions(model):
             if registered.version == version:
                 return registered
-        raise Refused(Problem("no-such-version", f"there is no version {version} of `{model}`"))
+        raise UserError(Problem("no-such-version", f"there is no version {version} of `{model}`"))
 
     def champion(self, model: str, environment: str) -> Version | None:
         number = self._aliases.get((environment, model))
@@ -246,7 +246,7 @@ class MemoryBackend:
     def cancel(self, name: str) -> Run:
         run = self.runs.find(name)
         if run.status not in OPEN:
-            raise Refused(Problem("run-ended", f"{run.name} is {run.status}"))
+            raise UserError(Problem("run-ended", f"{run.name} is {run.status}"))
         while run.name not in self._going:
             time.sleep(0.05)
         os.killpg(self._going.pop(run.name).pid, signal.SIGKILL)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ml.core.errors import Exit, Place, Refused
+from ml.core.errors import Exit, Place, UserError
 from ml.specs.plan.plans import (
     CommandPlan,
     Constraint,
@@ -164,7 +164,7 @@ def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
     """With the line of the one that refused most, the number of points, and without a trial."""
     sweep = plan(algorithm, [], ["a > 0", "a > 5"])
     for attempt in (lambda: run_trials(sweep, 1), lambda: feasible_share(sweep)):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             attempt()
         (problem,) = refused.value.problems
         assert problem.code == "constraints-unsatisfiable"
@@ -192,7 +192,7 @@ def test_a_constraint_that_has_no_value_is_refused(algorithm: str) -> None:
     """A division by zero somewhere in the space: the line, the values, and a guard to write."""
     sweep = plan(algorithm, [], ["1 / (a - 2) < 9"])
     for attempt in (lambda: run_trials(sweep, 50), lambda: feasible_share(sweep)):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             attempt()
         (problem,) = refused.value.problems
         assert problem.code == "invalid-constraint"

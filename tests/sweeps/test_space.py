@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from scipy.stats import qmc
 
-from ml.core.errors import Exit, Place, Refused
+from ml.core.errors import Exit, Place, UserError
 from ml.specs.plan.plans import CommandPlan, Dimension, Environment, SweepPlan
 from ml.specs.search.distributions import Misfit, Variable, locate
 from ml.sweeps.samplers import sampler_for
@@ -188,7 +188,7 @@ def test_grid_is_the_product_with_nested_branches() -> None:
 
 def test_grid_refuses_a_continuous_dimension() -> None:
     """It names the dimension and its line."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         sampler_for(sweep({"x": dim("uniform", 0, 1)}, algorithm="grid"), 0).ask()
     assert refused.value.problems[0].code == "grid-needs-choices"
     assert refused.value.problems[0].place == HERE
@@ -196,7 +196,7 @@ def test_grid_refuses_a_continuous_dimension() -> None:
 
 def test_an_unknown_distribution_is_refused() -> None:
     """With exit code 33, not with a guess."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         sample(dim("triangular", 0, 1), 1)
     assert refused.value.exit_code == Exit.CANNOT_HONOUR
 

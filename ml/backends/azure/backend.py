@@ -26,7 +26,7 @@ from ml.backends.base import Options, WorkflowRun
 from ml.backends.endpoints import Candidate, Launch
 from ml.backends.runs import LOG_FOLLOWS, OPEN, Event, Run, Watch, unwatched
 from ml.core import faults
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.core.imports import ROOT
 from ml.specs.assets import assets
 from ml.specs.check import workflow_jobs
@@ -64,7 +64,7 @@ class AzureBackend:
 
     @cached_property
     def workspace(self) -> Workspace:
-        """The workspace to run in. Raises Refused when the settings do not name it."""
+        """The workspace to run in. Raises UserError when the settings do not name it."""
         return self._workspace or configured()
 
     @cached_property
@@ -133,7 +133,7 @@ class AzureBackend:
             return tuple(submission.requests(self.workspace, self._submission(plan)))
         except MlException as error:
             # azure-ai-ml's converter looks at what its loader has let through.
-            raise Refused(*translate(error, spec.kind, spec.document, spec.file)) from error
+            raise UserError(*translate(error, spec.kind, spec.document, spec.file)) from error
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Submit the plan and follow it to its end; Ctrl-C ends the following, not the job."""
@@ -200,7 +200,7 @@ class AzureBackend:
             actual = f"this workflow run did not submit `{wanted.name}`"
             hint = "re-run all jobs of the workflow"
             expected = ", ".join(job["run"] for job in workflow.jobs.values())
-            raise Refused(Problem("not-reviewed", actual, expected, hint))
+            raise UserError(Problem("not-reviewed", actual, expected, hint))
         if wanted.job.type == "pipeline":  # no step of a job that somebody else submitted
             wanted.job.settings.force_rerun = True
         words = wanted.name.rpartition("-")[0]
@@ -245,7 +245,7 @@ class AzureBackend:
         """Return the log; None if it cannot be read: the failure is then explained without it."""
         try:
             return self.runs.logs(run).get(rank)
-        except Refused as refused:
+        except UserError as refused:
             self._options.say(str(refused))
             return None
 
@@ -253,11 +253,11 @@ class AzureBackend:
         run = self.runs.find(name)
         if run.status not in OPEN:
             hint = f"ml runs show {run.name} --on azure"
-            raise Refused.of("run-ended", f"{run.name} is {run.status}", "an active run", hint)
+            raise UserError.of("run-ended", f"{run.name} is {run.status}", "an active run", hint)
         if (parent := self.runs.parent(run)) is not None:
             hint = f"ml runs cancel {parent.name} --on azure"
             actual = f"{run.name} is a child of {parent.name}"
-            raise Refused.of("child-run", actual, "a root run", hint)
+            raise UserError.of("child-run", actual, "a root run", hint)
         with as_refusals():
             jobs = self.workspace.client.jobs
             poller = retried(lambda: jobs.begin_cancel(run.name), CANCEL_POLL_S)
@@ -266,19 +266,19 @@ class AzureBackend:
                 actual = f"{run.name} has not ended {CANCEL_S:g} s after its cancellation"
                 hint = f"later: ml runs show {run.name} --on azure"
                 problem = Problem("not-canceled", actual, "a canceled run", hint)
-                raise Refused(problem, exit_code=Exit.RUN_FAILED)
+                raise UserError(problem, exit_code=Exit.RUN_FAILED)
             poller.result()
         return self.runs.find(name)
 
 
 def _hold_outputs(run: Run, job: dict[str, Any]) -> None:
-    """Record the digests of the outputs; raise Refused if they differ from the recorded ones."""
+    """Record the digests of the outputs; raise UserError if they differ from the recorded ones."""
     digests = {name: f"sha256:{assets.digest(path)}" for name, path in run.outputs.items()}
     for name, digest in job["outputs"].items():
         if digests.get(name) != digest:
             actual = f"the output `{name}` of {run.name} is {digests.get(name)}"
             hint = "the workspace's storage was changed; train again"
-            raise Refused(Problem("output-changed", actual, f"{digest}, as reviewed", hint))
+            raise UserError(Problem("output-changed", actual, f"{digest}, as reviewed", hint))
     job["outputs"] = digests
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from ml.backends.azure.errors import as_refusals, or_none
 from ml.backends.azure.workspace import RELEASES, Workspace
 from ml.core import home
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 # For how long an endpoint stays with a machine that is gone. A lease has 15 to 60 seconds.
 LEASE_S = 30
@@ -96,9 +96,9 @@ class Lease:
                 lease.release()
 
     def check(self) -> None:
-        """Raise Refused if the lease may have expired, so that another machine may hold it."""
+        """Raise UserError if the lease may have expired, so that another machine may hold it."""
         if time.time() > self._until:
-            raise Refused(
+            raise UserError(
                 Problem(
                     "release-interrupted",
                     f"this machine could not renew its lease of `{self._endpoint}`, and another "

@@ -19,7 +19,7 @@ from infra.settings import loader
 from ml.backends.azure.errors import as_refusals, or_none
 from ml.backends.azure.workspace import RELEASES, Workspace
 from ml.backends.endpoints import BASELINE, CHANGED, SLOTS
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.specs.sdk import load
 
 # Tags of an endpoint: the names of two deployments, and the experiment that the canary belongs to.
@@ -68,14 +68,14 @@ class Record:
         self._workspace, self._endpoint = workspace, endpoint
 
     def read(self) -> Written | None:
-        """Return the record, None before the first release; raise Refused if it is invalid."""
+        """Return the record, None before the first release; raise UserError if it is invalid."""
         content = or_none(lambda: self._blob.download_blob().readall())
         if content is None:
             return None
         try:
             return _WRITTEN.validate_json(content)
         except ValidationError as error:
-            raise Refused(
+            raise UserError(
                 Problem(
                     "endpoint-record-unreadable",
                     f"{RELEASES}/{self._workspace.name}/{self._endpoint}.json cannot be read: "
@@ -179,13 +179,13 @@ def _told(key: str, value: str | None) -> str:
     return "(hidden)" if key.startswith("environment_variables.") else value
 
 
-def refusal_of(endpoint: str, changes: Iterable[str], routes: Routes) -> Refused:
+def refusal_of(endpoint: str, changes: Iterable[str], routes: Routes) -> UserError:
     """The error for an endpoint that somebody else changed; `routes` are those of the release."""
     update = f"az ml online-endpoint update --name {endpoint}"
     back = f'{update} --traffic "{_shares(routes["traffic"])}"'
     back += f' --mirror-traffic "{_shares(routes["mirror"])}"' if routes["mirror"] else ""
     back += "".join(f" --set tags.{tag}={name}" for tag, name in tags_of(routes).items())
-    return Refused(
+    return UserError(
         Problem(
             CHANGED,
             f"`{endpoint}` was changed outside of a release: {'; '.join(changes)}",
@@ -210,7 +210,7 @@ def _shown(value: object) -> str:
 def stack_of(endpoint: str) -> str | None:
     """Return the stack that declares the endpoint, by its name on Azure."""
     for stack in loader.environments(loader.FOLDER):
-        with suppress(Refused):  # a stack that cannot be read is not the one
+        with suppress(UserError):  # a stack that cannot be read is not the one
             settings = loader.declared(stack, loader.FOLDER)
             if endpoint in [settings.names.regional(each.name) for each in settings.endpoints]:
                 return stack

@@ -62,7 +62,7 @@ from ml.backends.model_registry import model_folder
 from ml.backends.runs import QUIET_S
 from ml.backends.traffic import TIMEOUT_MS
 from ml.core import documents, files
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.serving.scoring.model import MODEL_DIGEST
 from ml.specs.sdk import load
 
@@ -114,7 +114,10 @@ class AzureEndpoints:
         return loader.declared(environment, loader.FOLDER).names.regional(model)
 
     def live(self, endpoint: str, *, as_released: bool = True) -> Live | None:
-        """Read the live state from the endpoint's tags; Refused if changed since the release."""
+        """Read the live state from the endpoint's tags.
+
+        Raise UserError if changed since the release.
+        """
         resource = self._endpoint(endpoint)
         if resource is None:
             return None
@@ -161,7 +164,7 @@ class AzureEndpoints:
     def reserve(self, endpoint: str, waiting: Callable[[str], None]) -> Iterator[None]:
         """Lock the endpoint for this machine; `waiting` is called while another one holds it.
 
-        Raise Refused if no stack declares the endpoint, if it does not exist on Azure, or if
+        Raise UserError if no stack declares the endpoint, if it does not exist on Azure, or if
         somebody changed it.
         """
         if stack_of(endpoint) is None:
@@ -175,7 +178,10 @@ class AzureEndpoints:
                 del self._leases[endpoint]
 
     def check_launch(self, launch: Launch) -> None:
-        """Check the endpoint and the deployment; Refused if either changed after the release."""
+        """Check the endpoint and the deployment.
+
+        Raise UserError if either changed after the release.
+        """
         self._check(launch.endpoint)
         if launch.settings:
             self._registry.bring(self._registry.find(launch.model, launch.version))
@@ -286,7 +292,7 @@ class AzureEndpoints:
         return True
 
     def score(self, server: Server, body: Mapping[str, object]) -> Answer:
-        """Raise Refused (deployment-unresponsive) when the model does not answer."""
+        """Raise UserError (deployment-unresponsive) when the model does not answer."""
         slot = server.slot
         try:
             answer = self.start_router(slot.parent.name).post(json.dumps(body), slot.name)
@@ -308,17 +314,17 @@ class AzureEndpoints:
     def collected(self, endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
         live = None
         with suppress(
-            Refused
+            UserError
         ):  # what was collected can be read where somebody changed the endpoint
             live = self.live(endpoint, as_released=False)
         states = [state for state in (live, live and live.canary) if state]
         serving = {state.server.slot.name: state.launch.digest for state in states}
         return collected(self._workspace, endpoint, since, serving=serving)
 
-    def nothing_served(self, endpoint: str) -> Refused:
+    def nothing_served(self, endpoint: str) -> UserError:
         actual = f"nothing serves on `{endpoint}` in the workspace {self._workspace.name}"
         expected, hint = "an endpoint that a model was released to", "ml release status --on azure"
-        return Refused(Problem("no-live-deployment", actual, expected, hint))
+        return UserError(Problem("no-live-deployment", actual, expected, hint))
 
     def resident(self, server: Server) -> tuple[float, float] | None:
         """Return (time, bytes) of Azure Monitor: the instances' average over the latest minute.
@@ -327,7 +333,7 @@ class AzureEndpoints:
         """
         try:
             minutes = self._minutes(server, _MEMORY, time.time() - _RECENT_S)
-        except Refused as refused:
+        except UserError as refused:
             if not self._is_blind:
                 self._is_blind = True
                 self._say(
@@ -349,19 +355,19 @@ class AzureEndpoints:
 
     def failure(
         self, slot: Path, code: str, what: str, expected: str = "", hint: str = ""
-    ) -> Refused:
+    ) -> UserError:
         command = f"az ml online-deployment get-logs -e {slot.parent.name} -n {slot.name}"
         text = ""
-        with suppress(Refused), as_refusals():
+        with suppress(UserError), as_refusals():
             text = self._client.online_deployments.get_logs(
                 slot.name, slot.parent.name, lines=_LOG_LINES
             )
         end = "\n".join(f"    {line}" for line in text.splitlines())
         hint = f"{hint}; its log: {command}" if hint else f"its log: {command}"
         problem = Problem(code, f"{what}; its log ends:\n{end}", expected, hint)
-        return Refused(problem, exit_code=Exit.RUN_FAILED)
+        return UserError(problem, exit_code=Exit.RUN_FAILED)
 
-    def _unanswered(self, slot: Path, why: str) -> Refused:
+    def _unanswered(self, slot: Path, why: str) -> UserError:
         what = f"the deployment `{slot.name}` of `{slot.parent.name}` did not respond: {why}"
         expected, hint = "a response of its model", "apply again: traffic is unchanged"
         return self.failure(slot, "deployment-unresponsive", what, expected, hint)
@@ -397,7 +403,7 @@ class AzureEndpoints:
                     for size in self._client.compute.list_sizes()
                 }
         if (size := self._sizes.get(deployment.instance_type.lower())) is None:
-            raise Refused(
+            raise UserError(
                 Problem(
                     "no-such-size",
                     f"how much memory a {deployment.instance_type} has is not known: a canary "
@@ -428,7 +434,7 @@ class AzureEndpoints:
         }
 
     def _check(self, endpoint: str) -> tuple[Any, dict[str, Any]]:
-        """Return the endpoint and its deployments; raise Refused if somebody changed them."""
+        """Return the endpoint and its deployments; raise UserError if somebody changed them."""
         while True:
             resource, record = self._recorded(endpoint)
             deployments = self._deployments(endpoint)
@@ -542,10 +548,10 @@ class AzureEndpoints:
                 raise refusal_of(endpoint, changes, after)
             time.sleep(BUSY_POLL_S)
 
-    def _no_endpoint(self, name: str) -> Refused:
+    def _no_endpoint(self, name: str) -> UserError:
         stack = stack_of(name)
         declare = "" if stack else "name it under `platform:endpoints` in infra/Pulumi.ENV.yaml; "
-        return Refused(
+        return UserError(
             Problem(
                 "no-endpoint",
                 f"the workspace {self._workspace.name} has no endpoint `{name}`"
@@ -603,7 +609,7 @@ class AzureEndpoints:
                     what = f"the deployment did not start: {error.message.splitlines()[0]}"
                     raise self.failure(slot, "server-crashed", what) from None
         except BaseException:
-            with suppress(Refused):
+            with suppress(UserError):
                 self._delete(endpoint, slot.name)
             raise
         deployment = self._deployments(endpoint).get(slot.name)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ml.core import home
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.core.repository import shown
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ _UNCHECKED = (AttributeError, LookupError, TypeError, ValueError, RecursionError
 
 @contextmanager
 def as_refusals() -> Iterator[None]:
-    """Raise every error of Azure's clients as Refused, also errors while they parse a response."""
+    """Raise every error of Azure's clients as UserError, also those of parsing."""
     from azure.ai.ml.exceptions import MlException
     from azure.core.exceptions import AzureError
 
@@ -197,7 +197,7 @@ def as_refusals() -> Iterator[None]:
             raise
         _record(error)
         problem, exit_code = explain(error)
-        raise Refused(problem, exit_code=exit_code) from error
+        raise UserError(problem, exit_code=exit_code) from error
 
 
 def or_none(get: Callable[[], Any]) -> Any:

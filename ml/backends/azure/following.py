@@ -12,7 +12,7 @@ from ml.backends.azure.jobs import COMPOSED, kind_of
 from ml.backends.azure.runs import AzureRuns, Owner
 from ml.backends.base import UNFINISHED
 from ml.backends.runs import OPEN, Event, Patience, Run, Watch
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 # Run history's statuses of a job that has ended (azure-ai-ml's RunHistoryConstants).
 ENDED = frozenset({"Completed", "Failed", "Canceled", "NotResponding"})
@@ -34,7 +34,7 @@ class Follower:
     def follow(self, name: str, watch: Watch) -> Run:
         """Follow the job until it has ended, and return its run.
 
-        Ctrl-C stops following; the job continues. Raise Refused at the deadline, or if the job
+        Ctrl-C stops following; the job continues. Raise UserError at the deadline, or if the job
         cannot be read for a long time.
         """
         again = f"ml runs logs --follow {name} --on azure"
@@ -48,7 +48,7 @@ class Follower:
                 has_ended = not details or details["status"] in ENDED
                 if before is None or has_ended or kind_of(before.job) in COMPOSED:
                     owner = self.runs.look(name)
-            except Refused as refused:
+            except UserError as refused:
                 patience.endure(refused)
             else:
                 assert owner is not None
@@ -63,7 +63,7 @@ class Follower:
                 actual = f"{name} has not ended, and its log is no longer followed"
                 hint = f"train again: the next run follows it; or ml runs cancel {name} --on azure"
                 problem = Problem(UNFINISHED, actual, "an end within --timeout", hint)
-                raise Refused(problem, exit_code=Exit.RUN_FAILED)
+                raise UserError(problem, exit_code=Exit.RUN_FAILED)
             time.sleep(wait)
             wait = min(wait * _GROWTH, _LAST_POLL_S)
 
@@ -76,7 +76,7 @@ class Follower:
                     self.echo.flush()
                     echoed()
             self._log_is_lost = False
-        except Refused as refused:
+        except UserError as refused:
             if not self._log_is_lost:
                 self.say(f"{refused.problems[0].found}; later: ml runs logs {name} --on azure")
             self._log_is_lost = True

@@ -11,7 +11,7 @@ from typing import Any
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import Workspace
 from ml.backends.runs import Entry, Run, Status
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.plan import automl
 from ml.specs.plan.bindings import promoted_to
 from ml.specs.plan.plans import Value
@@ -94,10 +94,12 @@ class Outputs(Mapping[str, Path]):
                 self._workspace.client.jobs.download(
                     self._job, download_path=unfinished, output_name=name
                 )
-        except Refused as refused:
+        except UserError as refused:
             problem = refused.problems[0]
             actual = f"the output {name} of {self._job} cannot be brought here: {problem.found}"
-            raise Refused(replace(problem, found=actual), exit_code=refused.exit_code) from refused
+            raise UserError(
+                replace(problem, found=actual), exit_code=refused.exit_code
+            ) from refused
         target.parent.mkdir(parents=True, exist_ok=True)
         content = unfinished / "named-outputs" / name
         if content.is_dir() and self._types[name] == "uri_file":

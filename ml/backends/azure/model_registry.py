@@ -27,7 +27,7 @@ from ml.backends.model_registry import (
     withdrawn,
 )
 from ml.core import home
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.serving.scoring.manifest import ManifestError, folder_digest
 
 # The tags of a version; `champion.ENV` is the alias of an environment, which Azure ML lacks.
@@ -67,7 +67,7 @@ class AzureRegistry:
             actual = f"`{environment}` has a workspace of its own, and {REGISTRY} is not set"
             expected = "the registry that the environments share"
             hint = f"export {REGISTRY}=\"$(az ml registry list --query '[].name' -o tsv)\""
-            raise Refused(Problem("no-registry-named", actual, expected, hint))
+            raise UserError(Problem("no-registry-named", actual, expected, hint))
 
     def bring(self, version: Version) -> None:
         if not version.digest:
@@ -234,7 +234,7 @@ class AzureRegistry:
         if (entity := self._get(model, version)) is not None and self._is_ours(entity):
             return entity
         names = ", ".join(str(entity.version) for entity in self._registered(model))
-        raise Refused(
+        raise UserError(
             Problem(
                 "no-such-version",
                 f"there is no version {version} of `{model}` that {self._repository or 'nobody'} "
@@ -255,8 +255,8 @@ def _beside(model: str, folder: Path) -> str:
     return model + _BESIDE + folder.relative_to(home.home()).parts[0]
 
 
-def _other_files(name: str, versions: Sequence[str], expected: str) -> Refused:
-    return Refused(
+def _other_files(name: str, versions: Sequence[str], expected: str) -> UserError:
+    return UserError(
         Problem(
             "registry-digest-mismatch",
             f"the registry's files of {name} {', '.join(versions)} do not match its digest",

@@ -21,7 +21,7 @@ from ml.backends.azure.workspace import Workspace
 from ml.backends.base import Applied, AssetState, AssetStatus
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core import faults, repository
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.assets import assets, feature_sets
 from ml.specs.assets.assets import AssetSpec
 from ml.specs.check.feature_sets import SPEC
@@ -183,7 +183,7 @@ class AzureResources:
         client, entity = self.workspace.client, declared.entity
         endpoint = or_none(lambda: client.batch_endpoints.get(entity.endpoint_name))
         if endpoint is None:
-            raise Refused(_no_endpoint(entity.endpoint_name))
+            raise UserError(_no_endpoint(entity.endpoint_name))
         listed = client.batch_deployments.list(entity.endpoint_name)
         deployments = {deployment.name: deployment for deployment in listed}
         put = client.batch_deployments.begin_create_or_update
@@ -212,12 +212,12 @@ class AzureResources:
         name, data = (key, rest) if equals and key.isidentifier() else ("input", data)
         path = assets.local(data, Path.cwd())
         if path is not None and not path.exists():
-            raise Refused.of("missing-file", f"no `{data}`", "a file or folder", "--input PATH")
+            raise UserError.of("missing-file", f"no `{data}`", "a file or folder", "--input PATH")
         kind = "uri_file" if path is not None and path.is_file() else "uri_folder"
         source = Input(type=kind, path=str(path.resolve()) if path is not None else data)
         with as_refusals(), self.workspace.quiet():
             if or_none(lambda: self.workspace.client.batch_endpoints.get(endpoint)) is None:
-                raise Refused(_no_endpoint(endpoint))
+                raise UserError(_no_endpoint(endpoint))
             job = self.workspace.client.batch_endpoints.invoke(
                 endpoint, deployment_name=deployment or None, inputs={name: source}
             )

@@ -48,7 +48,7 @@ from ml.backends.runs import (
     TrackingUnavailable,
     latest,
 )
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.specs.plan.plans import Sample, Value
 
 _LOGS = "logs"
@@ -113,19 +113,19 @@ class AzureRuns:
             "error": str(run.error) if run.error else None,
         }
 
-    def patience_s(self, refused: Refused) -> float:
+    def patience_s(self, refused: UserError) -> float:
         return self.LONG_S if refused.exit_code == Exit.RUN_FAILED else self.SHORT_S
 
     def find(self, name: str, experiment: str | None = None) -> Run:
         if name == "latest":
             if run := latest(self.newest(Filter(experiment=experiment, by_person=True), 1)):
                 return run
-            raise Refused(_no_such_run(name, self.workspace))
+            raise UserError(_no_such_run(name, self.workspace))
         owner = self._owner(name)
         for part in (owner.run, *owner.run.below()) if owner else ():
             if name in (part.name, part.id):
                 return part
-        raise Refused(_no_such_run(name, self.workspace))
+        raise UserError(_no_such_run(name, self.workspace))
 
     def _owner(self, name: str) -> Owner | None:
         """Return the job that is the run of that name or id, or that the run is a part of.
@@ -156,15 +156,15 @@ class AzureRuns:
             return details
 
     def look(self, name: str) -> Owner:
-        """Return the job's present state. Raise Refused if a part of it is missing on Azure."""
+        """Return the job's present state. Raise UserError if a part of it is missing on Azure."""
         job = self.job(name)
         if job is None:
-            raise Refused(_no_such_run(name, self.workspace))
+            raise UserError(_no_such_run(name, self.workspace))
         run = self.read(job)
         if run.status == "Completed" and self._tracked(name) is None:
             actual = f"MLflow has no run of the completed job {name}"
             hint = f"ml runs show {name} --on azure"
-            raise Refused(Problem("not-tracked", actual, "an MLflow run with its metrics", hint))
+            raise UserError(Problem("not-tracked", actual, "an MLflow run with its metrics", hint))
         return Owner(job, run)
 
     def job(self, name: str) -> Any:
@@ -301,7 +301,7 @@ class AzureRuns:
     def _demand(self, run: Run) -> Owner:
         owner = self._owner(run.name)
         if owner is None:
-            raise Refused(_no_such_run(run.name, self.workspace))
+            raise UserError(_no_such_run(run.name, self.workspace))
         return owner
 
     def writer(self, pipeline: Run, output: str) -> Run:
@@ -361,8 +361,8 @@ class AzureRuns:
     def fetch_logs(self, job: str, details: Mapping[str, Any]) -> Iterator[str]:
         """Download what is new in each log of a job; yield the new text of rank 0.
 
-        The log of the image build, which precedes the job, counts as rank 0's. Raises Refused if a
-        log cannot be read.
+        The log of the image build, which precedes the job, counts as rank 0's. Raises UserError if
+        a log cannot be read.
         """
         with as_refusals(), _legible(job):
             listed = dict(details.get("logFiles") or {})
@@ -375,11 +375,11 @@ class AzureRuns:
             try:
                 with as_refusals():
                     content = self.workspace.read_from(url, start)
-            except Refused as refused:
+            except UserError as refused:
                 problem = refused.problems[0]
                 actual = f"the log {name} of {job} cannot be read: {problem.found}"
                 unread = replace(problem, found=actual)
-                raise Refused(unread, exit_code=refused.exit_code) from refused
+                raise UserError(unread, exit_code=refused.exit_code) from refused
             with path.open("ab") as log:
                 log.write(content)
             if content and file in (ranks.get("0"), ranks.get(_BUILD)):
@@ -476,7 +476,7 @@ def _available() -> Iterator[None]:
     try:
         with as_refusals():
             yield
-    except Refused as refused:
+    except UserError as refused:
         raise TrackingUnavailable(refused.problems[0].found) from refused
 
 

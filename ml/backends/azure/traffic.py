@@ -25,7 +25,7 @@ from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import MODEL_ERROR, Workspace
 from ml.backends.endpoints import Answer, Live
 from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID, Counters, Recent, at
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 
 # The caller's name of a request, which the log has as XMSClientRequestId.
 CLIENT_ID = "x-ms-client-request-id"
@@ -119,7 +119,7 @@ class AzureRouter:
         try:
             with as_refusals():
                 rows = self._workspace.logs(query)
-        except Refused as refused:
+        except UserError as refused:
             if not self._is_blind:
                 self._is_blind = True
                 actual = refused.problems[0].found

@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 from ml.backends.azure.errors import as_refusals, or_none
 from ml.core import home
 from ml.core.azure import AUDIENCE
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.specs.sdk import load, patches
 
 # The variables that name the workspace, and the `az` command that prints the value of each.
@@ -121,7 +121,7 @@ class Workspace:
     def offline_store(self) -> str:
         """The URL of the container that is the feature store's offline store.
 
-        Raises Refused when no feature store has that name, or it has no such container.
+        Raises UserError when no feature store has that name, or it has no such container.
         """
         with self.quiet():
             store = or_none(lambda: self.features.feature_stores.get(self.feature_store))
@@ -130,7 +130,7 @@ class Workspace:
         if container is None:
             actual = f"{FEATURE_STORE}: the feature store {self.feature_store} has no offline store"
             hint = "set `platform:feature_store` in the stack file, then make deploy ENV=STACK"
-            raise Refused.of("no-offline-store", actual, "a feature store that has one", hint)
+            raise UserError.of("no-offline-store", actual, "a feature store that has one", hint)
         host = f"{container['account']}.dfs.{self._cloud['suffixes']['storage']}"
         return f"abfss://{container['name']}@{host}"
 
@@ -258,7 +258,7 @@ class Workspace:
     def _cloud(self) -> Mapping[str, Any]:
         """The cloud that azure-ai-ml's variables choose, as Azure Resource Manager describes it.
 
-        Raises Refused when its metadata cannot be read, or do not have that cloud.
+        Raises UserError when its metadata cannot be read, or do not have that cloud.
         """
         from azure.core import PipelineClient
         from azure.core.rest import HttpRequest
@@ -274,7 +274,7 @@ class Workspace:
             if cloud["name"] == name or (name is None and cloud["resourceManager"] in url):
                 return cast(Mapping[str, Any], cloud)
         names = ", ".join(str(cloud["name"]) for cloud in clouds)
-        raise Refused.of(
+        raise UserError.of(
             "unknown-cloud", f"{CLOUD}: {name}", f"one of {names}", f"export {CLOUD}=NAME"
         )
 
@@ -344,7 +344,7 @@ class Workspace:
         """Post a request to an endpoint; return the status, the body, and who answered.
 
         The last is True if the model answered or was too slow, False if the service did instead.
-        Raise OSError without a response, and Refused if the endpoint rejects the caller.
+        Raise OSError without a response, and UserError if the endpoint rejects the caller.
         """
         from azure.core.exceptions import AzureError, ClientAuthenticationError
         from azure.core.rest import HttpRequest
@@ -360,7 +360,7 @@ class Workspace:
             raise OSError(str(error)) from error
         status = response.status_code
         if status in (401, 403):  # the service's own answers: a model's are MODEL_ERROR
-            raise Refused(
+            raise UserError(
                 Problem(
                     "no-permission",
                     f"{url} rejected the sign-in: status {status}",
@@ -473,11 +473,14 @@ def _document(response: Any, demanded: str = "") -> dict[str, Any]:
 
 
 def configured(environment: Mapping[str, str] | None = None) -> Workspace:
-    """Return the workspace that the environment variables name. Raise Refused for those not set."""
+    """Return the workspace that the environment variables name.
+
+    Raise UserError for those not set.
+    """
     values = os.environ if environment is None else environment
     missing = [name for name in VARIABLES if not values.get(name)]
     if missing:
-        raise Refused(
+        raise UserError(
             *(
                 Problem(
                     "no-workspace-named",

@@ -35,7 +35,7 @@ from ml.backends.local.tracking import server, tracking
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import Event, Run, Watch, unwatched
 from ml.core import faults, files, home, repository
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.specs.assets import assets
 from ml.specs.plan.plans import (
     AutoMLPlan,
@@ -202,9 +202,12 @@ class LocalBackend:
         return f"{name} → this interpreter, Python {platform.python_version()}; {summary}"
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
-        """Carry the plan out; see the protocol. Raises Refused when the disk or the store fails."""
+        """Carry the plan out; see the protocol.
+
+        Raises UserError when the disk or the store fails.
+        """
         if plan.not_here:
-            raise Refused(*plan.not_here, exit_code=Exit.CANNOT_HONOUR)
+            raise UserError(*plan.not_here, exit_code=Exit.CANNOT_HONOUR)
         _demand_inputs(plan)
         plan = _lowered(plan)
         with ExitStack() as stack:
@@ -265,7 +268,7 @@ def _launching(command: CommandPlan, is_isolated: bool) -> Iterator[Problem]:
 
 
 def _hinted(sweep: SweepPlan) -> str:
-    """Summarize the hints; raise Refused if their constraints exclude the whole space."""
+    """Summarize the hints; raise UserError if their constraints exclude the whole space."""
     from ml.sweeps.samplers import feasible_share
 
     points, constraints = len(sweep.hints.points), len(sweep.hints.constraints)
@@ -295,7 +298,7 @@ def _demand_inputs(plan: Plan) -> None:
         if data.path is not None and not data.path.exists()
     ]
     if missing:
-        raise Refused(*missing, exit_code=Exit.WRONG_CALL)
+        raise UserError(*missing, exit_code=Exit.WRONG_CALL)
 
 
 def _or_copied(data: InputPlan) -> str:

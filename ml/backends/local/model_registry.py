@@ -20,15 +20,15 @@ from ml.backends.model_registry import (
     withdrawn,
 )
 from ml.core import faults, home
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 
 class LocalRegistry:
-    """Implements `model_registry.Registry`; every method raises Refused for a store that cannot be
-    read or written.
+    """Implements `model_registry.Registry`; every method raises UserError for a store that cannot
+    be read or written.
     """
 
     shared = None
@@ -70,7 +70,7 @@ class LocalRegistry:
         actual = f"the registry has no version {version} of `{model}`"
         expected = f"one of: {names}" if names else "a registered model: this one has no version"
         hint = f"ml release propose {project} registers the best run"
-        raise Refused(Problem("no-such-version", actual, expected, hint))
+        raise UserError(Problem("no-such-version", actual, expected, hint))
 
     def champion(self, model: str, environment: str) -> Version | None:
         if not home.database().is_file():
@@ -110,7 +110,7 @@ class LocalRegistry:
 def _client() -> MlflowClient:
     """Return an MLflow client for writing; the first call takes a second.
 
-    Raise Refused for a damaged store.
+    Raise UserError for a damaged store.
     """
     with faults.as_refusals():
         Tracking()  # makes the store when there is none

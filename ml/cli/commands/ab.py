@@ -10,7 +10,7 @@ import typer
 from ml.cli.app import open_backend
 from ml.cli.options import AsJson, Environment
 from ml.cli.render.output import write_json
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Problem, UserError
 
 if TYPE_CHECKING:
     from ml.release.ab.experiment import Experiment
@@ -64,7 +64,7 @@ def start(
     first = registry.find(model, a) if a else registry.champion(model, env)
     if first is None:
         actual = f"`{model}` has no champion in {env}"
-        raise Refused(Problem("no-champion", actual, "--a VERSION"))
+        raise UserError(Problem("no-champion", actual, "--a VERSION"))
     ab_test = experiment.declare(
         backend,
         name,
@@ -180,7 +180,7 @@ def record(
     elif key and value is not None:
         outcomes = [(key, value)]
     else:
-        raise Refused(Problem("no-outcome", "no outcome is given", hint="add --from FILE"))
+        raise UserError(Problem("no-outcome", "no outcome is given", hint="add --from FILE"))
     counted = records.record(open_backend(ab_test.place), ab_test, outcomes)
     repeated = len(outcomes) - counted
     also = f"; {repeated} ignored: the key had an outcome already" if repeated else ""
@@ -249,7 +249,7 @@ def _read_outcomes(path: Path) -> list[tuple[str, float]]:
                 if row:
                     outcomes.append(_outcome(row, Place(str(path), number)))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise Refused(Problem("unreadable", f"{path}: {error}", "lines of KEY,VALUE")) from None
+        raise UserError(Problem("unreadable", f"{path}: {error}", "lines of KEY,VALUE")) from None
     return outcomes
 
 
@@ -259,7 +259,7 @@ def _outcome(row: list[str], place: Place) -> tuple[str, float]:
         return key, float(value)
     except ValueError:
         line = f"`{','.join(row)[:80]}` is not a key and a number"
-        raise Refused(Problem("bad-outcome", line, "KEY,VALUE", "correct it", place)) from None
+        raise UserError(Problem("bad-outcome", line, "KEY,VALUE", "correct it", place)) from None
 
 
 def _as_json(ab_test: Experiment) -> dict[str, object]:

@@ -10,7 +10,7 @@ import typer
 from ml.cli.app import open_backend
 from ml.cli.options import AsJson
 from ml.cli.render.output import write_json, write_table
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 if TYPE_CHECKING:
     from ml.backends.base import AssetState, AssetStore
@@ -36,7 +36,7 @@ def apply(folder: Folder = None, on: Where = "azure", as_json: AsJson = False) -
     store, states = _compare(folder, on)
     changed = [state for state in states if state.status == "changed"]
     if changed:
-        raise Refused(*(_changed(state) for state in changed))
+        raise UserError(*(_changed(state) for state in changed))
     missing = [state for state in states if state.status == "missing"]
     for state in states:
         if state.status == "no-feature-store":
@@ -56,7 +56,7 @@ def _compare(folder: Path | None, on: str) -> tuple[AssetStore, list[AssetState]
         actual = f"--on {on}: jobs of this machine read assets from their specs"
         hint = "there is nothing to register: ml run SPEC"
         problem = Problem("no-assets-here", actual, "--on azure", hint)
-        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError(problem, exit_code=Exit.CANNOT_HONOUR)
     return store, list(store.compare((folder or repository.root()).absolute()))
 
 

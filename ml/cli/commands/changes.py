@@ -14,7 +14,7 @@ import typer
 from ml.cli.options import AsJson, Environment, On, repeated_on, seconds
 from ml.cli.render.output import write_json
 from ml.core import repository
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 # The job that a smoke test runs, and the tag of it that makes it small: `inputs.trees=2 …`.
 JOB, TAG = "jobs/train.yml", "smoke"
@@ -82,7 +82,7 @@ def _projects(command: str, projects: list[str] | None, base: str) -> Sequence[s
 
     if bool(projects) == bool(base):
         expected, hint = "projects, or --base REF", f"for example: ml {command} --base origin/main"
-        raise Refused(Problem("no-projects", "name either projects or --base", expected, hint))
+        raise UserError(Problem("no-projects", "name either projects or --base", expected, hint))
     return projects or affected(repository.root(), base).projects
 
 
@@ -114,7 +114,7 @@ def _train(
     try:
         backend = open_backend(on, Options(say=say, workflow=workflow))
         trained = try_out(backend, project, environment, say)
-    except Refused as refused:
+    except UserError as refused:
         sys.stderr.write(f"{refused}\n")
         result = {"project": project, "run": "", "error": str(refused), "comparison": None}
         goes_on = any(problem.code == UNFINISHED for problem in refused.problems)
@@ -146,7 +146,7 @@ def _smoke(project: str) -> dict[str, Any]:
     spec = repository.root() / "ml" / "projects" / project / JOB
     if not spec.parent.parent.is_dir():
         actual = f"there is no project ml/projects/{project}"
-        raise Refused(Problem("no-such-project", actual, "a folder under ml/projects"))
+        raise UserError(Problem("no-such-project", actual, "a folder under ml/projects"))
     if not spec.is_file():
         typer.echo(f"{project}: no {JOB}", err=True)
         return {"project": project, "status": "none"}
@@ -154,7 +154,7 @@ def _smoke(project: str) -> dict[str, Any]:
     plan = planning.plan(load.load(spec, parse_changes(str(tags.get(TAG, "")).split())))
     backend = open_backend()
     if refusals := backend.refusals(plan):
-        raise Refused(*refusals, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError(*refusals, exit_code=Exit.CANNOT_HONOUR)
     with progress.watching(plan, True) as watch:
         run = backend.run(plan, watch)
     sys.stderr.write(f"{progress.summary(backend, plan, run, False)}\n")

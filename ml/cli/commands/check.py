@@ -14,7 +14,7 @@ import typer
 from ml.cli.options import AsJson
 from ml.cli.render.output import write_json
 from ml.core import repository
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.core.terminal import readable, unfiltered
 
 
@@ -52,7 +52,9 @@ def check(
     if not paths and not repository.is_root(root):  # it would be all that is below
         actual = f"{root} is not in a repository"
         hint = "change to one, or name files and folders: ml check PATH"
-        raise Refused(Problem("no-repository", actual, f"a folder with a {repository.MARK}", hint))
+        raise UserError(
+            Problem("no-repository", actual, f"a folder with a {repository.MARK}", hint)
+        )
     report = survey(paths or [root], release_files(), clusters.declared())
     if not paths:
         own = [*layout.tracked_problems(root), *environments.problems(root), *pin_problems(root)]
@@ -87,7 +89,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         def problems(path: Path) -> Sequence[Problem]:
             try:
                 read(path)
-            except Refused as refused:
+            except UserError as refused:
                 return refused.problems
             return []
 
@@ -96,7 +98,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     def thresholds(path: Path) -> Sequence[Problem]:
         try:
             gates = gate_check.load_gates(Project(path.parent.name, path.parent))
-        except Refused as refused:
+        except UserError as refused:
             return refused.problems
         stated = [(*gate.waivers, *gate.reviews, *gate.invalid_versions) for gate in gates.values()]
         one_each = {statement.place: statement for statements in stated for statement in statements}
@@ -136,7 +138,7 @@ def rule_waiver_problems(root: Path) -> Sequence[Problem]:
     path = root / "policies" / "infra" / "waivers.yml"
     try:
         waivers = read_rule_waivers(path) if path.is_file() else ()
-    except Refused as refused:
+    except UserError as refused:
         return refused.problems
     return [*lapsed(waivers, datetime.now(UTC).date())]
 

@@ -11,7 +11,7 @@ import typer
 from ml.cli.options import AsJson
 from ml.cli.render.output import write_json
 from ml.core import repository
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 if TYPE_CHECKING:
     from ml.repository.doctor import Check, Stack
@@ -34,7 +34,7 @@ def doctor(
     for part in parts or ():
         if part not in PARTS:
             actual, hint = f"there is no check `{part}`", f"choose one of: {', '.join(PARTS)}"
-            raise Refused(Problem("no-such-check", actual, hint=hint))
+            raise UserError(Problem("no-such-check", actual, hint=hint))
     checks = []
     for check in _checks(parts or PARTS):
         checks.append(check)
@@ -57,7 +57,7 @@ def _checks(parts: Sequence[str]) -> Iterator[Check]:
         yield from doctor.placeholders(root)
     try:
         stacks = _stacks() if {"azure", "github"} & {*parts} else []
-    except Refused as refused:
+    except UserError as refused:
         problem = refused.problems[0]
         actual = f"{problem.place}: {problem.found}"
         yield doctor.Check("stack files", "error", actual, "infra settings")

@@ -13,7 +13,7 @@ import typer
 from ml.cli.options import AsJson
 from ml.cli.render.output import show_step, write_json, write_table
 from ml.core import repository
-from ml.core.errors import Problem, Refused, errors
+from ml.core.errors import Problem, UserError, errors
 from ml.core.terminal import printable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _opened(
 ) -> Iterator[tuple[FeatureSet, Path]]:
     """The feature set of a name or file, and the store; a FeatureError is the user's to correct.
 
-    With `checks`, Refused for what `ml check` reports of the set.
+    With `checks`, UserError for what `ml check` reports of the set.
     """
     from ml.core.home import home
     from ml.features.definition import read
@@ -49,11 +49,11 @@ def _opened(
         from ml.specs.check.feature_sets import feature_set_problems
 
         if problems := errors(feature_set_problems(file)):
-            raise Refused(*problems)
+            raise UserError(*problems)
     try:
         yield read(file), store or home() / "features"
     except FeatureError as error:
-        raise Refused(Problem(error.code, error.message, error.expected)) from error
+        raise UserError(Problem(error.code, error.message, error.expected)) from error
 
 
 def _file(name: str) -> Path:
@@ -64,11 +64,11 @@ def _file(name: str) -> Path:
     names = definitions(repository.root())
     if name not in names:
         expected = ", ".join(names) or f"one in {FOLDERS}"
-        raise Refused.of("no-feature-set", f"there is no feature set `{name}`", expected)
+        raise UserError.of("no-feature-set", f"there is no feature set `{name}`", expected)
     if len(names[name]) > 1:
         actual = f"{len(names[name])} files define `{name}`"
         expected = f"the path of one: {', '.join(map(str, names[name]))}"
-        raise Refused.of("ambiguous-feature-set", actual, expected)
+        raise UserError.of("ambiguous-feature-set", actual, expected)
     return names[name][0]
 
 
@@ -76,7 +76,7 @@ def _source(feature_set: FeatureSet, source: Path | None) -> Path:
     path = source or feature_set.local_source
     if path is None:
         actual = f"`{feature_set.name}` has no source on this machine"
-        raise Refused.of("missing-source", actual, "--source DIR, or a tag `local_source`")
+        raise UserError.of("missing-source", actual, "--source DIR, or a tag `local_source`")
     return path
 
 
@@ -84,7 +84,7 @@ def _date(option: str, text: str | None) -> date | None:
     try:
         return date.fromisoformat(text) if text else None
     except ValueError:
-        raise Refused.of("not-a-date", f"{option} {text}", "a date such as 2026-11-20") from None
+        raise UserError.of("not-a-date", f"{option} {text}", "a date such as 2026-11-20") from None
 
 
 @app.command()
@@ -150,13 +150,13 @@ def get(
     with _opened(name, store) as (feature_set, place):
         if len(key) != len(feature_set.keys):
             expected = " ".join(feature_set.keys)
-            raise Refused.of("wrong-keys", f"{len(key)} keys for `{name}`", expected)
+            raise UserError.of("wrong-keys", f"{len(key)} keys for `{name}`", expected)
         keys: dict[str, object] = {}
         for (column, kind), text in zip(feature_set.keys.items(), key, strict=True):
             try:
                 keys[column] = KEYS[kind](text)
             except (TypeError, ValueError):
-                raise Refused.of("wrong-keys", f"key `{column}` is {text}", kind) from None
+                raise UserError.of("wrong-keys", f"key `{column}` is {text}", kind) from None
         answer = look_up(
             feature_set, SqliteStore(feature_set, local_path(feature_set, place)), keys
         )

@@ -9,7 +9,7 @@ import typer
 from ml.cli.app import open_backend
 from ml.cli.options import AsJson, Environment, EveryGate, On
 from ml.cli.render.output import write_json
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 
 MODEL = typer.Argument(help="A registered model, such as faq-matching.", show_default=False)
 VERSION = typer.Argument(help="Its version.", show_default=False)
@@ -41,7 +41,7 @@ def gate(
 
     if released is bool(model or version) or bool(model) is not bool(version):
         actual = "a model needs a version; --released takes neither"
-        raise Refused.of("no-version", actual, "ml gate MODEL VERSION, or ml gate --released")
+        raise UserError.of("no-version", actual, "ml gate MODEL VERSION, or ml gate --released")
     backend = open_backend(place_of(to, on))
     if released:
         results = [*check_released(backend, to)]
@@ -137,7 +137,7 @@ def verify_audit(
     try:
         lines = audit.verify(log, holding or None)
         against = [*audit.against(backend, lines), *([f"the hash {holding}"] if holding else [])]
-    except Refused as refused:
+    except UserError as refused:
         if not as_json:
             raise
         (problem,) = refused.problems

@@ -22,7 +22,7 @@ from ml.cli.render.release_text import (
     show_drill,
     status_text,
 )
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.core.terminal import printable
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def rollback(
     if through_canary and not approved_by:
         actual = "--through-canary without --approved-by: nothing is served yet"
         hint = f"ml release rollback {project} --through-canary --approved-by NAME"
-        raise Refused(Problem("approval-required", actual, "the person who signs off", hint))
+        raise UserError(Problem("approval-required", actual, "the person who signs off", hint))
     backend = open_backend(desired_state.place_of(to, on or ("local" if not approved_by else None)))
     result = roll_back(backend, project, to, reason, version, is_here=bool(on or approved_by))
     back, was = result.declared, result.replaced
@@ -406,7 +406,7 @@ def schema() -> None:
 def _open(to: str, place: str, project: str = "", trained: Path | None = None) -> Backend:
     """The backend, whose evaluations for the gates follow no job that somebody else may have named.
 
-    With `trained` it follows the jobs of that file alone. Raises Refused for another file.
+    With `trained` it follows the jobs of that file alone. Raises UserError for another file.
     """
     from ml.backends.base import Options, WorkflowRun
     from ml.cli import clusters
@@ -420,7 +420,7 @@ def _open(to: str, place: str, project: str = "", trained: Path | None = None) -
     if len(trainings) != 1:
         actual = f"{trained} has {len(trainings)} trainings of {project}"
         hint = f"ml train {project} --json > FILE"
-        raise Refused(Problem("not-trained", actual, "one training", hint))
+        raise UserError(Problem("not-trained", actual, "one training", hint))
     return open_backend(
         place, Options(workflow=WorkflowRun(names, bounds, trainings[0], final=True))
     )
@@ -463,7 +463,7 @@ def _apply_all(
     def go(project: str) -> Applied | None:
         try:
             promotion = _apply(backend, project, environment, approved_by)
-        except Refused as refused:
+        except UserError as refused:
             typer.echo(f"{project}: {refused}", err=True)
             raise
         if not as_json:

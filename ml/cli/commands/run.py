@@ -12,7 +12,7 @@ import typer
 
 from ml.cli.options import AsJson, On, seconds
 from ml.cli.render.output import write_json
-from ml.core.errors import Exit, Problem, Refused, errors
+from ml.core.errors import Exit, Problem, UserError, errors
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
@@ -63,19 +63,19 @@ def run(
     )
     if options.evict_notice and not options.evict_after:
         actual, hint = "--evict-notice without --evict-after", "--evict-after 20s"
-        raise Refused(Problem("option-conflict", actual, "the time of an eviction", hint))
+        raise UserError(Problem("option-conflict", actual, "the time of an eviction", hint))
     backend = open_backend(on, options)
     if spec.is_file() and not dry_run and backend.prepare:
         backend.prepare()
     loaded, problems = _checked(backend, spec, overrides)
     if loaded.kind.family in FAMILIES:
         if wrong := errors(problems):
-            raise Refused(*wrong)
+            raise UserError(*wrong)
         _apply(backend, loaded, dry_run, as_json)
         return
     if dry_run and loaded.kind.family == "online_deployment":
         if wrong := errors(problems):
-            raise Refused(*wrong)
+            raise UserError(*wrong)
         from ml.cli.render import costs
 
         cost = costs.of_deployment(loaded)
@@ -104,7 +104,7 @@ def _checked(
 
 
 def _planned(backend: Backend, spec: Spec, problems: Sequence[Problem], dry_run: bool) -> Plan:
-    """The plan; Refused for an error, and for what the backend cannot honour.
+    """The plan; raise UserError for an error, and for what the backend cannot honour.
 
     A plan can be shown without the data, which has to be here to run it.
     """
@@ -113,13 +113,13 @@ def _planned(backend: Backend, spec: Spec, problems: Sequence[Problem], dry_run:
     from ml.specs.plan import planning
 
     if (wrong := errors(problems)) and not backend.rehearsal:
-        raise Refused(*wrong)
+        raise UserError(*wrong)
     # On this machine the plan reports errors, with those that it finds itself.
     plan = planning.plan(spec, registered=home.assets(), problems=problems)
     refusals = backend.refusals(plan)
     missing_data = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
     if refusals and not (dry_run and len(missing_data) == len(refusals)):
-        raise Refused(*refusals, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError(*refusals, exit_code=Exit.CANNOT_HONOUR)
     _say(*(replace(problem, severity="warning") for problem in missing_data))
     return plan
 
@@ -157,7 +157,7 @@ def _apply(backend: Backend, spec: Spec, dry_run: bool, as_json: bool) -> None:
         actual = f"this machine cannot create {spec.kind.with_article}"
         hint = f"ml run {spec.document.shown} --on azure"
         problem = Problem("unsupported-kind", actual, "a job", hint, spec.place())
-        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError(problem, exit_code=Exit.CANNOT_HONOUR)
     if dry_run:
         requests = backend.resources.requests(spec)
         if as_json:
@@ -199,13 +199,13 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
 
 
 def parse_changes(changes: list[str]) -> dict[str, str]:
-    """`["a.b=c"]` → `{"a.b": "c"}`; Refused for a change that is not FIELD=VALUE."""
+    """`["a.b=c"]` → `{"a.b": "c"}`; raise UserError for a change that is not FIELD=VALUE."""
     fields: dict[str, str] = {}
     for change in changes:
         field, equals, value = change.partition("=")
         if not equals or not field.strip():
             hint = "for example: --set inputs.learning_rate=0.1"
-            raise Refused(Problem("bad-override", f"--set {change}", "FIELD=VALUE", hint))
+            raise UserError(Problem("bad-override", f"--set {change}", "FIELD=VALUE", hint))
         fields[field.strip()] = value
     return fields
 

@@ -21,7 +21,7 @@ from ml.cli.options import (
     repeated_on,
 )
 from ml.cli.render.output import align, write_json, write_table
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.terminal import printable
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def resume(
         name = backend.runs.find(run).name
         actual = f"{name} is a run of `{on}`, which this command cannot resume"
         hint = f"ml runs logs --follow {name} --on {on}, or ml run SPEC --on {on} --again"
-        raise Refused(Problem("not-resumable", actual, "a run of this machine", hint))
+        raise UserError(Problem("not-resumable", actual, "a run of this machine", hint))
     original = resumption.find(run)
     plan = resumption.plan_of(original, timeout)
     if original.status == "Completed":
@@ -264,7 +264,7 @@ def _filtered(
     for text in status or []:
         if text.lower() not in statuses:
             expected = f"one of: {', '.join(statuses.values())}"
-            raise Refused(Problem("no-such-status", f"--status {text}", hint=expected))
+            raise UserError(Problem("no-such-status", f"--status {text}", hint=expected))
     wanted = Filter(
         experiment=experiment,
         project=project,

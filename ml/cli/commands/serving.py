@@ -14,7 +14,7 @@ import typer
 from ml.backends.endpoints import Router, Servers
 from ml.cli.options import AsJson, Environment, On, Port, moment
 from ml.cli.render.output import write_json
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.core.names import check
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def serve(
         endpoint = _endpoint_of(endpoint, here)
     if (stop or port is not None) and endpoint is None:
         expected = f"one of: {', '.join(processes.names()) or 'nothing is served yet'}"
-        raise Refused(Problem("no-endpoint", "no endpoint is named", expected))
+        raise UserError(Problem("no-endpoint", "no endpoint is named", expected))
     if stop or stop_all:
         for name in processes.names() if stop_all else [check("endpoint", str(endpoint))]:
             if name not in processes.names():
@@ -64,7 +64,7 @@ def serve(
         for name in processes.names():
             try:
                 deployed = endpoints.live(name)
-            except Refused as refused:
+            except UserError as refused:
                 unreadable += refused.problems
                 continue
             if deployed:
@@ -78,7 +78,7 @@ def serve(
         for server in servers:
             typer.echo(_line(*server))
     if unreadable:
-        raise Refused(*unreadable, exit_code=Exit.RUN_FAILED)
+        raise UserError(*unreadable, exit_code=Exit.RUN_FAILED)
 
 
 def _row(name: str, live: Live, router: Router | None, processes: Servers) -> Mapping[str, object]:
@@ -153,7 +153,7 @@ def invoke(
         request = _content(file)
     if not request.strip():
         hint = projects.example(endpoint, projects.of_model(backend.root, endpoint))
-        raise Refused(Problem("no-request", "the request is empty", "some text", hint))
+        raise UserError(Problem("no-request", "the request is empty", "some text", hint))
     body = _object(request)
     payload = of_text(backend, endpoint, request) if body is None else body
     reply = ask(backend, endpoint, payload)
@@ -194,7 +194,7 @@ def _score(endpoint: str, deployment: str, data: str, on: str, as_json: bool) ->
         hint = f"ml invoke DEPLOYMENT.yml --input {data}, or add --on azure"
         actual = f"this machine has no batch endpoint `{endpoint}`"
         problem = Problem("no-batch-endpoint", actual, "the spec of a batch deployment", hint)
-        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError(problem, exit_code=Exit.CANNOT_HONOUR)
     if as_json:
         write_json(run_json(backend, run))
     else:
@@ -210,7 +210,7 @@ def _content(file: Path) -> str:
         return base64.b64encode(file.read_bytes()).decode()
     except OSError as error:
         actual = f"{file}: {error.strerror}"
-        raise Refused(Problem("no-file", actual, "a readable file", "check the path")) from None
+        raise UserError(Problem("no-file", actual, "a readable file", "check the path")) from None
 
 
 def _object(request: str) -> Mapping[str, object] | None:

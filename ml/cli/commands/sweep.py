@@ -10,7 +10,7 @@ import typer
 from ml.cli.app import open_backend
 from ml.cli.options import AsJson, Goal, Metric, On, repeated_on
 from ml.cli.render.output import write_json, write_table
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.terminal import printable
 from ml.reports.formatting import number as four_digits
 from ml.reports.formatting import short
@@ -46,7 +46,7 @@ def explain(
     if number is not None and number not in trials:
         expected = f"0 to {max(trials)}" if trials else "none has started yet"
         hint = f"ml sweep explain {sweep.name}"
-        raise Refused(Problem("no-such-trial", f"trial {number}", expected, hint))
+        raise UserError(Problem("no-such-trial", f"trial {number}", expected, hint))
     if as_json:
         write_json(explanation.as_json(explained, number))
         return
@@ -108,7 +108,7 @@ def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
                     return run, None
         expected = "a run of a sweep job, or of a pipeline with a sweep step"
         actual, hint = "no sweep has been run on this machine", "start one: ml run SPEC"
-        raise Refused(Problem("no-sweep", actual, expected, hint))
+        raise UserError(Problem("no-sweep", actual, expected, hint))
     run = store.find(name)
     if run.trials:
         return run, None
@@ -121,7 +121,7 @@ def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
     names = ", ".join(step.name for step in sweeps)
     description = f"has {len(sweeps)} sweep steps" if sweeps else "is not a sweep"
     hint = f"name one of them: {names}" if sweeps else "ml runs list shows every run"
-    raise Refused(Problem("not-a-sweep", f"{run.name} {description}", "a sweep or a trial", hint))
+    raise UserError(Problem("not-a-sweep", f"{run.name} {description}", "a sweep or a trial", hint))
 
 
 def _show_sweep(explained: Explanation) -> None:

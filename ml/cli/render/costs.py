@@ -14,7 +14,7 @@ from infra.cost.estimate import HOURS
 from infra.cost.prices import PriceList
 from infra.settings import loader
 from infra.settings.model import Settings
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.evidence.cost import CLUSTER, Prices, unknown
 from ml.release.evidence.cost import Price as HourlyPrice
 from ml.reports.formatting import count
@@ -93,7 +93,7 @@ def of(plan: Plan) -> list[Cost]:
     try:
         price_list = prices.read()
         environments = [loader.load(stack) for stack in loader.environments()]
-    except Refused:
+    except UserError:
         return []  # `infra settings` and `infra cost` report what is wrong with them
     bounds: dict[str, Bound] = {}
     for compute, bound in _parts(plan):
@@ -116,7 +116,7 @@ def of_instance(environment: str) -> Prices:
         price_list, stacks = prices.read(), loader.environments()
         stack = environment if environment in stacks else next(iter(stacks), None)
         settings = loader.load(stack) if stack else None
-    except Refused:
+    except UserError:
         settings = None
     if settings is None:
         return unknown

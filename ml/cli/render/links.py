@@ -51,7 +51,7 @@ class Links:
 
 
 def links(backend: Backend, run: Run) -> Links:
-    """The addresses of the run. Raises Refused when its services cannot be read."""
+    """The addresses of the run. Raises UserError when its services cannot be read."""
     report = default_path(run.name)
     return Links(
         run=run.name,

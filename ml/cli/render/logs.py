@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from ml.backends.runs import OPEN, Patience, Run, RunStore
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 
 BLOCK_BYTES = 1 << 16
 
@@ -29,7 +29,7 @@ def write(
 
     `tail` is the number of lines of each log to begin with, None for all. With `follow` a running
     run is followed to its end. `rank` is the process of a distributed job whose log is written
-    (Refused if no part has one). `on` is the `--on` option for suggested commands.
+    (UserError if no part has one). `on` is the `--on` option for suggested commands.
     """
     printer = LogPrinter(sys.stdout)
     again = f"ml runs logs --follow {run.name}{on}"
@@ -44,7 +44,7 @@ def write(
             time.sleep(store.poll_s)
             run = store.find(run.id)
             patience.seen()
-        except Refused as refused:
+        except UserError as refused:
             if not follow:
                 raise
             patience.endure(refused)
@@ -70,7 +70,7 @@ def _check_rank(store: RunStore, run: Run, rank: str) -> None:
         f"one of {', '.join(ranks)}" if ranks else "a distributed job",
         f"ml runs logs {run.name}",
     )
-    raise Refused(problem)
+    raise UserError(problem)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ml.backends.base import Backend
 from ml.backends.runs import Entry, Run
 from ml.backends.storage import size_of
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.core.repository import shown
 from ml.reports.formatting import ago, duration, size
 
@@ -141,7 +141,7 @@ def run_lines(
     try:
         if log := backend.runs.logs(run).get("0"):
             yield "log", shown(log)
-    except Refused as refused:
+    except UserError as refused:
         yield "log", refused.problems[0].found
     for count, moment in enumerate(run.restarts, 1):
         yield f"restart {count}", f"{ago(moment)}, after an eviction"

@@ -18,7 +18,7 @@ from ml.backends.base import Backend
 from ml.backends.model_registry import Version
 from ml.backends.traffic import at, position, ticket
 from ml.core import faults, files, home, names
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 
 Arm = Literal["A", "B"]
@@ -144,13 +144,13 @@ def declare(
     alpha: float = 0.05,
     power: float = 0.8,
 ) -> Experiment:
-    """Check and write a new experiment; raises Refused for wrong settings and a name in use."""
+    """Check and write a new experiment; raises UserError for wrong settings and a name in use."""
     if (folder(name) / "experiment.json").exists():
         existing = f"there is an experiment `{name}` already"
-        raise Refused.of("ab-exists", existing, "another name", f"ml ab report {name}")
+        raise UserError.of("ab-exists", existing, "another name", f"ml ab report {name}")
     if a.digest == b.digest:
         same = f"{a.model} {a.version} and {b.version} have the same files"
-        raise Refused.of("ab-same", same, "two models", "name another version with --b")
+        raise UserError.of("ab-same", same, "two models", "name another version with --b")
     experiment = Experiment(
         schema_version=1,
         name=name,
@@ -180,10 +180,10 @@ def declare(
 
 
 def find(name: str) -> Experiment:
-    """The experiment of that name; raises Refused when it does not exist or cannot be read."""
+    """The experiment of that name; raises UserError when it does not exist or cannot be read."""
     names.check("split test", name)
     if name not in every():
-        raise Refused.of(
+        raise UserError.of(
             "no-such-experiment",
             f"there is no experiment `{name}`",
             f"one of: {', '.join(every())}" if every() else "a started experiment",
@@ -198,7 +198,7 @@ def find(name: str) -> Experiment:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise _unreadable(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except Refused as error:
+    except UserError as error:
         raise _unreadable(path, error.problems[0].found) from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, str(error)) from None
@@ -219,7 +219,7 @@ def _check(experiment: Experiment) -> None:
         (f"effect {experiment.effect}", 0 < experiment.effect < math.inf, "a difference above 0"),
     ):
         if not valid:
-            raise Refused.of("ab-setting", setting, expected)
+            raise UserError.of("ab-setting", setting, expected)
     baseline, deviation = experiment.baseline, experiment.deviation
     if experiment.outcome == "binary":
         if (
@@ -228,14 +228,14 @@ def _check(experiment: Experiment) -> None:
             or experiment.effect >= 1
             or deviation is not None
         ):
-            raise Refused.of(
+            raise UserError.of(
                 "ab-setting",
                 f"baseline {baseline}, effect {experiment.effect}, deviation {deviation}",
                 "A's expected rate between 0 and 1, an effect below 1, no deviation",
                 "--baseline 0.4 --effect 0.02",
             )
     elif deviation is None or not 0 < deviation < math.inf or baseline is not None:
-        raise Refused.of(
+        raise UserError.of(
             "ab-setting",
             f"deviation {deviation}, baseline {baseline}",
             "the expected standard deviation of an outcome, no baseline",
@@ -244,15 +244,15 @@ def _check(experiment: Experiment) -> None:
     try:
         _ = experiment.planned, experiment.fixed
     except ArithmeticError:
-        raise Refused.of(
+        raise UserError.of(
             "ab-setting",
             f"effect {experiment.effect:g}, baseline {baseline}, deviation {deviation}",
             "a larger effect: it would take too many outcomes",
         ) from None
 
 
-def _unreadable(path: Path, why: str) -> Refused:
-    return Refused.of(
+def _unreadable(path: Path, why: str) -> UserError:
+    return UserError.of(
         "ab-unreadable",
         f"{path}: {why}",
         "the file as `ml ab start` wrote it",

@@ -18,7 +18,7 @@ import numpy as np
 
 from ml.backends.base import Backend
 from ml.core import faults, files
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.ab.experiment import TICKET, Arm, Experiment
 from ml.release.ab.sequence import Flags, Floats
 from policies.promotion.decision import listed
@@ -70,12 +70,14 @@ def assign(backend: Backend, experiment: Experiment, keys: Sequence[str]) -> Map
 def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[str, float]]) -> int:
     """Add outcomes by key or request id, all or none; returns how many keys had no outcome before.
 
-    Raises Refused for a key that was never assigned and for a value that is not an outcome.
+    Raises UserError for a key that was never assigned and for a value that is not an outcome.
     """
     for key, value in outcomes:
         if not _is_outcome(value, experiment):
             expected = "0 or 1" if experiment.outcome == "binary" else "a number below 1e100"
-            raise Refused.of("bad-outcome", f"{value} for the key `{key}`", expected, "correct it")
+            raise UserError.of(
+                "bad-outcome", f"{value} for the key `{key}`", expected, "correct it"
+            )
     with faults.as_refusals(), files.locked(experiment.folder / "lock"):
         assigned, counted = _replay(backend, experiment)[:2]
         tickets = {key: experiment.requested(key) or experiment.ticket(key) for key, _ in outcomes}
@@ -150,8 +152,8 @@ def _add(experiment: Experiment, lines: Sequence[Mapping[str, object]]) -> None:
         files.append(experiment.folder / FILE, content, durable=True)
 
 
-def _unknown(experiment: Experiment, keys: Sequence[str]) -> Refused:
-    return Refused.of(
+def _unknown(experiment: Experiment, keys: Sequence[str]) -> UserError:
+    return UserError.of(
         "unknown-key",
         f"never assigned: {listed(keys)}; nothing was recorded",
         "keys that requests carried (x-routing-key), or that were assigned",

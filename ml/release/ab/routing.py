@@ -10,7 +10,7 @@ from ml.backends.base import Backend
 from ml.backends.endpoints import Canary, Launch, Live, Router, reserved
 from ml.backends.model_registry import Version
 from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.ab.experiment import Arm, Experiment
 from ml.release.canary.canary import smoke_test
@@ -28,7 +28,7 @@ def serve(
     """Start B beside A and send B its keys; when B serves already, make sure that both run.
 
     Callers are answered by B, so the gates are asked as for a promotion, with the experiment as the
-    reason; the router is None when one fails. Raises Refused when A is not live, when another
+    reason; the router is None when one fails. Raises UserError when A is not live, when another
     version is on trial, when B's canary rolled it back, and when B fails. B serves until `stop`, or
     until a release is applied. No canary watches it: the share of an experiment is fixed, and a
     person has to stop a B that fails under load.
@@ -117,12 +117,13 @@ def headers(
 ) -> Mapping[str, Mapping[str, str]]:
     """Return the headers for each key, if the endpoint does not split the traffic itself.
 
-    They name the deployment, and an id that joins the outcome. Raises Refused unless A and B serve.
+    They name the deployment, and an id that joins the outcome. Raises UserError unless A and B
+    serve.
     """
     state = _state(backend, experiment)
     if state.canary is None:
         hint = f"ml ab serve {experiment.name} --approved-by NAME"
-        raise Refused.of("ab-not-served", "B is not served", "A and B, both served", hint)
+        raise UserError.of("ab-not-served", "B is not served", "A and B, both served", hint)
     slots = {"A": state.server.slot.name, "B": state.canary.server.slot.name}
     return {
         key: {DEPLOYMENT_HEADER: slots[arm], REQUEST_ID: experiment.request_id(key)}
@@ -141,12 +142,12 @@ def _is_on(state: Live, experiment: Experiment) -> bool:
 
 
 def _state(backend: Backend, experiment: Experiment) -> Live:
-    """Return the endpoint's state; raise Refused unless A is live, without another canary."""
+    """Return the endpoint's state; raise UserError unless A is live, without another canary."""
     state = backend.endpoints.live(experiment.endpoint)
     if state is None:
         raise backend.endpoints.nothing_served(experiment.endpoint)
     if state.launch.digest != experiment.a.digest:
-        raise Refused.of(
+        raise UserError.of(
             "ab-not-live",
             f"version {state.launch.version} is live on `{experiment.endpoint}`",
             f"version {experiment.a.version}, which is A",
@@ -154,7 +155,7 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
         )
     if state.canary is not None and not _is_on(state, experiment):
         other = state.canary.experiment
-        raise Refused.of(
+        raise UserError.of(
             "ab-occupied",
             f"{f'the experiment `{other}`' if other else 'a canary'} is running there",
             "an endpoint with one version",

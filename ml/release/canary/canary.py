@@ -27,7 +27,7 @@ from ml.backends.endpoints import (
     Server,
 )
 from ml.backends.runs import QUIET_S
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.release.canary.traffic import (
     NOTICE_S,
     WARM_REQUESTS,
@@ -105,7 +105,7 @@ def lead(
     `trial` must have a baseline (ValueError). `new_fields` of answers are none of green's faults,
     where the old version's answers have none of them. On "passed" green has all the traffic and
     blue still runs. Otherwise, also when this raises, blue has all of it again; green and the
-    baseline still run. Raises Refused, which is not a verdict on green: router-unresponsive,
+    baseline still run. Raises UserError, which is not a verdict on green: router-unresponsive,
     baseline-failed, or canary-interrupted when another command removed the canary.
     """
     state = endpoints.live(name)
@@ -243,7 +243,7 @@ class _Watch:
         """Return the tallies of the three servers; records the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
-            raise Refused.of(
+            raise UserError.of(
                 "canary-interrupted",
                 f"another command removed {' and '.join(gone)} from the router",
                 "no other change of the endpoint during a canary",
@@ -290,7 +290,7 @@ def start_trial(
     """Start green without traffic, and a baseline if asked for; `undo` stops both.
 
     Beside blue they are in the endpoint's state, so that no other command takes them for leftovers.
-    The caller holds the endpoint. Raises Refused: what `server.start` raises, smoke-failed, and
+    The caller holds the endpoint. Raises UserError: what `server.start` raises, smoke-failed, and
     baseline-failed, which is not a verdict on green.
     """
     undo.callback(_stop_unused, endpoints, name)
@@ -309,7 +309,7 @@ def start_trial(
 
 
 def smoke_test(endpoints: Endpoints, green: Server, launch: Launch, samples: Samples) -> None:
-    """Send every sample request; Refused (smoke-failed) unless the launched model answers."""
+    """Send every sample request; UserError (smoke-failed) unless the launched model answers."""
     for sample in samples:
         answer = _answered(endpoints, green, sample)
         if fault := smoke_fault(answer, launch, sample):
@@ -317,7 +317,7 @@ def smoke_test(endpoints: Endpoints, green: Server, launch: Launch, samples: Sam
 
 
 def _answered(endpoints: Endpoints, green: Server, sample: Mapping[str, object]) -> Answer:
-    """Return the answer to a sample request. Raise Refused (smoke-failed) if there is none."""
+    """Return the answer to a sample request. Raise UserError (smoke-failed) if there is none."""
     try:
         return endpoints.score(green, sample)
     except (OSError, http.client.HTTPException) as error:
@@ -343,8 +343,8 @@ def check_latency(
 ) -> float:
     """Send green at least `requests` requests; return its p95 latency at the server, in ms.
 
-    Raise Refused: too-slow above the limit, the errors of `smoke_test`, and latency-unknown, which
-    does not reject green.
+    Raise UserError: too-slow above the limit, the errors of `smoke_test`, and latency-unknown,
+    which does not reject green.
     """
     assert endpoints.p95_ms is not None  # else there is no limit
     began = time.time()
@@ -378,7 +378,7 @@ def check_latency(
 def check_answers(endpoints: Endpoints, green: Server, asks: ParityCheck, tolerance: float) -> int:
     """Send green the rows of the parity check; return their number.
 
-    Raise Refused: prediction-mismatch if an answer differs from the evaluation by more than the
+    Raise UserError: prediction-mismatch if an answer differs from the evaluation by more than the
     tolerance; predictions-unverified if no row can be sent, which does not reject green.
     """
     expected = f"the evaluated predictions, within {tolerance:g}"
@@ -432,7 +432,7 @@ def _stop_unused(endpoints: Endpoints, name: str) -> None:
 
 def _drain_router(endpoints: Endpoints, name: str) -> None:
     """Wait for open requests to servers without a route; returns at once without a router."""
-    with suppress(Refused):  # a router that is gone has no open requests
+    with suppress(UserError):  # a router that is gone has no open requests
         endpoints.drain(name)
 
 
@@ -455,10 +455,10 @@ def _begin_baseline(endpoints: Endpoints, blue: Live, samples: Samples) -> Calla
 def _as_baseline_failed(blue: Live) -> Iterator[None]:
     try:
         yield
-    except Refused as error:
+    except UserError as error:
         if error.problems[0].code == CHANGED:
             raise
-        raise Refused.of(
+        raise UserError.of(
             "baseline-failed",
             f"version {blue.launch.version} serves, but a second server of it for the canary "
             f"fails: {error.problems[0].found}",
@@ -469,7 +469,7 @@ def _as_baseline_failed(blue: Live) -> Iterator[None]:
         ) from None
 
 
-def _smoke_failed(endpoints: Endpoints, green: Server, why: str) -> Refused:
+def _smoke_failed(endpoints: Endpoints, green: Server, why: str) -> UserError:
     return endpoints.failure(
         green.slot,
         "smoke-failed",

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ml.backends.endpoints import Endpoints, Router, Server
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.canary.verdict import KINDS, Latencies, Memory, Stats
 
 # The first answers define the known shapes and the bins; they are not counted.
@@ -316,7 +316,7 @@ class Replay:
         self, router: Router, samples: Sequence[Mapping[str, object]], seed: int = 0
     ) -> None:
         self.sent = 0
-        self.refused: Refused | None = None
+        self.refused: UserError | None = None
         self._router = router
         self._bodies = [json.dumps(sample) for sample in samples]
         self._draw = random.Random(seed)
@@ -351,7 +351,7 @@ class Replay:
         return self._going.is_set()
 
     def check(self) -> None:
-        """Raise Refused if the endpoint rejects the requests, which does not reject green."""
+        """Raise UserError if the endpoint rejects the requests, which does not reject green."""
         if self.refused is not None:
             raise self.refused
 
@@ -361,9 +361,9 @@ class Replay:
                 try:
                     send(self._draw.choice(self._bodies))
                     self.sent, self.refused = self.sent + 1, None
-                except (Refused, OSError, http.client.HTTPException) as error:
+                except (UserError, OSError, http.client.HTTPException) as error:
                     # Or the router is gone, which the canary reports.
-                    self.refused = error if isinstance(error, Refused) else None
+                    self.refused = error if isinstance(error, UserError) else None
                     self._stop.wait(0.05)
 
 

@@ -19,7 +19,7 @@ import yaml
 
 from ml.backends.base import Backend
 from ml.core import documents, files, git, home, repository
-from ml.core.errors import Exit, Place, Refused
+from ml.core.errors import Exit, Place, UserError
 from ml.release.declaration import edit, release_file
 from ml.release.declaration.release_file import SCHEMA_VERSION, Declared, Local, Strategy, Tracked
 
@@ -62,7 +62,7 @@ def rollout_lock(
 
 
 def read(backend: Backend, project: str, environment: str) -> Declared | None:
-    """Return the declared version, or None; raise Refused when the file cannot be read."""
+    """Return the declared version, or None; raise UserError when the file cannot be read."""
     file = path(backend, project, environment)
     if not file.is_file():
         return None
@@ -83,7 +83,7 @@ def on_branch(backend: Backend, project: str, environment: str) -> Sequence[Decl
     every = []
     for commit in reversed((git.ask(file.parent, *log) or "").split()):
         text = git.ask(file.parent, "show", f"{commit}:./{file.name}")
-        with suppress(Refused):
+        with suppress(UserError):
             label = f"{repository.shown(file)} at {commit[:12]}"
             declared = release_file.parse(documents.parse(text or "", label)).declared(environment)
             if declared is not None:
@@ -155,7 +155,7 @@ def reason_for(backend: Backend, project: str, environment: str, digest: str) ->
 def strategy(backend: Backend, project: str, environment: str) -> Strategy:
     """Return the canary strategy: the environment's values over the project's.
 
-    Raises Refused when release.yml cannot be read.
+    Raises UserError when release.yml cannot be read.
     """
     file = path(backend, project, "")
     return release_file.read(file).strategy(environment) if file.is_file() else Strategy()
@@ -185,7 +185,7 @@ def declare(
     """Replace the declaration atomically and return the file; an empty one removes the entry.
 
     All other text of a tracked file is kept. `first` is called with the file just before the write,
-    after the edit has succeeded. The caller holds the lock. Raise Refused if the file cannot be
+    after the edit has succeeded. The caller holds the lock. Raise UserError if the file cannot be
     edited.
     """
     file = path(backend, project, environment)
@@ -206,7 +206,7 @@ def declare(
         edited = edit.declared(text, environment, asdict(declared))
     except edit.CannotEdit as error:
         lines = "; ".join(f"{key}: {value}" for key, value in asdict(declared).items() if value)
-        raise Refused.of(
+        raise UserError.of(
             "cannot-edit",
             f"`{environment}` cannot be written in place: {error}",
             "an entry of its own, without anchors and merged keys",
@@ -219,10 +219,10 @@ def declare(
 
 
 def check_environment(environment: str) -> str:
-    """Return the environment, if releases know it; raise Refused otherwise."""
+    """Return the environment, if releases know it; raise UserError otherwise."""
     if environment not in ENVIRONMENTS:
         near = difflib.get_close_matches(environment, ENVIRONMENTS, 1)
-        raise Refused.of(
+        raise UserError.of(
             "no-such-environment",
             f"there is no environment `{environment}`",
             f"one of: {', '.join(ENVIRONMENTS)}",
@@ -236,12 +236,12 @@ def place_of(environment: str, on: str | None) -> str:
 
     Without `on`, `local` runs on this machine and the other environments on Azure ML. With `on`
     "local" these are simulated here, each on its own endpoint, from the same release.yml. Raise
-    Refused (exit 33) for `local` on Azure.
+    UserError (exit 33) for `local` on Azure.
     """
     check_environment(environment)
     chosen = on or (LOCAL if environment == LOCAL else "azure")
     if environment == LOCAL != chosen:
-        raise Refused.of(
+        raise UserError.of(
             "local-environment",
             "`local` is this machine, and not on Azure ML",
             f"one of: {', '.join(TRACKED)}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml.core import documents, repository
-from ml.core.errors import Place, Refused
+from ml.core.errors import Place, UserError
 from ml.release import serving
 from ml.release.serving import Serving
 
@@ -45,23 +45,29 @@ class Project:
         return str(name) if name else None
 
     def endpoint(self) -> str:
-        """Return the name in endpoint.yml. Raise Refused if there is none."""
+        """Return the name in endpoint.yml. Raise UserError if there is none."""
         if (name := self.model()) is None:
             path = repository.shown(self.folder / "endpoint" / "endpoint.yml")
             actual = f"the project {self.name} names no endpoint"
-            raise Refused.of("no-endpoint", actual, f"`name` in {path}")
+            raise UserError.of("no-endpoint", actual, f"`name` in {path}")
         return name
 
     def serving(self) -> Serving:
-        """Return how its files serve. Raise Refused for a wrong endpoint.yml or deployment.yml."""
+        """Return how its files serve.
+
+        Raise UserError for a wrong endpoint.yml or deployment.yml.
+        """
         return serving.read(self.folder / "endpoint", self.gates)
 
     def samples(self) -> Sequence[Mapping[str, object]]:
-        """Return the sample requests. Raise Refused without any, or if one is not a JSON object."""
+        """Return the sample requests.
+
+        Raise UserError without any, or if one is not a JSON object.
+        """
         path = repository.shown(self.requests)
         if not self.requests.is_file():
             hint = "write one JSON object per line: the smoke test and the latency gate send them"
-            raise Refused.of("no-requests", f"there is no {path}", "sample requests", hint)
+            raise UserError.of("no-requests", f"there is no {path}", "sample requests", hint)
         samples: list[Mapping[str, object]] = []
         for number, line in enumerate(self.requests.read_text(encoding="utf-8").splitlines(), 1):
             try:
@@ -73,9 +79,9 @@ class Project:
             elif sample is not None:
                 place = Place(path, number)
                 actual = f"`{line[:80]}` is not a sample request"
-                raise Refused.of("bad-request", actual, "a JSON object", place=place)
+                raise UserError.of("bad-request", actual, "a JSON object", place=place)
         if not samples:
-            raise Refused.of("no-requests", f"{path} is empty", "one JSON object per line")
+            raise UserError.of("no-requests", f"{path} is empty", "one JSON object per line")
         return samples
 
 
@@ -84,12 +90,12 @@ _LONGEST = 320
 
 
 def find(root: Path, name: str) -> Project:
-    """Return the project (`shop_search` or `shop-search`). Raise Refused if there is none."""
+    """Return the project (`shop_search` or `shop-search`). Raise UserError if there is none."""
     folder = name.replace("-", "_")
     projects = {project.name: project for project in every(root)}
     if folder not in projects:
         close = difflib.get_close_matches(folder, projects, 1)
-        raise Refused.of(
+        raise UserError.of(
             "no-such-project",
             f"there is no project `{name}` with a gates.yml",
             f"one of: {', '.join(sorted(projects))}"
@@ -126,7 +132,7 @@ def example(endpoint: str, project: Project | None) -> str:
 def of_model(root: Path, model: str) -> Project | None:
     """Return the project whose endpoint.yml names the model and that has samples, or None."""
     for project in every(root):
-        with suppress(Refused):
+        with suppress(UserError):
             if project.model() == model and project.samples():
                 return project
     return None

@@ -20,7 +20,7 @@ from pydantic.config import JsonDict
 from ml.backends.traffic import MAX_MIRRORED
 from ml.core import documents, repository, settings
 from ml.core.documents import Document
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.core.imports import ROOT
 from ml.core.names import not_words
 from ml.core.settings import CLOSED, SchemaVersion
@@ -358,18 +358,18 @@ class ReleaseFile:
     def strategy(self, environment: str) -> Strategy:
         """Return the canary strategy there; the project's own where the environment states none.
 
-        Raises Refused where it is looser than the floor of such an environment.
+        Raises UserError where it is looser than the floor of such an environment.
         """
         strategy = self.strategies.get(environment, self.strategies[""])
         if environment in TRACKED and (
             problems := [*_below_floor(strategy, environment, self.document)]
         ):
-            raise Refused(*problems)
+            raise UserError(*problems)
         return strategy
 
 
 def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
-    """Return the file at `path`; raise Refused with every problem, each with its line."""
+    """Return the file at `path`; raise UserError with every problem, each with its line."""
     return parse(documents.read(path), kind)
 
 
@@ -392,7 +392,7 @@ def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseF
         if name and kind is Tracked:
             problems += _below_floor(strategies[name], name, document)
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
     new_fields = release.new_fields if isinstance(release, Tracked) else ()
     return ReleaseFile(document, entries, strategies, new_fields)
 
@@ -414,7 +414,7 @@ def check(path: Path) -> Sequence[Problem]:
     try:
         release = read(path)
         model = Project(path.parent.name, path.parent).model()
-    except Refused as refused:
+    except UserError as refused:
         return refused.problems
     declared = located(release.new_fields, release.document, path, "new_fields")
     return [

@@ -26,7 +26,7 @@ from ml.backends.base import Backend
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.core import faults, files, home, repository, trees
-from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.errors import Exit, Place, Problem, UserError
 from ml.measures import reference, schema
 from ml.measures.evaluation import PREDICTIONS, REQUESTS, EvaluationRefused, read_evaluation
 from ml.measures.leakage import IDENTIFIERS
@@ -68,7 +68,7 @@ SETTINGS = "settings.json"
 
 
 def evaluation_of(run: Run) -> Evaluation:
-    """The evaluation.json of an evaluation run; raises Refused when it is missing or invalid."""
+    """The evaluation.json of an evaluation run; raises UserError when it is missing or invalid."""
     folder = run.outputs.get(EVALUATION, run.folder)
     try:
         return read_evaluation(folder)
@@ -78,7 +78,7 @@ def evaluation_of(run: Run) -> Evaluation:
             f"the evaluation cannot be read: {error}",
             hint="run the evaluation again",
         )
-        raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
+        raise UserError(problem, exit_code=Exit.RUN_FAILED) from None
 
 
 def collect(
@@ -94,7 +94,7 @@ def collect(
 ) -> Version:
     """Assemble the evidence; return the version with its hash. The evidence is not stored yet.
 
-    `served` is the result of the parity check (`ml.release.evidence.served`). Raise Refused when
+    `served` is the result of the parity check (`ml.release.evidence.served`). Raise UserError when
     the disk is full or the advisories cannot be read.
     """
     evaluation = evaluation_of(evaluated)
@@ -165,7 +165,7 @@ def statement(version: Version) -> Statement:
 def keep_attested(backend: Backend, project: str, model: str, attestation: bytes) -> Version:
     """Store evidence that was collected here together with its attestation; return the version.
 
-    The signer is not checked here: each decision checks it. Raise Refused if the evidence or its
+    The signer is not checked here: each decision checks it. Raise UserError if the evidence or its
     version is not on this machine.
     """
     try:
@@ -176,13 +176,13 @@ def keep_attested(backend: Backend, project: str, model: str, attestation: bytes
         expected = "a bundle about `evidence.json` and `model`"
         actual = f"the attestation is invalid: {error!r}"
         hint = f"attest the evidence again; `ml release collect {project}` writes it"
-        raise Refused.of("no-attestation", actual, expected, hint) from None
+        raise UserError.of("no-attestation", actual, expected, hint) from None
     versions = [version for version in backend.registry.versions(model) if version.digest == digest]
     collected = replace(versions[-1], evidence=sha256) if versions else None
     if collected is None or not (collected.evidence_folder / EVIDENCE_FILE).is_file():
         hint = f"ml release collect {project}, on this machine"
         actual = f"no evidence {sha256[:12]} of {model} ({digest[:19]}…) is on this machine"
-        raise Refused.of("no-evidence", actual, "the evidence that is attested", hint)
+        raise UserError.of("no-evidence", actual, "the evidence that is attested", hint)
     if not collected.kept_at(sha256):
         with faults.as_refusals():
             files.replace(collected.evidence_folder / ATTESTATION, attestation.decode())
@@ -415,8 +415,8 @@ def _assets(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[st
 def with_advisories(root: Path, evidence: Evidence) -> Evidence:
     """Return the evidence with today's advisories on its packages.
 
-    An older source than that of the evidence only adds advisories. Raises Refused for a source that
-    cannot be read.
+    An older source than that of the evidence only adds advisories. Raises UserError for a source
+    that cannot be read.
     """
     source = _advisories(root)
     if source is None:
@@ -443,8 +443,8 @@ def with_advisories(root: Path, evidence: Evidence) -> Evidence:
 def supply_chain(root: Path) -> tuple[Mapping[str, object], str]:
     """Return the field `supply_chain` of evidence.json, and the bill of materials as text.
 
-    Without a lock both are empty, which the gate rejects. Raise Refused if the advisories cannot be
-    read, or a line of a lock is not `package==version`.
+    Without a lock both are empty, which the gate rejects. Raise UserError if the advisories cannot
+    be read, or a line of a lock is not `package==version`.
     """
     try:
         locked = packages.packages(repository.lock(root))
@@ -453,7 +453,7 @@ def supply_chain(root: Path) -> tuple[Mapping[str, object], str]:
     except ValueError as error:
         expected, hint = "one `package==version` a line, each package once", "make lock"
         place = Place(repository.LOCK, 1)
-        raise Refused.of("lock-unread", str(error), expected, hint, place) from None
+        raise UserError.of("lock-unread", str(error), expected, hint, place) from None
     bill = packages.sbom(locked)
     stated: dict[str, object] = {
         "lock": repository.LOCK,
@@ -490,7 +490,7 @@ def _advisories(root: Path) -> tuple[str, Advisories] | None:
     except AdvisoriesError as error:
         hint = f"make advisories downloads them from osv.dev; {VARIABLE} names another copy"
         problem = Problem("no-advisories", str(error), "records in OSV JSON", hint, Place(name, 0))
-        raise Refused(problem) from None
+        raise UserError(problem) from None
 
 
 def keep_reference(evaluation: Path, folder: Path) -> str | None:
@@ -505,14 +505,14 @@ def keep_reference(evaluation: Path, folder: Path) -> str | None:
 def load_reference(version: Version) -> Mapping[str, Any]:
     """Return the reference that `ml watch` compares requests with.
 
-    Raises Refused when none is kept, when a file was edited, and for another model's reference.
+    Raises UserError when none is kept, when a file was edited, and for another model's reference.
     """
     path = version.evidence_folder / REFERENCE
     name = f"{version.model} {version.version}"
     try:
         content = path.read_bytes()
     except OSError:
-        raise Refused.of(
+        raise UserError.of(
             "no-reference",
             f"{name} has no {REFERENCE}",
             "the project's evaluation writes one (ml.measures.reference)",
@@ -537,6 +537,6 @@ def load_reference(version: Version) -> Mapping[str, Any]:
     return dict(document)
 
 
-def _unfit(path: Path, why: str) -> Refused:
+def _unfit(path: Path, why: str) -> UserError:
     problem = Problem("invalid-reference", f"{path}: {why}", hint="propose the version again")
-    return Refused(problem, exit_code=Exit.RUN_FAILED)
+    return UserError(problem, exit_code=Exit.RUN_FAILED)

@@ -22,7 +22,7 @@ import numpy as np
 from ml.backends.base import Backend
 from ml.backends.endpoints import Answer, Candidate, Launch
 from ml.backends.model_registry import Version
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.measures import detection, forecasting
 from ml.measures.evaluation import MOST as MOST_REQUESTS
 from ml.measures.evaluation import (
@@ -224,19 +224,19 @@ def champion_on(
 
 
 def refuse_faulty(model: Path) -> None:
-    """Raise Refused for a model with a file that would crash, hang or exhaust its library."""
+    """Raise UserError for a model with a file that would crash, hang or exhaust its library."""
     for file, kind in formats(model).items():
         if is_faulty(kind):
             hint = "train the model again, and check who wrote the file"
             actual = f"{model / file}: {kind}"
-            raise Refused.of("invalid-model", actual, "a complete model file", hint)
+            raise UserError.of("invalid-model", actual, "a complete model file", hint)
 
 
 def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:
     """Start a server of the launch for checks; raises what starting it raises."""
     if backend.candidate is None:
         actual, expected = f"`{backend.name}` cannot start a server for a check", "--on local"
-        raise Refused.of("no-candidate", actual, expected, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError.of("no-candidate", actual, expected, exit_code=Exit.CANNOT_HONOUR)
     return backend.candidate(launch)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml.backends.model_registry import EVIDENCE_FILE, Version
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.measures.evaluation import PREDICTIONS, REQUESTS
 from ml.measures.leakage import IDENTIFIERS
 from ml.measures.reference import REFERENCE
@@ -70,7 +70,7 @@ def _check(name: str, differences: Callable[[], Iterable[str]]) -> Check:
         return Check(name, tuple(differences()))
     except (OSError, ManifestError) as error:
         return Check(name, (str(error),))
-    except Refused as refused:
+    except UserError as refused:
         return Check(name, (refused.problems[0].found,))
 
 

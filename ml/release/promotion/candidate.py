@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ml.backends.base import Backend
 from ml.backends.runs import Filter, Run, narrated
 from ml.core import documents, repository
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.release.comparison import Comparison, versus_champion
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
@@ -36,7 +36,7 @@ def try_out(
 ) -> ComparedRun:
     """Train a project, evaluate its model there too, and compare it with the champion.
 
-    `say` receives progress. Raise Refused with exit code 1 if a job fails, and the errors of
+    `say` receives progress. Raise UserError with exit code 1 if a job fails, and the errors of
     planning and comparing. Nothing is registered.
     """
     desired_state.check_environment(environment)
@@ -50,21 +50,21 @@ def try_out(
 def train(backend: Backend, project: Project, say: Callable[[str], None]) -> Run:
     """Run the project's training job and return the completed run; `say` receives its progress.
 
-    Raise Refused with exit code 1 if it does not complete.
+    Raise UserError with exit code 1 if it does not complete.
     """
     job = plan(load(project.folder / JOB))
     if refused := backend.refusals(job):
-        raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError(*refused, exit_code=Exit.CANNOT_HONOUR)
     run = backend.run(job, narrated(say))
     if run.status != "Completed":
         actual = f"the training run {run.name} is {run.status}"
         hint = f"ml runs logs {run.name} --on {backend.name}"
         failed = Problem("training-failed", actual, "Completed", hint, job.place)
-        raise Refused(run.error or failed, exit_code=Exit.RUN_FAILED)
+        raise UserError(run.error or failed, exit_code=Exit.RUN_FAILED)
     if MODEL not in run.outputs:
         hint = "add the output `model` to the job"
         actual = f"the training run {run.name} has no output `model`"
-        raise Refused.of("no-model", actual, hint=hint, place=job.place)
+        raise UserError.of("no-model", actual, hint=hint, place=job.place)
     return run
 
 
@@ -72,7 +72,7 @@ def choose(backend: Backend, project: Project, reference: str | None) -> Run:
     """Return the run to propose: `reference`, or the latest completed sweep or pipeline.
 
     A sweep is replaced by its best trial, a pipeline by the run that wrote its `model`. Raise
-    Refused if there is none, if it did not complete, or if it has no model.
+    UserError if there is none, if it did not complete, or if it has no model.
     """
     run = backend.runs.find(reference) if reference else _latest(backend, project)
     if run.trials and run.best is None:
@@ -112,7 +112,7 @@ def _latest(backend: Backend, project: Project) -> Run:
         if entry.run.trials or (entry.run.steps and MODEL in entry.run.outputs)
     ]
     if not candidates:
-        raise Refused.of(
+        raise UserError.of(
             "no-candidate",
             f"no sweep or pipeline of the experiment `{experiment}` has completed on this machine",
             "a completed one, or a run named with --run",
@@ -132,10 +132,10 @@ def _sweep_of(project: Project, experiment: str) -> str:
     return repository.shown(project.folder / "jobs") + "/SWEEP.yml"
 
 
-def _unfit(run: Run, why: str) -> Refused:
+def _unfit(run: Run, why: str) -> UserError:
     # A step's model that the pipeline does not pass on.
     others = "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
-    return Refused.of(
+    return UserError.of(
         "unsuitable-run",
         f"the run `{run.name}` {why}",
         "a completed run with the output `model`",

@@ -17,7 +17,7 @@ from ml.backends.base import Backend
 from ml.backends.model_registry import Version
 from ml.backends.runs import LOG_FOLLOWS, STARTED_BY, Run, narrated
 from ml.core import git, home, trees
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.release import audit, serving
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
@@ -88,7 +88,7 @@ def check_released(backend: Backend, environment: str) -> Iterator[Released]:
                 proposal = request(backend, champion, environment)
                 decision = decide(load_gates(project), stated, None, proposal, RELEASED_RULES)
                 yield Released(project.name, decision)
-        except Refused as refused:
+        except UserError as refused:
             yield Released(project.name, error=str(refused))
 
 
@@ -146,7 +146,7 @@ def check_gates(
     The version is compared with the champion, or with `rival` in its place. That one is scored
     again by the candidate's evaluation when it was measured on other data or rows.
     Advisories are looked up again, because new ones may exist. A candidate that served there before
-    skips both: it is a way back. Raises Refused for a gates.yml that is wrong or looser than the
+    skips both: it is a way back. Raises UserError for a gates.yml that is wrong or looser than the
     floor.
     """
     gates = load_gates(project)
@@ -193,8 +193,8 @@ def check_before_evaluation(
 ) -> None:
     """Evaluate the gates that do not depend on what the `evaluation` will measure.
 
-    Raises Refused with exit code 3 if one rejects the model. A gate with a version's waiver is left
-    for later: the version is unknown until it is registered.
+    Raises UserError with exit code 3 if one rejects the model. A gate with a version's waiver is
+    left for later: the version is unknown until it is registered.
     """
     gates, commit = load_gates(project), trees.commit(backend.root)
     copies = [part.folder for part in snapshot.of_plan(evaluation).values() if part]
@@ -228,20 +228,23 @@ def check_before_evaluation(
             )
             for result in refused
         ]
-        raise Refused(*problems, exit_code=Exit.GATE_SAID_NO)
+        raise UserError(*problems, exit_code=Exit.GATE_SAID_NO)
 
 
 def _why_not_git(root: Path) -> str:
     """Return why git cannot read this folder, with the next command; "" if it can."""
     try:
         git.repository_of(root)
-    except Refused as error:
+    except UserError as error:
         return f"{error.problems[0].found}: {error.problems[0].hint}, and train again"
     return ""
 
 
 def load_gates(project: Project) -> Gates:
-    """The floor with the project's tighter values; Refused when a file is wrong or looser."""
+    """The floor with the project's tighter values.
+
+    Raise UserError when a file is wrong or looser.
+    """
     return load(project.gates)
 
 
@@ -300,8 +303,8 @@ def champion_evidence(
             if again.labels and _tested(again) == _tested(own):
                 return again
             faults.append("it has other rows or other right answers")
-        except (Refused, ValueError, OSError, http.client.HTTPException) as error:
-            fault = error.problems[0].found if isinstance(error, Refused) else str(error)
+        except (UserError, ValueError, OSError, http.client.HTTPException) as error:
+            fault = error.problems[0].found if isinstance(error, UserError) else str(error)
             faults.append(_on_one_line(fault))
     # The comparing gate fails with this reason.
     data = ", ".join(str(dataset.asset) for dataset in theirs.data.values()) or "its data"
@@ -363,14 +366,14 @@ def evaluate(
     progress: Callable[[str], None] = lambda _: None,
     code: str = "",
 ) -> Run:
-    """Run the project's evaluation of a model; raises Refused with exit code 1 when it fails.
+    """Run the project's evaluation of a model; raises UserError with exit code 1 when it fails.
 
     A command runs with the snapshot of code that has the digest `code`, where that is kept.
     """
     if code and _snapshot(code).is_dir() and isinstance(evaluation, CommandPlan):
         evaluation = replace(evaluation, code=_snapshot(code))
     if refused := backend.refusals(evaluation):
-        raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError(*refused, exit_code=Exit.CANNOT_HONOUR)
     tags = {**evaluation.tags, STARTED_BY: "release"}
     evaluation = replace(evaluation, display_name=f"evaluate {project.name}", tags=tags)
     run = backend.run(evaluation, narrated(progress))
@@ -378,15 +381,18 @@ def evaluate(
         actual = f"the evaluation {run.name} is {run.status}"
         why = run.error or Problem("evaluation-failed", actual)
         hint = f"its log: {run.folder / 'logs' / 'std_log.txt'}"
-        raise Refused(replace(why, hint=why.hint or hint), exit_code=Exit.RUN_FAILED)
+        raise UserError(replace(why, hint=why.hint or hint), exit_code=Exit.RUN_FAILED)
     return writer_of(backend, run, EVALUATION) if run.steps else run
 
 
 def evaluation_plan(project: Project, model: Path) -> Evaluation:
-    """Return the project's evaluate.yml with its `model` set; Refused for another kind of job."""
+    """Return the project's evaluate.yml with its `model` set.
+
+    Raise UserError for another kind of job.
+    """
     evaluation = plan(load_spec(project.evaluate, {f"inputs.{MODEL}": str(model)}))
     if isinstance(evaluation, SweepPlan | AutoMLPlan) or EVALUATION not in evaluation.outputs:
-        raise Refused.of(
+        raise UserError.of(
             "not-an-evaluation",
             "this job has no output `evaluation`",
             "a command or pipeline job with the input `model`",
@@ -410,7 +416,7 @@ def champion_of(
     """Return the version to beat: the one that the endpoint serves, else the champion alias's.
 
     The endpoint counts first because anybody with write access to the registry can move an alias or
-    delete a version. Raises Refused if the registry lacks the served version, unless this is a
+    delete a version. Raises UserError if the registry lacks the served version, unless this is a
     rollback (`way_back`).
     """
     name = backend.endpoints.name_of(model, environment)
@@ -421,7 +427,7 @@ def champion_of(
         if served:
             return served[-1]
         if not way_back:
-            raise Refused.of(
+            raise UserError.of(
                 "champion-unknown",
                 f"`{name}` serves {live.launch.digest[:19]}, which no version of `{model}` in "
                 "the registry has",

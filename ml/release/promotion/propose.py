@@ -14,7 +14,7 @@ from ml.backends.endpoints import WARM_UP, Launch, check_launch
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.core import faults, files, git, repository
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit, serving
 from ml.release.canary.canary import smoke_fault
 from ml.release.comparison import versus
@@ -92,7 +92,7 @@ def propose(
     `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
     what an instance costs. Without an `attestor` the evidence is of a rehearsal. What is declared
     and waits to be applied has to be beaten too: of two that are proposed at once the better one
-    ends as champion. A refusal by a gate is in the Proposal; Refused is raised for what is wrong
+    ends as champion. A refusal by a gate is in the Proposal; UserError is raised for what is wrong
     with the call or the machine, and for what a gate refuses whatever the evaluation measures: then
     it is not evaluated, and nothing is registered.
     """
@@ -139,7 +139,7 @@ def collect(
 
     Without a `run` it is that of the project's training job, which a backend follows where it has
     run for this commit. No gate is asked. Evidence that was attested for
-    this run and this commit before is taken again. Raises Refused as `propose` does.
+    this run and this commit before is taken again. Raises UserError as `propose` does.
     """
     target = _project(backend, project, environment)
     files = target.serving()
@@ -261,7 +261,7 @@ def _measure(
         evaluated = evaluate(backend, project, evaluation, call.progress)
     stated = evidence.evaluation_of(evaluated).model
     if stated != model:
-        raise Refused.of(
+        raise UserError.of(
             "model-name",
             f"the evaluation is of a model `{stated}`",
             f"`{model}`, the name of the project's endpoint",
@@ -372,7 +372,7 @@ def _rival(call: _Call, declared: Declared | None) -> Version | None:
         return None
     try:
         return backend.registry.find(declared.model, declared.version)
-    except Refused:
+    except UserError:
         return None
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from ml.backends.base import Backend
 from ml.backends.endpoints import Launch, Live, Router, Server, reserved
 from ml.backends.model_registry import Version
-from ml.core.errors import Exit, Place, Refused
+from ml.core.errors import Exit, Place, UserError
 from ml.release import audit, serving
 from ml.release.audit import APPLIED, ROLLED_BACK, History
 from ml.release.canary import canary
@@ -94,7 +94,7 @@ class RolloutPlan:
         return self.live is not None and _same(self.live.launch, self.launch)
 
     @property
-    def refusal(self) -> Refused | None:
+    def refusal(self) -> UserError | None:
         """The error for a version that was rolled back before, unless it was proposed again."""
         line = self.history.rolled_back(self.launch, self.declared.decision)
         if line is None:
@@ -163,8 +163,8 @@ def apply(
     The approval does not hold for what is declared meanwhile, which is then refused. A version that
     served before returns at once, or `through_canary`. A second apply, here or on another machine,
     waits for the first, which `waiting` is told before. `progress` gets one sentence a step. Raises
-    Refused when the model or its evidence differ from the declaration, when green fails (blue stays
-    live), and when the version was rolled back before.
+    UserError when the model or its evidence differ from the declaration, when green fails (blue
+    stays live), and when the version was rolled back before.
     """
     desired_state.check_environment(environment)
     target = projects.find(backend.root, project)
@@ -209,7 +209,7 @@ def plan_rollout(
 ) -> RolloutPlan | None:
     """Compare the desired state with the environment and run the gates; None if none is declared.
 
-    Nothing is changed. With `record` the decision is added to the audit log. Raises Refused as
+    Nothing is changed. With `record` the decision is added to the audit log. Raises UserError as
     `apply` and `check_gates` do.
     """
     declared = desired_state.read(backend, project.name, environment)
@@ -336,18 +336,21 @@ def _carry_out(
 def _declared_version(
     backend: Backend, project: Project, environment: str, declared: Declared
 ) -> Version:
-    """The registered version that is declared; Refused when its files are not those declared."""
+    """The registered version that is declared.
+
+    Raise UserError when its files are not those declared.
+    """
 
     def place(field: str) -> Place:
         return desired_state.place(backend, project.name, environment, field)
 
     model = project.model() or declared.model
     if declared.model != model:
-        raise Refused(other_project(declared.model, model, place("model")))
+        raise UserError(other_project(declared.model, model, place("model")))
     try:
         version = backend.registry.find(declared.model, declared.version)
-    except Refused as refused:
-        raise Refused(
+    except UserError as refused:
+        raise UserError(
             *(
                 replace(problem, place=problem.place or place("version"))
                 for problem in refused.problems
@@ -355,7 +358,9 @@ def _declared_version(
             exit_code=refused.exit_code,
         ) from None
     if version.project != project.name:
-        raise Refused(other_project(f"{version.model} of {version.project}", model, place("model")))
+        raise UserError(
+            other_project(f"{version.model} of {version.project}", model, place("model"))
+        )
     if version.kept_at(declared.evidence) is not None:
         # The version was measured again for another environment; use the evidence declared here.
         version = replace(version, evidence=declared.evidence)
@@ -364,7 +369,7 @@ def _declared_version(
         ("evidence", version.evidence, declared.evidence),
     ):
         if actual != expected:
-            raise Refused.of(
+            raise UserError.of(
                 "digest-mismatch",
                 f"{version.model} {version.version} has the {what} {actual or 'nothing'}",
                 f"{expected}, as the release declares",
@@ -375,7 +380,7 @@ def _declared_version(
     if environment != desired_state.LOCAL:
         file = evidence_path(desired_state.path(backend, project.name, environment), environment)
         if evidence_error := evidence_problem(file, declared.evidence, place("evidence")):
-            raise Refused(evidence_error, exit_code=Exit.GATE_SAID_NO)
+            raise UserError(evidence_error, exit_code=Exit.GATE_SAID_NO)
     return version
 
 
@@ -386,8 +391,8 @@ def _proposal(project: str, version: Version, environment: str) -> str:
 
 def _decision_unknown(
     backend: Backend, project: Project, environment: str, declared: Declared, version: Version
-) -> Refused:
-    return Refused.of(
+) -> UserError:
+    return UserError.of(
         "decision-unknown",
         f"the audit log has no decision {declared.decision[:12]}… on version "
         f"{declared.version} for {environment}",
@@ -403,7 +408,7 @@ def _declared_serving(
 ) -> Serving:
     """Return the declared serving code and settings: as proposed, or the project's files.
 
-    Raise Refused if the proposed ones are no longer stored and the project's files differ.
+    Raise UserError if the proposed ones are no longer stored and the project's files differ.
     """
     proposed = declared.serving and serving.bring(
         backend.registry, declared.model, declared.serving
@@ -412,7 +417,7 @@ def _declared_serving(
         return proposed
     now = project.serving().snapshot()
     if declared.serving not in ("", now.digest):
-        raise Refused.of(
+        raise UserError.of(
             "digest-mismatch",
             f"the serving code and settings of {project.name} have the digest {now.digest}",
             f"{declared.serving}, as the release declares",
@@ -434,7 +439,7 @@ def _roll_out(
     """Make the version live and champion, and stop the old server.
 
     Returns None, with nothing changed, when another version was declared meanwhile. `compares`:
-    green is tried in a canary first. Raises Refused when green fails; blue then keeps all the
+    green is tried in a canary first. Raises UserError when green fails; blue then keeps all the
     traffic. server-crashed, smoke-failed, too-slow, prediction-mismatch and rolled-back are
     recorded, so that the version is not tried again; baseline-failed, latency-unknown and
     predictions-unverified are not.
@@ -458,7 +463,7 @@ def _roll_out(
                 if acceptance.parity_check:
                     rows = canary.check_answers(endpoints, trial.server, *acceptance.parity_check)
                     progress(f"parity check: {rows} rows, all predictions as evaluated")
-            except Refused as error:
+            except UserError as error:
                 if error.problems[0].code in FAULTS_OF_GREEN:
                     record(rollout, ROLLED_BACK, None, why=_why(error))
                 raise
@@ -505,7 +510,7 @@ def _can_compare(
         return False
     try:
         endpoints.ensure(name, port)
-    except Refused as error:
+    except UserError as error:
         if error.problems[0].code == "port-in-use":
             raise
         progress(f"no canary: the live version cannot be started ({_why(error)})")
@@ -578,7 +583,7 @@ def record(rollout: RolloutPlan, event: str, outcome: Outcome | None, **more: ob
     audit.append(rollout.backend.audit_log, event, {**details, **more})
 
 
-def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> Refused:
+def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> UserError:
     is_invalid = rollout.check.decision.request.set_aside
     serves = "the champion, which is invalid," if is_invalid else f"version {blue.launch.version}"
     hint = f"{serves} still serves; propose this one again to retry it"
@@ -586,7 +591,7 @@ def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> Refused:
         hint += "; a field that its answers are to have is declared in `new_fields` of release.yml"
         hint += "".join(f"; {reason}" for reason in rollout.acceptance.expired)
     requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
-    return Refused.of(
+    return UserError.of(
         "rolled-back",
         f"version {rollout.version.version} was rolled back at {outcome.step} % of the "
         f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
@@ -596,6 +601,6 @@ def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> Refused:
     )
 
 
-def _why(error: Refused) -> str:
+def _why(error: UserError) -> str:
     """Return why a server failed, without its log."""
     return error.problems[0].found.splitlines()[0].removesuffix("; its log ends:")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal
 
 from ml.backends.base import Backend
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
@@ -68,7 +68,7 @@ def apply_all(
         report = partial(Result, project, environment, approved_by=approved_by)
         try:
             declared = desired_state.read(backend, project, environment)
-        except Refused as refused:
+        except UserError as refused:
             results.append(
                 report(
                     model="",
@@ -111,9 +111,9 @@ def _result(
                 {"gate": result.gate, "found": result.found, "required": result.required}
                 for result in applied.decision.blocking
             ]
-    except Refused as refused:
+    except UserError as refused:
         problems, code, line = refused.problems, refused.exit_code, None
-        with suppress(Refused):  # why it was refused matters more
+        with suppress(UserError):  # why it was refused matters more
             line = audit.history(backend.audit_log, name).refusal(declared)
         if line is not None and line["event"] == audit.ROLLED_BACK:
             outcome = "rolled-back"
@@ -124,7 +124,7 @@ def _result(
     live = None
     try:
         live = backend.endpoints.live(name)
-    except Refused as refused:
+    except UserError as refused:
         outcome = outcome if code else "failed"
         problems, code = [*problems, *refused.problems], code or refused.exit_code
     return report(

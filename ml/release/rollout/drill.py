@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ml.backends.base import Backend
 from ml.backends.endpoints import Launch
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome, clear_canary, start_trial
@@ -44,12 +44,12 @@ def drill(
 ) -> Drilled:
     """Run a canary of the live version of `local` with the fault injected, beside itself.
 
-    One apply or drill at a time. Raises Refused for an unknown fault, and when nothing serves or
+    One apply or drill at a time. Raises UserError for an unknown fault, and when nothing serves or
     green does not start.
     """
     if fault not in faulty.FAULTS:
         faults = "; ".join(f"{name}: {effect}" for name, effect in faulty.FAULTS.items())
-        raise Refused.of("no-such-fault", f"there is no fault `{fault}`", faults)
+        raise UserError.of("no-such-fault", f"there is no fault `{fault}`", faults)
     target = projects.find(backend.root, project)
     samples, endpoints = target.samples(), backend.endpoints
     name = endpoints.name_of(target.endpoint(), desired_state.LOCAL)
@@ -57,7 +57,7 @@ def drill(
     with desired_state.rollout_lock(target.name, desired_state.LOCAL, waiting), ExitStack() as undo:
         live, _ = endpoints.ensure(name)
         if live.canary and live.canary.experiment:
-            raise Refused.of(
+            raise UserError.of(
                 "experiment-running",
                 f"an experiment is running: {live.canary.experiment}",
                 "an endpoint without one",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ml.backends.base import Backend
 from ml.backends.endpoints import Router
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.declaration import projects
 
 
@@ -25,7 +25,7 @@ class Reply:
 def ask(backend: Backend, name: str, request: Mapping[str, object]) -> Reply:
     """Post a request to an endpoint, and start its server if needed.
 
-    Raises Refused: no-live-deployment, request-refused (exit 2: the request breaks the schema),
+    Raises UserError: no-live-deployment, request-refused (exit 2: the request breaks the schema),
     server-error (exit 1), and what starting a server raises.
     """
     endpoints = backend.endpoints
@@ -45,7 +45,7 @@ def ask(backend: Backend, name: str, request: Mapping[str, object]) -> Reply:
         error_body = body.get("error") if isinstance(body, dict) else None
         message = error_body.get("message") if isinstance(error_body, dict) else answer.excerpt
         hint = _example(backend, name, launch.model)
-        raise Refused.of("request-refused", str(message), hint=hint)
+        raise UserError.of("request-refused", str(message), hint=hint)
     if answer.status != 200 or not isinstance(answer.body, dict):
         why = f"status {answer.status}: {answer.excerpt}"
         raise endpoints.failure(by.slot, "server-error", why, "status 200", "correct score.py")
@@ -55,7 +55,7 @@ def ask(backend: Backend, name: str, request: Mapping[str, object]) -> Reply:
 def of_text(backend: Backend, name: str, text: str) -> Mapping[str, object]:
     """Return the endpoint's sample request with the text in its only field.
 
-    Raise Refused: no-live-deployment; not-a-request if a sample has other fields.
+    Raise UserError: no-live-deployment; not-a-request if a sample has other fields.
     """
     live = backend.endpoints.live(name)
     if live is None:
@@ -65,7 +65,9 @@ def of_text(backend: Backend, name: str, text: str) -> Mapping[str, object]:
     sample = project.samples()[0] if project else {}
     if not projects.is_text(sample):
         problem = f"`{text[:80]}` is not a JSON object"
-        raise Refused.of("not-a-request", problem, "a JSON object", _example(backend, name, model))
+        raise UserError.of(
+            "not-a-request", problem, "a JSON object", _example(backend, name, model)
+        )
     return dict.fromkeys(sample, text)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from ml.backends.base import Backend
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.release import serving
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
@@ -41,7 +41,7 @@ class Plan:
     verdict: str
     rollout: RolloutPlan | None = None
     steps: Sequence[str] = ()
-    stops: Refused | None = None
+    stops: UserError | None = None
     project_changes: Sequence[str] = ()
 
     @property
@@ -86,7 +86,7 @@ def plan(
 ) -> Plan:
     """Compare the desired state with this machine; nothing is changed or recorded.
 
-    A champion that was measured on other data is scored again, as in apply. Raises Refused for a
+    A champion that was measured on other data is scored again, as in apply. Raises UserError for a
     release.yml or gates.yml that cannot be read.
     """
     desired_state.check_environment(environment)
@@ -102,7 +102,7 @@ def plan(
         rollout = plan_rollout(
             backend, target, environment, step="propose", record=False, progress=progress
         )
-    except Refused as refused:
+    except UserError as refused:
         if declared is None or refused.problems[0].code not in _OF_THE_VERSION:
             raise
         return report("apply would refuse before changing anything", stops=refused)
@@ -118,7 +118,7 @@ def plan(
     if not (rollout.serves and is_running):  # what runs was verified when it was loaded
         try:
             backend.endpoints.check_launch(rollout.launch)
-        except Refused as refused:
+        except UserError as refused:
             return report("apply would refuse before changing anything", rollout, stops=refused)
     if rollout.serves:
         steps = tuple(_remaining(rollout, is_running))
@@ -153,13 +153,13 @@ _OF_THE_VERSION = frozenset(
 )
 
 
-def _waits(rollout: RolloutPlan) -> Refused | None:
+def _waits(rollout: RolloutPlan) -> UserError | None:
     """The error for a version that the environment before has not served yet; None otherwise."""
     for result in rollout.check.decision.results:
         if result.gate == "order" and result.verdict == "pending":
             hint = "propose and apply it there first: ml release propose, ml release apply"
             stated = ("environment-order", result.found, result.required, hint)
-            return Refused.of(*stated, exit_code=Exit.GATE_SAID_NO)
+            return UserError.of(*stated, exit_code=Exit.GATE_SAID_NO)
     return None
 
 
@@ -212,5 +212,5 @@ def project_changes(rollout: RolloutPlan) -> Sequence[str]:
     now = projects.find(rollout.backend.root, rollout.project)
     try:
         return tuple(serving.changes(rollout.serving, now.serving().snapshot()))
-    except Refused as refused:
+    except UserError as refused:
         return tuple(f"{problem.place}: {problem.found}" for problem in refused.problems)

@@ -17,7 +17,7 @@ from pathlib import Path
 from ml.backends.base import Backend
 from ml.backends.model_registry import Registry
 from ml.core import faults, home
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.audit import WITHDRAWN, History
 from ml.release.declaration import desired_state, projects
@@ -63,9 +63,9 @@ def roll_back(
     that gates.yml states to be invalid come last. Nothing changes if a rollback led to what is
     declared, unless a version is named or that one failed since. If nothing was ever applied, and
     no good version precedes, the version is withdrawn: nothing is declared. That takes a backend
-    that knows what was applied, because the environment `is_here`, as `local` is. Raises Refused if
-    nothing is declared, if no good version precedes what was applied, and if the named version is
-    none of those.
+    that knows what was applied, because the environment `is_here`, as `local` is. Raises UserError
+    if nothing is declared, if no good version precedes what was applied, and if the named version
+    is none of those.
     """
     desired_state.check_environment(environment)
     target = projects.find(backend.root, project)
@@ -167,14 +167,14 @@ def _served(registry: Registry, now: Declared, log: History) -> Iterator[Declare
 
 def _nowhere(
     project: str, environment: str, state: str, further: Sequence[str] = (), is_here: bool = True
-) -> Refused:
+) -> UserError:
     names, hint = ", ".join(further), f"ml release status {project}"
     if is_here:
         hint += "; to replace a wrong version, list it under `invalid_versions` in gates.yml"
     else:
         hint = f"ml release rollback {project} --env {environment} --on azure (local: simulated) "
         hint += "withdraws a version that was never applied"
-    return Refused.of(
+    return UserError.of(
         "no-earlier-version",
         f"{state} in `{environment}` on this machine",
         f"one of: {names}" if names else "a version that served before the one that is declared",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ml.backends.base import Backend
 from ml.backends.endpoints import CHANGED, Live
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.audit import Attempt, History, Line
 from ml.release.declaration import desired_state, projects
@@ -55,7 +55,7 @@ def status(
 ) -> Sequence[Status]:
     """The state of one project, or of every one that can be released; of one environment, or all.
 
-    Raises Refused when a line of the audit log was changed or a declaration cannot be read.
+    Raises UserError when a line of the audit log was changed or a declaration cannot be read.
     """
     # A declaration in the local home outlives its project.
     releasable = {each.name for each in projects.every(backend.root)}
@@ -86,7 +86,7 @@ def _of(
     live, url, changed = None, None, ""
     try:
         live, url = backend.endpoints.live(name), backend.endpoints.url(name)
-    except Refused as refused:
+    except UserError as refused:
         if refused.problems[0].code != CHANGED:
             raise
         changed = f"{refused.problems[0].found}; {refused.problems[0].hint}"
@@ -137,7 +137,7 @@ def _failing(backend: Backend, name: str, live: Live) -> str:
     Without collected requests the router's counters since the release are used.
     """
     since = time.time() - _RECENT_S
-    with suppress(Refused):
+    with suppress(UserError):
         seen = read_collected(backend.endpoints.collected(name, since), live.launch.digest, since)
         router = backend.endpoints.router(name)
         # `renew` would extend the lease of a canary.
@@ -162,7 +162,7 @@ def _model(backend: Backend, project: str) -> str:
     """The model that the project's endpoint serves; its own name where it has none, or is gone."""
     try:
         return projects.find(backend.root, project).model() or project
-    except Refused:
+    except UserError:
         return project
 
 

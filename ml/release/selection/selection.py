@@ -18,7 +18,7 @@ from ml.backends import ranking
 from ml.backends.base import Backend
 from ml.backends.runs import Entry, Run, RunStore
 from ml.backends.runs import original as find_original
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.selection.weights import FILE, TERMS, Weights
 from ml.release.selection.weights import read as read_weights
 from policies.promotion.decision import listed
@@ -106,7 +106,7 @@ def choose(
 ) -> Selected:
     """Rank the trials of sweeps and pipelines, and single runs, by their project's weights.
 
-    Raises Refused when nothing says which metric decides, when nothing that completed logged it,
+    Raises UserError when nothing says which metric decides, when nothing that completed logged it,
     when the runs are of several projects, or when the select.yml is wrong.
     """
     store, projects = backend.runs, backend.root / "ml" / "projects"
@@ -121,7 +121,7 @@ def choose(
     try:
         selection = select(candidates, weights, metric, cast(Goal, goal))
     except ValueError:
-        raise Refused(ranking.nothing_to_rank(metric, completed)) from None
+        raise UserError(ranking.nothing_to_rank(metric, completed)) from None
     notes = [*_unranked(selection, candidates), *_unfinished(list(runs.values()))]
     if not weights.source:
         where = f"ml/projects/{project}" if project else "the project's folder"
@@ -172,7 +172,7 @@ def _candidate(
 def _project(folder: Path, entries: Sequence[Entry]) -> str:
     projects = sorted({entry.project for entry in entries} - {""})
     if len(projects) > 1:
-        raise Refused.of(
+        raise UserError.of(
             "several-projects",
             f"the runs are of {', '.join(projects)}",
             "runs of one project: weights differ by project",

@@ -19,7 +19,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ml.core import documents, settings
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.core.repository import shown
 from ml.core.settings import CLOSED, SchemaVersion
 
@@ -100,7 +100,7 @@ class _File(_Terms):
 def read(project: Path | None) -> Weights:
     """Return the weights in a project's folder; without the file, quality alone counts.
 
-    Raises Refused with every line that is wrong.
+    Raises UserError with every line that is wrong.
     """
     path = project / FILE if project else None
     if path is None or not path.is_file():
@@ -108,7 +108,7 @@ def read(project: Path | None) -> Weights:
     document = documents.read(path)
     file = settings.read(_File, document)
     if file.quality.weight <= 0:
-        raise Refused.of(
+        raise UserError.of(
             "wrong-value",
             "`quality.weight` is 0",
             "more than 0: without quality every trial would score alike",

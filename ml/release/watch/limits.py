@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ml.core import documents, settings
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.settings import CLOSED, SchemaVersion
 from policies.promotion import floor
 
@@ -47,7 +47,7 @@ class _File(Limits):
 def read(folder: Path) -> Limits:
     """Return the limits of a project's folder.
 
-    Raises Refused with every line that is wrong, or looser than the floor in
+    Raises UserError with every line that is wrong, or looser than the floor in
     policies/promotion/watch.yml.
     """
     path = folder / FILE
@@ -68,5 +68,5 @@ def read(folder: Path) -> Limits:
         for name, allowed in floor.load(floor.WATCH).looser(values)
     ]
     if looser:
-        raise Refused(*looser)
+        raise UserError(*looser)
     return limits

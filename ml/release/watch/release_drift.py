@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ml.backends.base import Backend
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.release.rollout.status import Status, status
 from ml.release.watch.report import watch
 
@@ -38,7 +38,7 @@ def drift(backend: Backend, environment: str, since: float | None = None) -> Ite
     """Yield the drift of the release and of the model for each project that declares a version.
 
     Nothing is changed. `since` is as for `watch`. A model without collected requests is not judged.
-    Raises Refused as `status` does, and if a request to the backend fails.
+    Raises UserError as `status` does, and if a request to the backend fails.
     """
     for state in status(backend, None, environment):
         if state.declared is not None:
@@ -65,7 +65,7 @@ def _release(state: Status) -> Drift:
 def _model(backend: Backend, state: Status, since: float | None) -> Drift:
     try:
         report = watch(backend, state.model, state.environment, since=since)
-    except Refused as refused:
+    except UserError as refused:
         if refused.exit_code != Exit.WRONG_CALL:
             raise
         words = state.failing or refused.problems[0].found

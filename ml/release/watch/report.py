@@ -13,7 +13,7 @@ from ml.backends.base import Backend
 from ml.backends.endpoints import Endpoints
 from ml.backends.model_registry import Version
 from ml.core import home
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.features.definition import read
 from ml.features.timeline import FeatureError
 from ml.release.declaration import projects
@@ -80,14 +80,14 @@ def watch(
 
     `store` is the feature store; default, of `local` alone: that of this machine.
 
-    Raises Refused when the named store does not exist, when nothing serves, when no requests are
+    Raises UserError when the named store does not exist, when nothing serves, when no requests are
     collected for the version and it has no feature sets to report on, and when its reference is
     missing or belongs to another model.
     """
     if store is not None and not store.is_dir():
         actual = f"there is no feature store at {store}"
         hint = f"ml features materialize NAME --store {store}"
-        raise Refused.of("missing-file", actual, "the folder of a store", hint)
+        raise UserError.of("missing-file", actual, "the folder of a store", hint)
     registered = _version(backend, model, environment, version, inputs is not None)
     if (shared := backend.registry.shared) is not None:
         shared.bring(registered)
@@ -101,12 +101,12 @@ def watch(
     else:
         try:
             seen = _collected(backend.endpoints, model, environment, registered, since)
-        except Refused as refused:
+        except UserError as refused:
             problem = refused.problems[0]
             if problem.code != "collection-disabled" or not of_features.ages + of_features.drift:
                 more = "; ".join([problem.found, *of_features.notes])
                 problems = [replace(problem, found=more), *refused.problems[1:]]
-                raise Refused(*problems, exit_code=refused.exit_code) from None
+                raise UserError(*problems, exit_code=refused.exit_code) from None
             seen = Seen(())
             of_features.notes.append(problem.found)
     report = look(
@@ -252,7 +252,7 @@ def _version(
     champion = registry.champion(model, environment)
     if champion is None:
         versions = registry.versions(model)
-        raise Refused.of(
+        raise UserError.of(
             "no-champion",
             f"`{model}` has no champion in {environment}",
             "a version that was promoted, or one that is named",
@@ -272,7 +272,7 @@ def _collected(
     launches = [state.launch, *([state.canary.launch] if state.canary else [])] if state else []
     serving = [launch for launch in launches if launch.digest == version.digest]
     if not serving:
-        raise Refused.of(
+        raise UserError.of(
             "not-served",
             f"version {version.version} does not serve on `{name}`, and no requests to it "
             "were recorded",
@@ -280,7 +280,7 @@ def _collected(
             "ml release status lists the serving versions",
         )
     if not any(launch.collect for launch in serving):
-        raise Refused.of(
+        raise UserError.of(
             "collection-disabled",
             f"no requests to version {version.version} of `{name}` are collected",
             '`enabled: "true"` for `request` and `response` in `data_collector.collections` of the '

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import files
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.measures.reference import Kind, clean
 from ml.release.canary.traffic import prediction
 
@@ -114,7 +114,7 @@ def read_collected(
 def of_file(path: Path) -> Seen:
     """Read requests from a file: a table (.csv), or JSON lines with or without an `answer`.
 
-    Raise Refused when the file cannot be read at all.
+    Raise UserError when the file cannot be read at all.
     """
     try:
         if path.suffix == ".csv":
@@ -135,7 +135,7 @@ def of_file(path: Path) -> Seen:
                 rows += _expanded("", line, None)
         return Seen(rows, unreadable)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise Refused.of(
+        raise UserError.of(
             "unreadable", f"{path}: {error}", "JSON lines, or a table (.csv)"
         ) from None
 
@@ -143,7 +143,7 @@ def of_file(path: Path) -> Seen:
 def labels(path: Path) -> Mapping[str, str]:
     """Read labels by the id of the request (`x-request-id`): lines of ID,LABEL.
 
-    Raise Refused with the line that is invalid or repeats an id with another label.
+    Raise UserError with the line that is invalid or repeats an id with another label.
     """
     by_id: dict[str, str] = {}
     try:
@@ -153,12 +153,14 @@ def labels(path: Path) -> Mapping[str, str]:
                     continue
                 what = f"{path}:{number}: {','.join(row)[:80]}"
                 if len(row) != 2 or not all(row):
-                    raise Refused.of("bad-label", what, "ID,LABEL", "correct that line")
+                    raise UserError.of("bad-label", what, "ID,LABEL", "correct that line")
                 if by_id.setdefault(row[0], row[1]) != row[1]:
                     before = f"one label for an id: an earlier line has `{by_id[row[0]][:40]}`"
-                    raise Refused.of("bad-label", what, before, "delete one of them")
+                    raise UserError.of("bad-label", what, before, "delete one of them")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise Refused.of("unreadable", f"{path}: {error}", "ID,LABEL lines", "use UTF-8") from None
+        raise UserError.of(
+            "unreadable", f"{path}: {error}", "ID,LABEL lines", "use UTF-8"
+        ) from None
     return by_id
 
 

@@ -24,7 +24,7 @@ from unicodedata import normalize
 import yaml
 
 from ml.core import documents, git, repository
-from ml.core.errors import Problem, Refused, as_program
+from ml.core.errors import Problem, UserError, as_program
 from ml.repository.github.api import GitHub, write_outputs
 
 PROJECTS, TESTS, WORKFLOWS = "ml/projects", "tests", ".github"
@@ -102,8 +102,8 @@ def affected(
     """Return what the changes of the work tree since the merge base with `base` affect.
 
     Files that match `besides` count as unchanged. `taken_back` includes changes that a later commit
-    reverted: they may have been applied meanwhile. Raises Refused for an unknown revision, outside
-    of git, and for a name that no command accepts.
+    reverted: they may have been applied meanwhile. Raises UserError for an unknown revision,
+    outside of git, and for a name that no command accepts.
     """
     commit = _merge_base(root, base)
     words = ("--name-only", "--no-renames", "-z")
@@ -121,8 +121,8 @@ def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, 
     """Return what a pull request affects in `root`, the tree it is merged into, and its commit.
 
     A renamed file counts under both names. If GitHub lists fewer files than were changed,
-    everything is affected. Raises Refused as `affected`, if GitHub does not respond, and if commits
-    are pushed each time that the files are listed.
+    everything is affected. Raises UserError as `affected`, if GitHub does not respond, and if
+    commits are pushed each time that the files are listed.
     """
     for _ in range(_LOOKS):
         pull = github.get(f"pulls/{number}")
@@ -132,7 +132,7 @@ def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, 
             break
     else:
         actual = f"pull request {number} got the new commit {now[:12]} while its files were listed"
-        raise Refused(Problem("commit-changed", actual, head[:12], "see the new commit's checks"))
+        raise UserError(Problem("commit-changed", actual, head[:12], "see the new commit's checks"))
     names = {str(file["filename"]) for file in listed}
     before = {str(file.get("previous_filename") or file["filename"]) for file in listed}
     gone = {str(file["filename"]) for file in listed if file["status"] == "removed"}
@@ -481,7 +481,7 @@ class _Change:
     def _former(self, file: str) -> str:
         try:
             return git.run(self.root, "show", f"{self.commit}:{file}")
-        except Refused:
+        except UserError:
             return ""  # it is new
 
 
@@ -511,7 +511,7 @@ def _asset_name(text: str) -> str:
     """The `name` of an asset's spec; "" without one."""
     try:
         return str(documents.parse(text, "").get("name") or "")
-    except Refused:
+    except UserError:
         return ""
 
 
@@ -531,11 +531,14 @@ def _folders(parent: str, files: Iterable[str]) -> set[str]:
 
 
 def checked(name: str) -> str:
-    """The name of a folder or a stack; Refused where a command or a matrix reads more in it."""
+    """The name of a folder or a stack.
+
+    Raise UserError where a command or a matrix reads more in it.
+    """
     if not _NAME.fullmatch(name):
         actual = f"{name!r} is the name of a folder or a stack"
         hint = "rename it: commands and workflow matrices contain it"
-        raise Refused(Problem(BAD_NAME, actual, "letters, digits, `_` and `-`", hint))
+        raise UserError(Problem(BAD_NAME, actual, "letters, digits, `_` and `-`", hint))
     return name
 
 
@@ -582,10 +585,10 @@ def _merge_base(root: Path, base: str) -> str:
         if git.ask(root, "remote", "get-url", "origin") is None:
             hint = "no remote `origin`: git remote add origin URL, or compare with the commit "
             hint += "before: make smoke BASE=HEAD^, or --base HEAD^"
-        raise Refused(Problem("unknown-revision", actual, expected, hint))
+        raise UserError(Problem("unknown-revision", actual, expected, hint))
     try:
         return git.run(root, "merge-base", "HEAD", resolved).strip()
-    except Refused:
+    except UserError:
         return resolved  # a shallow clone has the commit alone
 
 

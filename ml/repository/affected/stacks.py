@@ -16,7 +16,7 @@ from typing import Any
 
 from infra.settings import stacks as files
 from ml.core import git, repository
-from ml.core.errors import Exit, Problem, Refused, as_program
+from ml.core.errors import Exit, Problem, UserError, as_program
 from ml.repository.affected.projects import affected, checked
 from ml.repository.github.api import MAIN, GitHub, write_outputs
 
@@ -32,7 +32,7 @@ def stacks(root: Path, since: str | Mapping[str, str] = "") -> list[str]:
     """Return the stacks affected since a revision; `since` is one for all, or maps stacks to them.
 
     A stack comes after the one that it refers to; otherwise stacks are in release order (the gate
-    `order`), others last. Raises Refused as `affected` does, and for a reference to a stack that
+    `order`), others last. Raises UserError as `affected` does, and for a reference to a stack that
     makes no registry.
     """
     names = [checked(name) for name in files.ordered(root)]
@@ -111,7 +111,7 @@ def _results(github: GitHub, run: object) -> Mapping[str, str]:
 def check_needed(
     github: GitHub, root: Path, stack: str, run: str, deploying: Sequence[str]
 ) -> None:
-    """Refused while a run that is `deploying` these stacks has not deployed the one that `stack`
+    """UserError while a run that is `deploying` these stacks has not deployed the one that `stack`
     refers to.
     """
     needed = files.needed(files.read(root / files.FOLDER), stack)
@@ -122,7 +122,7 @@ def check_needed(
         actual = f"{needed}, which {stack} refers to: {result or 'not deployed yet'}"
         expected = f"`{DEPLOY.format(stack=needed)}` of this run succeeded"
         hint = "re-run the failed jobs of this run"
-        raise Refused(Problem("not-deployed", actual, expected, hint), exit_code=Exit.RUN_FAILED)
+        raise UserError(Problem("not-deployed", actual, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
 @as_program

@@ -30,7 +30,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from infra.settings import loader
 from ml.core import git, repository
 from ml.core.azure import PLACEHOLDERS
-from ml.core.errors import Exit, Place, Problem, Refused, as_program
+from ml.core.errors import Exit, Place, Problem, UserError, as_program
 from ml.repository.forks import wheel
 from ml.repository.forks.merge import ANSWERS
 
@@ -111,7 +111,7 @@ Ask = Callable[[str], str]
 def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
     """Make the fork, or change it; returns what was done, a sentence each.
 
-    `options` are the variables, by their names in lower case. Raises Refused, before anything is
+    `options` are the variables, by their names in lower case. Raises UserError, before anything is
     changed, for a value that is missing or has the wrong form.
     """
     is_new = not (root / ANSWERS).exists()
@@ -122,7 +122,7 @@ def init(root: Path, options: Mapping[str, str], ask: Ask | None) -> list[str]:
     values = _values(root, options, ask)
     texts = _filled(root, values)
     if problems := [*_problems(root, texts)]:
-        raise Refused(*problems)
+        raise UserError(*problems)
     fork = _fork(root, {**options, **values}, ask) if is_new else None
     for file, text in texts.items():
         file.write_text(text)
@@ -141,7 +141,7 @@ def _problems(root: Path, texts: Mapping[Path, str]) -> Iterator[Problem]:
         for stack in _stacks(root):
             try:
                 loader.load(stack, infra)
-            except Refused as refused:
+            except UserError as refused:
                 yield from refused.problems
     for file, text in texts.items():
         for number, line in enumerate(text.splitlines(), start=1):
@@ -171,7 +171,7 @@ def _values(root: Path, options: Mapping[str, str], ask: Ask | None) -> dict[str
             problems.append(Problem("init-value", actual, question.text, hint))
         values[question.name] = value
     if problems:
-        raise Refused(*problems, exit_code=Exit.WRONG_CALL)
+        raise UserError(*problems, exit_code=Exit.WRONG_CALL)
     return values
 
 
@@ -296,8 +296,8 @@ class Fork:
 
 
 def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
-    """What the variables ask for; Refused for an example that is not there, and for a tree with
-    changes, since most of its files go.
+    """What the variables ask for; raise UserError for an example that is not there, and for a tree
+    with changes, since most of its files go.
     """
     if git.run(root, "status", "--porcelain").strip():
         raise wrong_call(
@@ -419,7 +419,7 @@ def _template(root: Path, name: str, ask: Ask | None) -> str:
     for remote in ("upstream", "origin"):
         try:
             url = git.run(root, "remote", "get-url", remote).strip()
-        except Refused:
+        except UserError:
             continue
         if not re.search(rf"[/:]{re.escape(name)}(\.git)?/?$", url):
             return url
@@ -436,7 +436,7 @@ def _revision(root: Path) -> str:
     """The version of the template that this is: its tag, or else the commit."""
     try:
         return git.run(root, "describe", "--tags", "--exact-match", "HEAD").strip()
-    except Refused:
+    except UserError:
         return git.run(root, "rev-parse", "HEAD").strip()
 
 
@@ -458,7 +458,7 @@ def _lock(root: Path, source: str) -> str:
 def lock_of(source: str | Path) -> tuple[str, Mapping[str, bytes]]:
     """The text of the lock of a wheel, and the file that it names in the repository, if one.
 
-    Raises Refused for what cannot be read or is no wheel of the framework with the version of its
+    Raises UserError for what cannot be read or is no wheel of the framework with the version of its
     name, and for one of a release on GitHub that no workflow of its repository attested (`gh`
     verifies).
     """
@@ -498,9 +498,9 @@ def _demand_attestation(content: bytes, source: str) -> None:
 
 def wrong_call(
     code: str, found: str, expected: str, hint: str, place: Place | None = None
-) -> Refused:
+) -> UserError:
     """One problem of a call of `make init` or `make update`."""
-    return Refused(Problem(code, found, expected, hint, place), exit_code=Exit.WRONG_CALL)
+    return UserError(Problem(code, found, expected, hint, place), exit_code=Exit.WRONG_CALL)
 
 
 @as_program

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ml.core import git, repository
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.core.repository import TABLE
 from ml.core.terminal import printable
 
@@ -129,7 +129,10 @@ def _plain(name: str) -> str:
 
 
 def own_names(root: Path) -> Collection[str]:
-    """The team's names at the root, by its pyproject.toml; Refused where they are no list."""
+    """The team's names at the root, by its pyproject.toml.
+
+    Raise UserError where they are no list.
+    """
     try:
         text = (root / repository.MARK).read_text(encoding="utf-8")
         names = tomllib.loads(text).get("tool", {}).get(TABLE, {}).get("root", [])
@@ -139,7 +142,7 @@ def own_names(root: Path) -> Collection[str]:
     except (ValueError, AttributeError) as error:
         actual = f"no TOML with such a table: {error}"
     place, expected = Place(repository.MARK, 1), f'[tool.{TABLE}] with root = ["notebooks"]'
-    raise Refused(Problem("wrong-value", actual, expected, place=place))
+    raise UserError(Problem("wrong-value", actual, expected, place=place))
 
 
 def tracked_problems(root: Path) -> Iterator[Problem]:

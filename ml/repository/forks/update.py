@@ -31,7 +31,7 @@ from typing import Any
 import yaml
 
 from ml.core import git, repository
-from ml.core.errors import Exit, Place, Refused, as_program
+from ml.core.errors import Exit, Place, UserError, as_program
 from ml.reports.pull_requests import release as page
 from ml.repository.forks import wheel
 from ml.repository.forks.init import (
@@ -113,7 +113,7 @@ def update(
     `source` is the wheel's address or file; by default the release's where the lock has an address,
     else it is built of the template. Returns the Update as text, which `tell` is given before; one
     that was interrupted while its files were written, or before it was told, is finished instead.
-    Raises Refused, with the tree as it was.
+    Raises UserError, with the tree as it was.
     """
     _answers(root)
     _resume(root)
@@ -144,7 +144,8 @@ def _updated(root: Path, revision: str, source: str) -> str:
 def merged(root: Path, revision: str = "", source: str = "") -> Update:
     """The merge of a version of the template with the commit of HEAD; the work tree is not read.
 
-    Raises Refused where the fork's answers, its lock or the template are not what they have to be.
+    Raises UserError where the fork's answers, its lock or the template are not what they have to
+    be.
     """
     answers = _answers(root)
     head = git.run(root, "rev-parse", "HEAD").strip()
@@ -216,7 +217,7 @@ def _locked(
 ) -> Files:
     """The lock of the wheel of a revision, with its file in place of the former one.
 
-    `former` is the file and the address that are locked. Raises Refused for another version.
+    `former` is the file and the address that are locked. Raises UserError for another version.
     """
     path, address = former
     if source:
@@ -243,7 +244,7 @@ def _locked(
 def _demand_lock(root: Path, template: Path, version: str, commit: str) -> tuple[str, str]:
     """The file and the address of the locked wheel, one of them "".
 
-    Raises Refused unless it is of the version that was merged last, whose commit is given.
+    Raises UserError unless it is of the version that was merged last, whose commit is given.
     """
     name = repository.FRAMEWORK_LOCK
     entries = tree_of(root, "HEAD")
@@ -303,7 +304,7 @@ def _commit(template: Path, name: str) -> str:
     try:
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         return git.run(template, *words).strip()
-    except Refused:
+    except UserError:
         hint = f"make update TO=v1.2.3; {ANSWERS} has the template's address and last version"
         actual = f"the template has no version `{name}`"
         raise wrong_call("unknown-version", actual, "a tag or commit of it", hint) from None
@@ -362,7 +363,7 @@ def _detached(work: Callable[[], None]) -> None:
                 os.setsid()
                 work()
                 failed = False
-            except Refused as refused:
+            except UserError as refused:
                 os.write(2, f"{refused}\n".encode())
             finally:
                 os._exit(failed)
@@ -377,7 +378,7 @@ def _detached(work: Callable[[], None]) -> None:
 def finish(root: Path) -> None:
     """Bring the work tree to UNFINISHED, of which it may have a part.
 
-    Raises Refused, with nothing written, for a file that is neither as before nor as it is to
+    Raises UserError, with nothing written, for a file that is neither as before nor as it is to
     become.
     """
     before, after = git.run(root, "rev-parse", f"{UNFINISHED}^", UNFINISHED).split()

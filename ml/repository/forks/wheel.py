@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ml.core import git, repository
-from ml.core.errors import Problem, Refused, as_program
+from ml.core.errors import Problem, UserError, as_program
 
 NAME = "azureml-gitops-starter"
 # Bytes that are packed depend on the version of zlib.
@@ -34,7 +34,7 @@ _BUILD = (
 def build(source: Path, folder: Path, revision: str = "HEAD") -> Path:
     """The wheel of a revision of the repository at `source`, written to `folder`.
 
-    What is not committed is not in it. Raises Refused where git or setuptools fails.
+    What is not committed is not in it. Raises UserError where git or setuptools fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     time = git.run(source, "show", "-s", "--format=%ct", revision).strip()
@@ -70,7 +70,7 @@ def demand_version(content: bytes, name: str) -> None:
     if not expected or actual != f"{NAME} {expected}":
         hint = "make wheel, in a clone of the framework; then WHEEL=dist/NAME.whl"
         wanted = f"{NAME} {expected}, as its name says" if expected else f"a wheel of {NAME}"
-        raise Refused(Problem("no-wheel", f"{name}: {actual}", wanted, hint))
+        raise UserError(Problem("no-wheel", f"{name}: {actual}", wanted, hint))
 
 
 def _run(words: Sequence[str], **options: object) -> None:
@@ -79,7 +79,7 @@ def _run(words: Sequence[str], **options: object) -> None:
         reason = process.stderr.decode(errors="replace").strip().splitlines()[-1:]
         actual = f"{Path(words[0]).name}: {' '.join(reason) or process.returncode}"
         hint = "make wheel, in a clone of the framework"
-        raise Refused(Problem("wheel-failed", actual, "exit 0", hint))
+        raise UserError(Problem("wheel-failed", actual, "exit 0", hint))
 
 
 @as_program

@@ -20,7 +20,7 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 API = "https://api.github.com"
 MAIN = "main"
@@ -42,15 +42,18 @@ class GitHub:
 
     @classmethod
     def of_workflow(cls) -> GitHub:
-        """Create the client from a workflow's variables; Refused names one that is missing."""
+        """Create the client from a workflow's variables.
+
+        Raise UserError names one that is missing.
+        """
         names = ("GITHUB_REPOSITORY", "GH_TOKEN")
         values = [os.environ.get(name, "") for name in names]
         for name, value in zip(names, values, strict=True):
             if not value:
                 hint = "GITHUB_REPOSITORY=OWNER/NAME GH_TOKEN=$(gh auth token) before the command"
-                raise Refused(Problem("no-github", f"{name} is not set", "its value", hint))
+                raise UserError(Problem("no-github", f"{name} is not set", "its value", hint))
         if not _REPOSITORY.fullmatch(values[0]):
-            raise Refused(Problem("no-github", f"GITHUB_REPOSITORY={values[0]}", "OWNER/NAME"))
+            raise UserError(Problem("no-github", f"GITHUB_REPOSITORY={values[0]}", "OWNER/NAME"))
         return cls(values[0], values[1], os.environ.get("GITHUB_API_URL", API))
 
     def get(self, path: str, **query: str) -> Any:
@@ -60,7 +63,7 @@ class GitHub:
     def pages(self, path: str, key: str = "", **query: str) -> Iterator[Any]:
         """Every item of a list, of all its pages; `key` is where an answer holds the list.
 
-        Raises Refused for a list of more than `PAGES` pages: what is not read might decide.
+        Raises UserError for a list of more than `PAGES` pages: what is not read might decide.
         """
         url = self._url(path, {**query, "per_page": "100"})
         for _ in range(PAGES):
@@ -137,7 +140,7 @@ class GitHub:
         `base` is the commit of main that the files were made on: what main got since stays. Path →
         content; None removes a file. `modes` has those of files that can be run. The number, and
         what was done as in `keep_issue`. Where somebody closed or merged it, or added a commit to
-        the branch, nothing is changed. Raises Refused rather than open it on a commit that is not
+        the branch, nothing is changed. Raises UserError rather than open it on a commit that is not
         this one. The token has to be an app's: a pull request that a workflow's own token opens
         starts no checks.
         """
@@ -165,7 +168,7 @@ class GitHub:
     def pull_requests_of(self, branch: str) -> list[Any]:
         """Return the pull requests that an app opened for a branch here, also closed ones.
 
-        Raises Refused for an open one of a person or of a workflow's token, which is no app's.
+        Raises UserError for an open one of a person or of a workflow's token, which is no app's.
         """
         owner = self.repository.partition("/")[0]
         every = []
@@ -267,7 +270,7 @@ def read_results(
     path: Path, command: str, text: str = "", outcomes: Collection[str] = ()
 ) -> list[dict[str, Any]]:
     """The JSON objects that a command wrote into a file, or in the `text` of another job; each with
-    one of the `outcomes`, where there are any. Refused where it ended before it wrote them.
+    one of the `outcomes`, where there are any. UserError where it ended before it wrote them.
     """
     with suppress(OSError, ValueError):
         document = json.loads(text or path.read_text(encoding="utf-8"))
@@ -278,19 +281,19 @@ def read_results(
             return objects
     actual = f"{path} has no results: `{command}` failed or was not run"
     hint = f"fix the error in its output, and rerun `{command}`"
-    raise Refused(Problem("no-results", actual, f"the results of `{command}`", hint))
+    raise UserError(Problem("no-results", actual, f"the results of `{command}`", hint))
 
 
 def for_all(items: Iterable[Item], work: Callable[[Item], object]) -> None:
-    """Do the work for every item, then raise Refused with the problems of those that failed."""
+    """Do the work for every item, then raise UserError with the problems of those that failed."""
     problems: list[Problem] = []
     for item in items:
         try:
             work(item)
-        except Refused as refused:
+        except UserError as refused:
             problems += refused.problems
     if problems:
-        raise Refused(*problems, exit_code=Exit.RUN_FAILED)
+        raise UserError(*problems, exit_code=Exit.RUN_FAILED)
 
 
 def write_outputs(values: Mapping[str, object]) -> None:
@@ -302,12 +305,12 @@ def write_outputs(values: Mapping[str, object]) -> None:
             outputs.writelines(lines)
 
 
-def _foreign(reason: str) -> Refused:
+def _foreign(reason: str) -> UserError:
     hint = "review the branch, delete it and re-run the job"
     problem = Problem("branch-conflict", reason, "only the commit of this run", hint)
-    return Refused(problem, exit_code=Exit.RUN_FAILED)
+    return UserError(problem, exit_code=Exit.RUN_FAILED)
 
 
-def _failed(reason: str, expected: str = "a response of GitHub") -> Refused:
+def _failed(reason: str, expected: str = "a response of GitHub") -> UserError:
     hint = "re-run the job; for 403 and 404 see the permissions of the token"
-    return Refused(Problem("github-failed", reason, expected, hint), exit_code=Exit.RUN_FAILED)
+    return UserError(Problem("github-failed", reason, expected, hint), exit_code=Exit.RUN_FAILED)

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from ml.core import documents, git, repository
-from ml.core.errors import Exit, Problem, Refused, as_program
+from ml.core.errors import Exit, Problem, UserError, as_program
 from ml.reports.pull_requests import release
 from ml.repository.affected import stacks
 from ml.repository.affected.stacks import deployed
@@ -42,7 +42,7 @@ def declaration(content: str, environment: str) -> str:
 def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
     """Return main's text `now` with one environment's entry replaced by that of `wanted`.
 
-    Raises Refused if main's entry is neither the one that was `seen` nor the wanted one, or if
+    Raises UserError if main's entry is neither the one that was `seen` nor the wanted one, or if
     entries do not begin on separate lines.
     """
     try:
@@ -53,7 +53,7 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
             actual = f"{MAIN} now declares another release for {environment}"
             expected = "what this run began with"
             hint = "the run of a newer commit evaluates the gates again"
-            raise Refused(Problem(DECLARED_MEANWHILE, actual, expected, hint))
+            raise UserError(Problem(DECLARED_MEANWHILE, actual, expected, hint))
         (head, _, tail), (_, lines, _) = _parts(now, environment), _parts(wanted, environment)
         edited = f"{head}{lines}{tail}"
         expected_entries = {**_entries(now), environment: entry}
@@ -66,14 +66,14 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
     expected = f"each entry on separate lines below `environments:` in {FILE}"
     actual = f"the entry of {environment} is ambiguous"
     hint = "write it so, and run it again for that commit"
-    raise Refused(Problem("ambiguous-entry", actual, expected, hint))
+    raise UserError(Problem("ambiguous-entry", actual, expected, hint))
 
 
 def _entries(content: str) -> dict[str, Any]:
     """Raises ValueError where the text is not unambiguous YAML."""
     try:
         entries = documents.parse(content, FILE).get(ENTRIES)
-    except Refused as refused:
+    except UserError as refused:
         raise ValueError(str(refused)) from None
     return entries if isinstance(entries, dict) else {}
 
@@ -138,15 +138,15 @@ def _at(root: Path, commit: str, file: str) -> str | None:
     """The text of a file in a commit, to the last byte; None where it has no such file."""
     try:
         return git.run(root, "cat-file", "blob", f"{commit}:{file}")
-    except Refused:
+    except UserError:
         return None
 
 
 def approver(github: GitHub, root: Path, environment: str) -> str:
     """Who approved this job, the reviewer of its GitHub environment, or else who merged.
 
-    Raises Refused when main declares something else for the environment by now, as when an old run
-    is started again: an approval is of what the reviewer saw.
+    Raises UserError when main declares something else for the environment by now, as when an old
+    run is started again: an approval is of what the reviewer saw.
     """
     main = github.head()
     for path in sorted((root / "ml/projects").glob(f"*/{FILE}")):
@@ -158,7 +158,7 @@ def approver(github: GitHub, root: Path, environment: str) -> str:
             expected = "the declaration that this run was started for"
             hint = "the run of the newer commit applies it"
             problem = Problem(DECLARED_MEANWHILE, actual, expected, hint)
-            raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
+            raise UserError(problem, exit_code=Exit.GATE_SAID_NO)
     run = os.environ["GITHUB_RUN_ID"]
     approvals = [
         str(approval["user"]["login"])
@@ -197,7 +197,7 @@ def revert(github: GitHub, root: Path, result: Mapping[str, Any]) -> str:
     now, seen = github.text(file, main), (root / file).read_bytes().decode()
     try:
         text = with_entry(environment, seen, before, now)
-    except Refused as refused:
+    except UserError as refused:
         if refused.problems[0].code != DECLARED_MEANWHILE:
             raise
         text = now
@@ -233,7 +233,9 @@ def _before(
             earlier.append((each, before))
     if not earlier:
         message = f"no earlier commit declares another release for {environment} in {file}"
-        raise Refused(Problem("no-earlier-version", message, "the full history", "fetch-depth: 0"))
+        raise UserError(
+            Problem("no-earlier-version", message, "the full history", "fetch-depth: 0")
+        )
     serves = (pair for pair in earlier if serving in declaration(pair[1], environment))
     after, text = next(serves, earlier[0])
     files: dict[str, str | None] = {}
@@ -258,7 +260,7 @@ def _left(environment: str) -> Sequence[Mapping[str, Any]]:
     run, name = int(os.environ["GITHUB_RUN_ID"]), f"release-{environment}"
     documents, unread = read_artifact(own, run, name, _RESULTS, job, failed_too=True)
     if unread:
-        raise Refused(Problem("no-results", "; ".join(unread), hint="re-run the failed jobs"))
+        raise UserError(Problem("no-results", "; ".join(unread), hint="re-run the failed jobs"))
     text = json.dumps(documents.get("release", []))
     return read_results(Path(name), "make release", text, release.OUTCOMES)
 

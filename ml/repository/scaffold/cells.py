@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.core import repository
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.toolkit.data.tables import TableSchema, records
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             if not (start := stream.read(_SNIFFED)).strip():
-                raise Refused(Problem("unreadable", f"{path} is empty", expected, _ANOTHER))
+                raise UserError(Problem("unreadable", f"{path} is empty", expected, _ANOTHER))
             sniffed = _sniffed(start)
             form: dict[str, object] = {"delimiter": sniffed.delimiter}
             if sniffed.skipinitialspace:
@@ -88,16 +88,18 @@ def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
             )
         except pd.errors.ParserError:
             if problem := _wider(path, form, len(header)):
-                raise Refused(problem) from None
+                raise UserError(problem) from None
             raise
     except OSError as error:
         actual = f"{path}: {error.strerror}"
-        raise Refused(Problem("unreadable", actual, expected, _ANOTHER)) from None
+        raise UserError(Problem("unreadable", actual, expected, _ANOTHER)) from None
     except (UnicodeDecodeError, csv.Error, StopIteration, ValueError) as error:
-        raise Refused(Problem("unreadable", f"{path}: {error}", expected, hint)) from None
+        raise UserError(Problem("unreadable", f"{path}: {error}", expected, hint)) from None
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice or "" in header:
         actual = f"the column `{twice[0]}` is there twice" if twice else "a column has no name"
-        raise Refused(Problem("bad-header", f"{repository.shown(path)}: {actual}", hint="name it"))
+        raise UserError(
+            Problem("bad-header", f"{repository.shown(path)}: {actual}", hint="name it")
+        )
     frame.columns = pd.Index(header)
     return frame.apply(lambda column: column.str.strip()), form

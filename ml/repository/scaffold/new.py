@@ -14,7 +14,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ml.core import names, repository
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.imports import ROOT
 from ml.measures.metrics import QUANTILES
 from ml.measures.tasks import KINDS
@@ -71,7 +71,7 @@ def new(
 
     With `datastore`, a URI of Azure ML (`azureml://datastores/…`), the data asset lies there and
     the table, a sample of it, is only read. `model` is one of LIBRARIES. `series` makes it a
-    project of forecasts. Raises Refused, and writes nothing, when the name is taken or cannot be
+    project of forecasts. Raises UserError, and writes nothing, when the name is taken or cannot be
     used, and when no project can be made of the table.
     """
     package = name.replace("-", "_")
@@ -81,19 +81,19 @@ def new(
         names.check("project", name)
     if model not in LIBRARIES:
         expected = f"choose one of {', '.join(LIBRARIES)}"
-        raise Refused(Problem("no-such-library", f"--model {model}", hint=expected))
+        raise UserError(Problem("no-such-library", f"--model {model}", hint=expected))
     if folder.exists():
         actual = f"{repository.shown(folder)} already exists"
         hint = "choose another name, or remove that folder first"
-        raise Refused(Problem("project-exists", actual, "a name that is free", hint))
+        raise UserError(Problem("project-exists", actual, "a name that is free", hint))
     if not datastore and table.is_file() and table.stat().st_size > LARGEST:
         actual = f"{repository.shown(table)} has {table.stat().st_size // 10**6} MB"
         expected = f"at most {LARGEST // 10**6} MB, the limit for git"
         option = "--datastore azureml://datastores/workspaceblobstore/paths/FOLDER"
         hint = f"upload it, and name where it lies: {option}"
-        raise Refused(Problem("too-large-for-git", actual, expected, hint))
+        raise UserError(Problem("too-large-for-git", actual, expected, hint))
     if (problem := _kind_problem(choices, model, series)) is not None:
-        raise Refused(problem)
+        raise UserError(problem)
     if choices.kind:
         model = SEQUENCE
     if series is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ml.core import repository
-from ml.core.errors import Place, Problem, Refused, nearest
+from ml.core.errors import Place, Problem, UserError, nearest
 from ml.core.terminal import printable
 from ml.measures import leakage
 from ml.measures.measurement import Rows, constant_answer, metric_values
@@ -161,7 +161,10 @@ class Profile:
 
 
 def profile(path: Path, choices: Choices) -> Profile:
-    """The profile of a text file with a header; Refused when no project can be made of it."""
+    """The profile of a text file with a header.
+
+    Raise UserError when no project can be made of it.
+    """
     frame, form = read_cells(path)
     names = list(frame.columns)
     for option, name in vars(choices).items():
@@ -169,7 +172,7 @@ def profile(path: Path, choices: Choices) -> Profile:
             close = nearest(name, names)
             actual = f"{repository.shown(path)} has no column `{name}` for --{option}"
             hint = f"did you mean `{close[0]}`?" if close else ""
-            raise Refused(Problem("no-such-column", actual, f"one of: {', '.join(names)}", hint))
+            raise UserError(Problem("no-such-column", actual, f"one of: {', '.join(names)}", hint))
     folds = 0 if choices.time or len(frame) > MOST_ROWS_OF_FOLDS else FOLDS
     if len(frame) < (FEWEST_ROWS if choices.time else FEWEST_ROWS_OF_FOLDS):
         enough = f"at least {FEWEST_ROWS}: validation and test are a fifth each, and the gates ask"
@@ -180,7 +183,7 @@ def profile(path: Path, choices: Choices) -> Profile:
                 "gates require 100 rows of them"
             )
         actual = f"{repository.shown(path)} has {len(frame)} rows"
-        raise Refused(Problem("too-few-rows", actual, expected))
+        raise UserError(Problem("too-few-rows", actual, expected))
     columns = [column_of(name, frame[name]) for name in names]
     text = _text(path, choices, columns, frame) if choices.kind else ""
     target = frame[choices.target]
@@ -201,25 +204,27 @@ def profile(path: Path, choices: Choices) -> Profile:
             if written:
                 actual += f": a cell of {' or '.join(map(_quoted, written))} counts as missing"
                 hint += f"; a value that is called {_quoted(written[0])} needs another name"
-            raise Refused(Problem(f"empty-{option}", actual, "a value in every row", hint, place))
+            raise UserError(Problem(f"empty-{option}", actual, "a value in every row", hint, place))
     task = _task(choices, target)
     kind, about = KINDS[task], TABLE_TASKS[task]
     if text and about.types:
         actual = f"--kind {SEQUENCE} predicts classes, and `{choices.target}` has numbers"
         expected = f"two values (binary), or 3 to {MOST_CATEGORIES} (multiclass)"
         hint = "name another --target, or leave out --kind"
-        raise Refused(Problem("wrong-target", actual, expected, hint))
+        raise UserError(Problem("wrong-target", actual, expected, hint))
     metric = choices.primary_metric or kind.primary
     if metric not in kind.metrics:
         expected = f"one of: {', '.join(kind.metrics)}"
-        raise Refused(
+        raise UserError(
             Problem("no-such-metric", f"--metric {metric} of a {task} model", hint=expected)
         )
     columns = [_as(column, choices, about, text) for column in columns]
     positive = (choices.positive or _positive(target)) if about.has_positive else ""
     if positive and positive not in {*target}:
         values = ", ".join(sorted({*target}))
-        raise Refused(Problem("no-such-value", f"--positive {positive}", hint=f"one of: {values}"))
+        raise UserError(
+            Problem("no-such-value", f"--positive {positive}", hint=f"one of: {values}")
+        )
     own_id = choices.id or next((column.name for column in columns if column.type == "id"), "")
     head: dict[str, object] = {"file": "table.csv", "task": task, "primary_metric": metric}
     head["target"] = choices.target
@@ -250,7 +255,7 @@ def profile(path: Path, choices: Choices) -> Profile:
     at = [list(frame.columns).index(column.name) for column in result.features]
     if not at:
         actual = "no column is a number or a category"
-        raise Refused(Problem("no-feature", actual, "a feature", "add a column to the table"))
+        raise UserError(Problem("no-feature", actual, "a feature", "add a column to the table"))
     step = max(1, len(frame) // SAMPLES)
     samples = [
         [column.parse(row[number]) for number, column in zip(at, result.features, strict=True)]
@@ -454,7 +459,7 @@ def _text(path: Path, choices: Choices, columns: Sequence[Column], frame: pd.Dat
     if choices.text:
         if choices.text in used:
             actual = f"`{choices.text}` is --text and another option too"
-            raise Refused(Problem("option-conflict", actual, "a column that is only the text"))
+            raise UserError(Problem("option-conflict", actual, "a column that is only the text"))
         return choices.text
     lengths = {
         column.name: float(frame[column.name].str.split().str.len().mean())
@@ -465,7 +470,7 @@ def _text(path: Path, choices: Choices, columns: Sequence[Column], frame: pd.Dat
     if not longest or lengths[longest] <= 1:
         actual = f"{repository.shown(path)} has no column of texts"
         expected = "a column with several words in a row"
-        raise Refused(Problem("no-feature", actual, expected, "name it with --text COLUMN"))
+        raise UserError(Problem("no-feature", actual, expected, "name it with --text COLUMN"))
     return longest
 
 
@@ -489,7 +494,7 @@ def _task(choices: Choices, target: pd.Series[str]) -> Task:
     if choices.task:
         if choices.task not in TABLE_TASKS:
             tasks = " or ".join(TABLE_TASKS)
-            raise Refused(Problem("no-such-task", f"--task {choices.task}", tasks))
+            raise UserError(Problem("no-such-task", f"--task {choices.task}", tasks))
         task = choices.task
     elif len(values) == 2:
         task = "binary"
@@ -501,7 +506,7 @@ def _task(choices: Choices, target: pd.Series[str]) -> Task:
         several = f"3 to {MOST_CATEGORIES} (multiclass)"
         expected = f"two values (binary), {several} or numbers (regression)"
         hint = "--task says which of them is meant"
-        raise Refused(Problem("wrong-target", actual, expected, hint))
+        raise UserError(Problem("wrong-target", actual, expected, hint))
     return task
 
 
@@ -548,7 +553,7 @@ def _slices(
     if not numbers:
         actual = "no column divides the rows into groups that can be compared"
         expected = f"a column of at most {MOST_SLICES} values, or a number"
-        raise Refused(Problem("no-slice", actual, expected, "name one with --slice COLUMN"))
+        raise UserError(Problem("no-slice", actual, expected, "name one with --slice COLUMN"))
     return numbers[:1]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ml.core import repository
-from ml.core.errors import Place, Problem, Refused, nearest
+from ml.core.errors import Place, Problem, UserError, nearest
 from ml.measures.forecasting import seasonal_naive
 from ml.measures.measurement import metric_values
 from ml.measures.tasks import KINDS
@@ -56,26 +56,29 @@ class SeriesChoices:
 
 
 def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: str) -> Profile:
-    """The profile of a text file with a header; Refused when no project can be made of it."""
+    """The profile of a text file with a header.
+
+    Raise UserError when no project can be made of it.
+    """
     if not about.horizon:
         expected, hint = "a forecast horizon in steps", "add --horizon, or leave out --series"
-        raise Refused(Problem("option-conflict", "--series without --horizon", expected, hint))
+        raise UserError(Problem("option-conflict", "--series without --horizon", expected, hint))
     options = [f"--{name}" for name in ("positive", "id", "group") if getattr(choices, name)]
     options += ["--model"] if model != "lightgbm" else []
     if options or choices.task not in ("", TASK):
         actual = ", ".join(options) or f"--task {choices.task}"
-        raise Refused(Problem("option-conflict", f"{actual} with --horizon", "no such option"))
+        raise UserError(Problem("option-conflict", f"{actual} with --horizon", "no such option"))
     cells, form = read_cells(path)
     for name in (choices.target, choices.time, choices.slice, *about.series):
         if name not in cells.columns and (name or not choices.time):
             close = [f"did you mean `{word}`?" for word in nearest(name, [*cells.columns])[:1]]
             actual = f"{repository.shown(path)} has no column `{name}`" if name else "no --time"
             expected = f"one of: {', '.join(cells.columns)}"
-            raise Refused(Problem("no-such-column", actual, expected, "".join(close)))
+            raise UserError(Problem("no-such-column", actual, expected, "".join(close)))
     taken = [choices.time, choices.target, *about.series]
     if twice := [name for number, name in enumerate(taken) if name in taken[:number]]:
         expected = "different columns for --time, --target and each --series"
-        raise Refused(Problem("option-conflict", f"`{twice[0]}` is given twice", expected))
+        raise UserError(Problem("option-conflict", f"`{twice[0]}` is given twice", expected))
     texts = {*about.series, choices.slice}
     columns = [_typed(column_of(name, cells[name]), texts) for name in cells.columns]
     if choices.target not in texts and not cells[choices.target].isin(MISSING).all():
@@ -104,12 +107,12 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
             expected = (
                 f"at least {FEWEST_SERIES}: gates need an interval over 10 series of each size"
             )
-            raise Refused(Problem("too-few-series", actual, expected, _FEWER))
+            raise UserError(Problem("too-few-series", actual, expected, _FEWER))
         if (np.nanmin(panel.values, axis=1) == np.nanmax(panel.values, axis=1)).all():
             actual = f"`{choices.target}` is constant in each of {count} series"
-            raise Refused(Problem("wrong-target", actual, "values that vary over time"))
+            raise UserError(Problem("wrong-target", actual, "values that vary over time"))
         if (problem := _off_grid(path, panel)) is not None:
-            raise Refused(problem)
+            raise UserError(problem)
         head["origins"] = origins = max(2, math.ceil(FEWEST_FORECASTS / count))
         panel = replace(panel, head=replace(panel.head, origins=origins))
         season = _usual_season(panel)
@@ -118,14 +121,14 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
         if len(panel.times) >= seasonal.least:
             panel = seasonal
         elif len(panel.times) < panel.least:
-            raise Refused(_too_few_steps(path, panel))
+            raise UserError(_too_few_steps(path, panel))
         else:
             doubts.append(_no_season(seasonal))
         head["season"] = panel.head.season
     except DataRefused as refused:
-        raise Refused(*map(_problem, refused.findings[:NAMED])) from None
+        raise UserError(*map(_problem, refused.findings[:NAMED])) from None
     except ValueError as error:
-        raise Refused(Problem("wrong-schema", str(error), "options of a forecast")) from None
+        raise UserError(Problem("wrong-schema", str(error), "options of a forecast")) from None
     dots = [thousands(name, cells[name], form["delimiter"]) for name in cells.columns]
     units, season = panel.units(TEST), panel.head.season
     naive = [seasonal_naive(panel.history(unit)[0], season, about.horizon) for unit in units]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ml.core import faults, home, repository
 from ml.core.documents import Document, Key, read
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.core.names import check, is_name
 from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.kinds import kind_of
@@ -99,7 +99,7 @@ def included(written: str, folder: Path) -> Part | None:
         if path is not None and path.is_file():
             stat = path.stat()
             return Part(_read(path, repository.shown(path), stat.st_mtime_ns, stat.st_size), path)
-    except (OSError, ValueError, Refused):
+    except (OSError, ValueError, UserError):
         pass
     return None
 
@@ -214,7 +214,7 @@ def _definitions(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple
     for path, _, _ in stamps:
         try:
             document = read(path)
-        except Refused:
+        except UserError:
             continue  # `ml check` reports it
         kind = kind_of(document.data)
         name = document.get("name")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import documents
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.assets.assets import AssetSpec
 from ml.specs.check.feature_sets import SPEC, feature_set_problems
 
@@ -18,10 +18,10 @@ _FILES = "offline/*/*.parquet"
 def files(feature_set: AssetSpec) -> Iterator[Path]:
     """Yield FeatureSetSpec.yaml and the transformation's modules, which determine the values.
 
-    Raises Refused for a feature set that `ml check` rejects.
+    Raises UserError for a feature set that `ml check` rejects.
     """
     if problems := feature_set_problems(feature_set.file):
-        raise Refused(*problems)
+        raise UserError(*problems)
     spec = _specification(feature_set)
     yield spec
     code = spec.parent / documents.read(spec).data["feature_transformation_code"]["path"]

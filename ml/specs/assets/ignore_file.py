@@ -18,7 +18,7 @@ from pathspec.patterns.gitignore.base import GitIgnorePatternError
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from ml.core import files, repository
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 
 # A file name that no pattern contains: it represents any file of a folder.
 _ANY = "\x00"
@@ -50,13 +50,15 @@ class IgnoreFile:
             except GitIgnorePatternError:
                 expected, hint = "a pattern of git after `!` or `\\`", "delete the line"
                 actual = f"`{line[:80]}` is not a pattern"
-                raise Refused(Problem("bad-pattern", actual, expected, hint, place)) from None
+                raise UserError(Problem("bad-pattern", actual, expected, hint, place)) from None
             if not line.startswith("#") and _ambiguity(line) > _MAX_AMBIGUOUS:
                 actual = (
                     f"`{line[:80]}` has too many `*` and `**/`: matching it would take too long"
                 )
                 expected = "a name with at most three `*`, and fewer with `**/`"
-                raise Refused(Problem("bad-pattern", actual, expected, "use several lines", place))
+                raise UserError(
+                    Problem("bad-pattern", actual, expected, "use several lines", place)
+                )
         lines = [line for line in lines if not _NO_PATTERN.fullmatch(line)]
         self._spec = PathSpec.from_lines(GitIgnoreSpecPattern, lines)
         self._included = [_anchor(line) for line in lines if line.startswith("!")]
@@ -69,14 +71,14 @@ class IgnoreFile:
         """Yield every included file as (relative path, path), sorted; links are followed.
 
         The folders `besides` are skipped: the home of the runs may be inside `code:`. Raises
-        Refused (link-escape) if an included link leads out of the repository.
+        UserError (link-escape) if an included link leads out of the repository.
         """
         boundary = repository.boundary(self.folder)
         for relative, path, real in self.entries(besides, [boundary] if boundary else None):
             if real is not None:
                 actual = f"the link {repository.shown(path)} has the target {real}"
                 hint = "replace the link by its target, or exclude it in .amlignore"
-                raise Refused(Problem("link-escape", actual, "a target in the repository", hint))
+                raise UserError(Problem("link-escape", actual, "a target in the repository", hint))
             if not self.excludes(relative):
                 yield relative, path
 
@@ -105,11 +107,11 @@ class IgnoreFile:
         if self._through_links > _MAX_THROUGH_LINKS or links > _MAX_LINKS:
             actual = f"links add over {_MAX_THROUGH_LINKS:,} folders or {_MAX_LINKS} levels"
             hint = "replace the links by their targets, or exclude them in .amlignore"
-            raise Refused(Problem("too-many-links", actual, "fewer", hint))
+            raise UserError(Problem("too-many-links", actual, "fewer", hint))
         if prefix.count("/") > _MAX_DEPTH:
             actual = f"`{repository.shown(self.folder)}` has folders over {_MAX_DEPTH} levels deep"
             hint = "exclude them in .amlignore"
-            raise Refused(Problem("too-deep", actual, "fewer levels", hint))
+            raise UserError(Problem("too-deep", actual, "fewer levels", hint))
         with os.scandir(folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
         for entry in entries:

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from ml.core import files, repository
 from ml.core.documents import Key, read
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.specs.assets import assets
 from ml.specs.parts import Part
 from ml.specs.plan.plans import Dependency
@@ -53,7 +53,7 @@ def conda_file(path: Path) -> Conda:
     """Parse the conda file at `path`; problems refer to its own lines."""
     try:
         document = read(path)
-    except Refused as refused:
+    except UserError as refused:
         return Conda((), refused.problems)
     return conda_part(Part(document, path))
 

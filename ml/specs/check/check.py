@@ -10,7 +10,7 @@ from typing import Any
 
 from ml.core import plug_ins, repository
 from ml.core.documents import read
-from ml.core.errors import Problem, Refused, errors
+from ml.core.errors import Problem, UserError, errors
 from ml.core.terminal import printable
 from ml.specs import kinds
 from ml.specs.assets import assets
@@ -205,7 +205,7 @@ def survey(
                     specs += 1
                 else:
                     skipped += 1
-            except Refused as refused:
+            except UserError as refused:
                 if is_named or other is not None or _was_meant_as_spec(path):
                     problems += refused.problems
                     specs += path.is_file()

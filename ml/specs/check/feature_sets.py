@@ -19,7 +19,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from ml.core import documents, repository, settings
 from ml.core.documents import Key
-from ml.core.errors import Place, Problem, Refused, nearest
+from ml.core.errors import Place, Problem, UserError, nearest
 from ml.core.settings import CLOSED
 from ml.features.definition import ARRIVAL, CLASS, NAME, TYPES, VERSION
 from ml.features.timeline import LONGEST, SHORTEST
@@ -117,7 +117,7 @@ def feature_set_problems(path: Path) -> list[Problem]:
     """Return the problems of a feature set and its FeatureSetSpec.yaml; [] for other files."""
     try:
         feature_set = Part(documents.read(path), path)
-    except Refused:
+    except UserError:
         return []  # the check of specs reports it
     kind = kinds.kind_of(feature_set.get())
     if kind is None or kind.family != "feature_set":
@@ -134,7 +134,7 @@ def feature_set_problems(path: Path) -> list[Problem]:
     try:
         spec = Part(documents.read(file), file)
         read = settings.read(_Spec, spec.document)
-    except Refused as refused:
+    except UserError as refused:
         return [*_tags(feature_set), *refused.problems]
     columns, wrong_columns = _local_source(feature_set, spec, read)
     return [
@@ -150,7 +150,7 @@ def specification_problems(path: Path) -> list[Problem]:
     """Return the problems of a FeatureSetSpec.yaml and of feature sets in the folder above it."""
     problems, is_named = [], False
     for file in sorted(path.parent.parent.glob("*.y*ml")):
-        with suppress(Refused, OSError):  # another check reports it
+        with suppress(UserError, OSError):  # another check reports it
             folder = Part(documents.read(file), file).get("specification", "path")
             if isinstance(folder, str) and path.parent.samefile(file.parent / folder):
                 problems += feature_set_problems(file)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import repository
-from ml.core.errors import Exit, Problem, Refused, errors
+from ml.core.errors import Exit, Problem, UserError, errors
 from ml.specs.check import check
 from ml.specs.plan import fields
 from ml.specs.plan.bindings import Bindings
@@ -23,28 +23,30 @@ MODEL_DIR = "AZUREML_MODEL_DIR"
 
 
 def planned(spec: Spec, data: Path, registered: Path | None = None) -> CommandPlan:
-    """Plan the scoring of a local file or folder with a batch deployment. Raises Refused.
+    """Plan the scoring of a local file or folder with a batch deployment. Raises UserError.
 
     Only the deployment of a model with a scoring script can be planned, not that of a pipeline.
     """
     problems = errors(check.check(spec))
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
     if spec.kind.family == "pipeline_component_batch_deployment" or not spec.get(
         "code_configuration"
     ):
         actual = "a batch deployment of a pipeline, or of an MLflow model without a script"
         problem = Problem("unsupported-kind", actual, "`code_configuration`", place=spec.place())
-        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError(problem, exit_code=Exit.CANNOT_HONOUR)
     if not data.exists():
         hint = "--input PATH"
-        raise Refused(Problem("missing-file", f"`{data}` does not exist", "a file or folder", hint))
+        raise UserError(
+            Problem("missing-file", f"`{data}` does not exist", "a file or folder", hint)
+        )
     bindings = Bindings(repository.root(spec.file), registered)
     model = _model(spec, bindings)
     code = bindings.code(spec, "code_configuration", "code")
     environment = bindings.environment(spec, "environment")
     if bindings.problems or model is None or model.path is None:
-        raise Refused(*bindings.problems or [_no_model(spec)])
+        raise UserError(*bindings.problems or [_no_model(spec)])
     variables = {MODEL_DIR: str(model.path.parent), **_setting(spec, "environment_variables", {})}
     action = str(_setting(spec, "output_action", "append_row"))
     kind = "uri_file" if data.is_file() else "uri_folder"

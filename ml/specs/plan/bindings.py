@@ -9,7 +9,7 @@ from typing import Any
 
 from ml.core import names, repository
 from ml.core.documents import Key, strings
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.specs import expressions
 from ml.specs.assets import assets, packages
 from ml.specs.kinds import MODELS
@@ -219,7 +219,7 @@ class Ports:
         try:
             names.check("asset", asset.name, place)
             names.check("version", asset.version or "1", place)
-        except Refused as refused:
+        except UserError as refused:
             self._bindings.problems += refused.problems
             return None
         return asset

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ml.core.documents import Key
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.specs.parts import Fields
 from ml.specs.plan.plans import (
     CommandPlan,
@@ -58,12 +58,12 @@ def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
 def dimension(owner: Fields, *keys: Key) -> Dimension:
     """Return the distribution at `keys`; a `choice` may contain nested spaces.
 
-    Raises Refused for an expression, which Azure ML does not take there.
+    Raises UserError for an expression, which Azure ML does not take there.
     """
     setting = owner.get(*keys)
     if not isinstance(setting, dict):
         expected = "a distribution with its `type`, such as `type: uniform`"
-        raise Refused(Problem("wrong-value", f"`{setting}`", expected, place=owner.place(*keys)))
+        raise UserError(Problem("wrong-value", f"`{setting}`", expected, place=owner.place(*keys)))
     kind, name = str(setting["type"]).lower(), str(keys[-1])
     if kind == "choice":
         values = [

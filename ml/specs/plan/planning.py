@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ml.core import repository
-from ml.core.errors import Exit, Problem, Refused, errors
+from ml.core.errors import Exit, Problem, UserError, errors
 from ml.specs import expressions
 from ml.specs.assets import assets
 from ml.specs.check import check
@@ -49,7 +49,8 @@ def plan(
     registered: Path | None = None,
     problems: Sequence[Problem] | None = None,
 ) -> Plan:
-    """Return the plan of a command, sweep, pipeline or AutoML job; raise Refused with every error.
+    """Return the plan of a command, sweep, pipeline or AutoML job; raise UserError with every
+    error.
 
     `root` is the repository whose specs define `azureml:` assets, `registered` the folder of those
     that runs on this machine registered. `problems` are the results of the checks, if they already
@@ -57,7 +58,7 @@ def plan(
     remote code and components, are in the plan's `not_here`.
     """
     if wrong := errors(check.check(spec) if problems is None else problems):
-        raise Refused(*wrong)
+        raise UserError(*wrong)
     if not spec.kind.is_job or spec.kind.type not in RUNNABLE:
         _refuse_kind(spec)
     # Azure ML's default is the name of the working directory (reference-yaml-job-command).
@@ -67,7 +68,7 @@ def plan(
     job = _Planner(bindings, experiment).step(spec, name, _Around())
     reported = tuple(dict.fromkeys(bindings.problems))
     if wrong := tuple(problem for problem in reported if problem.code not in NOT_HERE):
-        raise Refused(*wrong)
+        raise UserError(*wrong)
     # Without azure-ai-ml's entity, which can be neither copied nor sent to another process.
     return replace(job.plan, spec=replace(spec, entity=None), not_here=reported)
 
@@ -85,7 +86,7 @@ def _refuse_kind(spec: Spec) -> NoReturn:
         hint,
         spec.place("type"),
     )
-    raise Refused(problem, exit_code=code)
+    raise UserError(problem, exit_code=code)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from marshmallow import Schema, ValidationError, fields
 
 from ml.core.documents import Document, Key, read, strings
-from ml.core.errors import Problem, Refused, nearest
+from ml.core.errors import Problem, UserError, nearest
 from ml.specs.check import secret_patterns
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import DATASTORES, JOBS, Kind, kind_of
@@ -86,7 +86,7 @@ def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
     for match in filter(None, map(_UNPARSED.search, messages)):
         try:
             read(Path(match["file"]))
-        except Refused as refused:
+        except UserError as refused:
             return refused.problems
     return ()
 

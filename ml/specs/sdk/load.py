@@ -22,7 +22,7 @@ import yaml
 
 from ml.core import repository
 from ml.core.documents import LOADER, Document, read, strings
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs import kinds
 from ml.specs.assets import assets
 from ml.specs.expressions import did_you_mean
@@ -65,7 +65,7 @@ class Spec(Part):
 def load(path: Path, overrides: Mapping[str, str] | None = None) -> Spec:
     """Load one spec; `check` and `plan` report its `problems`, the SDK's errors.
 
-    Raises Refused when nothing can be loaded: no such file, unreadable or ambiguous YAML, not an
+    Raises UserError when nothing can be loaded: no such file, unreadable or ambiguous YAML, not an
     Azure ML spec, an override of an unknown field.
     """
     document = read(path)
@@ -73,10 +73,10 @@ def load(path: Path, overrides: Mapping[str, str] | None = None) -> Spec:
 
 
 def from_document(document: Document, file: Path, changes: Mapping[str, str]) -> Spec:
-    """Load a spec from a composed document; raises Refused as `load`."""
+    """Load a spec from a composed document; raises UserError as `load`."""
     kind = kinds.kind_of(document.data)
     if kind is None:
-        raise Refused(_no_spec(document))
+        raise UserError(_no_spec(document))
     if changes:
         _apply(document.data, changes)
         document = replace(document, changed=tuple(changes))
@@ -85,7 +85,7 @@ def from_document(document: Document, file: Path, changes: Mapping[str, str]) ->
         actual = "the pipelines nested in it have too many steps for azure-ai-ml to load"
         expected = f"at most {_MAX_LOADS} steps; here {count:,}, {_LOADS} times more a level"
         hint = "nest fewer levels, or submit pipelines of their own"
-        raise Refused(Problem("nested-too-deep", actual, expected, hint, document.place("jobs")))
+        raise UserError(Problem("nested-too-deep", actual, expected, hint, document.place("jobs")))
     kind, entity, problems = _entity(kind, document, file)
     return Spec(document, file, kind=kind, entity=entity, problems=problems)
 
@@ -266,7 +266,7 @@ _FIXED = frozenset({"$schema", "type", "version"})
 
 
 def _apply(data: dict[str, Any], overrides: Mapping[str, str]) -> None:
-    """Apply overrides to `data` in place; raises Refused with every target that does not exist.
+    """Apply overrides to `data` in place; raises UserError with every target that does not exist.
 
     Values are read as YAML scalars (`0.1` is a number, `"0.1"` text), and stay text where the spec
     has text. `inputs.x` and `outputs.x` mean the `path` of data and the value of a literal. A local
@@ -279,7 +279,7 @@ def _apply(data: dict[str, Any], overrides: Mapping[str, str]) -> None:
         if problem:
             problems.append(problem)
     if problems:
-        raise Refused(*problems)
+        raise UserError(*problems)
 
 
 def _scalar(text: str) -> Any:

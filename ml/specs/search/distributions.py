@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.specs.plan.plans import Dimension
 
 # The tails of a normal distribution that are not drawn: |z| stays below 6.
@@ -59,7 +59,7 @@ class Misfit(Exception):
 
 
 def variable(path: str, dimension: Dimension) -> Variable:
-    """Return the variable of a dimension; raise Refused (33) for an unknown distribution."""
+    """Return the variable of a dimension; raise UserError (33) for an unknown distribution."""
     kind, args = dimension.kind, dimension.args
     if kind == "choice":
         return Variable(path, "choice", 0, len(args) - 1)
@@ -244,9 +244,9 @@ def variables(space: Space, prefix: str = "") -> dict[str, Variable]:
     return by_path
 
 
-def unknown_kind(dimension: Dimension) -> Refused:
+def unknown_kind(dimension: Dimension) -> UserError:
     """Return the error of an unknown distribution (exit code 33)."""
-    return Refused(
+    return UserError(
         Problem(
             "unknown-distribution",
             f"`search_space.{dimension.name}` is `{dimension.kind}`",

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from ml.core import repository
 from ml.core.documents import Key, read
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.specs.check.nodes import nodes
 from ml.specs.expressions import did_you_mean
 from ml.specs.parts import Part
@@ -85,7 +85,7 @@ def attach(plan: SweepPlan, file: Path, keys: tuple[Key, ...]) -> tuple[SweepPla
     """Return the plan with its hints, and their problems; the space is in `file` at `keys`."""
     try:
         part = _beside(file)
-    except Refused as refused:
+    except UserError as refused:
         return plan, list(refused.problems)
     if part is None:
         return plan, []
@@ -97,7 +97,7 @@ def problems(spec: Spec) -> list[Problem]:
     """Return the problems of the hints beside a valid spec."""
     try:
         part = _beside(spec.file)
-    except Refused as refused:
+    except UserError as refused:
         return list(refused.problems)
     if part is None:
         return []
@@ -125,7 +125,7 @@ def problems(spec: Spec) -> list[Problem]:
 
 
 def _beside(spec: Path) -> Part | None:
-    """Return the hints of a spec or None; raise Refused if unreadable or present twice."""
+    """Return the hints of a spec or None; raise UserError if unreadable or present twice."""
     files = [path for end in ENDINGS if (path := spec.with_name(spec.stem + end)).is_file()]
     if len(files) > 1:
         problem = Problem(
@@ -135,7 +135,7 @@ def _beside(spec: Path) -> Part | None:
             f"git rm {repository.shown(files[1])}",
             Place(repository.shown(files[1]), 1),
         )
-        raise Refused(problem)
+        raise UserError(problem)
     return Part(read(files[0]), files[0]) if files else None
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ml.automl.forecasting import origins, trial
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.scaffold.profile import Choices
 from ml.repository.scaffold.series import SeriesChoices, series_profile
 from tests.automl.forecasting.conftest import SMALL_TREES, problem, sales
@@ -173,7 +173,7 @@ def test_odd_series_get_a_clear_answer(
     frame.to_csv(tmp_path / "sales.csv", index=False)
     words = (tmp_path / "sales.csv", Choices("sold", time="day"), SeriesChoices(HORIZON, ["shop"]))
     if isinstance(project, str):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             series_profile(*words, "lightgbm")
         assert project in refused.value.problems[0].found and refused.value.problems[0].expected
     else:

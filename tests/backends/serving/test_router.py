@@ -23,7 +23,7 @@ from ml.backends.local.serving.router import process
 from ml.backends.local.serving.router.front import MAX_BODY
 from ml.backends.local.serving.router.records import EXPOSED
 from ml.backends.traffic import ticket
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.backends.serving.backends import (
     OK,
     POST,
@@ -299,7 +299,7 @@ def test_a_canary_without_a_lease_loses_its_traffic(
 
 def test_invalid_routes_change_nothing(both: Routed) -> None:
     """The writer gets an error, and the router continues with the old routes."""
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         both.put(traffic={"blue": 90})
     assert raised.value.problems[0].code == "invalid-routes"
     assert ask(both)[0] == 200
@@ -495,7 +495,7 @@ def test_a_port_that_is_in_use_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind((processes.HOST, 0))
         taken.listen()
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(UserError) as raised:
             process.start(tmp_path / "router", tmp_path / "none", taken.getsockname()[1])
     problem = raised.value.problems[0]
     assert problem.code == "port-in-use" and f"process {os.getpid()}" in problem.found

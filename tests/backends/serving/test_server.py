@@ -18,7 +18,7 @@ import pytest
 from ml.backends.endpoints import Live, Server
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.router import process
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.backends.serving.servers import CRASH, ECHO, HANG, launch, process_of
 
 
@@ -61,7 +61,7 @@ def test_it_listens_on_the_loopback_address(echo: Live) -> None:
 @pytest.mark.parametrize("name", ["benchmarks", "ml.core", "ml.toolkit"])
 def test_it_imports_nothing_of_the_work_tree(slot: Path, tmp_path: Path, name: str) -> None:
     """Its code's own `ml` it does."""
-    with pytest.raises(Refused, match=f"No module named '{name}"):
+    with pytest.raises(UserError, match=f"No module named '{name}"):
         server.start(slot, launch(tmp_path, f"{ECHO}\nimport {name}"))
 
 
@@ -169,7 +169,7 @@ def test_two_servers_load_at_once(slot: Path, tmp_path: Path) -> None:
 
 def test_the_error_of_a_crash_on_start_has_the_log(slot: Path, tmp_path: Path) -> None:
     """Its last lines, and no process is left running."""
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         server.start(slot, launch(tmp_path, CRASH))
     problem = raised.value.problems[0]
     assert problem.code == "server-crashed"
@@ -180,7 +180,7 @@ def test_the_error_of_a_crash_on_start_has_the_log(slot: Path, tmp_path: Path) -
 
 def test_a_server_that_never_answers_is_stopped(slot: Path, tmp_path: Path) -> None:
     """After the deadline, with an error."""
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         server.start(slot, launch(tmp_path, HANG), deadline_s=2.0)
     assert raised.value.problems[0].code == "server-not-ready"
     assert process_of(slot) is None
@@ -224,7 +224,7 @@ def test_a_port_in_use_leaves_the_served_model_as_it_was(echo: Live) -> None:
         taken.bind((processes.HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(UserError) as raised:
             endpoint.ensure("echo", port)
     problem = raised.value.problems[0]
     assert problem.code == "port-in-use" and str(port) in problem.found
@@ -288,7 +288,7 @@ def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
     content = bytearray(path.read_bytes())
     content[3] ^= 4
     path.write_bytes(bytes(content))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         endpoint.ensure("echo")
     assert raised.value.problems[0].code == "model-corrupt"
     assert "model.txt" in raised.value.problems[0].found
@@ -297,7 +297,7 @@ def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
 
 def test_an_endpoint_without_a_promoted_model() -> None:
     """The error has the next command."""
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         endpoint.ensure("faq-matching")
     problem = raised.value.problems[0]
     assert problem.code == "no-live-deployment" and "ml release propose" in problem.hint
@@ -315,7 +315,7 @@ def test_a_state_file_that_cannot_be_read() -> None:
         "[]",
     ):
         (folder / "live.json").write_text(text)
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(UserError) as raised:
             endpoint.live("echo")
         assert raised.value.problems[0].code == "endpoint-state-unreadable"
 
@@ -340,7 +340,7 @@ def test_a_state_file_with_a_field_of_another_type(
     *outer, name = field.split(".")
     (document[outer[0]] if outer else document)[name] = value
     path.write_text(json.dumps(document))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         endpoint.live("echo")
     assert raised.value.problems[0].code == "endpoint-state-unreadable"
 

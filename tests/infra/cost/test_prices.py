@@ -9,7 +9,7 @@ import pytest
 
 from infra.cost import prices
 from infra.cost.prices import Price, PriceList, SpotShare
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 
 
 def price(item: str, region: str, amount: float, priority: prices.Priority = "dedicated") -> Price:
@@ -89,7 +89,7 @@ def test_an_invalid_entry_is_refused(tmp_path: Path, change: dict[str, object], 
     document = json.loads(path.read_text())
     document["prices"][0] |= change
     path.write_text(json.dumps(document))
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(UserError, match=said):
         prices.read(path)
 
 
@@ -98,5 +98,5 @@ def test_an_invalid_price_file_is_refused(tmp_path: Path, text: str) -> None:
     """Broken JSON, or another structure."""
     path = tmp_path / "prices.json"
     path.write_text(text)
-    with pytest.raises(Refused, match=r"prices\.json:1: "):
+    with pytest.raises(UserError, match=r"prices\.json:1: "):
         prices.read(path)

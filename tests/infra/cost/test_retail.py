@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from infra.cost.prices import refreshed, vm_prices
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 
 SIZE = "Standard_NC4as_T4_v3"
 
@@ -109,5 +109,5 @@ def test_a_size_that_azure_does_not_list_is_named() -> None:
 )
 def test_an_answer_that_cannot_be_trusted_is_refused(page: dict[str, Any], said: str) -> None:
     """No list, no number, two prices for one item, another host, endless pages."""
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(UserError, match=said):
         vm_prices(SIZE, "westeurope", Recorded(*([page] * 50)))

@@ -10,7 +10,7 @@ import pytest
 
 from infra.live import arm as asking
 from infra.live.arm import Arm, Denied
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.infra.live.declared import GROUP, SUBSCRIPTION
 from tests.stand_ins.arm_server import SignedIn, State
 
@@ -54,7 +54,7 @@ def test_an_invalid_answer_is_one_readable_error(
     """Exit 1 and a few short lines; never treated as an absent resource."""
     answered(state, status, headers, body)
     arm._client._config.retry_policy.backoff_factor = 0
-    with pytest.raises(Refused, match="arm-request-failed") as refused:
+    with pytest.raises(UserError, match="arm-request-failed") as refused:
         list(arm.all(AT, "1"))
     assert refused.value.exit_code == 1
     lines = str(refused.value).splitlines()
@@ -78,7 +78,7 @@ def test_an_absent_resource(arm: Arm, state: State) -> None:
 def test_a_rejected_token_ends_the_command(arm: Arm, state: State, code: str) -> None:
     """Of another tenant, or expired: no other request would succeed."""
     answered(state, 401, SIGN_IN, error(code))
-    with pytest.raises(Refused, match=code) as refused:
+    with pytest.raises(UserError, match=code) as refused:
         arm.get(AT, "1")
     assert "az login --tenant" in str(refused.value)
 
@@ -86,7 +86,7 @@ def test_a_rejected_token_ends_the_command(arm: Arm, state: State, code: str) ->
 def test_an_invisible_subscription_ends_the_command(arm: Arm, state: State) -> None:
     """Otherwise everything in it would be reported missing."""
     answered(state, 404, JSON, error("SubscriptionNotFound"))
-    with pytest.raises(Refused, match="SubscriptionNotFound") as refused:
+    with pytest.raises(UserError, match="SubscriptionNotFound") as refused:
         arm.get(AT, "1")
     assert "az account show" in str(refused.value)
 
@@ -144,7 +144,7 @@ def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         here = Arm(SignedIn(), SUBSCRIPTION, f"https://127.0.0.1:{silent.getsockname()[1]}")
         here._client._config.retry_policy.total_retries = 0
-        with pytest.raises(Refused, match="arm-request-failed"):
+        with pytest.raises(UserError, match="arm-request-failed"):
             here.get(AT, "1")
 
 
@@ -155,5 +155,5 @@ def test_an_unreachable_proxy_is_a_readable_error(
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("no_proxy", "")
     arm._client._config.retry_policy.total_retries = 0
-    with pytest.raises(Refused, match="proxy"):
+    with pytest.raises(UserError, match="proxy"):
         arm.get(AT, "1")

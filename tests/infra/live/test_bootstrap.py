@@ -35,7 +35,7 @@ from infra.settings.workflows import (
     role_id,
 )
 from ml.core.azure import ISSUER, ROLES
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.conftest import ROOT
 from tests.infra.programs import ran
 from tests.stand_ins.az_and_gh import Cloud
@@ -268,7 +268,7 @@ def test_the_label_of_runners_is_stored_once_their_network_is_there(cloud: Cloud
     assert by_names(cloud, with_runners("", "ml-private"))["RUNNER"] == "created"
     assert cloud.state["things"][f"variables {ENVIRONMENTS[0].github} "] == {"RUNNER": "ml-private"}
     assert by_names(cloud, with_runners("", "ml-private"))["RUNNER"] == "exists"
-    with pytest.raises(Refused, match="runners are labelled a, b"):
+    with pytest.raises(UserError, match="runners are labelled a, b"):
         steps(with_runners("a", "b"))
 
 
@@ -309,7 +309,7 @@ def test_a_failed_command_is_a_readable_error_and_can_be_repeated(cloud: Cloud) 
     cloud.state["fail"] = "az rest --method put"
     provisioned(cloud)
     cloud.programs()
-    with pytest.raises(Refused, match="Forbidden") as refused:
+    with pytest.raises(UserError, match="Forbidden") as refused:
         by_process()
     assert refused.value.exit_code == 1
     cloud.read()
@@ -329,7 +329,7 @@ def test_a_failed_question_creates_nothing(cloud: Cloud, error: str) -> None:
     """A refusal, or an invisible subscription, does not mean that a resource is absent."""
     cloud.state.update(fail="az group show", error=error)
     cloud.programs()
-    with pytest.raises(Refused, match="command-failed"):
+    with pytest.raises(UserError, match="command-failed"):
         by_process()
     cloud.read()
     assert changing(cloud.taken()) == []
@@ -350,15 +350,15 @@ def test_without_az_or_gh_the_error_names_its_source(
 ) -> None:
     """Exit 2, no traceback."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Refused, match="no-such-program"):
+    with pytest.raises(UserError, match="no-such-program"):
         by_process(make=False)
 
 
 def test_environments_of_two_platforms_are_refused() -> None:
     """They would share one state."""
-    with pytest.raises(Refused, match="cannot-bootstrap"):
+    with pytest.raises(UserError, match="cannot-bootstrap"):
         steps([ENVIRONMENTS[0], replace(ENVIRONMENTS[1], name="other")])
-    with pytest.raises(Refused, match="no environment"):
+    with pytest.raises(UserError, match="no environment"):
         steps([])
 
 
@@ -473,7 +473,7 @@ def test_what_githubs_plan_lacks_is_told(
     (tmp_path / "gh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for question in (True, False):
-        with pytest.raises(Refused, match="github-plan") as refused:
+        with pytest.raises(UserError, match="github-plan") as refused:
             run_command(("gh", "api", "repos/acme/models/rulesets"), question)
         assert "GitHub Enterprise" in str(refused.value)
 
@@ -482,7 +482,7 @@ def test_without_pulumi_the_error_names_its_source(monkeypatch: pytest.MonkeyPat
     """`env`, which hands it its state, is there."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     (ask,) = (step.look for step in steps(ENVIRONMENTS[:1]) if step.name == "dev-stack")
-    with pytest.raises(Refused, match="`pulumi` is not installed"):
+    with pytest.raises(UserError, match="`pulumi` is not installed"):
         run_command(ask, True)
 
 
@@ -728,7 +728,7 @@ def test_an_environment_without_reviewers_is_refused() -> None:
     """A starter too."""
     for settings in ENVIRONMENTS:
         name = settings.environment
-        with pytest.raises(Refused, match=f"{name} has no reviewers"):
+        with pytest.raises(UserError, match=f"{name} has no reviewers"):
             steps([replace(settings, reviewers=())])
 
 
@@ -736,7 +736,7 @@ def test_a_reviewer_that_github_does_not_have_ends_the_command(cloud: Cloud) -> 
     """With GitHub's answer; nothing creates a team."""
     cloud.programs()
     plan = steps([replace(ENVIRONMENTS[1], reviewers=("acme/nobody",))])
-    with pytest.raises(Refused, match=r"Not Found"):
+    with pytest.raises(UserError, match=r"Not Found"):
         list(carry_out(plan, run_command, make=True))
 
 
@@ -897,7 +897,7 @@ def test_credentials_match_githubs_subject(
     cloud.state["things"]["subject"] = told
     plan = steps([replace(one, repository=declared) for one in ENVIRONMENTS])
     if error:
-        with pytest.raises(Refused, match=error):
+        with pytest.raises(UserError, match=error):
             list(carry_out(plan, cloud.run, make=True))
         assert changing(cloud.taken()) == []
         return

@@ -11,7 +11,7 @@ import pytest
 
 from infra.live.arm import Arm
 from infra.live.drift import Difference, drift, noise
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.infra.live.declared import (
     GROUP,
     IDENTITY,
@@ -173,7 +173,7 @@ def test_an_unreachable_azure_is_a_readable_error(arm: Arm) -> None:
     """Exit 1; nothing is reported missing."""
     gone = Arm(SignedIn(), SUBSCRIPTION, "https://127.0.0.1:9")
     gone._client._config.retry_policy.total_retries = 0
-    with pytest.raises(Refused, match="arm-request-failed"):
+    with pytest.raises(UserError, match="arm-request-failed"):
         found(gone)
 
 
@@ -192,7 +192,7 @@ def test_a_null_in_an_answer_causes_no_traceback(direct: Arm, state: State) -> N
         for path, answer in list(kept.items()):
             for one in with_a_null(answer):
                 kept[path] = one
-                with suppress(Refused):
+                with suppress(UserError):
                     found(direct)
                 tried += 1
             kept[path] = answer

@@ -15,7 +15,7 @@ from azure.storage.blob import BlobClient, BlobServiceClient
 
 from infra.live import sas
 from infra.live.sas import Access, Sas, issue, scope
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.stand_ins import arm_server, azurite_server
 from tests.stand_ins.arm_server import State
 from tests.stand_ins.azurite_server import Azurite, Person
@@ -147,7 +147,7 @@ def test_no_log_holds_a_signature_or_a_key(
 )  # fmt: skip
 def test_a_path_that_is_too_wide_is_refused(path: str) -> None:
     """Or ambiguous."""
-    with pytest.raises(Refused, match="invalid-path"):
+    with pytest.raises(UserError, match="invalid-path"):
         scope(path)
 
 
@@ -159,14 +159,14 @@ def test_a_lifetime_beyond_the_limit_is_refused(
     azurite: Azurite, life: timedelta, code: str
 ) -> None:
     """Before any key is requested; the limit itself is allowed."""
-    with pytest.raises(Refused, match=code):
+    with pytest.raises(UserError, match=code):
         issued(azurite, "raw/in/a.csv", life=life)
     assert issued(azurite, "raw/in/a.csv", life=LIMIT).token
 
 
 def test_azures_limit_applies_to_every_environment(azurite: Azurite) -> None:
     """Seven days."""
-    with pytest.raises(Refused, match="168 h"):
+    with pytest.raises(UserError, match="168 h"):
         issue(azurite.service(), scope("raw/a"), "read", timedelta(days=8), timedelta(days=30))
 
 
@@ -184,7 +184,7 @@ def test_an_unreachable_account_is_a_readable_error(tmp_path: Path) -> None:
     """Exit 1, with a hint."""
     with azurite_server.running(tmp_path) as server:
         gone = server
-    with pytest.raises(Refused, match="no-delegation-key") as refused:
+    with pytest.raises(UserError, match="no-delegation-key") as refused:
         issued(gone, "raw/in/a.csv")
     assert refused.value.exit_code == 1
 
@@ -225,7 +225,7 @@ def test_an_invalid_key_is_one_readable_error(
             f"{address}/lake", credential=Person(), connection_verify=str(certificate),
             retry_total=0,
         )  # fmt: skip
-        with pytest.raises(Refused, match="no-delegation-key") as refused:
+        with pytest.raises(UserError, match="no-delegation-key") as refused:
             issue(service, scope(path), "read", HOUR, LIMIT)
     assert refused.value.exit_code == 1
     assert found in str(refused.value) and len(str(refused.value).splitlines()) <= 4

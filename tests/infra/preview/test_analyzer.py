@@ -16,7 +16,7 @@ import yaml
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from policies.infra.pack import RULES, load
 from tests.conftest import ROOT
 from tests.infra.programs import captures, tree
@@ -231,7 +231,7 @@ def test_a_pack_with_invalid_files_does_not_start(tmp_path: Path) -> None:
 
 def test_a_rule_that_fails_is_reported_at_its_own_line(tmp_path: Path) -> None:
     """Not at a line of the program, nor with a traceback."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         captures(["prod"], root=tree(tmp_path, PROGRAM), context=replace(load(), limits={}))
     (problem,) = refused.value.problems
     assert problem.code == "rule-failed" and problem.hint

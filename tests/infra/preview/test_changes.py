@@ -21,7 +21,7 @@ from infra.preview.report import Report, located, rendered, reports, revision_tr
 from infra.settings.loader import load
 from infra.settings.workflows import ROLE_MANAGERS
 from ml.core.azure import ROLES
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.core.markdown import text
 from tests.conftest import ROOT
 from tests.infra.programs import tree
@@ -248,7 +248,7 @@ def test_a_revision_without_a_program_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("revision", ["nowhere", "--output=x", "HEAD:infra"])
 def test_an_unknown_revision_is_refused(revision: str, tmp_path: Path) -> None:
     with (
-        pytest.raises(Refused, match="unknown-revision"),
+        pytest.raises(UserError, match="unknown-revision"),
         revision_tree(_repository(tree(tmp_path, "")), revision),
     ):
         pass
@@ -265,7 +265,7 @@ def test_an_unknown_revision_has_a_hint_to_fetch_it(
     revision: str, hint: str, tmp_path: Path
 ) -> None:
     with (
-        pytest.raises(Refused, match=f"hint: {hint}$"),
+        pytest.raises(UserError, match=f"hint: {hint}$"),
         revision_tree(_repository(tree(tmp_path, "")), revision),
     ):
         pass
@@ -277,7 +277,7 @@ def test_a_shallow_clone_has_a_hint(tmp_path: Path) -> None:
     _git(whole, "commit", "-q", "--allow-empty", "-m", "two")
     _git(tmp_path, "clone", "-q", "--depth=1", f"file://{whole}", "clone")
     with (
-        pytest.raises(Refused, match="git fetch --unshallow"),
+        pytest.raises(UserError, match="git fetch --unshallow"),
         revision_tree(tmp_path / "clone", "HEAD~1"),
     ):
         pass
@@ -286,11 +286,11 @@ def test_a_shallow_clone_has_a_hint(tmp_path: Path) -> None:
 def test_a_comparison_needs_git_and_a_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Refused, match="no-repository"), revision_tree(tmp_path, "main"):
+    with pytest.raises(UserError, match="no-repository"), revision_tree(tmp_path, "main"):
         pass
     _git(tmp_path, "init", "-q")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Refused, match=r"error\[no-git\]"), revision_tree(tmp_path, "main"):
+    with pytest.raises(UserError, match=r"error\[no-git\]"), revision_tree(tmp_path, "main"):
         pass
 
 
@@ -303,7 +303,7 @@ def test_a_failing_revision_is_named(tmp_path: Path) -> None:
     file.write_text(text + "  platform:nonsense: 3\n")
     here = _repository(tmp_path)
     file.write_text(text)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         reports(["dev"], against="HEAD", root=here)
     (problem,) = refused.value.problems
     assert problem.found.startswith("as of HEAD, the program of `dev` ended with 1: error[unknown-")

@@ -11,7 +11,7 @@ import pytest
 from infra.preview.capture import SECRET
 from infra.preview.engine import plain
 from infra.preview.launch import SDK
-from ml.core.errors import Place, Refused
+from ml.core.errors import Place, UserError
 from tests.conftest import ROOT
 from tests.infra.programs import capture, captures, tree
 
@@ -128,7 +128,7 @@ def test_disorder_is_reported(line: str, said: str, tmp_path: Path) -> None:
 
 def test_a_program_that_fails_is_refused_with_its_reason(tmp_path: Path) -> None:
     broken = tree(tmp_path, "raise ValueError('no such region')")
-    with pytest.raises(Refused, match="no such region") as refused:
+    with pytest.raises(UserError, match="no such region") as refused:
         capture("dev", root=broken)
     assert refused.value.problems[0].code == "program-failed"
 
@@ -141,8 +141,8 @@ def test_a_program_that_fails_is_refused_with_its_reason(tmp_path: Path) -> None
         ("import pulumi\npulumi.Output.from_input(1).apply(lambda one: one / 0)", "by zero", 2),
         ("import sys\nsys.exit(3)", "ended with 3: no message", None),
         (
-            "from ml.core.errors import Problem, Refused\n"
-            "raise Refused(Problem('a-code', 'a found', 'an expected', 'a hint'))",
+            "from ml.core.errors import Problem, UserError\n"
+            "raise UserError(Problem('a-code', 'a found', 'an expected', 'a hint'))",
             "ended with 1: error[a-code]: a found",
             None,
         ),
@@ -153,7 +153,7 @@ def test_a_failed_program_is_reported_at_its_own_line(
 ) -> None:
     """Not the SDK's lines below it; refused settings have their own place."""
     shutil.copytree(ROOT / "ml" / "core", tmp_path / "ml" / "core")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         capture("dev", root=tree(tmp_path, program))
     (problem,) = refused.value.problems
     assert said in problem.found and problem.hint

@@ -23,7 +23,7 @@ from infra.preview.sdk_types import problems
 from infra.program import access, registries
 from infra.settings.loader import configuration, configured, environments, load, stacks
 from infra.settings.workflows import BLOB_WRITER, ON_REGISTRY, RELEASES, role_name, writes_only
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.conftest import ROOT
 from tests.infra.programs import (
     ACCOUNTS,
@@ -1068,11 +1068,11 @@ def test_a_wrong_configuration_is_refused_by_the_same_model(
     key: str, value: str, words: str
 ) -> None:
     """Named by its key, without a traceback."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         configured("dev", {**configuration("dev"), key: value})
     assert words in str(refused.value) and "the configuration of dev" in str(refused.value)
     if key == "platform:exposure":
-        with pytest.raises(Refused, match="the configuration of dev"):
+        with pytest.raises(UserError, match="the configuration of dev"):
             capture("dev", config={key: value})
 
 
@@ -1103,7 +1103,7 @@ def _absent(asked: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def test_an_update_before_the_registry_names_the_stack_to_deploy() -> None:
-    with pytest.raises(Refused, match="mlplat-shared in rg-mlplat-shared does not exist"):
+    with pytest.raises(UserError, match="mlplat-shared in rg-mlplat-shared does not exist"):
         capture("dev", ask=_absent)
 
 
@@ -1115,7 +1115,7 @@ def test_a_preview_before_the_registry_lacks_its_accounts(
     monkeypatch.setattr(machinelearningservices, "get_registry", lambda **names: _absent(names))
     assert registries._accounts(load("dev")) == {}
     monkeypatch.setattr("pulumi.runtime.is_dry_run", lambda: False)
-    with pytest.raises(Refused, match="make deploy ENV=shared"):
+    with pytest.raises(UserError, match="make deploy ENV=shared"):
         registries._accounts(load("dev"))
     assert "mlplat-shared in rg-mlplat-shared does not exist yet" in capsys.readouterr().err
 
@@ -1185,7 +1185,7 @@ def test_a_registry_has_accounts_in_each_of_its_regions() -> None:
 
 
 def test_a_registry_of_another_region_is_refused() -> None:
-    with pytest.raises(Refused, match="no accounts in westeurope"):
+    with pytest.raises(UserError, match="no accounts in westeurope"):
         capture("dev", ask=lambda _: {"regionDetails": [{"location": "northeurope"}]})
 
 

@@ -101,6 +101,6 @@ def test_an_environment_outside_the_order(root: Path) -> None:
     "text", ["jobs: [1]", "jobs: {a: 1}", "on: push", "- 1", "a: b: c", NUMBER]
 )
 def test_a_workflow_of_any_shape(text: str, root: Path) -> None:
-    """A file that is no workflow raises nothing but Refused."""
+    """A file that is no workflow raises nothing but UserError."""
     (root / PROMOTE).write_text(text)
     assert environments.problems(root)

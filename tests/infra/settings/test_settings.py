@@ -17,7 +17,7 @@ import yaml
 from infra.settings.azure import PRESETS, RETIREMENTS, SIZES, retired, retirement
 from infra.settings.loader import FOLDER, environments, load, schema, select, stacks
 from infra.settings.model import Cluster, Settings
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from tests.conftest import ROOT
 from tests.infra.programs import ran
 from tests.infra.settings.wrong import CASES
@@ -27,7 +27,7 @@ NETWORK = "platform:network: {{ address_space: {} }}\n  platform:storage:"
 
 def _refused(text: str, folder: Path) -> Problem:
     (folder / "Pulumi.dev.yaml").write_text(text)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load("dev", folder)
     (problem,) = refused.value.problems
     return problem
@@ -75,7 +75,7 @@ def test_an_invalid_file_is_refused_with_one_error_at_its_line(name: str, tmp_pa
 )
 def test_invalid_bytes_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_bytes(content)
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         load("dev", tmp_path)
 
 
@@ -101,14 +101,14 @@ def test_the_project_file_names_no_other_settings(line: str, field: str, tmp_pat
     assert load("dev", tmp_path).environment == "dev"
     for content in (text + line, text.replace("../.venv", "../other"), f"{text}{text}", "- x\n"):
         project.write_text(content)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             load("dev", tmp_path)
         if content.endswith(line):
             (problem,) = refused.value.problems
             assert problem.code == "project-mismatch" and f"`{field}: " in problem.found
     project.write_text(text)
     (tmp_path / "Pulumi.json").write_text("{}")  # which Pulumi takes first
-    with pytest.raises(Refused, match="project-mismatch"):
+    with pytest.raises(UserError, match="project-mismatch"):
         load("dev", tmp_path)
 
 
@@ -127,7 +127,7 @@ def test_all_errors_of_a_file_are_reported_together(tmp_path: Path) -> None:
     text = (FOLDER / "Pulumi.dev.yaml").read_text()
     text = text.replace("mlplat\n", "NO GOOD\n", 1).replace("max_nodes: 2", "max_nodes: many")
     (tmp_path / "Pulumi.dev.yaml").write_text(text)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load("dev", tmp_path)
     assert len(refused.value.problems) == 2
 
@@ -166,7 +166,7 @@ def test_what_an_environment_says_of_its_registry_is_what_that_stack_says(
             config.update(changes)
         (tmp_path / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump(document))
     if error:
-        with pytest.raises(Refused, match="registry-mismatch") as refused:
+        with pytest.raises(UserError, match="registry-mismatch") as refused:
             load("dev", tmp_path)
         assert error in str(refused.value)
     else:
@@ -176,17 +176,17 @@ def test_what_an_environment_says_of_its_registry_is_what_that_stack_says(
 
 def test_a_long_stack_name_would_make_names_too_long(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "Pulumi.dev.yaml", tmp_path / "Pulumi.production.yaml")
-    with pytest.raises(Refused, match="stack-name"):
+    with pytest.raises(UserError, match="stack-name"):
         load("production", tmp_path)
 
 
 def test_an_unknown_stack_lists_the_existing_ones() -> None:
-    with pytest.raises(Refused, match="dev, prod, shared, staging"):
+    with pytest.raises(UserError, match="dev, prod, shared, staging"):
         load("test")
 
 
 def test_a_folder_without_stack_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no-stack"):
+    with pytest.raises(UserError, match="no-stack"):
         select(None, tmp_path)
     shutil.copy(FOLDER / "Pulumi.dev.yaml", tmp_path)
     assert list(select([], tmp_path)) == ["dev"] and list(select(["x"], tmp_path)) == ["x"]
@@ -202,7 +202,7 @@ def test_a_folder_without_stack_files_is_refused(tmp_path: Path) -> None:
 )
 def test_an_unknown_stack_has_a_hint(stack: str, beside: str, hint: str, tmp_path: Path) -> None:
     shutil.copy(FOLDER / "Pulumi.dev.yaml", tmp_path / beside)
-    with pytest.raises(Refused, match=hint):
+    with pytest.raises(UserError, match=hint):
         load(stack, tmp_path)
 
 
@@ -238,7 +238,7 @@ def test_a_hint_corrects_the_value(was: str, now: str, hint: str, tmp_path: Path
     text = (FOLDER / "Pulumi.dev.yaml").read_text()
     assert was in text
     (tmp_path / "Pulumi.dev.yaml").write_text(text.replace(was, now, 1))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load("dev", tmp_path)
     assert hint in str(refused.value)
 
@@ -246,9 +246,9 @@ def test_a_hint_corrects_the_value(was: str, now: str, hint: str, tmp_path: Path
 def test_a_link_or_a_folder_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").symlink_to("nowhere")
     (tmp_path / "Pulumi.prod.yaml").mkdir()
-    with pytest.raises(Refused, match="check its target"):
+    with pytest.raises(UserError, match="check its target"):
         load("dev", tmp_path)
-    with pytest.raises(Refused, match="is a folder"):
+    with pytest.raises(UserError, match="is a folder"):
         load("prod", tmp_path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.settings.stacks import Stack, environments, ordered, read
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.conftest import ROOT
 
 GATES = "gates:\n  order:\n    environments: [dev, staging, prod]\n    unordered: [play]\n"
@@ -54,7 +54,7 @@ def test_a_stack_comes_after_what_it_refers_to(
 
 def test_an_environment_without_a_place_is_refused(tmp_path: Path) -> None:
     """A renamed one would be deployed after prod."""
-    with pytest.raises(Refused, match="environment-mismatch") as refused:
+    with pytest.raises(UserError, match="environment-mismatch") as refused:
         ordered(tree(tmp_path, dev=ALONE, prod=ALONE, preprod=ALONE))
     assert "infra/Pulumi.preprod.yaml" in str(refused.value)
 
@@ -72,7 +72,7 @@ def test_an_environment_without_a_place_is_refused(tmp_path: Path) -> None:
 def test_a_reference_to_what_makes_no_registry_is_refused(
     files: dict[str, str], tmp_path: Path
 ) -> None:
-    with pytest.raises(Refused, match="unknown-stack") as refused:
+    with pytest.raises(UserError, match="unknown-stack") as refused:
         ordered(tree(tmp_path, **files))
     assert "infra/Pulumi.dev.yaml:2" in str(refused.value)
 

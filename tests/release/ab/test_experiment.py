@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from ml.backends.local.serving.router.routes import RouteTable
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.ab import experiment
 from ml.release.ab.experiment import Experiment
 from tests.local import BACKEND
@@ -24,7 +24,7 @@ def test_what_was_begun_is_found_again(begun: Begun) -> None:
     """As it was, to the last field; the name cannot be used twice."""
     made = begun()
     assert experiment.find("wording") == made and experiment.every() == ["wording"]
-    with pytest.raises(Refused, match="ab-exists"):
+    with pytest.raises(UserError, match="ab-exists"):
         begun()
 
 
@@ -51,7 +51,7 @@ def test_what_cannot_be_an_experiment_is_refused(
     begun: Begun, settings: dict[str, Any], code: str
 ) -> None:
     """Before anything is written."""
-    with pytest.raises(Refused, match=code):
+    with pytest.raises(UserError, match=code):
         begun(**settings)
     assert experiment.every() == []
 
@@ -70,7 +70,7 @@ def test_a_file_that_was_edited_is_told(begun: Begun, field: str, value: object)
     """With its path, before anything is made of it."""
     path = begun().folder / "experiment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
-    with pytest.raises(Refused, match="ab-unreadable") as raised:
+    with pytest.raises(UserError, match="ab-unreadable") as raised:
         experiment.find("wording")
     assert str(path) in raised.value.problems[0].found
 
@@ -80,13 +80,13 @@ def test_a_file_that_is_none_is_told(begun: Begun, text: str) -> None:
     """Torn, empty, of another kind, nested without end."""
     path = begun().folder / "experiment.json"
     path.write_text(text)
-    with pytest.raises(Refused, match="ab-unreadable"):
+    with pytest.raises(UserError, match="ab-unreadable"):
         experiment.find("wording")
 
 
 def test_a_version_is_not_compared_with_itself() -> None:
     """The same files would be two names for one thing."""
-    with pytest.raises(Refused, match="ab-same"):
+    with pytest.raises(UserError, match="ab-same"):
         experiment.declare(
             BACKEND, *("e", A, A), environment="local", outcome="binary", effect=0.1, baseline=0.4
         )
@@ -95,10 +95,10 @@ def test_a_version_is_not_compared_with_itself() -> None:
 def test_an_unknown_experiment_is_told_with_the_known_ones(begun: Begun) -> None:
     """And a file that is no experiment is not taken for one."""
     begun()
-    with pytest.raises(Refused, match="one of: wording"):
+    with pytest.raises(UserError, match="one of: wording"):
         experiment.find("words")
     (experiment.folder("wording") / "experiment.json").write_text('{"schema_version": 1}')
-    with pytest.raises(Refused, match="ab-unreadable"):
+    with pytest.raises(UserError, match="ab-unreadable"):
         experiment.find("wording")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from ml.backends.local.serving import endpoint
 from ml.cli.commands import ab
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.ab import records
 from ml.release.ab.experiment import Experiment
 from tests.local import BACKEND
@@ -61,7 +61,7 @@ def test_what_is_no_outcome_is_refused(begun: Begun, value: float) -> None:
     """Nothing of the batch is written then."""
     made = begun()
     records.assign(BACKEND, made, KEYS)
-    with pytest.raises(Refused, match="bad-outcome"):
+    with pytest.raises(UserError, match="bad-outcome"):
         records.record(BACKEND, made, [(KEYS[0], 1), (KEYS[1], value)])
     assert not records.read(BACKEND, made).outcomes
 
@@ -70,7 +70,7 @@ def test_an_unknown_key_is_refused(begun: Begun) -> None:
     """All or nothing: who was never assigned was never asked."""
     made = begun()
     records.assign(BACKEND, made, KEYS[:1])
-    with pytest.raises(Refused, match=r"unknown-key.*customer-1"):
+    with pytest.raises(UserError, match=r"unknown-key.*customer-1"):
         records.record(BACKEND, made, [(KEYS[0], 1), (KEYS[1], 1)])
     assert not records.read(BACKEND, made).outcomes
 

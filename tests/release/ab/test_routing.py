@@ -16,7 +16,7 @@ from ml.backends.base import AuditLog
 from ml.backends.endpoints import idle_slot
 from ml.backends.local.serving import endpoint, processes, server
 from ml.core import files
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.ab import experiment, routing
 from ml.release.declaration import desired_state, projects
@@ -171,7 +171,7 @@ def test_b_is_not_served_beside_another_than_a(challenged: World) -> None:
         effect=0.1,
         baseline=0.4,
     )
-    with pytest.raises(Refused, match="ab-not-live"):
+    with pytest.raises(UserError, match="ab-not-live"):
         routing.serve(BACKEND, made, "ana")
     assert not routing.is_served(BACKEND, made)
 

@@ -13,7 +13,7 @@ import pytest
 
 from ml.backends.local.serving import endpoint, processes
 from ml.backends.traffic import DEPLOYMENT_HEADER, KEY_HEADER
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.release.canary import canary
 from ml.release.canary.traffic import Replay
 from tests.backends.serving.servers import process_of
@@ -163,10 +163,10 @@ def test_a_step_that_nobody_can_decide_is_rolled_back(
     assert set(outcome.requests.values()) == {0}
 
     def refuse(self: Replay) -> None:
-        raise Refused(Problem("no-permission", "status 403"))
+        raise UserError(Problem("no-permission", "status 403"))
 
     monkeypatch.setattr(Replay, "check", refuse)
-    with pytest.raises(Refused, match="no-permission"):
+    with pytest.raises(UserError, match="no-permission"):
         made.lead(replace(QUICK, step_s=1.0))
 
 
@@ -179,7 +179,7 @@ def test_what_ends_beside_green_says_nothing_of_it(servers: Servers, code: str) 
     ended = router if code == "router-unresponsive" else baseline.slot
     timer = threading.Timer(1.0, processes.stop, (ended,))
     timer.start()
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         made.lead()
     timer.join()
     state = endpoint.live("echo")
@@ -195,7 +195,7 @@ def test_a_canary_that_another_command_takes_away_ends(servers: Servers) -> None
         return False
 
     made = servers.pair()
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         made.lead(superseded=take)
     assert raised.value.problems[0].code == "canary-interrupted"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ml.backends.local.serving.router.process import RouterProcess
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.release.canary import traffic
 from ml.release.canary.traffic import Replay, Traffic
 
@@ -75,8 +75,8 @@ def test_a_rate_takes_its_time() -> None:
 @pytest.mark.attack("the endpoint refuses one of a canary's samples, so that no other is sent")
 def test_a_refused_sample_ends_nothing(at_once: None) -> None:
     """The next one is sent; what refuses them all is told, and is no verdict on green."""
-    refused = Refused(Problem("no-permission", "status 403"))
-    answers: list[Refused | None] = [refused, None]
+    refused = UserError(Problem("no-permission", "status 403"))
+    answers: list[UserError | None] = [refused, None]
 
     @contextmanager
     def sampling() -> Iterator[Callable[[str], None]]:
@@ -99,5 +99,5 @@ def test_a_refused_sample_ends_nothing(at_once: None) -> None:
         samples.check()
         answers[:] = [refused]
         wait_until(lambda: samples.refused is not None)
-        with pytest.raises(Refused, match="no-permission"):
+        with pytest.raises(UserError, match="no-permission"):
             samples.check()

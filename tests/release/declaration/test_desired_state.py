@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.declaration import desired_state, projects, release_file
 from ml.release.declaration.release_file import Declared, Strategy
 from tests.local import BACKEND
@@ -49,7 +49,7 @@ def test_a_local_file_that_cannot_be_read_is_named() -> None:
     path = desired_state.declare(BACKEND, "tiny", "local", DECLARED)
     for text, line in (("schema_version: 1\nenvironments: {prod: {}}\n", 2), ("{", 2), ("- 1", 1)):
         path.write_text(text)
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(UserError) as raised:
             desired_state.read(BACKEND, "tiny", "local")
         place = raised.value.problems[0].place
         assert place and place.path == str(path) and place.line == line
@@ -87,7 +87,7 @@ def test_a_file_with_anchors_is_left_as_it_is(
     path = made.folder / "release.yml"
     text = "schema_version: 1\nenvironments:\n  dev: &one {traffic: {mirror: 5}}\n  prod: *one\n"
     path.write_text(text)
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         desired_state.declare(BACKEND, "tiny", "prod", DECLARED)
     problem = raised.value.problems[0]
     assert problem.code == "cannot-edit" and "version: 10" in problem.hint
@@ -98,7 +98,7 @@ def test_only_known_environments() -> None:
     """A misspelt one is refused with the nearest."""
     for name in desired_state.ENVIRONMENTS:
         assert desired_state.check_environment(name) == name
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         desired_state.check_environment("stagin")
     assert "staging" in raised.value.problems[0].hint
 
@@ -110,11 +110,11 @@ def test_projects_are_found_by_either_spelling(
     made = tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert projects.find(BACKEND.root, "tiny").folder == made.folder
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         projects.find(BACKEND.root, "tinny")
     assert "tiny" in raised.value.problems[0].hint
     (made.folder / "gates.yml").unlink()
-    with pytest.raises(Refused, match=r"no-such-project.*\n.*ml/projects/README.md describes"):
+    with pytest.raises(UserError, match=r"no-such-project.*\n.*ml/projects/README.md describes"):
         projects.find(BACKEND.root, "tiny")
 
 
@@ -127,8 +127,8 @@ def test_sample_requests_are_demanded(tmp_path: Path, monkeypatch: pytest.Monkey
     path = made.folder / "endpoint" / "requests.jsonl"
     for text in ("", '{"question": "how?"}\n[1]\n', '{"question": \n'):
         path.write_text(text)
-        with pytest.raises(Refused):
+        with pytest.raises(UserError):
             found.samples()
     path.unlink()
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         found.samples()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import SCHEMA, Strategy, schema
 from ml.specs.assets.ignore_file import IgnoreFile
@@ -29,7 +29,7 @@ WHOLE = f"model: tiny, version: 3, digest: 'sha256:{HEX}', evidence: {HEX}, deci
 def wrong(path: Path, text: str) -> tuple[Problem, ...]:
     """The problems of a file with that text, each with a line and what was expected."""
     path.write_text(text)
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         release_file.read(path)
     assert int(raised.value.exit_code) == 2
     for problem in raised.value.problems:
@@ -327,5 +327,5 @@ def test_a_new_field_of_the_answers_counts_for_a_while(tmp_path: Path) -> None:
     assert "expired on 2025-05-31" in reasons[0] and "more than 90 days" in reasons[1]
     for wrong in (entry.format("/a", "2025-06-30"), entry.format("a", "never"), "  - {field: a}\n"):
         path.write_text(head + wrong)
-        with pytest.raises(Refused, match="new_fields"):
+        with pytest.raises(UserError, match="new_fields"):
             release_file.new_fields(path, today)

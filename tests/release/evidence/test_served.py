@@ -17,7 +17,7 @@ import pytest
 from ml.backends.base import Backend
 from ml.backends.endpoints import Answer, Endpoints, Server
 from ml.backends.model_registry import Version
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.measures.evaluation import Prediction, Request, content, read_evaluation
 from ml.measures.forecasting import actuals
 from ml.measures.measurement import Features, Rows, Training, evaluate
@@ -242,9 +242,9 @@ class Green:
 
     def failure(
         self, slot: Path, code: str, what: str, expected: str = "", hint: str = ""
-    ) -> Refused:
+    ) -> UserError:
         """The error, without a log."""
-        return Refused(Problem(code, what, expected, hint))
+        return UserError(Problem(code, what, expected, hint))
 
 
 def checked(
@@ -262,9 +262,9 @@ def checked(
 def test_the_deployment_is_asked_before_it_gets_traffic(tmp_path: Path) -> None:
     """A rounding is none; another answer is a fault of it, and what cannot be asked is not."""
     assert checked(tmp_path, lambda of: {"predictions": [of["predictions"][0] + 1e-9]}) == COUNT
-    with pytest.raises(Refused, match=r"prediction-mismatch.*to r7 of test the server answers"):
+    with pytest.raises(UserError, match=r"prediction-mismatch.*to r7 of test the server answers"):
         checked(tmp_path, lambda of: {"predictions": [of["predictions"][0] + 1e-5]})
-    with pytest.raises(Refused, match=r"predictions-unverified.*traffic\.prediction"):
+    with pytest.raises(UserError, match=r"predictions-unverified.*traffic\.prediction"):
         checked(tmp_path, lambda of: None, pointer="")
     assert "prediction-mismatch" in applying.FAULTS_OF_GREEN
     assert "predictions-unverified" not in applying.FAULTS_OF_GREEN
@@ -370,5 +370,5 @@ def test_no_server_is_started_with_a_faulty_model(tmp_path: Path) -> None:
     (tmp_path / "words.json").write_text("{}")
     served.refuse_faulty(tmp_path)
     (tmp_path / "model.json").write_text('{"learner": {}, "version": [3, 2, 0]}')
-    with pytest.raises(Refused, match=r"model\.json: xgboost-json: learner: there is no"):
+    with pytest.raises(UserError, match=r"model\.json: xgboost-json: learner: there is no"):
         served.refuse_faulty(tmp_path)

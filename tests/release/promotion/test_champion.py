@@ -13,7 +13,7 @@ import pytest
 
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.model_registry import Version
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.measures.schema import Evaluation
 from ml.release import audit
 from ml.release.canary import canary
@@ -74,7 +74,7 @@ def test_a_champion_that_is_invalid_is_replaced_by_a_worse_one(
     text = pull_request.comment(promotion(BACKEND, made, "local")["comparison"])
     assert "Set aside, not beaten" in text and WHY in text
     outcome = Outcome("rolled-back", "errors: many", 10, (), {}, {}, 0, 1.0)
-    with monkeypatch.context() as patch, pytest.raises(Refused) as refusal:
+    with monkeypatch.context() as patch, pytest.raises(UserError) as refusal:
         patch.setattr(canary, "lead", lambda *_, **__: outcome)
         apply(BACKEND, "tiny", "local", "bo")
     stops = plan(BACKEND, "tiny").stops

@@ -18,7 +18,7 @@ import pytest
 from ml.backends.azure.workspace import VARIABLES
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.serving import endpoint
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.release import audit
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
@@ -124,7 +124,7 @@ def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
     for code, edited in cases.items():
         path.write_text(edited(sound["release.yml"]))
         assert path.read_text() != sound["release.yml"]
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(UserError) as raised:
             apply(BACKEND, "tiny", "prod", "ana")
         problem = raised.value.problems[0]
         assert problem.code == code and problem.place
@@ -133,20 +133,20 @@ def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
         assert found.stops and found.stops.problems[0].code == code and not found.steps
     path.write_text(sound["release.yml"])
     evidence().write_text(sound["prod.json"].replace("0.8", "0.9"))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         apply(BACKEND, "tiny", "prod", "ana")
     assert raised.value.problems[0].code == "evidence-edited"
     assert raised.value.exit_code == Exit.GATE_SAID_NO
     assert plan.plan(BACKEND, "tiny", "prod").stops
     evidence().unlink()
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         apply(BACKEND, "tiny", "prod", "ana")
     path.write_text(sound["release.yml"].replace("decision:", "decisions:"))
     for act in (
         lambda: apply(BACKEND, "tiny", "prod", "ana"),
         lambda: plan.plan(BACKEND, "tiny", "prod"),
     ):
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(UserError) as raised:
             act()
         assert raised.value.problems[0].code == "unknown-field"
     assert len(audit.verify(LOG)) == lines and endpoint.live("tiny-prod") is None
@@ -159,7 +159,7 @@ def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
     script.write_text(script.read_text() + "# changed\n")
     dirty = rehearsed.project.train(0.9)
     before = len(list(LocalRuns().all()))
-    with pytest.raises(Refused, match="lineage: trained by commit") as raised:
+    with pytest.raises(UserError, match="lineage: trained by commit") as raised:
         propose(BACKEND, "tiny", dirty.name, "prod")
     assert "commit it and train again" in str(raised.value)
     assert (
@@ -294,7 +294,7 @@ def test_rollback_needs_something_to_go_back_to(
     tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(UserError) as raised:
             rollback.roll_back(BACKEND, "tiny", "dev")
         assert raised.value.problems[0].code == "no-earlier-version"
         one = Declared("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)

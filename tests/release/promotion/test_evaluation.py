@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ml.backends.local.runs.store import LocalRuns
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.declaration import projects
 from ml.release.evidence import evidence
 from ml.release.promotion import gate_check
@@ -85,7 +85,7 @@ def test_a_step_that_fails_fails_the_evaluation(pipeline: World) -> None:
     """The step is named, and nothing is registered."""
     path = pipeline.project.root / "ml/projects/tiny/jobs/evaluate.yml"
     path.write_text(EVALUATE.replace("cp ${{inputs.data}}/questions.csv", "false"))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         propose(BACKEND, "tiny", pipeline.run(0.8))
     assert "step `recipe` failed" in refused.value.problems[0].found
     assert refused.value.problems[0].hint

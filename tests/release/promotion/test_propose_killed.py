@@ -11,7 +11,7 @@ import pytest
 
 from ml.backends.local.runs.store import LocalRuns
 from ml.core import home
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.declaration import desired_state, projects, release_file
 from ml.release.evidence.verification import checks
 from ml.release.promotion import gate_check
@@ -123,7 +123,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     else:
         assert found.stops and found.stops.problems[0].code == "evidence-edited"
         assert "propose the version again" in found.stops.problems[0].hint
-        with pytest.raises(Refused, match="evidence-edited"):
+        with pytest.raises(UserError, match="evidence-edited"):
             apply(BACKEND, "tiny", "prod", "ana")
         assert [one.code for one in release_file.check(RELEASE)] == ["evidence-edited"]
 

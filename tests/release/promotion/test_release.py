@@ -19,7 +19,7 @@ from ml.backends.local.serving import endpoint
 from ml.backends.model_registry import Version
 from ml.backends.runs import Run
 from ml.core import home
-from ml.core.errors import Exit, Refused
+from ml.core.errors import Exit, UserError
 from ml.release.comparison import versus
 from ml.release.declaration import desired_state
 from ml.release.promotion.candidate import choose
@@ -103,7 +103,7 @@ def test_a_model_of_other_data_than_it_is_scored_on_is_refused(world: World) -> 
 def test_without_a_commit_there_is_no_lineage(world: World) -> None:
     """Outside of git."""
     subprocess.run(["rm", "-rf", ".git"], check=True)
-    with pytest.raises(Refused, match="lineage: missing: commit"):
+    with pytest.raises(UserError, match="lineage: missing: commit"):
         propose(BACKEND, "tiny", world.project.train(0.91).name)
 
 
@@ -204,7 +204,7 @@ def test_a_corrupted_model_is_not_proposed(world: World) -> None:
     content = bytearray(path.read_bytes())
     content[0] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     assert raised.value.problems[0].code == "model-corrupt"
     assert (
@@ -217,7 +217,7 @@ def test_a_corrupted_model_is_not_proposed(world: World) -> None:
 def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
     """Registry, declaration and the served model are untouched, and the error says what to do."""
     declared, live = desired_state.read(BACKEND, "tiny", "local"), endpoint.live("tiny")
-    with full_disk(100), pytest.raises(Refused) as raised:
+    with full_disk(100), pytest.raises(UserError) as raised:
         propose(BACKEND, "tiny", served.run(0.95))
     assert raised.value.problems[0].code == "disk-full"
     assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1"]
@@ -240,7 +240,7 @@ def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
     (folder / "vocabulary.json").write_bytes(pickle.dumps({"spot": 1}))
     write_manifest(folder)
     before = len(list(LocalRuns().all()))
-    with pytest.raises(Refused, match="gate-failed") as raised:
+    with pytest.raises(UserError, match="gate-failed") as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     (problem,) = raised.value.problems
     assert problem.found == "format: vocabulary.json (unknown)"
@@ -261,7 +261,7 @@ def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: W
     path = world.project.folder / "gates.yml"
     path.write_text(path.read_text() + "  latency:\n    p95_ms: 9000\n")
     before = len(list(LocalRuns().all()))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     problem = raised.value.problems[0]
     assert problem.code == "gate-looser-than-policy" and problem.place
@@ -275,7 +275,7 @@ def test_a_candidate_that_does_not_answer_is_not_registered(world: World) -> Non
     """A scoring script that fails on a sample request shows when the latency is measured."""
     path = world.project.folder / "endpoint" / "score.py"
     path.write_text(path.read_text().replace("len(question) * weight", "forecast(question)"))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     assert raised.value.problems[0].code == "candidate-fails"
     assert "forecast" in str(raised.value)
@@ -300,7 +300,7 @@ def test_what_apply_would_refuse_is_not_proposed(
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    with pytest.raises(Refused, match=code):
+    with pytest.raises(UserError, match=code):
         propose(BACKEND, "tiny", world.run(0.8))
     assert desired_state.read(BACKEND, "tiny", "local") is None
 
@@ -309,14 +309,14 @@ def test_an_evaluation_that_fails_is_told_with_its_log(world: World) -> None:
     """The project's own error reaches the person."""
     path = world.project.folder / "evaluate.py"
     path.write_text("raise SystemExit(3)\n")
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     assert int(raised.value.exit_code) == 1 and not BACKEND.registry.versions("tiny")
 
 
 def test_a_run_that_cannot_be_proposed_is_refused(world: World, tmp_path: Path) -> None:
     """No sweep, no such run, a run that failed: each says what to do."""
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         propose(BACKEND, "tiny")
     assert raised.value.problems[0].code == "no-candidate"
     assert "jobs/pipeline.yml" in raised.value.problems[0].hint
@@ -325,14 +325,14 @@ def test_a_run_that_cannot_be_proposed_is_refused(world: World, tmp_path: Path) 
     text = (jobs / "pipeline.yml").read_text()
     (jobs / "pipeline.yml").write_text(text.replace("experiment_name: tiny", "experiment_name: x"))
     (jobs / "sweep-random.yml").rename(jobs / "tune.yml")
-    with pytest.raises(Refused, match=r"ml run .*jobs/tune\.yml"):
+    with pytest.raises(UserError, match=r"ml run .*jobs/tune\.yml"):
         propose(BACKEND, "tiny")
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         propose(BACKEND, "tiny", "no_such_run_00")
     evaluation = propose(BACKEND, "tiny", world.run(0.8)).evidence
     assert evaluation.lineage.run == world.runs[0.8].id
     scored = [run for run in LocalRuns().all() if "evaluation" in run.outputs]
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         propose(BACKEND, "tiny", scored[0].name)
     assert raised.value.problems[0].code == "unsuitable-run"
 
@@ -348,7 +348,7 @@ def test_a_model_of_automl_is_proposed_by_its_own_output(
     monkeypatch.setattr(LocalRuns, "parent", lambda self, run: None)
     assert choose(BACKEND, world.project, run).outputs["model"] == made.outputs["model"]
     searched = replace(made, outputs={"predictions": made.outputs["model"]})
-    with pytest.raises(Refused, match="no output `model`"):
+    with pytest.raises(UserError, match="no output `model`"):
         choose(BACKEND, world.project, run)
 
 
@@ -395,7 +395,7 @@ def test_a_model_that_the_pipeline_does_not_pass_on(tmp_path: Path) -> None:
         runs=SimpleNamespace(find=lambda _: pipeline, parent=lambda _: None)
     )
     project: Any = None
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         choose(backend, project, "calm_river_03")
     assert "--run calm_river_03.train" in refused.value.problems[0].hint
 
@@ -424,7 +424,7 @@ def test_a_champion_whose_files_were_changed_is_told_by_plan_and_gate(
     assert found.stops and found.stops.problems[0].code == "model-corrupt" and not found.steps
     code, _, err = ml(capsys, "release", "plan", "tiny")
     assert code == 1 and "error[model-corrupt]" in err
-    with pytest.raises(Refused, match="model-corrupt"):
+    with pytest.raises(UserError, match="model-corrupt"):
         apply(BACKEND, "tiny", "local", "ana")
     code, _, err = ml(capsys, "gate", "tiny", "1")
     assert "no evidence that can be trusted" in err and "another version of this code" not in err

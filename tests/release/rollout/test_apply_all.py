@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
 from ml.release.rollout.apply import Applied
 from ml.release.rollout.apply_all import apply_all
 
-FAULT = Refused.of("service-failed", "Azure is not available", "a response")
+FAULT = UserError.of("service-failed", "Azure is not available", "a response")
 
 
 @pytest.mark.parametrize("at", ["read", "apply", "live"])

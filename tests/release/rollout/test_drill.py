@@ -9,7 +9,7 @@ import pytest
 from ml.backends.endpoints import BASELINE, SLOTS
 from ml.backends.local.serving import endpoint
 from ml.cli.app import main
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.rollout import faulty
 from ml.release.rollout.drill import drill, with_fault
@@ -54,9 +54,9 @@ def test_a_fault_that_is_not_noticed(served: World, capsys: pytest.CaptureFixtur
 
 def test_what_cannot_be_drilled(world: World) -> None:
     """Another fault, and a project of which nothing serves."""
-    with pytest.raises(Refused, match="no-such-fault"):
+    with pytest.raises(UserError, match="no-such-fault"):
         drill(BACKEND, "tiny", "fire")
-    with pytest.raises(Refused, match="no-live-deployment"):
+    with pytest.raises(UserError, match="no-live-deployment"):
         drill(BACKEND, "tiny", "errors")
     assert not audit.verify(LOG)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ml.backends.model_registry import EVIDENCE_FILE, Version
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
@@ -90,7 +90,7 @@ def test_the_version_before_is_that_of_the_branch() -> None:
     rollback that was committed are no versions of their own.
     """
     commit("1")
-    with pytest.raises(Refused, match="no-earlier-version"):
+    with pytest.raises(UserError, match="no-earlier-version"):
         back()
     commit("2")
     commit("9", "dev")
@@ -164,7 +164,7 @@ def test_a_rollback_typed_twice_goes_back_once(committed: bool) -> None:
     happened("applied", "2")
     assert roll_back(RELEASED, "tiny", "prod", to="2").written == ()
     assert roll_back(RELEASED, "tiny", "prod").further == ("1" if committed else "1@55555555",)
-    with pytest.raises(Refused, match="version 3 did not serve before version 2"):
+    with pytest.raises(UserError, match="version 3 did not serve before version 2"):
         back("3")
     assert back("1") == "1"
     assert roll_back(RELEASED, "tiny", "prod").written == ()
@@ -199,6 +199,6 @@ def test_the_same_version_by_earlier_code_is_named_by_its_digest() -> None:
     assert roll_back(RELEASED, "tiny", "prod").declared.serving == "b" * 64
     done = roll_back(RELEASED, "tiny", "prod", to="1")
     assert (done.written, done.further) == ((), (f"1@{'a' * 8}",))
-    with pytest.raises(Refused, match="one of: 1@aaaaaaaa"):
+    with pytest.raises(UserError, match="one of: 1@aaaaaaaa"):
         back("1@ccc")
     assert roll_back(RELEASED, "tiny", "prod", to=done.further[0]).declared.serving == "a" * 64

@@ -13,7 +13,7 @@ from ml.backends.endpoints import BASELINE, SLOTS, Canary, Live, Server
 from ml.backends.local.serving import endpoint, server
 from ml.backends.local.serving.server import START_S, Starting
 from ml.backends.model_registry import EVIDENCE_FILE
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.home import home
 from ml.release import audit, serving
 from ml.release.declaration import desired_state, projects
@@ -80,7 +80,7 @@ def test_a_bad_green_is_never_switched_to(challenged: World, old: str, new: str,
     sound = path.read_text()
     path.write_text(sound.replace(old, new))
     declare_serving()
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == code
     assert "log ends" not in status(BACKEND, "tiny", "local")[0].verdict
@@ -148,10 +148,10 @@ def test_no_room_for_a_baseline_is_not_held_against_green(
     def wait_until_ready(begun: Starting, deadline_s: float = START_S) -> Server:
         if begun.slot.name != BASELINE:
             return answered(begun, deadline_s)
-        raise Refused(Problem("server-crashed", "out of memory"))
+        raise UserError(Problem("server-crashed", "out of memory"))
 
     monkeypatch.setattr(server, "wait_until_ready", wait_until_ready)
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
     assert problem.code == "baseline-failed" and "out of memory" in problem.found
@@ -175,7 +175,7 @@ def test_a_log_that_cannot_be_written_undoes_the_switch(
         return written(log, event, details)
 
     monkeypatch.setattr(audit, "append", append)
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == "disk-full"
     assert_blue_serves(blue)
@@ -189,7 +189,7 @@ def test_a_first_promotion_that_fails_leaves_nothing(world: World) -> None:
     old, new, _ = BAD_GREENS["answers nothing"]
     path.write_text(path.read_text().replace(old, new))
     declare_serving()
-    with pytest.raises(Refused):
+    with pytest.raises(UserError):
         apply(BACKEND, "tiny", "local", "ana")
     assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
     assert process_of(endpoint.folder("tiny") / "blue") is None

@@ -11,7 +11,7 @@ import pytest
 
 from ml.backends.local.serving import endpoint
 from ml.core import home
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit, serving
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
@@ -111,7 +111,7 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
     declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared
     (home.servings() / declared.serving / "serving.json").unlink()
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
     assert problem.code == "digest-mismatch" and declared.serving in problem.expected
@@ -131,7 +131,7 @@ def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: s
     declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared and serving.find(declared.serving)
     edit(home.servings() / declared.serving / "serving.json", old, new)
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         serving.find(declared.serving)
     assert raised.value.problems[0].code == "serving-edited"
 
@@ -139,7 +139,7 @@ def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: s
 def test_kept_serving_that_cannot_be_read_is_refused(own_home: Path) -> None:
     """A folder in its place, say, or a file of another user's."""
     (own_home / "servings" / "0123" / "serving.json").mkdir(parents=True)
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         serving.find("0123")
     assert raised.value.problems[0].code == "serving-edited"
 
@@ -204,7 +204,7 @@ def test_serving_that_was_rolled_back_can_be_proposed_again(
     assert any("old: the new field at" in step and "expired" in step for step in steps)
     with monkeypatch.context() as patch:
         refuse(patch, ["note"])
-        with pytest.raises(Refused, match="`new_fields` of release"):
+        with pytest.raises(UserError, match="`new_fields` of release"):
             apply(BACKEND, "tiny", "local", "ana")
     stops = plan(BACKEND, "tiny").stops
     again = (

@@ -28,7 +28,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.router import process
 from ml.backends.model_registry import Version
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.release import audit
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
@@ -119,7 +119,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             found = "no weights"
         if found:
             del machine.running[begun.slot]
-            raise Refused(Problem("server-crashed", found))
+            raise UserError(Problem("server-crashed", found))
         return begun
 
     def start(slot: Path, launch: Launch, port: int | None = None) -> Server:
@@ -328,7 +328,7 @@ class Releases(RuleBasedStateMachine):
         """What served before is declared again; where nothing did, the person is told."""
         try:
             done = rollback.roll_back(BACKEND, NAME)
-        except Refused as error:
+        except UserError as error:
             assert error.problems[0].code == "no-earlier-version"
             return
         assert done.declared.version in self.machine.served
@@ -364,7 +364,7 @@ class Releases(RuleBasedStateMachine):
         before = self.live()
         try:
             applying.apply(BACKEND, NAME, "local", "ana")
-        except (Killed, Refused):
+        except (Killed, UserError):
             pass
         finally:
             self.machine.left = None
@@ -386,7 +386,7 @@ class Releases(RuleBasedStateMachine):
         before = self.live()
         self.machine.room_for = effects
         try:
-            with suppress(Refused, OSError):
+            with suppress(UserError, OSError):
                 applying.apply(BACKEND, NAME, "local", "ana")
             if before is not None:
                 assert self.live() is not None
@@ -407,7 +407,7 @@ class Releases(RuleBasedStateMachine):
         self.starved = False
         try:
             done = applying.apply(BACKEND, NAME, "local", "ana")
-        except Refused as error:
+        except UserError as error:
             assert not {path.name for path in self.machine.running} - self.needed()
             self.starved = error.problems[0].code == "baseline-failed"
             assert not (self.starved and self.machine.room)
@@ -439,7 +439,7 @@ class Releases(RuleBasedStateMachine):
             assert started == 0
         told = status.status(BACKEND, NAME)[0].verdict
         assert f"version {declared.version} was rolled back" in told
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(UserError) as raised:
             applying.apply(BACKEND, NAME, "local", "ana")
         assert raised.value.problems[0].code == "version-rejected"
 

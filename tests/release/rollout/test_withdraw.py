@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ml.backends.local.serving import endpoint
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.canary import canary
 from ml.release.declaration import desired_state
@@ -61,7 +61,7 @@ def test_a_first_version_is_withdrawn_from_git() -> None:
         assert line.strip() in text
     (line,) = [line for line in audit.verify(LOG) if line["event"] == audit.WITHDRAWN]
     assert (line["why"], line["version"]) == (WHY, "1") and line["by"]
-    with pytest.raises(Refused, match="nothing is declared"):
+    with pytest.raises(UserError, match="nothing is declared"):
         withdrawn()
 
 
@@ -89,13 +89,13 @@ def test_what_served_is_not_withdrawn() -> None:
     """By the audit log, by the endpoint, or where nobody asked the environment itself."""
     commit("1")
     for named in ({"live": object()}, {"is_here": False}):
-        with pytest.raises(Refused, match="no-earlier-version"):
+        with pytest.raises(UserError, match="no-earlier-version"):
             withdrawn(**named)
-    with pytest.raises(Refused, match="ml release rollback tiny --env prod --on azure"):
+    with pytest.raises(UserError, match="ml release rollback tiny --env prod --on azure"):
         withdrawn(is_here=False)
     happened("applied", "1")
     for to in (None, NONE):
-        with pytest.raises(Refused, match="no-earlier-version"):
+        with pytest.raises(UserError, match="no-earlier-version"):
             withdrawn(to=to)
     assert desired_state.read(BACKEND, "tiny", "prod") == declared("1")
 

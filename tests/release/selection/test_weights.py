@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.selection.weights import Cost, Latency, Stability, Term, Weights, read
 
 SOUND = """schema_version: 1
@@ -61,7 +61,7 @@ def test_what_is_wrong_is_told_with_its_line(
     """Never a traceback, never a default in place of a mistake."""
     assert was in SOUND
     (tmp_path / "select.yml").write_text(SOUND.replace(was, now, 1))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(UserError) as raised:
         read(tmp_path)
     place = raised.value.problems[0].place
     assert said in str(raised.value) and place is not None and place.line == line
@@ -70,5 +70,5 @@ def test_what_is_wrong_is_told_with_its_line(
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"- 1\n", b"a: b: c\n"])
 def test_a_file_that_is_none(tmp_path: Path, content: bytes):
     (tmp_path / "select.yml").write_bytes(content)
-    with pytest.raises(Refused, match=r"select\.yml"):
+    with pytest.raises(UserError, match=r"select\.yml"):
         read(tmp_path)

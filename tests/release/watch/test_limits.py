@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.watch.limits import Limits, read
 from policies.promotion import floor
 
@@ -53,7 +53,7 @@ def test_what_a_project_says(tmp_path: Path, text: str | None, limits: Limits) -
 def test_what_it_may_not_say(tmp_path: Path, text: str) -> None:
     """Told with the file."""
     (tmp_path / "watch.yml").write_text(text)
-    with pytest.raises(Refused, match=r"watch\.yml"):
+    with pytest.raises(UserError, match=r"watch\.yml"):
         read(tmp_path)
 
 
@@ -66,7 +66,7 @@ def test_a_project_may_be_as_loose_as_the_floor_and_no_looser(tmp_path: Path, na
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\n{name}: {bound}")
     assert getattr(read(tmp_path), name) == bound
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\n# loose\n{name}: {beyond}")
-    with pytest.raises(Refused, match="watch-looser-than-policy") as raised:
+    with pytest.raises(UserError, match="watch-looser-than-policy") as raised:
         read(tmp_path)
     (problem,) = raised.value.problems
     assert problem.place and problem.place.line == 3 and f"`{name}`" in problem.found
@@ -79,7 +79,7 @@ def test_so_many_columns_may_be_left_out(tmp_path: Path) -> None:
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\nignore: {columns[:-1]}")
     assert len(read(tmp_path).ignore) == BOUNDS["ignore"]
     (tmp_path / "watch.yml").write_text(f"schema_version: 1\nignore: {columns}")
-    with pytest.raises(Refused, match="watch-looser-than-policy") as raised:
+    with pytest.raises(UserError, match="watch-looser-than-policy") as raised:
         read(tmp_path)
     (problem,) = raised.value.problems
     assert (problem.found, problem.expected) == (
@@ -111,5 +111,5 @@ def test_a_floor_that_is_none(tmp_path: Path, old: str, new: str, said: str) -> 
     """It cannot be used, and nothing is taken for it."""
     path = tmp_path / "watch.yml"
     path.write_text(floor.WATCH.read_text().replace(old, new))
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(UserError, match=said):
         floor.load(path)

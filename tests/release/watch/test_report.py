@@ -12,7 +12,7 @@ import pytest
 from ml.backends.local.serving import endpoint
 from ml.backends.local.serving.router.records import FOLDER
 from ml.backends.model_registry import EVIDENCE_FILE, Version
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.features.definition import read as definition_of
 from ml.features.materialize import materialize
 from ml.measures.reference import NO_FEATURES, REFERENCE, Columns, write_reference
@@ -148,10 +148,10 @@ def _questions(folder: Path) -> Path:
 def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
     """Another model's, an edited one, one that is torn, and evidence that was edited."""
     version = BACKEND.registry.find("tiny", "1")
-    with pytest.raises(Refused, match="no-reference"):
+    with pytest.raises(UserError, match="no-reference"):
         load_reference(version)
     version = with_reference(version, "sha256:other")
-    with pytest.raises(Refused, match=r"invalid-reference.*sha256:other"):
+    with pytest.raises(UserError, match=r"invalid-reference.*sha256:other"):
         load_reference(version)
     version = with_reference(version)
     assert load_reference(version)["digest"] == version.digest
@@ -160,13 +160,13 @@ def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
     text = path.read_text()
     for other in (text.replace("numeric", "number"), text[:-20], "[]", text + " "):
         path.write_text(other)
-        with pytest.raises(Refused, match="invalid-reference"):
+        with pytest.raises(UserError, match="invalid-reference"):
             load_reference(version)
         assert not {one.name: one.sound for one in checks(version)}[REFERENCE]
     path.write_text(text)
     evidence = version.evidence_folder / EVIDENCE_FILE
     evidence.write_text(evidence.read_text() + " ")
-    with pytest.raises(Refused, match=r"evidence\.json is not the file"):
+    with pytest.raises(UserError, match=r"evidence\.json is not the file"):
         load_reference(version)
 
 
@@ -319,7 +319,7 @@ def test_a_version_that_does_not_serve() -> None:
     version = Version("tiny", "1", "sha256:d", "tiny", "r", "")
     collect(version, QUESTIONS)
     assert len(reports._collected(BACKEND.endpoints, "tiny", "local", version, None).rows) == 300
-    with pytest.raises(Refused, match=r"not-served.*`tiny-prod`"):
+    with pytest.raises(UserError, match=r"not-served.*`tiny-prod`"):
         reports._collected(BACKEND.endpoints, "tiny", "prod", version, None)
-    with pytest.raises(Refused, match="no-live-deployment"):
+    with pytest.raises(UserError, match="no-live-deployment"):
         reports._version(BACKEND, "tiny", "prod", "", from_file=False)

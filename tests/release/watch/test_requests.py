@@ -9,7 +9,7 @@ import pytest
 
 from ml.backends.local.serving import endpoint
 from ml.backends.local.serving.router.records import FOLDER, numbered
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.release.watch import requests
 
 
@@ -134,7 +134,7 @@ def test_a_file_of_requests(tmp_path: Path) -> None:
     path.write_text('{"q": "a"}\n\nno JSON\n{"q": "b"}\n')
     found = requests.of_file(path)
     assert [row.value("q") for row in found.rows] == ["a", "b"] and found.unreadable == 1
-    with pytest.raises(Refused, match="unreadable"):
+    with pytest.raises(UserError, match="unreadable"):
         requests.of_file(tmp_path / "none.jsonl")
 
 
@@ -144,13 +144,13 @@ def test_labels(tmp_path: Path) -> None:
     path.write_text("1,a\n\n2,3.5\n")
     assert requests.labels(path) == {"1": "a", "2": "3.5"}
     path.write_text("1,a\n2\n")
-    with pytest.raises(Refused, match=r"labels\.csv:2"):
+    with pytest.raises(UserError, match=r"labels\.csv:2"):
         requests.labels(path)
     path.write_text("1,a\n2,b\n2,b\n", encoding="utf-8-sig")
     assert requests.labels(path) == {"1": "a", "2": "b"}
     for text, where in (("1,a\n1,b\n", 2), (",a\n", 1), ("1,\n", 1)):
         path.write_text(text)
-        with pytest.raises(Refused, match=rf"labels\.csv:{where}"):
+        with pytest.raises(UserError, match=rf"labels\.csv:{where}"):
             requests.labels(path)
 
 

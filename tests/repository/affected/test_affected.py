@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.affected.projects import (
     Affected,
     _affected,
@@ -512,22 +512,22 @@ def test_the_first_commit(repository: Path, tmp_path: Path) -> None:
     git(repository, "commit", "--allow-empty", "-qm", "the second")
     assert affected(repository, "HEAD^1").projects == ()
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
-    with pytest.raises(Refused, match="unknown-revision"):
+    with pytest.raises(UserError, match="unknown-revision"):
         affected(tmp_path / "shallow", "HEAD^1")
 
 
 @pytest.mark.parametrize("base", ["nothing", "--help", "-x", "HEAD:README.md", ""])
 def test_an_unknown_revision(base: str, repository: Path) -> None:
-    with pytest.raises(Refused, match="unknown-revision"):
+    with pytest.raises(UserError, match="unknown-revision"):
         affected(repository, base)
 
 
 def test_the_hint_of_a_base_that_no_remote_has(repository: Path) -> None:
     """Nothing can be fetched from an `origin` that was renamed."""
-    with pytest.raises(Refused, match="or --base HEAD\\^"):
+    with pytest.raises(UserError, match="or --base HEAD\\^"):
         affected(repository, "origin/main")
     git(repository, "remote", "add", "origin", str(repository))
-    with pytest.raises(Refused, match="git fetch origin, then --base origin/main"):
+    with pytest.raises(UserError, match="git fetch origin, then --base origin/main"):
         affected(repository, "origin/main")
 
 
@@ -545,7 +545,7 @@ def test_the_hint_of_a_base_that_no_remote_has(repository: Path) -> None:
 def test_a_name_that_is_no_word_is_refused(name: str, repository: Path) -> None:
     """Names become words of commands, and of a workflow's matrix."""
     write(repository, {name: ""})
-    with pytest.raises(Refused, match="bad-name"):
+    with pytest.raises(UserError, match="bad-name"):
         affected(repository, "HEAD")
 
 
@@ -557,7 +557,7 @@ def test_what_a_workflow_lists_are_words(
     """Also where nothing says since when: make expands what it is given."""
     name = "$(shell touch x)"
     write(repository, {f"ml/projects/{name}/gates.yml": "", f"infra/Pulumi.{name}.yaml": ""})
-    with pytest.raises(Refused, match="bad-name"):
+    with pytest.raises(UserError, match="bad-name"):
         listed(repository)
 
 
@@ -664,7 +664,7 @@ def test_files_are_those_of_one_commit() -> None:
     heads = iter("abbb")
     assert of_pull_request(ROOT, github, 7)[1] == "b" * 40
     heads = iter("abcdef")
-    with pytest.raises(Refused, match="commit-changed"):
+    with pytest.raises(UserError, match="commit-changed"):
         of_pull_request(ROOT, github, 7)
     counted, heads = 5, iter("aa")
     result, _ = of_pull_request(ROOT, github, 7)

@@ -21,7 +21,7 @@ import yaml
 from infra.settings import loader
 from infra.settings.azure import PROVIDERS
 from infra.settings.workflows import OF_THE_PROGRAM
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.forks.init import lock_of
 from tests.conftest import EXAMPLE, ROOT
 from tests.repository.forks.forks import wheel, wheel_name
@@ -369,7 +369,7 @@ def test_a_released_wheel_is_attested(
     content = wheel("0.1.0")
     monkeypatch.setattr("urllib.request.urlopen", lambda address, timeout: io.BytesIO(content))
     if words:
-        with pytest.raises(Refused, match=words):
+        with pytest.raises(UserError, match=words):
             lock_of(URL)
         return
     digest = hashlib.sha256(content).hexdigest()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.core.terminal import printable
 from ml.repository.forks import links
 from ml.repository.forks.layout import own_names, problems, tracked_problems
@@ -210,7 +210,7 @@ def test_a_team_has_names_of_its_own(
     (problem,) = tracked_problems(tmp_path)
     assert problem.found == "`yaml.py`"
     settings.write_text("[tool.azureml-gitops-starter]\nroot = 'notebooks'\n")
-    with pytest.raises(Refused, match="wrong-value"):
+    with pytest.raises(UserError, match="wrong-value"):
         own_names(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert links.main() == 2

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.forks import update as module
 from ml.repository.forks.merge import content_of, tree_of
 from ml.repository.forks.update import UNFINISHED, merged, request, update
@@ -338,7 +338,7 @@ def test_a_fork_that_is_not_what_it_says_is_refused(name: str, template: Path, f
     release(template, "0.2.0", {"Makefile": THEIRS})
     commit(fork, files)
     before = contents(fork)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         update(fork)
     assert refused.value.problems[0].code == code
     assert contents(fork) == before and not git(fork, "for-each-ref", UNFINISHED)
@@ -347,14 +347,14 @@ def test_a_fork_that_is_not_what_it_says_is_refused(name: str, template: Path, f
 def test_a_wheel_that_is_given_has_the_version(template: Path, fork: Path, tmp_path: Path) -> None:
     release(template, "0.2.0", {"Makefile": THEIRS})
     path, other = (tmp_path / wheel_name(version) for version in ("0.2.0", "0.3.0"))
-    with pytest.raises(Refused, match="no-wheel"):
+    with pytest.raises(UserError, match="no-wheel"):
         merged(fork, source=str(path))
     for content in (b"garbage", wheel("0.3.0")):
         path.write_bytes(content)
-        with pytest.raises(Refused, match="no-wheel"):
+        with pytest.raises(UserError, match="no-wheel"):
             merged(fork, source=str(path))
     other.write_bytes(wheel("0.3.0"))
-    with pytest.raises(Refused, match="wheel-mismatch"):
+    with pytest.raises(UserError, match="wheel-mismatch"):
         merged(fork, source=str(other))
     path.write_bytes(wheel("0.2.0"))
     assert str(merged(fork, source=str(path))) == "v0.1.0 → v0.2.0"
@@ -370,7 +370,7 @@ def test_bytes_of_a_stranger_are_refused() -> None:
                 broken[chance.randrange(len(broken))] = chance.randrange(256)
         try:
             demand_version(bytes(broken), wheel_name("0.2.0"))
-        except Refused as refused:
+        except UserError as refused:
             assert refused.problems[0].code == "no-wheel"
 
 
@@ -381,7 +381,7 @@ def test_variables_of_a_hook_are_not_ours(
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
     monkeypatch.setattr("ml.repository.forks.wheel.build", lambda *words: fork / "none")
-    with pytest.raises(Refused, match="no-wheel"):
+    with pytest.raises(UserError, match="no-wheel"):
         merged(fork)
 
 
@@ -389,7 +389,7 @@ def test_variables_of_a_hook_are_not_ours(
 def test_what_is_not_committed_is_not_touched(name: str, template: Path, fork: Path) -> None:
     release(template, "0.2.0", {"ml/toolkit/new.py": THEIRS})
     write(fork, {name: "of a person"})
-    with pytest.raises(Refused, match="uncommitted"):
+    with pytest.raises(UserError, match="uncommitted"):
         update(fork)
     assert (fork / name).read_text() == "of a person"
 
@@ -402,7 +402,7 @@ def test_what_git_does_not_show_is_not_touched(how: str, template: Path, fork: P
         git(fork, "update-index", "--assume-unchanged", name)
     write(fork, {name: "of a person"})
     before = contents(fork)
-    with pytest.raises(Refused, match="file-conflict"):
+    with pytest.raises(UserError, match="file-conflict"):
         update(fork)
     assert contents(fork) == before and not git(fork, "for-each-ref", UNFINISHED)
 
@@ -431,7 +431,7 @@ def test_a_name_in_another_case_is_a_conflict(template: Path, fork: Path) -> Non
 
 
 def test_an_unknown_version_is_refused(template: Path, fork: Path) -> None:
-    with pytest.raises(Refused, match="unknown-version"):
+    with pytest.raises(UserError, match="unknown-version"):
         update(fork, "v9.9.9")
 
 
@@ -640,7 +640,7 @@ def test_an_edit_after_a_kill_is_not_written_over(pair: tuple[Path, dict[str, by
     git(fork, "update-ref", UNFINISHED, merged(fork).commit)
     write(fork, {"ml/toolkit/new/a.py": after["ml/toolkit/new/a.py"], GATES: "edited since"})
     half = contents(fork)
-    with pytest.raises(Refused, match=f"file-conflict.*{GATES}"):
+    with pytest.raises(UserError, match=f"file-conflict.*{GATES}"):
         update(fork)
     assert contents(fork) == half
     commit(fork, {GATES: OURS})

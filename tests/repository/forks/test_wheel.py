@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.forks import wheel
 from tests.conftest import ROOT
 
@@ -77,5 +77,5 @@ def test_without_setuptools_it_says_so(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(Refused, match="wheel-failed"):
+    with pytest.raises(UserError, match="wheel-failed"):
         wheel.build(source, tmp_path)

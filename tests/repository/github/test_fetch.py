@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ml.core import trees
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.github.pull_requests.training_request import fetch
 from tests.test_fork import GIT
 
@@ -68,7 +68,7 @@ def test_no_repository_is_fetched(entry: str, clone: Path) -> None:
         "tree": git(origin, "rev-parse", "HEAD:ml"),
     }
     commit = requested(clone, entry.format(**ids) + "\n")
-    with pytest.raises(Refused, match="name-not-allowed"):
+    with pytest.raises(UserError, match="name-not-allowed"):
         fetch(clone, PULL, commit, clone / ".local/pull-request")
     assert not (clone / ".local").exists()
 
@@ -91,7 +91,7 @@ def test_what_is_fetched_is_what_was_read(attributes: str, text: str, clone: Pat
     names = (".gitattributes", "a.py")
     lines = (f"100644 blob {blob}\t{name}\n" for blob, name in zip(ids, names, strict=True))
     commit = requested(clone, "".join(lines))
-    with pytest.raises(Refused, match=r"content-mismatch.*projects/a\.py"):
+    with pytest.raises(UserError, match=r"content-mismatch.*projects/a\.py"):
         fetch(clone, PULL, commit, clone / ".local/pull-request")
 
 
@@ -132,7 +132,7 @@ def test_what_unfolds_to_too_much_is_not_fetched(clone: Path) -> None:
             zeros.truncate(size)
         blob = git(origin, "hash-object", "-w", "zeros")
         entries = "".join(f"100644 blob {blob}\tz{at:05}.bin\n" for at in range(names))
-        with pytest.raises(Refused, match=rf"(?s)too-large.*{expected}"):
+        with pytest.raises(UserError, match=rf"(?s)too-large.*{expected}"):
             fetch(clone, PULL, requested(clone, entries), clone / ".local/pull-request")
     assert not (clone / ".local").exists()
     assert sum(file.stat().st_size for file in (clone / ".git").rglob("*")) < 4 << 20
@@ -145,7 +145,7 @@ def test_folders_in_folders_are_counted_and_not_listed(clone: Path) -> None:
     started = time.monotonic()
     for levels, wide, expected in ((10, 10, "in 10,000,000,001 files"), (200, 1, "folders deep")):
         entries = f"040000 tree {nested(origin, blob, levels, wide)}\twords\n"
-        with pytest.raises(Refused, match=rf"too-large.*{expected}"):
+        with pytest.raises(UserError, match=rf"too-large.*{expected}"):
             fetch(clone, PULL, requested(clone, entries), clone / ".local/pull-request")
     assert time.monotonic() - started < 60
     assert not (clone / ".local").exists()
@@ -159,7 +159,7 @@ def test_a_broken_commit_is_a_sentence(mode: str, clone: Path) -> None:
     words = ("hash-object", "-t", "tree", "-w", "--literally", str(entry))
     tree = git(clone, *words)
     commit = git(clone, "commit-tree", tree, text="a change")
-    with pytest.raises(Refused, match="broken-commit"):
+    with pytest.raises(UserError, match="broken-commit"):
         trees.measure(clone, commit)
 
 
@@ -178,7 +178,7 @@ def test_a_commit_is_measured_as_it_is_checked_out(clone: Path) -> None:
 @pytest.mark.parametrize("commit", ["HEAD", "a" * 40, "--upload-pack=x"])
 def test_another_commit_is_not_fetched(commit: str, clone: Path) -> None:
     requested(clone, "")
-    with pytest.raises(Refused, match="no-commit"):
+    with pytest.raises(UserError, match="no-commit"):
         fetch(clone, PULL, commit, clone / ".local/pull-request")
 
 
@@ -200,7 +200,7 @@ def test_a_folder_of_somebody_is_not_replaced(clone: Path) -> None:
     to = clone / ".local/pull-request"
     to.mkdir(parents=True)
     (to / "mine.txt").touch()
-    with pytest.raises(Refused, match="already exists"):
+    with pytest.raises(UserError, match="already exists"):
         fetch(clone, PULL, requested(clone, ""), to)
     assert (to / "mine.txt").exists()
 
@@ -222,7 +222,7 @@ def test_a_path_that_no_disk_holds_is_not_fetched(
     tree = git(origin, "rev-parse", "HEAD:ml")
     for _ in range(depth):
         tree = git(origin, "mktree", text=f"040000 tree {tree}\t{name}\n")
-    with pytest.raises(Refused, match=code):
+    with pytest.raises(UserError, match=code):
         fetch(clone, PULL, requested(clone, f"040000 tree {tree}\td\n"), to)
     assert not to.exists()
     blob = git(origin, "rev-parse", "HEAD:ml/train.py")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.github.releases import with_entry
 from tests.github.test_release import declared
 
@@ -92,5 +92,5 @@ def test_one_entry_changes(seen: str, wanted: str, now: str, expected: str) -> N
 )
 def test_an_entry_that_is_not_as_seen_is_not_changed(now: str, code: str) -> None:
     """Another declaration, or one that cannot be told apart from the others."""
-    with pytest.raises(Refused, match=code):
+    with pytest.raises(UserError, match=code):
         with_entry("dev", ONE, declared(dev="2", prod="1"), now)

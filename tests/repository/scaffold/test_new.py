@@ -18,7 +18,7 @@ import yaml
 from numpy.typing import NDArray
 
 from ml.cli.commands.check import release_files
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.scaffold import project_metrics
 from ml.repository.scaffold.libraries import LIBRARIES
 from ml.repository.scaffold.new import LARGEST
@@ -357,7 +357,7 @@ def test_a_table_of_few_rows_is_tested_out_of_fold(
     ]
     path.write_text("\n".join(["size,state,day", *lines]))
     if folds is None:
-        with pytest.raises(Refused, match="at least 600"):
+        with pytest.raises(UserError, match="at least 600"):
             profile(path, Choices("state", time=time))
     else:
         assert profile(path, Choices("state", time=time)).head.get("folds", 0) == folds
@@ -533,7 +533,7 @@ def test_what_cannot_be_written_is_refused(
     """With what is wrong, and nothing is written."""
     (repository / "ml/projects/taken").mkdir()
     path = tables.churn(repository / "rows.csv")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         project(repository, name, path, choices)
     assert message in str(refused.value)
     assert [one.name for one in (repository / "ml/projects").iterdir()] == ["taken"]
@@ -544,7 +544,7 @@ def test_a_short_row_is_named_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     rows = [f"{number % 7},{'ab'[number % 2]}" for number in range(FEWEST_ROWS_OF_FOLDS)]
     path.write_text("\n".join(["size,risk", '"1\n",a', "", "3", *rows]))
-    with pytest.raises(Refused, match=r"rows\.csv:5: 1 of 152 rows have no `risk`"):
+    with pytest.raises(UserError, match=r"rows\.csv:5: 1 of 152 rows have no `risk`"):
         profile(path, Choices("risk"))
 
 
@@ -554,7 +554,7 @@ def test_a_class_that_is_called_none_needs_another_name(tmp_path: Path) -> None:
     lines = [f"{at % 7},{('low', 'None')[at % 2]}" for at in range(FEWEST_ROWS_OF_FOLDS)]
     path.write_text("\n".join(["size,risk", *lines]))
     with pytest.raises(
-        Refused, match=r"(?s)cell of `None` counts as missing.*called `None` needs another name"
+        UserError, match=r"(?s)cell of `None` counts as missing.*called `None` needs another name"
     ):
         profile(path, Choices("risk"))
 
@@ -570,7 +570,7 @@ def test_a_table_of_many_columns(delimiter: str, tmp_path: Path) -> None:
     about = profile(path, Choices("column 3999"))
     assert about.task == "binary" and about.head["delimiter"] == delimiter
     path.write_text(path.read_text(), encoding="utf-16")
-    with pytest.raises(Refused, match="save it as CSV UTF-8"):
+    with pytest.raises(UserError, match="save it as CSV UTF-8"):
         profile(path, Choices("column 3999"))
 
 
@@ -582,7 +582,7 @@ def test_a_row_of_too_many_fields_is_named_by_its_line(
     path = tmp_path / "rows.csv"
     rows = [f"{number % 7}{delimiter}{'ab'[number % 2]}" for number in range(400)]
     path.write_text("\n".join([f"size{delimiter}risk", "", *rows[:200], row, *rows]))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         profile(path, Choices("risk"))
     (problem,) = refused.value.problems
     assert problem.code == "extra-column" and problem.place and problem.place.line == 203
@@ -598,14 +598,14 @@ def test_tables_that_are_none_are_refused(repository: Path) -> None:
     cases |= {"too-large-for-git": b"a,b\n" * (LARGEST // 4 + 1)}
     for code, content in cases.items():
         path.write_bytes(content)
-        with pytest.raises(Refused, match=code):
+        with pytest.raises(UserError, match=code):
             project(repository, "churn", path, Choices("a" if code == "bad-header" else "Churn"))
     path.write_text("\n")
     files = {"gone.csv": "No such file", "ml": "Is a directory", path.name: "is empty"}
     for name, found in files.items():
-        with pytest.raises(Refused, match=f"(?s)unreadable.*{found}.*--table FILE"):
+        with pytest.raises(UserError, match=f"(?s)unreadable.*{found}.*--table FILE"):
             project(repository, "churn", repository / name, Choices("Churn"))
-    with pytest.raises(Refused, match="no-such-library"):
+    with pytest.raises(UserError, match="no-such-library"):
         project(repository, "churn", path, Choices("Churn"), model="catboost")
 
 

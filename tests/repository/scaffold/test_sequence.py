@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ml.cli.commands.check import release_files
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.scaffold.new import new
 from ml.repository.scaffold.profile import Choices
 from ml.repository.scaffold.series import SeriesChoices
@@ -61,7 +61,7 @@ def test_a_text_of_few_values_is_named(repository: Path) -> None:
     path.write_text("note,y\n" + "".join(f"{texts[of % 2]},{of % 3}\n" for of in range(FEW)))
     made = new(repository, "notes", path, Choices("y", kind="sequence", text="note"))
     assert made.profile.head["text"] == "note" and made.profile.head["slices"] == ["note"]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         new(repository, "others", path, Choices("y", kind="sequence"))
     assert refused.value.problems[0].code == "no-feature"
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_written_is_refused(
     header, *lines = path.read_text().splitlines()
     numbered = [f"{line},{at / 7}" for at, line in enumerate(lines)]
     path.write_text("\n".join([f"{header},number", *numbered]) + "\n")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         new(repository, "tickets", path, choices, **more)
     problem = refused.value.problems[0]
     assert problem.code == code and words in problem.found

@@ -13,7 +13,7 @@ import yaml
 
 from ml.cli.app import main
 from ml.cli.commands.check import release_files
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.repository.scaffold.new import new
 from ml.repository.scaffold.profile import Choices
 from ml.repository.scaffold.project_metrics import schema_problems
@@ -155,7 +155,7 @@ def test_what_cannot_be_written_is_refused(
     repository: Path, choices: Choices, series: SeriesChoices, rows: int, code: str, words: str
 ) -> None:
     """And nothing is written."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         new(repository, "sales", table(repository, rows), choices, series=series)
     problem = refused.value.problems[0]
     assert problem.code == code and words in f"{problem.place} {problem.found} {problem.hint}"
@@ -176,7 +176,7 @@ def test_times_off_the_grid_are_refused(repository: Path, irregular: bool) -> No
     if not irregular:
         assert new(repository, "sales", path, choices, series=series).profile.head["season"] == 7
         return
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         new(repository, "sales", path, choices, series=series)
     (problem,) = refused.value.problems
     assert problem.code == "irregular-times" and "20 % of the steps" in problem.found
@@ -189,7 +189,7 @@ def test_a_wrong_cell_of_the_target_has_its_line(repository: Path, cell: str) ->
     lines = path.read_text().splitlines()
     lines[99] = re.sub(r",\d+,", f",{cell},", lines[99])
     path.write_text("\n".join(lines))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         new(
             repository,
             "sales",
@@ -222,7 +222,7 @@ def test_a_short_table_says_what_would_do(
         made = new(repository, "sales", path, Choices("sold", time="day"), series=series)
         text = " ".join(made.profile.doubts)
         assert made.profile.head["season"] == (1 if words else 12)
-    except Refused as refused:
+    except UserError as refused:
         (problem,) = refused.problems
         assert problem.code == "too-few-steps" and f"{steps} steps" in problem.found
         text = f"{problem.expected} {problem.hint}"

@@ -19,7 +19,7 @@ from uuid import uuid4
 from ml.backends.endpoints import Launch, Server
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.processes import HOST
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.serving.scoring.model import MODEL_DIGEST
 from tests.stand_ins.azure.storage import Storage
 
@@ -48,7 +48,7 @@ class Deployed:
         def work() -> None:
             try:
                 self.running = server.start(self.slot, self._launch(storage, model, code))
-            except Refused as refused:
+            except UserError as refused:
                 self.problem = refused.problems[0].found.splitlines()[0]
 
         self._thread = Thread(target=work, daemon=True)

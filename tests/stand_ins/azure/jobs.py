@@ -27,7 +27,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import records
 from ml.backends.runs import OPEN, Event, Run
 from ml.core import home
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, UserError
 from ml.specs.plan import batch, planning
 from ml.specs.plan.plans import (
     LITERALS,
@@ -137,7 +137,7 @@ class Job:
         self.cancel = True
         run = self.run()
         if run is not None:
-            with suppress(Refused), READING:
+            with suppress(UserError), READING:
                 LocalBackend().cancel(run.name)
         elif self.process is not None:
             self.process.terminate()
@@ -173,7 +173,7 @@ def _carry_out(
                 for output, path in part.run.outputs.items():
                     if path.exists():
                         store.store(path, output_path(part.id, output))
-    except Refused as refused:
+    except UserError as refused:
         tell(problem=str(refused))
 
 
@@ -192,7 +192,7 @@ def _build_images(folder: Path, files: Mapping[str, str]) -> None:
         (folder / BUILD_LOG).write_text("\n".join(lines) + "\n")
         if missing:
             why = "Image build failed. For more information, check log"
-            raise Refused(Problem("image", f"{why} azureml-logs/{BUILD_LOG}"))
+            raise UserError(Problem("image", f"{why} azureml-logs/{BUILD_LOG}"))
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class _Plans:
             return self._pipeline(properties)
         if kind == "AutoML":
             return self._search(name, properties)
-        raise Refused(Problem("unknown-job", f"the stand-in does not run {kind} jobs"))
+        raise UserError(Problem("unknown-job", f"the stand-in does not run {kind} jobs"))
 
     def _command(self, name: str, job: Mapping[str, Any], task: Mapping[str, Any]) -> CommandPlan:
         """`task` is the part with the command: the job itself, or the trial of a sweep."""

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.first_day.rows import Row, form_of, load
 from ml.backends.azure.workspace import Workspace, configured
-from ml.core.errors import Exit, Refused, as_program
+from ml.core.errors import Exit, UserError, as_program
 
 # The domains of Azure Resource Manager: azure-ai-ml's `_azure_environments`.
 AZURE = ("azure.com", "usgovcloudapi.net", "chinacloudapi.cn")
@@ -59,7 +59,7 @@ def _compare(workspace: Workspace, row: Row, names: dict[str, str], folder: Path
     try:
         with as_refusals(), workspace.quiet():
             status, answer = workspace.answer(plane, method, path.format(**names), row.body)
-    except Refused as refused:
+    except UserError as refused:
         if "location" not in names:  # nobody is signed in, or there is no network
             raise
         print(refused)

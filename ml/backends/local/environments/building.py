@@ -26,7 +26,7 @@ from ml.backends.local.process_environment import Interpreter, Interpreters
 from ml.backends.local.processes.process import Reaper
 from ml.backends.local.tracking import server
 from ml.core import faults, files, home
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.specs.plan.plans import Environment, Plan, commands
 
 # Written last: an environment without it was never finished.
@@ -81,7 +81,7 @@ def build(
     """Build the environment if necessary, and yield its interpreter, locked against removal.
 
     Concurrent builds of the same environment wait for each other. A failed build leaves no files
-    and raises Refused with uv's output.
+    and raises UserError with uv's output.
     """
     plan = recipe(environment)
     locks = home.environments() / LOCKS
@@ -149,7 +149,7 @@ def _build(
         shutil.rmtree(plan.place, ignore_errors=True)
         problem = faults.explain(error) if isinstance(error, OSError) else None
         if problem is not None:
-            raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
+            raise UserError(problem, exit_code=Exit.RUN_FAILED) from None
         raise
     say(f"built {environment.reference} in {time.monotonic() - began:.0f} s")
 
@@ -173,7 +173,7 @@ def _mark(plan: Recipe) -> str:
     return f"build-{plan.digest}"
 
 
-def _failed(environment: Environment, output: str) -> Refused:
+def _failed(environment: Environment, output: str) -> UserError:
     """Return an error with uv's output, at the line of the package that could not be found."""
     lines = [line for line in output.splitlines() if line.strip()][-LAST_LINES:]
     place = environment.place
@@ -181,7 +181,7 @@ def _failed(environment: Environment, output: str) -> Refused:
         if package.name and f"{package.name} was not found" in output:
             place = package.dependency.place
     end = "".join(f"\n    | {line}" for line in lines)
-    return Refused(
+    return UserError(
         Problem(
             "environment-not-built",
             f"uv could not build the environment {environment.reference}:{end}",

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ml.backends.local.processes.process import Reaper
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 
 def venv(python: str, place: Path, reaper: Reaper, name: str) -> str:
@@ -31,7 +31,7 @@ def install(
 ) -> str:
     """Install a requirements file in `folder`; return "" or, if it fails, uv's output.
 
-    Raise Refused when pip's configuration cannot be read.
+    Raise UserError when pip's configuration cannot be read.
     """
     settings = pip_settings(os.environ)
     # As pip does: of all the indexes the best version, not the first index that has one.
@@ -72,7 +72,7 @@ def _program() -> str:
     if uv is None:
         actual = "no `uv` next to this Python or on PATH"
         problem = Problem("no-uv", actual, "uv, which builds environments", "make setup")
-        raise Refused(problem, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError(problem, exit_code=Exit.CANNOT_HONOUR)
     return uv
 
 
@@ -127,7 +127,7 @@ def pip_options(settings: Mapping[str, str]) -> Iterator[str]:
 def pip_settings(own: Mapping[str, str]) -> dict[str, str]:
     """pip's options of this machine: its name → its value, several separated by white space.
 
-    Refused when pip cannot read its own files. Without pip only the variables count.
+    UserError when pip cannot read its own files. Without pip only the variables count.
     """
     words = [sys.executable, "-P", "-m", "pip", "config", "list"]
     done = subprocess.run(words, env=dict(own), capture_output=True, text=True)
@@ -136,7 +136,7 @@ def pip_settings(own: Mapping[str, str]) -> dict[str, str]:
         return {k.removeprefix("PIP_").lower().replace("_", "-"): v for k, v in pip.items()}
     if done.returncode:
         reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise Refused(
+        raise UserError(
             Problem(
                 "pip-settings",
                 f"pip cannot read its configuration: {reason.removeprefix('ERROR: ')}",

@@ -29,7 +29,7 @@ from ml.backends.local.tracking.tracking import JOB_FOLDER, Tracking
 from ml.backends.runs import Event, Run, Status, Watch
 from ml.backends.snapshot import Snapshot
 from ml.core import faults
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.imports import demand_packages_alone
 from ml.specs.assets import assets
 from ml.specs.expressions import resolve_command, resolve_variables
@@ -201,7 +201,7 @@ class Execution:
     def warm(self) -> None:
         """Begin to warm an interpreter for this trial and those after it; make nothing else."""
         if self.plan.parallel is None and self.plan.distribution is None:
-            with suppress(Refused):  # the trial itself will be
+            with suppress(UserError):  # the trial itself will be
                 command, own, _ = self._resolved()
                 self.session.pool.warm(self._job("", command, own), self.session.snapshot)
 

@@ -24,7 +24,7 @@ from ml.backends.local.pool.pool import Pool
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.runs import jobs, lifecycle, records
 from ml.backends.runs import Event, Kind, Run, Status, Watch
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.plan.plans import (
     AutoMLPlan,
     CommandPlan,
@@ -275,7 +275,7 @@ class Pipeline:
                 stopped=stopped,
                 former=former,
             )
-        except Refused as refused:
+        except UserError as refused:
             self._end(name, self._never_started(name, "Failed", error=_at(refused, step)))
             return
         self._free -= share
@@ -347,7 +347,7 @@ class Pipeline:
         self.run = replace(self.run, steps=tuple(steps))
 
 
-def _at(refused: Refused, step: StepPlan) -> Problem:
+def _at(refused: UserError, step: StepPlan) -> Problem:
     """Return the first problem, at the step if it has no place of its own."""
     problem = refused.problems[0]
     return problem if problem.place else Problem(problem.code, problem.found, place=step.place)

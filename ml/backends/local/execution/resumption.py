@@ -29,7 +29,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import Event, Run, Watch, unwatched
 from ml.core import faults, home
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.plan.plans import CommandPlan, PipelinePlan, SweepPlan
 
 
@@ -38,7 +38,7 @@ def plan_of(run: Run, timeout_s: float | None = None) -> saved_plan.Lowered:
     jobs.demand_its_own(run, "resume", "is resumed")
     process = jobs.executor(run.name)
     if process is not None or jobs.is_alive(run.name):
-        raise Refused(_still_runs(run.name, process))
+        raise UserError(_still_runs(run.name, process))
     return _plan(run, saved_plan.read(run.folder), timeout_s)
 
 
@@ -56,7 +56,7 @@ def resume(
     timeout_s: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Run:
-    """Resume the run and return it when it has ended. Raise Refused as `plan_of`.
+    """Resume the run and return it when it has ended. Raise UserError as `plan_of`.
 
     If two processes resume it at once, one is rejected. A run that another process has completed is
     returned unchanged. `say` receives notes for the user.
@@ -77,7 +77,7 @@ def resume(
             actual = f"MLflow's store has no run {run.id} of {run.name} any more"
             expected = f"the store that it was started in: {home.database()}"
             hint = "restore it, or run the spec again"
-            raise Refused(Problem("not-tracked", actual, expected, hint))
+            raise UserError(Problem("not-tracked", actual, expected, hint))
         for note in saved.notes():
             say(note)
         lifecycle.close_abandoned(tracking)
@@ -110,7 +110,7 @@ def find(name: str) -> Run:
         ids = tracking.runs_in(folder)
         if not ids:
             reason = f"{folder / records.FILE} cannot be read, and MLflow has no run of it"
-            raise Refused(Problem("record-unreadable", reason, hint="run the spec again"))
+            raise UserError(Problem("record-unreadable", reason, hint="run the spec again"))
         started = (folder / jobs.PLAN).stat().st_mtime
         changes = [path.stat().st_mtime for path in folder.glob(f"*/*/{records.FILE}")]
         run = Run(ids[0], folder.name, "Canceled", saved.plan.experiment, folder, started)
@@ -122,12 +122,12 @@ def find(name: str) -> Run:
 
 @contextmanager
 def _held(name: str) -> Iterator[float | None]:
-    """The lock of the run; Refused when another process has it."""
+    """The lock of the run; raise UserError when another process has it."""
     try:
         with jobs.hold(name) as last_sign:
             yield last_sign
     except jobs.Held as held:
-        raise Refused(_still_runs(name, held.executor)) from None
+        raise UserError(_still_runs(name, held.executor)) from None
 
 
 def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> saved_plan.Lowered:
@@ -137,19 +137,19 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> saved_plan.Low
     if isinstance(plan, SweepPlan) and run.ended_by == "timeout" and timeout_s is None:
         used = f"`limits.timeout` ({plan.timeout_s:g} s) is used up"
         hint = f"raise the limit:  ml runs resume {run.name} --timeout SECONDS"
-        raise Refused(Problem("timeout-exceeded", used, "time that is left", hint, plan.place))
+        raise UserError(Problem("timeout-exceeded", used, "time that is left", hint, plan.place))
     if not was_stopped(run):
-        raise Refused(_ended_by_itself(run))
+        raise UserError(_ended_by_itself(run))
     if timeout_s is None:
         return plan
     if not isinstance(plan, SweepPlan):
-        raise Refused(
+        raise UserError(
             Problem("no-timeout", f"{run.name} is no sweep", "a sweep", "leave --timeout out")
         )
     if timeout_s <= run.active_s:
         actual = f"--timeout {timeout_s:g}: the attempts so far ran for {run.active_s:.0f} s"
         hint = f"--timeout {run.active_s + timeout_s:.0f}"
-        raise Refused.of("timeout-exceeded", actual, "a limit of all attempts together", hint)
+        raise UserError.of("timeout-exceeded", actual, "a limit of all attempts together", hint)
     return replace(plan, timeout_s=timeout_s)
 
 

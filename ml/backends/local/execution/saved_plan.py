@@ -19,7 +19,7 @@ from ml.backends.local.runs import records
 from ml.backends.local.runs.jobs import PLAN
 from ml.backends.snapshot import Snapshot
 from ml.core import home
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.core.repository import shown
 from ml.specs.assets import assets
 from ml.specs.plan.plans import (
@@ -68,10 +68,13 @@ class SavedPlan:
             yield f"this interpreter has changed since the run was started: {names}{more}"
 
     def snapshots(self) -> dict[Path | None, Snapshot | None]:
-        """Return the snapshots of the code. Raise Refused when the code or the data has changed."""
+        """Return the snapshots of the code.
+
+        Raise UserError when the code or the data has changed.
+        """
         problems = [*self._changed(), *self._gone()]
         if problems:
-            raise Refused(*problems)
+            raise UserError(*problems)
         return {folder: _snapshot(code["digest"]) for folder, code in self.code.items()}
 
     def _changed(self) -> Iterator[Problem]:
@@ -132,7 +135,7 @@ def save(
 
 
 def read(folder: Path) -> SavedPlan:
-    """Return the saved plan of a job folder. Raise Refused if there is none or it is invalid."""
+    """Return the saved plan of a job folder. Raise UserError if there is none or it is invalid."""
     try:
         document = json.loads((folder / PLAN).read_text())
         return SavedPlan(
@@ -148,7 +151,7 @@ def read(folder: Path) -> SavedPlan:
         reason = f"the plan of {folder.name} cannot be read ({error}): {shown(folder / PLAN)}"
     expected = "the plan that the run was started with"
     hint = "run the spec again; logs and outputs are kept"
-    raise Refused(Problem("no-plan", reason, expected, hint))
+    raise UserError(Problem("no-plan", reason, expected, hint))
 
 
 def _snapshot(digest: str) -> Snapshot | None:

@@ -22,7 +22,7 @@ from ml.backends.local.runs import lifecycle, records
 from ml.backends.local.tracking import reader
 from ml.backends.runs import Event, Run, Status, Watch
 from ml.core import faults
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.expressions import references
 from ml.specs.plan.plans import Sample, SweepPlan
 from ml.sweeps import objective
@@ -110,7 +110,7 @@ class Sweep:
         try:
             with faults.as_refusals():
                 return self._turn(stop, at_once)
-        except Refused as refused:
+        except UserError as refused:
             self._failure = refused.problems[0]
             self._end_trials()
             return True

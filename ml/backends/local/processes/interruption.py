@@ -16,7 +16,7 @@ from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
 from ml.core import home
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The grace that a stubborn command gets, and the time to close a run on a busy machine.
@@ -59,14 +59,14 @@ class Interruption:
 def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
     """End the run of that name or id, with all that it started; the run as it was closed.
 
-    Raises Refused when it is not going on, when it is a part of another run, or when its executor
+    Raises UserError when it is not going on, when it is a part of another run, or when its executor
     does not end in time.
     """
     run = LocalRuns().find(wanted)
     jobs.demand_its_own(run, "cancel", "ends")
     number = jobs.executor(run.name)
     if number is None or not _signalled(number, run.name):
-        raise Refused(_not_running(LocalRuns().find(run.id)))
+        raise UserError(_not_running(LocalRuns().find(run.id)))
     deadline = time.monotonic() + patience_s
     while jobs.is_alive(run.name):
         if time.monotonic() > deadline:
@@ -74,7 +74,7 @@ def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
             expected = f"its end within {patience_s:g} s of SIGTERM"
             hint = f"kill -9 {number} ends it and all that it has started"
             problem = Problem("cancel-timeout", actual, expected, hint)
-            raise Refused(problem, exit_code=Exit.RUN_FAILED)
+            raise UserError(problem, exit_code=Exit.RUN_FAILED)
         time.sleep(POLL_S)
     return LocalRuns().find(run.id)
 

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from ml.backends.runs import Run
 from ml.core import files, home
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 
 # The plan of a run with parts, kept in its folder before anything else is.
 PLAN = "plan.json"
@@ -148,7 +148,7 @@ def _is_gone(process: int | None) -> bool:
 
 
 def demand_its_own(run: Run, command: str, what: str) -> None:
-    """Raise Refused for a step or trial: only its whole run can be ended or resumed.
+    """Raise UserError for a step or trial: only its whole run can be ended or resumed.
 
     `command` is the subcommand of `ml runs` to suggest; `what` is the verb of the message.
     """
@@ -156,7 +156,7 @@ def demand_its_own(run: Run, command: str, what: str) -> None:
     if name != run.name:
         actual = f"{run.name} is a part of {name} and {what} with it"
         expected = "a run that was started by itself"
-        raise Refused(Problem("child-run", actual, expected, f"ml runs {command} {name}"))
+        raise UserError(Problem("child-run", actual, expected, f"ml runs {command} {name}"))
 
 
 def forget(name: str) -> None:

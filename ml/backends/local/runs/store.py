@@ -20,7 +20,7 @@ from ml.backends.runs import (
     latest,
 )
 from ml.core import home
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, UserError
 from ml.specs.plan.plans import Sample, Value
 
 
@@ -48,8 +48,8 @@ class LocalRuns:
                 if name in {part.name, part.id}:
                     return part
         if records.is_torn(home.jobs() / PurePath(name).name):
-            raise Refused(_torn(name))
-        raise Refused(_no_such_run(name, experiment, runs))
+            raise UserError(_torn(name))
+        raise UserError(_no_such_run(name, experiment, runs))
 
     def writer(self, pipeline: Run, output: str) -> Run:
         """See `RunStore`: find the step that wrote the output, or the run that it reused."""
@@ -57,7 +57,7 @@ class LocalRuns:
         for run in pipeline.below():
             if run.steps or wrote not in {path.resolve() for path in run.outputs.values()}:
                 continue
-            with suppress(Refused):  # cleaned away since: what took it over has all that it had
+            with suppress(UserError):  # cleaned away since: what took it over has all that it had
                 return self.find(run.reused_from) if run.reused_from else run
             return run
         return pipeline

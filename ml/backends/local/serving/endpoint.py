@@ -27,7 +27,7 @@ from ml.backends.local.serving.router.records import EXPOSED, FOLDER, numbered
 from ml.backends.traffic import TIMEOUT_MS
 from ml.core import faults, files, home
 from ml.core import names as forms
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 ROUTER = "router"
 STATE = "live.json"
@@ -43,7 +43,7 @@ def folder(endpoint: str) -> Path:
     """Return `endpoints/<endpoint>/` of the local home: the state, the lock, and the slots.
 
     The path is resolved, because processes are found by it however the home was spelled. Raise
-    Refused for an invalid endpoint name.
+    UserError for an invalid endpoint name.
     """
     return home.home().resolve() / "endpoints" / forms.check("endpoint", endpoint)
 
@@ -60,7 +60,7 @@ def name_of(model: str, environment: str) -> str:
 def live(endpoint: str, *, as_released: bool = True) -> Live | None:
     """Return the live state in the state file, running or not; None if nothing was ever live.
 
-    Only releases write that file. Raise Refused if it cannot be read.
+    Only releases write that file. Raise UserError if it cannot be read.
     """
     path = folder(endpoint) / STATE
     try:
@@ -81,7 +81,7 @@ def live(endpoint: str, *, as_released: bool = True) -> Live | None:
             "the state that a release wrote",
             f"delete it and apply again:  ml release apply PROJECT (endpoint {endpoint})",
         )
-        raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
+        raise UserError(problem, exit_code=Exit.RUN_FAILED) from None
 
 
 log, failure, check_launch = processes.log, processes.failure, endpoints.check_launch
@@ -92,7 +92,7 @@ reserve = p95_ms = None  # no other machine releases here, and the evidence is m
 def switch(endpoint: str, to: Live | None) -> None:
     """Replace the state atomically and notify the router; None means that nothing is served.
 
-    When this returns, a running router uses the new routes. Raise Refused if it cannot.
+    When this returns, a running router uses the new routes. Raise UserError if it cannot.
     """
     path = folder(endpoint) / STATE
     if to is None:
@@ -133,8 +133,8 @@ def url(endpoint: str) -> str | None:
 def start_router(endpoint: str, port: int | None = None) -> RouterProcess:
     """The endpoint's running router, on that port if one is given; the caller holds the endpoint.
 
-    Without a port it keeps its last one. Raises Refused (port-in-use, router-failed); a router that
-    ran before then goes on.
+    Without a port it keeps its last one. Raises UserError (port-in-use, router-failed); a router
+    that ran before then goes on.
     """
     slot = folder(endpoint) / ROUTER
     running = process.find(slot)
@@ -149,7 +149,7 @@ def start_router(endpoint: str, port: int | None = None) -> RouterProcess:
     file = folder(endpoint) / STATE
     try:
         return process.start(slot, file, port)
-    except Refused:
+    except UserError:
         if running is not None:
             process.start(slot, file, running.port)
         raise
@@ -175,7 +175,7 @@ def drain(endpoint: str) -> None:
 def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
     """Start the live servers and their router if they are down.
 
-    Return what is live, and whether anything was started. Raise Refused: no-live-deployment,
+    Return what is live, and whether anything was started. Raise UserError: no-live-deployment,
     model-corrupt, and the errors of `server.start` and `start_router`.
     """
     current = live(endpoint)
@@ -237,7 +237,7 @@ class LocalCandidate:
     def measure(self, bodies: Sequence[Mapping[str, object]], requests: int) -> list[float]:
         return server.measure_alone(self.server.pid, self.server.port, bodies, requests)
 
-    def failure(self, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
+    def failure(self, code: str, what: str, expected: str = "", hint: str = "") -> UserError:
         return processes.failure(self.server.slot, code, what, expected, hint)
 
 
@@ -272,8 +272,8 @@ def resident(deployment: Server) -> tuple[float, float] | None:
         return None
 
 
-def nothing_served(endpoint: str) -> Refused:
-    return Refused(
+def nothing_served(endpoint: str) -> UserError:
+    return UserError(
         Problem(
             "no-live-deployment",
             f"no model has been promoted to the endpoint `{endpoint}` on this machine",
@@ -320,7 +320,7 @@ def _restart(canary: Canary | None) -> Canary | None:
     try:
         check_launch(canary.launch)
         return replace(canary, server=server.start(canary.server.slot, canary.launch))
-    except Refused:
+    except UserError:
         return None
 
 

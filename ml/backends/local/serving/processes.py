@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 HOST = "127.0.0.1"  # nothing outside this machine reaches a local endpoint
 MAX_PORT = 65535
@@ -83,7 +83,7 @@ def spawn(
 def stop(slot: Path, patience_s: float = STOP_S) -> bool:
     """End every process of the slot: first with time to finish its requests, then by SIGKILL.
 
-    Returns whether there was one. Raises Refused when one survives SIGKILL.
+    Returns whether there was one. Raises UserError when one survives SIGKILL.
     """
     processes = set(_processes(slot))
     if not processes:
@@ -98,7 +98,7 @@ def stop(slot: Path, patience_s: float = STOP_S) -> bool:
     alive = ", ".join(str(process.pid) for process in processes if _alive(process))
     actual = f"process {alive} survived SIGKILL"
     problem = Problem("server-not-stopped", actual, "an ended process", f"ps -o stat,wchan {alive}")
-    raise Refused(problem, exit_code=Exit.RUN_FAILED)
+    raise UserError(problem, exit_code=Exit.RUN_FAILED)
 
 
 def belongs(process: psutil.Process, slot: Path) -> bool:
@@ -121,17 +121,17 @@ def last_lines(slot: Path, count: int = 15) -> str:
     return "\n".join(f"    {line}" for line in _lines(slot)[-count:])
 
 
-def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = "") -> Refused:
+def failure(slot: Path, code: str, what: str, expected: str = "", hint: str = "") -> UserError:
     """Return the error for a process of the slot that failed, with the end of its log."""
     actual = f"{what}; its log ends:\n{last_lines(slot)}"
     hint = f"{hint}; the whole log: {log(slot)}" if hint else f"the whole log: {log(slot)}"
-    return Refused(Problem(code, actual, expected, hint), exit_code=Exit.RUN_FAILED)
+    return UserError(Problem(code, actual, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
-def port_in_use(port: int, hint: str, exit_code: Exit = Exit.WRONG_CALL) -> Refused:
+def port_in_use(port: int, hint: str, exit_code: Exit = Exit.WRONG_CALL) -> UserError:
     """Return the error for a requested port that another process holds."""
     actual = f"port {port} is held by {port_holder(port)}"
-    return Refused(Problem("port-in-use", actual, "a free port", hint), exit_code=exit_code)
+    return UserError(Problem("port-in-use", actual, "a free port", hint), exit_code=exit_code)
 
 
 def script_error(slot: Path) -> str:

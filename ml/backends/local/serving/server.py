@@ -43,8 +43,8 @@ class Starting:
 def start(slot: Path, launch: Launch, deadline_s: float = START_S) -> Server:
     """Stop the slot's server, start the new one, and return when it is ready.
 
-    The server outlives the command that started it. Raise Refused: server-crashed (with the end of
-    the log), server-not-ready; no process is left running then.
+    The server outlives the command that started it. Raise UserError: server-crashed (with the end
+    of the log), server-not-ready; no process is left running then.
     """
     return wait_until_ready(begin(slot, launch), deadline_s)
 

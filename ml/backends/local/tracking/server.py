@@ -21,7 +21,7 @@ from ml.backends.local.serving import processes
 from ml.backends.local.serving.processes import HOST
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import home
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 
 # MLflow imports for seconds before it answers; this is for a machine that is busy.
 START_S = 120.0
@@ -84,7 +84,7 @@ def serve_pages(port: int | None, ready: Callable[[str], None]) -> None:
     if not home.database().exists():
         actual = f"no tracking store at {home.database()}"
         expected = "a run on this machine, or MLOPS_HOME that names the folder of one"
-        raise Refused(Problem("no-runs", actual, expected, "ml run SPEC"))
+        raise UserError(Problem("no-runs", actual, expected, "ml run SPEC"))
     log = home.home() / "mlflow-ui.log"
     with (
         _interruptible(),
@@ -116,9 +116,9 @@ def _interruptible() -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _failure(code: str, log: Path, how: str) -> Refused:
+def _failure(code: str, log: Path, how: str) -> UserError:
     text = f"MLflow's server {how}; its log ends:{outcome.log_end(log)}"
-    return Refused(Problem(code, text, hint=f"less {log}"), exit_code=Exit.RUN_FAILED)
+    return UserError(Problem(code, text, hint=f"less {log}"), exit_code=Exit.RUN_FAILED)
 
 
 @contextmanager

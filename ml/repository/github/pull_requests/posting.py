@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import repository
-from ml.core.errors import Exit, Problem, Refused, as_program
+from ml.core.errors import Exit, Problem, UserError, as_program
 from ml.reports.pull_requests.checks import (
     MARKER,
     MAX_LENGTH,
@@ -96,7 +96,7 @@ def post(github: GitHub, root: Path, run_id: int) -> str:
             return _publish(github, number, own, body)
     actual = f"the comment of pull request {number} changed {ATTEMPTS} times while it was written"
     problem = Problem("comment-conflict", actual, "an unchanged comment", "re-run the job")
-    raise Refused(problem, exit_code=Exit.RUN_FAILED)
+    raise UserError(problem, exit_code=Exit.RUN_FAILED)
 
 
 def _is_of(run: Mapping[str, Any], workflow: str, event: str) -> bool:
@@ -128,7 +128,7 @@ def _run(github: GitHub, run_id: int) -> Mapping[str, Any]:
     """A run of a workflow; nothing for a number that none has."""
     try:
         return dict(github.get(f"actions/runs/{run_id}")) if run_id else {}
-    except Refused as refused:
+    except UserError as refused:
         if f"runs/{run_id}: 404" not in refused.problems[0].found:
             raise
         return {}
@@ -161,7 +161,7 @@ def _change(github: GitHub, root: Path, number: int) -> tuple[Change, str, list[
     try:
         touched, commit = of_pull_request(root, github, number)
         unread = []
-    except Refused as refused:
+    except UserError as refused:
         if refused.problems[0].code != BAD_NAME:
             raise
         unread = [refused.problems[0].found]
@@ -285,8 +285,8 @@ def read_artifact(
     try:
         content = github.download(f"actions/artifacts/{int(newest['id'])}/zip", MAX_ARTIFACT)
         return dict(_documents(content, allowed)), []
-    except (Refused, *UNREADABLE) as error:
-        reason = error.problems[0].found if isinstance(error, Refused) else str(error)
+    except (UserError, *UNREADABLE) as error:
+        reason = error.problems[0].found if isinstance(error, UserError) else str(error)
         return {}, [f"the results of {name} cannot be read: {reason[:200]}"]
 
 
@@ -373,7 +373,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if not re.fullmatch(r"\d{1,18}", options.run, re.ASCII):
         expected, hint = "the number of a run", "it is in the address of its page"
-        raise Refused(Problem("no-such-run", f"--run {options.run}", expected, hint))
+        raise UserError(Problem("no-such-run", f"--run {options.run}", expected, hint))
     print(post(GitHub.of_workflow(), repository.root(), int(options.run)))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import documents, files, repository
-from ml.core.errors import Problem, Refused, as_program
+from ml.core.errors import Problem, UserError, as_program
 from ml.core.markdown import code, text
 from ml.reports.json_values import Value
 from ml.reports.pull_requests.comparison import fit, sections, title
@@ -50,7 +50,7 @@ _PROPOSAL = re.compile(rf"(\d{{1,9}})(?:-[0-9a-f]{{{_SHORT}}})?", re.ASCII)
 def projects(root: Path, since: str = "") -> list[str]:
     """The projects to train again for what changed since a commit; all of them without one.
 
-    Raises Refused as `affected` does, for a name that a command would read otherwise too.
+    Raises UserError as `affected` does, for a name that a command would read otherwise too.
     """
     folder = root / "ml" / "projects"
     names = sorted(checked(path.parent.name) for path in folder.glob("*/gates.yml"))
@@ -65,7 +65,7 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
 
     It changes the one entry, in release.yml as main has it now; `root` has the one that the run
     began with. Where the version by that serving code has a pull request, open or closed, nothing
-    changes. Raises Refused for a document that is not of a promotion, and where main declares
+    changes. Raises UserError for a document that is not of a promotion, and where main declares
     something else now.
     """
     project, environment, version = _checked(document)
@@ -107,7 +107,7 @@ def _serving(content: str, environment: str) -> str:
     """
     try:
         return str(documents.parse(content, FILE).get(ENTRIES, environment, "serving") or "")
-    except Refused:
+    except UserError:
         return ""
 
 
@@ -126,7 +126,7 @@ def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
     if not fits or not all(isinstance(digest, str) for digest in dict(files or {}).values()):
         actual = f"{project} {version} for {environment} with {', '.join(map(str, files or ()))}"
         expected = f"{file} and its evidence"
-        raise Refused(Problem("no-promotion", actual[:300], expected, "re-run the job"))
+        raise UserError(Problem("no-promotion", actual[:300], expected, "re-run the job"))
     return project, environment, version
 
 
@@ -143,13 +143,13 @@ def _kept(app: GitHub, own: GitHub, root: Path, name: str) -> str:
     job = f"evidence ({name})"
     documents, unread = read_artifact(own, run, f"{ARTIFACT}{name}", _DOCUMENT, job)
     if unread:
-        raise Refused(Problem("no-promotion", "; ".join(unread), hint="re-run the failed jobs"))
+        raise UserError(Problem("no-promotion", "; ".join(unread), hint="re-run the failed jobs"))
     document: Any = documents.get("promotion")
     if document is None:
         return "nothing to promote"
     if document.get("project") != name:
         actual = f"the artifact of {name} has a promotion of another project"
-        raise Refused(Problem("no-promotion", actual, f"a promotion of {name}"))
+        raise UserError(Problem("no-promotion", actual, f"a promotion of {name}"))
     if not document.get("files"):
         return f"{document.get('outcome')}, no pull request"
     return keep(app, root, document)
@@ -164,7 +164,7 @@ def _bring(project: str, to: Path) -> None:
     if unread or "train" not in documents:
         actual = "; ".join(unread) or f"run {run} has no artifact {name}"
         hint = "start all jobs of the workflow again"
-        raise Refused(Problem("not-trained", actual, "what `make train` wrote", hint))
+        raise UserError(Problem("not-trained", actual, "what `make train` wrote", hint))
     files.replace(to, json.dumps(documents["train"]))
 
 

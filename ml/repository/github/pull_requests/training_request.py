@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import files, git, repository, trees
-from ml.core.errors import Exit, Problem, Refused, as_program
+from ml.core.errors import Exit, Problem, UserError, as_program
 from ml.core.terminal import printable
 from ml.repository.forks import layout
 from ml.repository.github.api import GitHub, write_outputs
@@ -39,7 +39,7 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
     """The pull request and the commit that a comment asks to train.
 
     None for any other comment, and for one of somebody who may not write to the repository. Raises
-    Refused where the commit is not the one to train; a reply then names the command to type.
+    UserError where the commit is not the one to train; a reply then names the command to type.
     """
     comment, number = event["comment"], int(event["issue"]["number"])
     lines = str(comment.get("body") or "").strip().splitlines() or [""]
@@ -67,8 +67,8 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
     raise _refused(actual, last, f"/train {last}, once you have read that commit")
 
 
-def _refused(found: str, expected: str, hint: str = "") -> Refused:
-    return Refused(Problem("not-trained", found, expected, hint), exit_code=Exit.RUN_FAILED)
+def _refused(found: str, expected: str, hint: str = "") -> UserError:
+    return UserError(Problem("not-trained", found, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
 def fetch(root: Path, number: int, commit: str, to: Path) -> None:
@@ -76,7 +76,7 @@ def fetch(root: Path, number: int, commit: str, to: Path) -> None:
 
     What an earlier fetch put there is replaced.
 
-    Raises Refused where the pull request does not have the commit any more, for a commit that
+    Raises UserError where the pull request does not have the commit any more, for a commit that
     writes far more than main, or a name that runs or that git reads (`layout`; this work tree says
     which are the team's own), and where its attributes have git write other bytes than it has.
     """
@@ -95,14 +95,14 @@ def fetch(root: Path, number: int, commit: str, to: Path) -> None:
         or git.ask(root, "merge-base", "--is-ancestor", commit, "FETCH_HEAD") is None
     ):
         hint = "a force-push removes commits: read the new one, and comment /train again"
-        raise Refused(Problem("no-commit", f"{commit!r}", "a commit of the pull request", hint))
+        raise UserError(Problem("no-commit", f"{commit!r}", "a commit of the pull request", hint))
     _demand_space(root, commit)
     tree = trees.commit(root, commit)
     if tree is None or not tree.entries:
-        raise Refused(Problem("no-root", f"{commit[:12]} has no files", hint="push a commit"))
+        raise UserError(Problem("no-root", f"{commit[:12]} has no files", hint="push a commit"))
     entries = [(mode, path) for path, (mode, _) in tree.entries.items()]
     if refused := [*layout.problems(entries, layout.own_names(root))]:
-        raise Refused(*refused)
+        raise UserError(*refused)
     # What an earlier fetch left, in the folder or, where that was removed, in the repository.
     git.ask(root, "worktree", "remove", "--force", str(to.absolute()))
     words = ("worktree", "add", "--quiet", "--detach", str(to.absolute()), commit)
@@ -112,13 +112,13 @@ def fetch(root: Path, number: int, commit: str, to: Path) -> None:
     if changed := [path for path in copy.entries if not copy.has(to / path)] if copy else ["."]:
         actual = f"{len(changed)} files differ from the commit: {printable(changed[0])}"
         hint = "take their encoding, line ends or `ident` out of .gitattributes"
-        raise Refused(Problem("content-mismatch", actual, "the reviewed bytes", hint))
+        raise UserError(Problem("content-mismatch", actual, "the reviewed bytes", hint))
     if not repository.is_root(to):
-        raise Refused(Problem("no-root", f"no {repository.MARK}", "the repository", "restore it"))
+        raise UserError(Problem("no-root", f"no {repository.MARK}", "the repository", "restore it"))
 
 
 def _demand_space(root: Path, commit: str) -> None:
-    """Raises Refused for a commit that writes far more than main, which is checked out here."""
+    """Raises UserError for a commit that writes far more than main, which is checked out here."""
     main, own = (trees.measure(root, name, _DEEPEST) for name in ("HEAD", commit))
     if own.depth > _DEEPEST:
         actual, expected = f"{commit[:12]} is more than {_DEEPEST} folders deep", "fewer"
@@ -130,7 +130,7 @@ def _demand_space(root: Path, commit: str) -> None:
     else:
         return
     hint = "upload data to Azure, and commit an asset that names it"
-    raise Refused(Problem("too-large", actual, expected, hint))
+    raise UserError(Problem("too-large", actual, expected, hint))
 
 
 @as_program

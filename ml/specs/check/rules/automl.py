@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ml.core import repository
 from ml.core.documents import read
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.assets import assets
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.rule import Finding, rule
@@ -146,7 +146,7 @@ def _columns(folder: Path) -> list[str]:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             return next(csv.reader(lines, delimiter=(delimited or {}).get("delimiter", ",")))
     except (
-        Refused,
+        UserError,
         LookupError,
         TypeError,
         AttributeError,

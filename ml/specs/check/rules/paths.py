@@ -11,7 +11,7 @@ from typing import Any
 
 from ml.core import repository
 from ml.core.documents import Key, read, strings, walk
-from ml.core.errors import Refused, Severity
+from ml.core.errors import Severity, UserError
 from ml.specs.assets import assets, packages
 from ml.specs.check.nodes import FAMILIES, WITH_NODES, environments
 from ml.specs.check.rules.rule import Finding, Subject, rule
@@ -178,7 +178,7 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
             continue
         try:
             table = Part(read(file), file)
-        except Refused as refused:
+        except UserError as refused:
             first = refused.problems[0]
             yield Finding(keys, first.found, first.expected, first.hint, place=first.place)
             continue

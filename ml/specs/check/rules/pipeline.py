@@ -9,7 +9,7 @@ from typing import Any
 
 from ml.core import repository
 from ml.core.documents import Key, read, strings
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from ml.specs.assets import assets
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.rule import Finding, rule
@@ -158,7 +158,7 @@ def not_a_component(node: Node) -> Iterator[Finding]:
     if component is None:
         try:
             read(path)
-        except Refused as refused:
+        except UserError as refused:
             first = refused.problems[0]
             yield Finding((key,), f"{first.place}: {first.found}", first.expected, first.hint)
     elif not isinstance(component.get(), dict):

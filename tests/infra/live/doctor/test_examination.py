@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from infra.live.arm import Arm
 from infra.settings.model import Settings
-from ml.core.errors import Refused
+from ml.core.errors import UserError
 from tests.infra.live.doctor.ready import HERE, USAGES, said, wrong
 from tests.infra.live.nulls import with_a_null
 from tests.stand_ins.arm_server import State
@@ -46,7 +46,7 @@ def test_a_null_in_an_answer_causes_no_traceback(
             if path.startswith(HERE):
                 for one in with_a_null(answer):
                     kept[path] = one
-                    with suppress(Refused):
+                    with suppress(UserError):
                         said(settings, direct)
                     tried += 1
                 kept[path] = answer

@@ -15,7 +15,7 @@ import psutil
 
 from ml.backends.local.serving import processes
 from ml.backends.local.serving.router.routes import SAMPLE_HEADER
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, UserError
 from ml.core.imports import PARTS
 
 START_S = 30.0
@@ -46,14 +46,14 @@ class RouterProcess:
     def refresh(self) -> Mapping[str, Any]:
         """Make the router read the routes file now; the state once the routes are in force.
 
-        Raises Refused (router-unresponsive) when it does not answer, (invalid-routes) for
+        Raises UserError (router-unresponsive) when it does not answer, (invalid-routes) for
         an invalid file.
         """
         state: Mapping[str, Any] = self._call("POST", "/refresh")
         if state["problem"]:
             expected, hint = "routes that add up to 100 %", "apply the release again"
             problem = Problem("invalid-routes", state["problem"], expected, hint)
-            raise Refused(problem, exit_code=Exit.RUN_FAILED)
+            raise UserError(problem, exit_code=Exit.RUN_FAILED)
         return state
 
     def renew(self) -> Mapping[str, Any]:
@@ -99,7 +99,7 @@ class RouterProcess:
             return json.loads(content)
         except (OSError, ValueError, http.client.HTTPException) as error:
             name = self.folder.parent.name
-            raise Refused(
+            raise UserError(
                 Problem(
                     "router-unresponsive",
                     f"the router (process {self.pid}) does not respond: {error}",
@@ -138,7 +138,7 @@ def start(folder: Path, routes: Path, port: int) -> RouterProcess:
     """Start a router over the routes file, detached, and return it once it answers.
 
     Port 0 means any that is free. A router that runs in the folder is stopped first. Raises
-    Refused: port-in-use, router-failed (with the log's last lines).
+    UserError: port-in-use, router-failed (with the log's last lines).
     """
     processes.stop(folder)
     (folder / "router.json").unlink(missing_ok=True)
