@@ -29,19 +29,19 @@ MAKEFILES = ("Makefile", "framework.mk")
 REMEDIES = Path(__file__).parent / "remedies.yml"
 # Class, or its classmethod → its parameters; `found` of any other is the message.
 CLASSES = {
-    "ml.core.errors.Problem": ("code", "found", "expected", "hint", "place", "severity", "source"),
-    "ml.core.errors.UserError.of": ("code", "found", "expected", "hint", "place"),
-    "ml.features.timeline.FeatureError": ("code", "found", "expected"),
-    "ml.toolkit.data.tables.Flaw": ("code", "path", "line", "found", "expected", "hint"),
-    "infra.settings.checks.Fault": ("code", "found", "expected", "hint", "keys"),
-    "ml.backends.azure.errors.Known": ("code", "status", "pattern", "found", "hint"),
+    "ml.core.errors.Problem": ("code", "actual", "expected", "hint", "place", "severity", "source"),
+    "ml.core.errors.UserError.of": ("code", "actual", "expected", "hint", "place"),
+    "ml.features.timeline.FeatureError": ("code", "actual", "expected"),
+    "ml.toolkit.data.tables.Flaw": ("code", "path", "line", "actual", "expected", "hint"),
+    "infra.settings.checks.Fault": ("code", "actual", "expected", "hint", "keys"),
+    "ml.backends.azure.errors.Known": ("code", "status", "pattern", "actual", "hint"),
 }
 FINDING = "ml.specs.check.rules.rule.Finding"
 RULE = "ml.specs.check.rules.rule.rule"
-ROLES = ("code", "found", "expected", "hint")
+ROLES = ("code", "actual", "expected", "hint")
 _CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _PRINTED = re.compile(
-    r"(?P<severity>error|warning)\[(?P<code>[^\]]+)\]: (?P<found>[^\n]*)"
+    r"(?P<severity>error|warning)\[(?P<code>[^\]]+)\]: (?P<actual>[^\n]*)"
     r"(?:\n\s*expected: (?P<expected>[^\n]*))?(?:\n\s*(?:hint: )?(?P<hint>[^\n]*))?"
 )
 _HELPERS = 3  # a helper that calls a helper that calls a helper
@@ -53,7 +53,7 @@ class Raised:
 
     code: str
     place: str
-    found: tuple[str, ...] = ()
+    actual: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()
     hint: tuple[str, ...] = ()
     severity: str = "error"
@@ -101,7 +101,7 @@ class Entry:
     def causes(self) -> list[str]:
         """The messages."""
         rules = [each.rule for each in self.raised]
-        return [*filter(None, [self.extra.get("cause"), *rules]), *self._texts("found")]
+        return [*filter(None, [self.extra.get("cause"), *rules]), *self._texts("actual")]
 
     @property
     def expected(self) -> list[str]:
@@ -229,7 +229,7 @@ class Inventory:
                 yield Raised(
                     code=name,
                     place=place,
-                    found=texts.get("found", ()),
+                    actual=texts.get("actual", ()),
                     expected=texts.get("expected", ()),
                     hint=texts.get("hint", ()),
                     severity=builder.severity,
@@ -252,16 +252,16 @@ class Inventory:
     def _rule(self, scope: Scope, function: Function, decorator: ast.Call) -> Raised:
         top = Scope(self.modules, scope.module)
         roles = _bind(decorator, ("name",))
-        texts: dict[str, dict[str, None]] = {"found": {}, "expected": {}, "hint": {}}
+        texts: dict[str, dict[str, None]] = {"actual": {}, "expected": {}, "hint": {}}
         for within, call in _findings(scope):
-            given = _bind(call, ("keys", "found", "expected", "hint"))
+            given = _bind(call, ("keys", "actual", "expected", "hint"))
             for role, found in texts.items():
                 found.update(dict.fromkeys(within.texts(given.get(role))))
         sentence = (ast.get_docstring(function) or "").splitlines()[0]
         return Raised(
             code="".join(top.texts(roles["name"])),
             place=f"{scope.module.path}:{function.lineno}",
-            found=tuple(texts["found"]),
+            actual=tuple(texts["actual"]),
             expected=tuple(texts["expected"]),
             hint=tuple(texts["hint"]),
             severity="".join(top.texts(roles.get("severity"))) or "error",
@@ -296,7 +296,7 @@ class Inventory:
                 yield Raised(
                     code=match["code"],
                     place=place,
-                    found=(match["found"],),
+                    actual=(match["actual"],),
                     expected=(match["expected"] or "",),
                     hint=(match["hint"] or "",),
                     severity=match["severity"],
@@ -470,7 +470,7 @@ def _section(entry: Entry) -> str:
     # The same texts, raised in several places, are one row.
     places: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for each in entry.raised:
-        texts = (_either(each.found), _either(each.expected), _either(each.hint))
+        texts = (_either(each.actual), _either(each.expected), _either(each.hint))
         places[texts].append(code(each.place))
     rows = [(*texts, ", ".join(dict.fromkeys(at))) for texts, at in places.items()]
     head = ("Message", "Expected", "Remedy", "Raised in")

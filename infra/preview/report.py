@@ -281,7 +281,7 @@ def _before(
             hint = "name another revision, or omit --against: this one does not run"
             raise UserError(
                 *(
-                    replace(problem, found=f"as of {revision}, {problem.found}", hint=hint)
+                    replace(problem, actual=f"as of {revision}, {problem.actual}", hint=hint)
                     for problem in refused.problems
                 )
             ) from None

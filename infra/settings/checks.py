@@ -58,7 +58,7 @@ class Fault:
     """One problem; `keys` lead from `config` to the setting to change."""
 
     code: str
-    found: str
+    actual: str
     expected: str
     hint: str
     keys: Keys = ()
@@ -72,7 +72,7 @@ def problems(settings: Settings, document: Document) -> Iterator[Problem]:
     for check in CHECKS:
         for finding in check(settings):
             place = document.place("config", *finding.keys)
-            yield Problem(finding.code, finding.found, finding.expected, finding.hint, place)
+            yield Problem(finding.code, finding.actual, finding.expected, finding.hint, place)
 
 
 def _environment(settings: Settings) -> Findings:

@@ -97,7 +97,7 @@ def _mismatches(root: Path, names: tuple[str, ...], order: tuple[str, ...]) -> I
             yield _mismatch(actual, expected, usage.place)
 
 
-def _mismatch(found: str, expected: tuple[str, ...], place: Place) -> Problem:
+def _mismatch(actual: str, expected: tuple[str, ...], place: Place) -> Problem:
     """Return the problem of one place that declares other environments than the rest."""
     hint = f"change the stack files, `order` in {repository.GATES} and the workflows together"
-    return Problem("environment-mismatch", found, ", ".join(expected), hint, place)
+    return Problem("environment-mismatch", actual, ", ".join(expected), hint, place)

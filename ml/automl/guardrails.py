@@ -97,7 +97,7 @@ def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Findi
     names = columns.names
     if len(np.unique(labels)) > 1:  # of a sample a rare value may be missing
         checks = leaking_features(numbers.astype(np.float64), labels, names, columns.categorical)
-        yield from (("leakage", check.found or "") for check in checks if leaks(check))
+        yield from (("leakage", check.actual or "") for check in checks if leaks(check))
     if len(problem.labels) > MEANS_OF_ROWS:
         return
     for column in problem.table.columns:

@@ -128,8 +128,8 @@ def without_log(problem: Problem) -> Problem:
 
     A rank that failed has a log of its own.
     """
-    text, follows, _ = problem.found.partition(LOG_FOLLOWS)
-    return replace(problem, found=text) if follows and text.startswith("the command") else problem
+    text, follows, _ = problem.actual.partition(LOG_FOLLOWS)
+    return replace(problem, actual=text) if follows and text.startswith("the command") else problem
 
 
 @dataclass(frozen=True)
@@ -409,14 +409,14 @@ class Patience:
             self._since = now
         lost_s = now - self._since
         if lost_s >= limit_s:
-            actual = f"{self.run} may still run, no longer followed: {problem.found}"
+            actual = f"{self.run} may still run, no longer followed: {problem.actual}"
             hint = "; then ".join(filter(None, (problem.hint, self.again)))
-            ended = replace(problem, found=actual, hint=hint)
+            ended = replace(problem, actual=actual, hint=hint)
             raise UserError(ended, exit_code=refused.exit_code) from refused
         if lost_s >= self._news_s:
             self._news_s = max(_NEWS_S, 2 * lost_s)
             until = f"{lost_s / 60:.0f} of {limit_s / 60:.0f} minutes"
-            self.say(f"{problem.found}; {self.run}: following is tried again ({until})")
+            self.say(f"{problem.actual}; {self.run}: following is tried again ({until})")
 
     def seen(self) -> None:
         """Reset the timeout: the run could be read."""

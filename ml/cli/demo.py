@@ -226,7 +226,7 @@ class Steps:
         from ml.cli.render import release_text
 
         for result in proposal.decision.blocking:
-            reasons = "; ".join(text for text in (result.found, result.why) if text)
+            reasons = "; ".join(text for text in (result.actual, result.why) if text)
             typer.echo(f"gate {result.gate} failed: {reasons}", err=True)
         typer.echo(release_text.conclusion(proposal.decision), err=True)
 

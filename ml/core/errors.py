@@ -40,13 +40,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem: a kebab-case code, what was found, what was expected, and what to type next.
+    """One problem: a kebab-case code, the actual and the expected state, and what to type next.
 
     `source` cites the origin of the rule (a document of Azure ML, an experiment).
     """
 
     code: str
-    found: str
+    actual: str
     expected: str = ""
     hint: str = ""
     place: Place | None = None
@@ -55,7 +55,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = f" {self.place}:" if self.place else ""
-        lines = [f"{self.severity}[{self.code}]:{where} {self.found}"]
+        lines = [f"{self.severity}[{self.code}]:{where} {self.actual}"]
         if self.expected:
             lines.append(f"  expected: {self.expected}")
         if self.hint:
@@ -78,7 +78,7 @@ class UserError(Exception):
     def of(
         cls,
         code: str,
-        found: str,
+        actual: str,
         expected: str = "",
         hint: str = "",
         place: Place | None = None,
@@ -86,7 +86,7 @@ class UserError(Exception):
         exit_code: Exit = Exit.WRONG_CALL,
     ) -> UserError:
         """Return the error of one problem."""
-        return cls(Problem(code, found, expected, hint, place), exit_code=exit_code)
+        return cls(Problem(code, actual, expected, hint, place), exit_code=exit_code)
 
 
 def as_program(run: Callable[[Sequence[str] | None], int | None]) -> Callable[..., int]:

@@ -78,11 +78,11 @@ def warning(check: Check) -> str:
     """Return the line for stderr about a check that leaks or warns, "" of any other."""
     if leaks(check):
         limit = BOUNDS[check.check or ""]
-        return f"warning[leak]: {check.found} (limit {limit:g}): the gate `leakage` rejects it"
+        return f"warning[leak]: {check.actual} (limit {limit:g}): the gate `leakage` rejects it"
     if check.value < WARNINGS.get(check.check or "", math.inf):
         return ""
     limit, advice = WARNINGS[check.check or ""], "are its values known at prediction time?"
-    return f"warning[possible-leak]: {check.found} (warning limit {limit:g}): {advice}"
+    return f"warning[possible-leak]: {check.actual} (warning limit {limit:g}): {advice}"
 
 
 def identifiers(checks: Iterable[Check]) -> str:

@@ -108,7 +108,7 @@ class Check(Part):
     of: Text = None
     value: float = field(default=math.nan, metadata=bounds())
     units: float = field(default=math.nan, metadata=bounds(1))
-    found: Text = field(default=None, metadata=OPTIONAL)
+    actual: Text = field(default=None, metadata=OPTIONAL)
     training: frozenset[str] = field(default=frozenset(), metadata=COMPUTED)
     test: tuple[str, ...] = field(default=(), metadata=COMPUTED)
 

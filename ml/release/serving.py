@@ -137,7 +137,7 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
     # Those of the file are checked already.
     for fault in deployment_faults(variables, None):
         place = spec.place("request_settings")
-        raise UserError.of("wrong-value", fault.found, fault.expected, place=place)
+        raise UserError.of("wrong-value", fault.actual, fault.expected, place=place)
     # Without content where only its name is here.
     bindings = Bindings(repository.root(spec.file), None)
     environment = bindings.environment(spec, "environment")
@@ -165,7 +165,7 @@ def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[
     return tuple(
         Problem(
             "code-from-data",
-            trace.found,
+            trace.actual,
             "serving code that loads no code from data: modules of the list `format.imports`",
             "read text, npz or safetensors; import what training alone needs in the function that "
             "needs it; a reviewer of policies/promotion/gates.yml can add a "
@@ -224,7 +224,7 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
         for name, fault in ((name, fault) for name, texts in faults.items() for fault in texts):
             raise UserError.of(
                 name,
-                f"{fault.found} in the proposed deployment {digest[:12]}",
+                f"{fault.actual} in the proposed deployment {digest[:12]}",
                 fault.expected,
                 "change deployment.yml and propose the version again",
                 exit_code=Exit.GATE_SAID_NO,

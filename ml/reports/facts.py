@@ -119,7 +119,7 @@ def _log(run: Run, store: RunStore, notes: list[str]) -> Path | None:
     try:
         return store.logs(run).get("0")
     except UserError as refused:
-        notes.append(refused.problems[0].found)
+        notes.append(refused.problems[0].actual)
         return None
 
 
@@ -190,7 +190,7 @@ def _select(sweep: Run, backend: Backend, notes: list[str]) -> Selected | None:
     except UserError as refused:
         problem = refused.problems[0]
         if problem.place:  # a mistake in select.yml
-            notes.append(f"No selection: {problem.place}: {problem.found}")
+            notes.append(f"No selection: {problem.place}: {problem.actual}")
         return None
 
 
@@ -218,7 +218,7 @@ def find_release(run: Run, backend: Backend, notes: list[str]) -> Release | None
         version = version_of(backend.registry, run)
         return _release(backend, version, notes) if version else None
     except UserError as refused:
-        notes.append(f"The registry cannot be read: {refused.problems[0].found}")
+        notes.append(f"The registry cannot be read: {refused.problems[0].actual}")
         return None
 
 
@@ -231,7 +231,7 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         try:
             evaluation = evidence.evaluation_of(part)
         except UserError as refused:
-            notes.append(f"The evaluation is not shown: {refused.problems[0].found}")
+            notes.append(f"The evaluation is not shown: {refused.problems[0].actual}")
             return None
         registered = release.evidence.evaluation if release else evaluation
         is_same = evaluation.predictions == registered.predictions
@@ -283,7 +283,7 @@ def _audit_line(backend: Backend, version: Version, notes: list[str]) -> Mapping
     try:
         lines = audit.verify(backend.audit_log)
     except UserError as refused:
-        notes.append(f"The gates' decision is not shown: {refused.problems[0].found}")
+        notes.append(f"The gates' decision is not shown: {refused.problems[0].actual}")
         return {}
     for line in reversed(lines):
         decision = _mapping(line.get("decision"))

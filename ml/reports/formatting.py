@@ -128,5 +128,5 @@ def redact_text(text: str) -> str:
 
 def headline(problem: Problem) -> str:
     """The first line of what was found, redacted, without the end of the log that may follow."""
-    first = next(iter(redact_text(problem.found).splitlines()), problem.code)
+    first = next(iter(redact_text(problem.actual).splitlines()), problem.code)
     return first.partition("; the end of its log")[0]

@@ -61,7 +61,7 @@ class Check:
 
     name: str
     verdict: Literal["ok", "warning", "error"]
-    found: str
+    actual: str
     fix: str = ""
 
 
@@ -140,7 +140,7 @@ def machine(root: Path) -> Iterator[Check]:
     try:
         demand_packages_alone(Path(sys.executable))
     except UserError as refused:
-        other += [problem.found for problem in refused.problems]
+        other += [problem.actual for problem in refused.problems]
     more = f" and {len(other) - 3} more" if len(other) > 3 else ""
     words = f"all {len(locked)} as in {repository.LOCK}"
     yield _check("packages", "; ".join(other[:3]) + more, "make setup", words)

@@ -22,7 +22,7 @@ try:
 except UserError as refused:
     # `infra preview` shows the last line.
     problems = (
-        f"{problem.place}: {problem.found}; expected: {problem.expected}"
+        f"{problem.place}: {problem.actual}; expected: {problem.expected}"
         for problem in refused.problems
     )
     sys.exit("\n".join([str(refused), "; ".join(problems)]))

@@ -117,7 +117,7 @@ class Finding:
     """
 
     verdict: Verdict
-    found: str
+    actual: str
     required: str
     why: str = ""
     measured: bool = False
@@ -136,7 +136,7 @@ class Result:
     gate: str
     verdict: Verdict
     mode: Mode
-    found: str
+    actual: str
     required: str
     why: str = ""
     waivers: tuple[Mapping[str, object], ...] = ()

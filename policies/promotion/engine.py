@@ -129,7 +129,7 @@ def _judge(case: Case, gate: Gate, rule: Rule) -> Result:
     except Exception as error:  # evidence that breaks a rule must not pass
         finding = Finding("fail", f"{type(error).__name__}: {error}", "", "the gate failed")
     result = Result(
-        gate.name, finding.verdict, gate.mode, finding.found, finding.required, finding.why
+        gate.name, finding.verdict, gate.mode, finding.actual, finding.required, finding.why
     )
     if result.blocks and case.request.served_before and gate.name not in ROLLBACK_GATES:
         why = "; ".join([*filter(None, [result.why]), "shown only: it served here before"])

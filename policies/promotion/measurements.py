@@ -144,7 +144,7 @@ def leakage(case: Case, gate: Gate) -> Finding:
             problems.append(f"{name} is over {shown(check.units)} of {rows} rows of the test")
         elif not real(check.value) <= limits[check.check]:
             leaks.append(name)
-            reasons += [check.found] if check.found else []
+            reasons += [check.actual] if check.actual else []
     actual = ", ".join(f"{check.check} {check.of} {shown(check.value)}" for check in checks)
     warnings = {
         name: f"{name} is {value:.4g} (warning limit {warn_from:g})"

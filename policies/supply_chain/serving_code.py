@@ -44,7 +44,7 @@ class Trace:
 
     file: Path
     line: int
-    found: str
+    actual: str
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def test_what_is_not_done_here_is_refused_with_its_line(plan: Plans, more: str, 
     problems = LocalBackend().refusals(plan(more))
     assert [problem.code for problem in problems] == ["unsupported-automl"]
     (problem,) = problems
-    assert field in problem.found and "--on azure" in problem.hint
+    assert field in problem.actual and "--on azure" in problem.hint
     assert problem.place is not None and problem.place.line == 8
 
 
@@ -203,7 +203,7 @@ def test_other_tasks_are_azures(plan: Plans) -> None:
     """With the line of the task."""
     given = replace(plan(), task="text_classification")
     (problem,) = LocalBackend().refusals(given)
-    assert problem.found.startswith("`task: text_classification`") and problem.place
+    assert problem.actual.startswith("`task: text_classification`") and problem.place
     assert problem.place.line == 4
 
 
@@ -219,4 +219,4 @@ def test_a_column_that_takes_no_weights_is_refused(plan: Plans) -> None:
     """kNN would ignore them."""
     knn = "training: {allowed_training_algorithms: [knn]}\nweight_column_name: age"
     (problem,) = LocalBackend().refusals(plan(knn))
-    assert "knn" in problem.found and problem.place and problem.place.line == 9
+    assert "knn" in problem.actual and problem.place and problem.place.line == 9

@@ -93,8 +93,8 @@ class BackendContract:
         assert run.error is not None
         assert run.error.code == "script-failed"
         assert str(run.error.place) == "jobs/job.yml:7"
-        assert "exited with 3" in run.error.found
-        assert "the cause" in run.error.found
+        assert "exited with 3" in run.error.actual
+        assert "the cause" in run.error.actual
         self.check_tracking(run, "FAILED")
 
     def test_a_command_that_takes_too_long(self, backend: Backend, command: Plans) -> None:
@@ -447,7 +447,7 @@ class BackendContract:
             endpoints.begin(launch)()
         (problem,) = refused.value.problems
         assert problem.code == "server-crashed" and refused.value.exit_code == Exit.RUN_FAILED
-        assert "no weights, no answer" in problem.found and "its log ends:" in problem.found
+        assert "no weights, no answer" in problem.actual and "its log ends:" in problem.actual
         assert endpoints.live(name) is None and endpoints.url(name) is None
         assert not endpoints.is_up(Server(folder(name) / SLOTS[0], 1, 1))
 

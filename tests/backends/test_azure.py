@@ -372,7 +372,7 @@ def test_a_missing_setting_is_named(name: str) -> None:
     with pytest.raises(UserError) as refused:
         configured(values)
     (problem,) = refused.value.problems
-    assert name in problem.found
+    assert name in problem.actual
     assert problem.hint == f'export {name}="$({VARIABLES[name]} -o tsv)"'
 
 
@@ -392,7 +392,7 @@ def test_what_a_job_failed_of_is_known(message: str, code: str | None) -> None:
     """Azure's reasons for a failed job are the same errors; a script's own are not among them."""
     problem = explain_job(message)
     assert (problem.code if problem else None) == code
-    assert problem is None or (problem.hint and message in problem.found)
+    assert problem is None or (problem.hint and message in problem.actual)
 
 
 @pytest.mark.slow
@@ -416,7 +416,7 @@ def test_an_image_that_cannot_be_built(workspace: StandIn, spec: Path) -> None:
     run = AzureBackend().run(planning.plan(bad))
     assert run.status == "Failed" and run.error is not None
     assert run.error.code == "image-build-failed"
-    assert "No matching distribution found for no-such-package" in run.error.found
+    assert "No matching distribution found for no-such-package" in run.error.actual
     assert run.error.place is not None and run.error.place.line == bad.place("environment").line
 
 

@@ -106,7 +106,7 @@ def test_a_search_runs(workspace: StandIn, table: Path, tmp_path: Path) -> None:
     told: list[Event] = []
     backend = AzureBackend()
     run = backend.run(planned(tmp_path, regression(table)), told.append)
-    assert run.status == "Completed", run.error and run.error.found
+    assert run.status == "Completed", run.error and run.error.actual
     assert len(run.trials) == 2 and sum(event.kind == "trial_ended" for event in told) == 2
     metric = "normalized_root_mean_squared_error"
     scores = {trial.name: trial.metrics[metric] for trial in run.trials}

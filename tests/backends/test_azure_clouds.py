@@ -71,7 +71,7 @@ def test_an_unknown_cloud_is_refused(metadata: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(UserError) as refused:
         Workspace(*WORKSPACE).address  # noqa: B018
     (problem,) = refused.value.problems
-    assert problem.code == "unknown-cloud" and problem.found == f"{CLOUD}: AzureMoon"
+    assert problem.code == "unknown-cloud" and problem.actual == f"{CLOUD}: AzureMoon"
     assert "AzureCloud, AzureUSGovernment" in problem.expected
 
 

@@ -107,7 +107,7 @@ def test_refusals_that_pass_are_waited_out(
     workspace.fail({"pattern": LOGS, "status": 403, "times": 999})
     failed = replace(run, status="Failed", error=Problem("script-failed", "exited with code 3"))
     explained = backend._explained(failed, plan).error
-    assert explained is not None and "the command exited with 3" in explained.found
+    assert explained is not None and "the command exited with 3" in explained.actual
     with pytest.raises(UserError, match=f"of {run.name} cannot be read"):
         write(AzureBackend().runs, run, None, False)
     entry = backend.runs.entry(run)
@@ -150,7 +150,7 @@ def test_what_does_not_pass_ends_the_following(azure: StandIn, queued: str) -> N
                 follow(AzureBackend())
             (problem,) = refused.value.problems
             assert (problem.code, refused.value.exit_code) == (code, exit_code), (why, problem)
-            assert queued in problem.found, why
+            assert queued in problem.actual, why
             assert f"ml runs logs --follow {queued} --on azure" in problem.hint, why
 
 

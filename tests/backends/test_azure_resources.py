@@ -246,7 +246,7 @@ def test_a_parallel_step_runs(workspace: StandIn, batch: Path) -> None:
     (batch / "pipeline.yml").write_text(PARALLEL)
     (batch / "scoring" / "parallel.py").write_text(ENTRY)
     run = AzureBackend().run(planning.plan(load.load(batch / "pipeline.yml")))
-    assert run.status == "Completed", run.error and run.error.found
+    assert run.status == "Completed", run.error and run.error.actual
     lines = run.step("score").outputs["score"].read_text().splitlines()
     assert sorted(lines) == ["a.txt 6", "b.txt 10"]
 
@@ -287,7 +287,7 @@ def test_a_batch_endpoint_runs_a_pipeline(workspace: StandIn, batch: Path) -> No
     applied(batch / "endpoint.yml")
     assert [applied(batch / "counting.yml") for _ in "ab"] == ["created", "unchanged"]
     run = AzureBackend().resources.score("lengths", "counting", "texts=texts")
-    assert run.status == "Completed", run.error and run.error.found
+    assert run.status == "Completed", run.error and run.error.actual
     assert (run.outputs["counts"] / "names.txt").read_text() == "a.txt\nb.txt\n"
 
 

@@ -132,7 +132,7 @@ if MORE:
     assert (within.status, within.warnings) == ("Completed", ())
     beyond = LocalBackend().run(command("MORE = 1\n" + script))
     assert {warning.code for warning in beyond.warnings} == {"azure-limit"}
-    assert [warning.found for warning in beyond.warnings] == [
+    assert [warning.actual for warning in beyond.warnings] == [
         "the run logged 201 parameters",
         "the value of the parameter `p0` is too long",
         "the run logged 51 tags",
@@ -149,7 +149,7 @@ def test_an_output_left_empty_is_a_warning(home: Path, command: Plans) -> None:
     run = LocalBackend().run(command("", line, outputs))
     assert run.status == "Completed"
     assert [problem.code for problem in run.warnings] == ["output-empty", "output-empty"]
-    assert "outputs.model" in run.warnings[0].found
+    assert "outputs.model" in run.warnings[0].actual
 
 
 def test_paths_with_blanks_reach_the_script_whole(

@@ -151,8 +151,8 @@ def test_a_process_that_fails_ends_the_others(home: Path, command: Plans) -> Non
     run = LocalBackend().run(distributed(command(ONE_FAILS), "pytorch", 3, 1))
     assert run.status == "Failed"
     assert run.error is not None
-    assert "rank 1 exited with 7" in run.error.found
-    assert "the cause" in run.error.found
+    assert "rank 1 exited with 7" in run.error.actual
+    assert "the cause" in run.error.actual
     assert "rank_1.txt" in run.error.hint
     assert processes_of(run.id) == []
 
@@ -162,7 +162,7 @@ def test_a_process_that_is_killed_ends_the_others(home: Path, command: Plans) ->
     script = ONE_FAILS.replace("sys.exit(7)", "os.kill(os.getpid(), 9)")
     run = LocalBackend().run(distributed(command(script), "pytorch", 1, 2))
     assert run.error is not None
-    assert "rank 1 was ended by SIGKILL" in run.error.found
+    assert "rank 1 was ended by SIGKILL" in run.error.actual
     assert processes_of(run.id) == []
 
 
@@ -184,7 +184,7 @@ def test_a_launcher_that_is_killed_leaves_no_rank(home: Path, command: Plans) ->
     )
     run = LocalBackend().run(distributed(command(script), "pytorch", 1, 2))
     assert run.status == "Failed"
-    assert run.error is not None and "SIGKILL" in run.error.found
+    assert run.error is not None and "SIGKILL" in run.error.actual
     assert processes_of(run.id) == []
 
 
@@ -383,8 +383,8 @@ def test_a_rank_that_fails_under_torch(home: Path, command: Plans) -> None:
     run = LocalBackend().run(replace(plan, environment_variables={"FAILS": "1"}))
     assert run.status == "Failed"
     assert run.error is not None
-    assert "rank 1 exited with 1" in run.error.found
-    assert "this rank has had enough" in run.error.found
+    assert "rank 1 exited with 1" in run.error.actual
+    assert "this rank has had enough" in run.error.actual
     assert processes_of(run.id) == []
 
 

@@ -153,7 +153,7 @@ def test_one_that_never_gets_on_is_told_why(home: Path, command: Plans) -> None:
     assert (run.status, run.ended_by) == ("Canceled", "timeout")
     assert run.error is not None
     assert run.error.code == "timed-out"
-    assert "it was evicted 2 times and began from the start each time" in run.error.found
+    assert "it was evicted 2 times and began from the start each time" in run.error.actual
     assert "save a checkpoint" in run.error.hint
     assert processes_of(run.id) == []
 
@@ -279,7 +279,9 @@ def test_a_job_that_was_too_quick_says_so(home: Path, command: Plans) -> None:
     """Nothing was rehearsed: a warning, and the run completed."""
     run = evicted(0.3, 60).run(command("import time; time.sleep(1)", "python script.py"))
     assert [warning.code for warning in run.warnings] == ["ended-before-eviction"]
-    assert "eviction 2 of 2" in run.warnings[0].found or "eviction 1 of 2" in run.warnings[0].found
+    assert (
+        "eviction 2 of 2" in run.warnings[0].actual or "eviction 1 of 2" in run.warnings[0].actual
+    )
     assert LocalBackend().run(command("")).warnings == ()
 
 
@@ -445,7 +447,7 @@ def test_an_elastic_job_loses_its_first_node(home: Path, elastic: CommandPlan) -
     plan = replace(elastic, command=f"[ $NODE_RANK = 0 ] && kill -9 $$; {elastic.command}")
     run = LocalBackend().run(plan)
     assert run.status == "Failed" and run.error is not None
-    assert "rank 0 was ended by SIGKILL" in run.error.found
+    assert "rank 0 was ended by SIGKILL" in run.error.actual
     assert processes_of(run.id) == []
 
 

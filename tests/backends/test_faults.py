@@ -105,7 +105,7 @@ def test_a_home_that_is_a_file(
     with pytest.raises(UserError) as refused:
         LocalBackend().run(command("print(1)"))
     assert refused.value.problems[0].code == "no-access"
-    assert str(tmp_path / "file") in refused.value.problems[0].found
+    assert str(tmp_path / "file") in refused.value.problems[0].actual
     assert "MLOPS_HOME" in refused.value.problems[0].hint
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -117,7 +117,7 @@ def test_a_file_that_is_not_ours_is_named_and_the_home_is_not_blamed(home: Path)
         shutil.Error([("/data/secret.csv", "/copy", "[Errno 13] denied: '/data/secret.csv'")]),
     ):
         problem = faults.explain(error)
-        assert problem is not None and problem.found == "/data/secret.csv: Permission denied"
+        assert problem is not None and problem.actual == "/data/secret.csv: Permission denied"
         assert "/data/secret.csv" in problem.hint and "MLOPS_HOME" not in problem.hint
     inside = faults.explain(PermissionError(errno.EACCES, "Permission denied", str(home / "x")))
     assert inside is not None and "MLOPS_HOME" in inside.hint
@@ -182,7 +182,7 @@ def test_a_disk_that_is_really_full(
     if disk is None:
         run = LocalBackend().run(command("", "echo x > /dev/full"))
         assert run.error is not None
-        assert "No space left on device" in run.error.found
+        assert "No space left on device" in run.error.actual
         return
     done = subprocess.run(disk, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -199,7 +199,7 @@ def test_a_locked_store(home: Path, command: Plans, monkeypatch: pytest.MonkeyPa
     holder.close()
     problem = refused.value.problems[0]
     assert problem.code == "database-locked"
-    assert str(home / "mlflow.db") in problem.found
+    assert str(home / "mlflow.db") in problem.actual
     assert "fuser" in problem.hint
     assert LocalBackend().run(command("print(1)")).status == "Completed"
 

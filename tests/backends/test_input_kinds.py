@@ -86,7 +86,7 @@ def test_a_job_that_writes_to_a_mount_is_told(
     assert run.status == "Completed"
     (warning,) = run.warnings
     assert (warning.code, str(warning.place)) == ("input-changed", "job.yml:2")
-    assert "a.csv, new in data" in warning.found and "mode: download" in warning.hint
+    assert "a.csv, new in data" in warning.actual and "mode: download" in warning.hint
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(
         LocalBackend(Options(isolated=True)).run(plan)
     (problem,) = error.value.problems
     assert problem.code == "environment-not-built"
-    assert said in problem.found
+    assert said in problem.actual
     assert problem.place is not None and problem.place.line == line
     assert error.value.exit_code == Exit.RUN_FAILED
     assert made() == []

@@ -168,7 +168,7 @@ def test_one_that_fails_every_time(parallel: Jobs, fault: str) -> None:
     assert rows(done) == ["1", "2", "5"]
     (warning,) = done.warnings
     assert warning.code == "mini-batches-failed"
-    assert "1 of 3 mini-batches failed (2 of 5 items)" in warning.found
+    assert "1 of 3 mini-batches failed (2 of 5 items)" in warning.actual
     assert [(row["tries"], FAULTS[fault] in row["error"]) for row in table(done)][1] == ("2", True)
 
 
@@ -189,7 +189,7 @@ def test_more_failures_than_are_allowed(
     script = FAILS.replace("FAULT", "raise ValueError('bad')").replace("TIMES", "99")
     done = run(parallel(script, arguments, max_retries=0, **settings))
     assert done.status == "Failed"
-    assert done.error is not None and said in done.error.found
+    assert done.error is not None and said in done.error.actual
     assert "ValueError: bad" in printed(done)
     assert not done.outputs["scored"].exists()
 
@@ -218,10 +218,10 @@ def test_items_that_nothing_came_back_for(parallel: Jobs) -> None:
     )
     done = run(parallel(script))
     assert rows(done) == ["1", "2", "4", "5"]
-    assert "1 of 3 mini-batches failed (1 of 5 items)" in done.warnings[0].found
+    assert "1 of 3 mini-batches failed (1 of 5 items)" in done.warnings[0].actual
     assert [row["tries"] for row in table(done)] == ["1", "1", "1"]
     failed = run(parallel(script, "--error_threshold 0"))
-    assert failed.error is not None and "1 item failed" in failed.error.found
+    assert failed.error is not None and "1 item failed" in failed.error.actual
 
 
 def test_rows_are_whole_or_not_there(parallel: Jobs) -> None:
@@ -257,7 +257,7 @@ def test_a_script_that_cannot_begin(parallel: Jobs, script: str, said: str) -> N
     done = run(parallel(script))
     assert done.status == "Failed"
     assert done.error is not None
-    assert "init() failed" in done.error.found and said in done.error.found
+    assert "init() failed" in done.error.actual and said in done.error.actual
 
 
 def test_an_init_that_takes_too_long(parallel: Jobs) -> None:
@@ -265,7 +265,7 @@ def test_an_init_that_takes_too_long(parallel: Jobs) -> None:
     script = HEAD + "def init(): time.sleep(600)\ndef run(batch): return batch\n"
     done = run(parallel(script, "--first_task_creation_timeout 1", max_concurrency_per_instance=1))
     assert done.status == "Failed"
-    assert done.error is not None and "init() took more than 1 s" in done.error.found
+    assert done.error is not None and "init() took more than 1 s" in done.error.actual
 
 
 def test_nothing_to_process(parallel: Jobs, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_nothing_to_process(parallel: Jobs, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = run(parallel(TENFOLD, "--factor 1", data=tmp_path / "empty"))
     assert done.status == "Failed"
-    assert done.error is not None and "there is nothing to process" in done.error.found
+    assert done.error is not None and "there is nothing to process" in done.error.actual
 
 
 def test_a_job_that_takes_too_long(parallel: Jobs) -> None:
@@ -330,7 +330,7 @@ def test_a_table_by_its_keys(parallel: Jobs, tmp_path: Path) -> None:
     assert rows(done) == [f"{{'store': '{store}'}} 4" for store in "abc"]
     assert done.warnings == ()
     lost = run(parallel(PER_KEY, data=tmp_path / "table", partition_keys=("shop",)))
-    assert lost.error is not None and "no column `shop`" in lost.error.found
+    assert lost.error is not None and "no column `shop`" in lost.error.actual
 
 
 def test_what_is_said_before(parallel: Jobs, tmp_path: Path) -> None:
@@ -344,9 +344,9 @@ def test_what_is_said_before(parallel: Jobs, tmp_path: Path) -> None:
     data = _csv_table(tmp_path, "  - filter: 'col(\"n\") > 1'\n")
     (problem,) = LocalBackend().refusals(parallel(TENFOLD, data=data))
     assert (problem.code, problem.place) == ("unsupported-mltable", PLACE)
-    assert "`filter` is not supported here" in problem.found
+    assert "`filter` is not supported here" in problem.actual
     (problem,) = LocalBackend().refusals(parallel(TENFOLD, partition_keys=("store",)))
-    assert "only the rows of a table" in problem.found
+    assert "only the rows of a table" in problem.actual
 
 
 PIPELINE = """

@@ -44,7 +44,7 @@ def test_a_look_is_repeated_until_it_is_too_late(
         waiting.endure(refused)
     (problem,) = ended.value.problems
     assert (problem.code, ended.value.exit_code) == (refused.problems[0].code, refused.exit_code)
-    assert "calm" in problem.found and refused.problems[0].found in problem.found
+    assert "calm" in problem.actual and refused.problems[0].actual in problem.actual
     assert problem.hint.endswith(AGAIN)
 
 

@@ -104,8 +104,8 @@ def test_a_failure_stops_what_needs_it(
     assert (statuses(run), run.status) == (expected, "Failed")
     assert run.error is not None
     assert run.error.code == "step-failed"
-    assert "step `a` failed; 2 not started" in run.error.found
-    assert "exited with 3" in run.error.found
+    assert "step `a` failed; 2 not started" in run.error.actual
+    assert "exited with 3" in run.error.actual
     assert str(run.error.place) == "pipeline.yml:6"
     assert client.get_run(run.id).info.status == "FAILED"
 
@@ -127,7 +127,7 @@ jobs:
     assert (statuses(run), run.status) == (expected, "Failed")
     assert client.get_run(run.step("b").id).info.status == "KILLED"
     assert run.error is not None
-    assert "step `a` failed" in run.error.found
+    assert "step `a` failed" in run.error.actual
 
 
 def test_a_step_that_takes_too_long(run_pipeline: RunPipeline) -> None:
@@ -135,7 +135,7 @@ def test_a_step_that_takes_too_long(run_pipeline: RunPipeline) -> None:
     run = run_pipeline("jobs:\n  a: {@, command: sleep 600, limits: {timeout: 1}}\n")
     assert (statuses(run), run.status) == ({"a": "timeout"}, "Failed")
     assert run.error is not None
-    assert "limits.timeout" in run.error.found
+    assert "limits.timeout" in run.error.actual
 
 
 def test_values_reach_commands_and_variables(run_pipeline: RunPipeline) -> None:

@@ -185,7 +185,7 @@ def test_a_forkserver_that_is_killed(home: Path, sweep: Sweeps) -> None:
     run = LocalBackend().run(plan, watch)
     os.waitpid(killed[0], 0)
     assert [trial.status for trial in run.trials] == ["Failed", *["Completed"] * 3]
-    assert run.trials[0].error is not None and "SIGKILL" in run.trials[0].error.found
+    assert run.trials[0].error is not None and "SIGKILL" in run.trials[0].error.actual
     assert way(run.trials[0]) == FORKED
     assert in_home(home) == []
     expected = "started by itself: the forkserver ended (exit code -9)"

@@ -263,7 +263,7 @@ def test_a_script_ends_the_same(home: Path, sweep: Sweeps, monkeypatch: pytest.M
 
 def _plain(run: Run) -> tuple[str, str]:
     """The log and the error, without addresses and the names of the two runs."""
-    found = log(run), run.error.found if run.error else ""
+    found = log(run), run.error.actual if run.error else ""
     names = re.compile(
         rf"0x[0-9a-f]+|[0-9a-f]{{32}}|\d\d:\d\d:\d\d|{run.name}|{run.name.rpartition('_')[0]}|\b\d{{3,7}}\b"
     )

@@ -254,7 +254,7 @@ def test_a_sweep_whose_best_changed_says_that_the_version_is_its_own(
     again = resumption.resume(LocalRuns().find(run.name))
     assert (again.status, again.best) == ("Failed", f"{run.name}_2")
     assert again.error.code == "asset-immutable"
-    assert again.error.found.startswith("`azureml:m:7` was registered by this run before it")
+    assert again.error.actual.startswith("`azureml:m:7` was registered by this run before it")
     assert (again.outputs["o"] / "x").read_text() == str(again.trials[2].parameters["x"])
     (version,) = (places.assets() / "model" / "m").iterdir()
     kept = (version / "content" / "x").read_text()

@@ -45,7 +45,7 @@ def test_a_record_says_everything(tmp_path: Path) -> None:
         parameters={"x": 0.5, "s": "t", "b": True},
         metrics={"good": 0.25, "bad": float("inf")},
         outputs={"m": tmp_path / "outputs" / "m"},
-        error=Problem("code", "found", "expected", "hint", place),
+        error=Problem("code", "actual", "expected", "hint", place),
         warnings=(Problem("w", "f", severity="warning"),),
     )
     records.write(run, {"spec": "a.yml:3"})

@@ -121,7 +121,7 @@ def test_a_search_of_wrong_data_ends_with_its_first_trial(
     script = f"import sys\nprint('error[few-folds]: 60 rows')\nsys.exit({code})\n"
     plan = sweep(script, max_total_trials=5, max_concurrent_trials=1, ending=Ending())
     run = LocalBackend().run(plan)
-    assert run.error is not None and "error[few-folds]" in run.error.found
+    assert run.error is not None and "error[few-folds]" in run.error.actual
     assert len(run.trials) == (1 if code == os.EX_DATAERR else 3)
 
 
@@ -191,4 +191,4 @@ def test_a_table_that_no_trial_can_fit_ends_the_search(home: Path, sweep: Sweeps
     plan = sweep(script, max_total_trials=40, max_concurrent_trials=1, ending=Ending())
     run = LocalBackend().run(plan)
     assert (run.status, len(run.trials)) == ("Failed", 3)
-    assert run.error is not None and "error[single-class]" in run.error.found
+    assert run.error is not None and "error[single-class]" in run.error.actual

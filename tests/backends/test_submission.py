@@ -109,7 +109,7 @@ def test_what_azure_does_not_take_has_its_line(folder: Path, home: Path) -> None
     with pytest.raises(UserError) as refused:
         backend.requests(planning.plan(load.load(folder / "pipeline.yml")))
     (problem,) = refused.value.problems
-    assert "${{parent.jobs.one.outputs.y}}" in problem.found
+    assert "${{parent.jobs.one.outputs.y}}" in problem.actual
     assert str(problem.place) == "pipeline.yml:5"
 
 

@@ -86,7 +86,7 @@ def test_a_nan_is_not_ranked(home: Path, sweep: Sweeps) -> None:
     assert run.trial(run.best).parameters["x"] <= 0.5
     (warning,) = run.warnings
     assert warning.code == "metric-not-finite"
-    assert warning.found.startswith(f"{len(diverged)} of 4 trials: {diverged[0].name} logged nan")
+    assert warning.actual.startswith(f"{len(diverged)} of 4 trials: {diverged[0].name} logged nan")
 
 
 def test_failed_trials_of_a_completed_sweep_are_warnings(home: Path, sweep: Sweeps) -> None:
@@ -98,10 +98,10 @@ def test_failed_trials_of_a_completed_sweep_are_warnings(home: Path, sweep: Swee
     warnings = {warning.code: warning for warning in run.warnings}
     assert warnings.keys() == {"script-failed", "output-empty"}
     assert all(warning.severity == "warning" for warning in run.warnings)
-    assert warnings["script-failed"].found.startswith(
+    assert warnings["script-failed"].actual.startswith(
         f"{len(failed)} of 4 trials: the command exited"
     )
-    assert "too large" in warnings["script-failed"].found
+    assert "too large" in warnings["script-failed"].actual
     assert str(failed[0].folder) in warnings["script-failed"].hint
     assert records.read(run.folder) == run
 
@@ -127,7 +127,7 @@ def test_why_no_trial_is_the_best(
 ) -> None:
     """No finite value, another metric's name, no metric, or every trial failed."""
     error = failure(LocalBackend().run(sweep(LOG + script)))
-    assert error.code == code and found in error.found and hint in error.hint
+    assert error.code == code and found in error.actual and hint in error.hint
     assert error.place == Place("jobs/job.yml", 20) or code != "metric-not-finite"
 
 

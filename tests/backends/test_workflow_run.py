@@ -97,7 +97,7 @@ def test_what_a_workflow_may_ask_for_is_its_backends_to_refuse(spec: Path) -> No
     (*problems,) = AzureBackend(Options(workflow=WorkflowRun(CLUSTERS, BOUNDS))).refusals(
         planned(spec)
     )
-    asked = " ".join(each.found for each in problems)
+    asked = " ".join(each.actual for each in problems)
     assert "`name: mine`" in asked and "`identity: " in asked
 
 
@@ -122,7 +122,7 @@ def test_what_is_declared_is_what_main_declares(
     assert AzureBackend(Options(workflow=workflow)).refusals(planned(spec)) == ()
     spec.write_text(spec.read_text().replace("ml-cpu", "mine").replace("cpu-cluster", "mine"))
     found = [
-        each.found for each in AzureBackend(Options(workflow=workflow)).refusals(planned(spec))
+        each.actual for each in AzureBackend(Options(workflow=workflow)).refusals(planned(spec))
     ]
     assert [text.split(":")[0] for text in found] == ["`compute", "`environment"]
 

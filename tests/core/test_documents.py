@@ -158,7 +158,7 @@ def test_a_value_that_does_not_exist_is_at_its_line(text: str, line: int, messag
         parse(text, "x.yml")
     (problem,) = refused.value.problems
     assert problem.place is not None and problem.place.line == line
-    assert message in problem.found and "quotes" in problem.hint
+    assert message in problem.actual and "quotes" in problem.hint
 
 
 FRAGMENTS = st.sampled_from(

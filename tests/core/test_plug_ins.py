@@ -80,7 +80,7 @@ def test_a_module_that_fails_is_reported_at_its_line(tmp_path: Path) -> None:
         plug_ins.load("gates", folder)
     (problem,) = refused.value.problems
     assert problem.place is not None and problem.place.line == 2
-    assert "ZeroDivisionError" in problem.found
+    assert "ZeroDivisionError" in problem.actual
 
 
 @pytest.mark.attack("A plug-in ends the process as if all were well")

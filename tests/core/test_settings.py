@@ -85,11 +85,11 @@ def test_a_part_of_a_document_is_read_by_its_keys() -> None:
     with pytest.raises(UserError) as refused:
         settings.read(Cluster, document, "a", "b", 0)
     assert str(refused.value.problems[0].place) == "s.yml:4"
-    assert refused.value.problems[0].found == "`a.b[0].nodes` is 11"
+    assert refused.value.problems[0].actual == "`a.b[0].nodes` is 11"
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "found", "expected", "hint"),
+    ("line", "code", "actual", "expected", "hint"),
     [
         ("share: .nan", "wrong-value", "`share` is nan", "a finite number", ""),
         ("share: 0", "wrong-value", "`share` is 0", "more than 0", ""),
@@ -127,12 +127,12 @@ def test_a_part_of_a_document_is_read_by_its_keys() -> None:
     ],
 )
 def test_a_mistake_has_its_line_and_what_to_type(
-    line: str, code: str, found: str, expected: str, hint: str
+    line: str, code: str, actual: str, expected: str, hint: str
 ) -> None:
     (problem,) = _problems(f"version: 1\n{line}\n")
     assert str(problem.place) == "settings.yml:2"
     assert problem.code == code
-    assert found in problem.found
+    assert actual in problem.actual
     assert expected in problem.expected
     assert hint in problem.hint
 
@@ -148,7 +148,7 @@ def test_a_schema_version_is_the_number_one(version: str) -> None:
 
 def test_every_problem_is_reported_at_once() -> None:
     problems = _problems("share: 0\nenabled: 1\nhosts: [1, 2]\nx: 1\n")
-    assert sorted(problem.found for problem in problems) == [
+    assert sorted(problem.actual for problem in problems) == [
         "`enabled` is 1",
         "`hosts[0]` is 1",
         "`hosts[1]` is 2",

@@ -102,7 +102,7 @@ def odd(subject):
 
 
 @pytest.mark.parametrize(
-    ("code", "found", "expected", "hint"),
+    ("code", "actual", "expected", "hint"),
     [
         ("no-name", ["there is no name"], ["a name"], []),
         ("disk-full", ["`NAME` has few", "`NAME` has none"], [], []),
@@ -112,7 +112,7 @@ def odd(subject):
     ],
 )
 def test_the_inventory_reads_each_form(
-    code: str, found: list[str], expected: list[str], hint: list[str], tmp_path: Path
+    code: str, actual: list[str], expected: list[str], hint: list[str], tmp_path: Path
 ) -> None:
     """A call, a constant and a condition, a function of the module, a printed text, a rule."""
     (tmp_path / "ml").mkdir()
@@ -120,6 +120,6 @@ def test_the_inventory_reads_each_form(
     inventory = errors.Inventory(source.read(tmp_path, ["ml"]))
     every = [*inventory.problems(), *inventory.rules(), *inventory.printed()]
     (one,) = [each for each in every if each.code == code]
-    texts = [[text for text in texts if text] for texts in (one.found, one.expected, one.hint)]
-    assert texts == [found, expected, hint] and inventory.unresolved == []
+    texts = [[text for text in texts if text] for texts in (one.actual, one.expected, one.hint)]
+    assert texts == [actual, expected, hint] and inventory.unresolved == []
     assert one.place.startswith("ml/odd.py:")

@@ -203,7 +203,7 @@ def test_drift_has_one_issue_a_stack_until_it_is_gone(team: Repository) -> None:
 
 def differs(about: str, *rows: tuple[str, str, str], unknown: bool = False) -> dict[str, object]:
     """What `ml release drift` prints of one project; the driver fills in the environment."""
-    differences = [dict(zip(("what", "expected", "found"), row, strict=True)) for row in rows]
+    differences = [dict(zip(("what", "expected", "actual"), row, strict=True)) for row in rows]
     words = "version 2 is declared @all <b>"
     fields = {"about": about, "project": "words", "environment": "{stack}", "words": words}
     fields["model"] = "words-model"

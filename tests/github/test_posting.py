@@ -667,7 +667,7 @@ def hostile_documents(text: str) -> dict[str, object]:
         "sign": 1,
         "verdict": text,
     }
-    result = {"gate": text, "verdict": text, "found": text, "required": text, "mode": text}
+    result = {"gate": text, "verdict": text, "actual": text, "required": text, "mode": text}
     compared = {
         "model": text,
         "environment": text,

@@ -66,7 +66,7 @@ def rolled_back(why: str = "errors: 9 of 60") -> dict[str, object]:
         "signals": {"errors": {"evidence": 41.5, "limit": 20.0, "sentence": why}},
         **{"requests": {"blue": 540, "green": 60}, "errors": {"blue": 0, "green": 9}},
     }
-    problem = {"code": "rolled-back", "found": why, "expected": "no worse", "hint": "again"}
+    problem = {"code": "rolled-back", "actual": why, "expected": "no worse", "hint": "again"}
     serving = {"serving": "1", "serving_digest": f"sha256:{'1' * 64}"}
     return came_to("rolled-back", problems=[problem], canary=canary, exit_code=3, **serving)
 
@@ -231,8 +231,8 @@ def test_a_revert_changes_its_own_entry_alone(team: Repository) -> None:
 )
 def test_what_was_refused_is_in_the_summary(outcome: str, gate: str, team: Repository) -> None:
     """Neither an issue nor a revert: what serves is as it was."""
-    gates = [{"gate": gate, "found": "nobody attested it", "required": "the trusted workflow"}]
-    problem = {"code": "server-silent", "found": "no answer", "expected": "one", "hint": "look"}
+    gates = [{"gate": gate, "actual": "nobody attested it", "required": "the trusted workflow"}]
+    problem = {"code": "server-silent", "actual": "no answer", "expected": "one", "hint": "look"}
     fields: dict[str, object] = {"gates": gates} if gate else {"problems": [problem]}
     ends(team, came_to(outcome, exit_code=3, serving="1", **fields))
     jobs = merge(team, dev="2", prod="1")
@@ -256,7 +256,7 @@ def test_a_release_that_was_killed_goes_on(team: Repository) -> None:
 @pytest.mark.parametrize("hostile", [*HOSTILE, "<!-- release words prod -->", "```\n# x"])
 def test_words_of_a_model_are_text(hostile: str) -> None:
     """In the summary, and so in the issue and the pull request, which have the same words."""
-    gates = [{"gate": hostile, "found": hostile, "required": hostile}]
+    gates = [{"gate": hostile, "actual": hostile, "required": hostile}]
     result = {**rolled_back(hostile), "environment": hostile, "model": hostile, "gates": gates}
     page = summary([{**result, "approved_by": hostile, "version": hostile, "serving": hostile}])
     assert elements(page) <= OURS | {"p", "h3", "li", "ul", "pre", "code", "a", "em"}

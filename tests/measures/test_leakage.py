@@ -111,7 +111,7 @@ def test_identifiers_in_one_part_alone_are_no_leak():
     """None is found, and how many were looked at is told."""
     check = shared(["a", "b"], ["c", "d"], "customer")
     assert (check.value, check.units, leaks(check)) == (0, 2, False)
-    assert check.found == "0 of 2 by customer were trained on"
+    assert check.actual == "0 of 2 by customer were trained on"
 
 
 def test_an_identifier_is_the_same_however_it_is_written():
@@ -127,7 +127,7 @@ def test_identifiers_in_both_parts_are_told():
     """Each row of the test counts; a few are named."""
     check = shared(["a", "b", "e", "f"], ["a", "c", "b", "a", "e", "f"], "customer")
     assert (check.value, leaks(check)) == (5, True)
-    assert check.found == "5 of 6 by customer were trained on: a, b, …"
+    assert check.actual == "5 of 6 by customer were trained on: a, b, …"
     with pytest.raises(ValueError, match="0 of the test"):
         shared(["a"], [], "customer")
 
@@ -144,7 +144,7 @@ def test_a_test_in_the_past_of_training_is_told():
     days = [DAY + timedelta(days=n) for n in range(4)]
     check = not_later(days[:3], [days[1], days[2], days[3]], "day")
     assert (check.value, check.units, leaks(check)) == (2, 3, True)
-    assert "2 of 3 by day are not later" in check.found
+    assert "2 of 3 by day are not later" in check.actual
     assert not_later([1.0, 2.0], [3.0, np.nan], "week").value == 1
     assert not_later([1.0, np.nan], [3.0, 4.0], "week").value == 2
     times = np.array(["2025-01-01", "2025-01-02"], "datetime64[D]")

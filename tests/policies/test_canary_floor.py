@@ -100,7 +100,7 @@ def test_a_looser_setting_is_refused(setting: str, environment: str, tmp_path: P
             assert [problem.code for problem in found] == ["canary-looser-than-policy"] * is_loose
             for problem in found:
                 assert str(problem.place).endswith(f":{1 + len(last.splitlines())}")
-                assert f"`{setting}` in {environment}" in problem.found and problem.expected
+                assert f"`{setting}` in {environment}" in problem.actual and problem.expected
 
 
 @pytest.mark.attack("an environment that leaves out the prediction")

@@ -47,7 +47,7 @@ def test_faultless_evidence_waits_for_the_sign_off(tmp_path: Path) -> None:
 def test_dirty_code_passes_in_local_only(tmp_path: Path) -> None:
     """Uncommitted changes are named, and refused for any other environment."""
     dirty = made(dirty=True)
-    assert "uncommitted" in result(judged(tmp_path, dirty), "lineage").found
+    assert "uncommitted" in result(judged(tmp_path, dirty), "lineage").actual
     assert judged(tmp_path, dirty, request=request(environment="prod")).outcome == "rejected"
 
 
@@ -168,7 +168,7 @@ def test_a_metric_of_all_units_together_is_compared_on_draws_of_them(tmp_path: P
     ours, theirs = _as_statistic(good(0.9)), _as_statistic(champion(0.7))
     better = judged(tmp_path, ours, theirs)
     assert result(better, "superiority").verdict == "pass"
-    assert result(better, "superiority").found.startswith(
+    assert result(better, "superiority").actual.startswith(
         "gain_at_1 on test is 0.2000 better than the champion's (95 % interval: 0.1"
     )
     assert result(better, "non-inferiority").verdict == "pass"
@@ -225,7 +225,7 @@ def test_a_metric_of_another_formula_is_not_compared(tmp_path: Path) -> None:
     other = replace(sides[1].evaluation.own_metrics["cost"], code="other")
     changed = evaluated(sides[1], own_metrics={"cost": other})
     decision = judged(tmp_path, sides[0], changed, text=BOUNDED)
-    assert "computes another cost" in result(decision, "non-inferiority").found
+    assert "computes another cost" in result(decision, "non-inferiority").actual
     assert {"superiority", "non-inferiority"} <= {of.gate for of in decision.blocking}
 
 
@@ -347,14 +347,14 @@ def test_a_difference_in_words(tmp_path: Path) -> None:
         (0.9, "0.1000 better than the champion's (95 % interval: 0.0725 better to 0.1325 better)"),
     ):
         decision = judged(tmp_path, good(share), champion(0.8))
-        assert result(decision, "superiority").found == f"gain_at_1 on test is {words}"
+        assert result(decision, "superiority").actual == f"gain_at_1 on test is {words}"
         fewer = (evaluated(good(share), goal="minimize"), evaluated(champion(0.8), goal="minimize"))
-        assert ("better" in result(judged(tmp_path, *fewer), "superiority").found) is (share < 0.8)
+        assert ("better" in result(judged(tmp_path, *fewer), "superiority").actual) is (share < 0.8)
 
 
 def test_a_difference_of_zero_has_no_direction(tmp_path: Path) -> None:
     """Also for a metric to minimize, whose difference is negated."""
     ours, theirs = (evaluated(one, goal="minimize") for one in (good(), champion(0.8)))
-    found = result(judged(tmp_path, ours, theirs), "non-inferiority").found
+    found = result(judged(tmp_path, ours, theirs), "non-inferiority").actual
     equal = "gain_at_1 on test is as good as the champion's (95 % interval: 0.0000 to 0.0000)"
     assert found == equal

@@ -25,7 +25,7 @@ def test_a_gate_allows(case: GateCase, tmp_path: Path) -> None:
     """An allowed case passes the gate."""
     found = result(case.decide(tmp_path), case.gate)
     assert found.verdict == case.change.get("verdict", "pass"), found
-    words = f"{found.found} {found.why} {' '.join(found.warnings)}"
+    words = f"{found.actual} {found.why} {' '.join(found.warnings)}"
     contains = case.change.get("contains", "")
     assert all(part in words for part in ([contains] if isinstance(contains, str) else contains))
 
@@ -36,8 +36,8 @@ def test_a_gate_refuses(case: GateCase, tmp_path: Path) -> None:
     decision = case.decide(tmp_path)
     found = result(decision, case.gate)
     assert found.verdict == "fail" and found in decision.blocking, found
-    assert found.required and found.found
-    words = f"{found.found} {found.why} {' '.join(found.warnings)}"
+    assert found.required and found.actual
+    words = f"{found.actual} {found.why} {' '.join(found.warnings)}"
     assert case.change.get("contains", "") in words
     assert decision.outcome == "rejected" and not decision.allowed
 

@@ -343,7 +343,7 @@ def test_the_entry_that_is_wrong_is_shown(
 ) -> None:
     """Of a mapping, only the line, the name and the value of that entry."""
     problem = refused(write(tmp_path, body))
-    assert (line(problem), problem.found, problem.expected) == expected
+    assert (line(problem), problem.actual, problem.expected) == expected
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_every_field_that_a_statement_lacks_is_listed(
     with pytest.raises(UserError) as raised:
         load(path)
     problems = {
-        problem.found.strip("`").rpartition(".")[2]: problem for problem in raised.value.problems
+        problem.actual.strip("`").rpartition(".")[2]: problem for problem in raised.value.problems
     }
     assert sorted(problems) == sorted(absent)
     for name, problem in problems.items():
@@ -423,7 +423,7 @@ def test_a_floor_without_a_gate_is_refused(gate: str, tmp_path: Path) -> None:
     floor = tmp_path / "floor.yml"
     floor.write_text(yaml.safe_dump(document))
     problem = refused(None, floor)
-    assert problem.code == "missing-field" and f"`gates.{gate}`" in problem.found
+    assert problem.code == "missing-field" and f"`gates.{gate}`" in problem.actual
 
 
 def test_missing_and_unknown_versions_are_refused(tmp_path: Path) -> None:
@@ -431,7 +431,7 @@ def test_missing_and_unknown_versions_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "gates.yml"
     for text in ("gates: {}\n", "schema_version: 2\n"):
         path.write_text(text)
-        assert "`schema_version`" in refused(path).found
+        assert "`schema_version`" in refused(path).actual
     for text, code in (("", "empty-file"), ("- 1\n", "wrong-value")):
         path.write_text(text)
         assert refused(path).code == code

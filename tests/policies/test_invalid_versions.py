@@ -55,7 +55,7 @@ def test_an_invalid_champion_does_not_have_to_be_beaten(tmp_path: Path) -> None:
     gates = [result(decision, gate) for gate in ("non-inferiority", "superiority")]
     assert [each.verdict for each in gates] == ["not evaluated"] * 2
     document = {"decision": {**decision.to_json(), "blocking": []}, "model": "tiny"}
-    told = [first.why, conclusion(decision), comparison.comment(document), gates[0].found]
+    told = [first.why, conclusion(decision), comparison.comment(document), gates[0].actual]
     for text in (*told, decision.to_json()["request"]["set_aside"]):  # type: ignore[index]
         plain = text.replace("\\", "")
         assert "version 3" in plain and "ana" in plain and WHY in plain and "gates.yml" in plain

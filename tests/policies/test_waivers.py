@@ -190,7 +190,7 @@ def test_a_waiver_that_does_not_hold_changes_nothing(case: str, tmp_path: Path) 
     decision = decided(evidence, tmp_path, waivers)
     found = result(decision, gate)
     assert decision.outcome == "rejected" and found in decision.blocking
-    assert (found.verdict, found.found, found.waivers) == ("fail", before.found, ())
+    assert (found.verdict, found.actual, found.waivers) == ("fail", before.actual, ())
     assert contains in found.why
     # A thing that no waiver names is told by its own name alone.
     assert contains in before.why or f"gates.yml:{FIRST}" in found.why
@@ -292,7 +292,7 @@ def test_a_waiver_only_turns_a_failure_into_waived(
     found = replace(found, latency=latency, created=NOW - timedelta(days=days))
     before, after = (decide(gates, found, against, request) for gates in (plain, waiving))
     for one, other in zip(before.results, after.results, strict=True):
-        assert (one.found, one.required) == (other.found, other.required)
+        assert (one.actual, one.required) == (other.actual, other.required)
         assert other.verdict in (one.verdict, "waived" if one.verdict == "fail" else one.verdict)
         assert bool(other.waivers) == (other.verdict == "waived")
     if after.outcome != before.outcome:

@@ -91,7 +91,7 @@ def test_an_endpoint_that_no_stack_declares_gets_no_release(stacks: Path) -> Non
         with pytest.raises(UserError) as refused, nowhere().reserve(name, print):
             pass
         (problem,) = refused.value.problems
-        assert problem.code == "no-endpoint" and name in problem.found
+        assert problem.code == "no-endpoint" and name in problem.actual
         assert "platform:endpoints" in problem.hint and "make deploy ENV=" in problem.hint
 
 
@@ -214,7 +214,7 @@ class Portal:
         (problem,) = refused.value.problems
         assert problem.code == "endpoint-changed", problem
         assert "az ml online-endpoint update --name words" in problem.hint
-        return problem.found
+        return problem.actual
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ def test_an_answer_of_the_service_is_no_verdict_on_green(portal: Portal, azure: 
             problem.code == "deployment-unresponsive"
             and problem.code not in applying.FAULTS_OF_GREEN
         )
-        assert "`green` of `words`" in problem.found and "apply again" in problem.hint, fault
+        assert "`green` of `words`" in problem.actual and "apply again" in problem.hint, fault
         assert refused.value.exit_code == Exit.RUN_FAILED
     for of_model in (408, 424):
         azure.fail({"pattern": score, "status": of_model})

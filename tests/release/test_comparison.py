@@ -57,8 +57,8 @@ def test_units_that_belong_together_are_drawn_together(tmp_path: Path):
     assert test.difference is not None and test.verdict == "" and test.difference.low == 0
     gate = cases.result(cases.judged(tmp_path, ours.evidence, theirs.evidence), "superiority")
     mean, low, high = test.difference.mean, test.difference.low, test.difference.high
-    assert f"{mean:.4f} better than the champion's" in gate.found
-    assert f"{low:.4f} to {high:.4f} better" in gate.found
+    assert f"{mean:.4f} better than the champion's" in gate.actual
+    assert f"{low:.4f} to {high:.4f} better" in gate.actual
     assert row(made, "topic=cost").verdict == ""
 
 

@@ -105,8 +105,8 @@ def faults(checks: Sequence[Check]) -> list[tuple[str, str]]:
 def test_a_platform_that_is_ready() -> None:
     azure = [*doctor.azure(STACKS, asking())]
     assert faults(azure) == [] and len(azure) == 5
-    assert "ann@example.org" in azure[0].found
-    assert azure[2].found == "96 of 100 dedicated cores are free in westeurope"
+    assert "ann@example.org" in azure[0].actual
+    assert azure[2].actual == "96 of 100 dedicated cores are free in westeurope"
     checks = [*doctor.github(REPOSITORY, STACKS, asking())]
     assert faults(checks) == [] and len(checks) == 18
 
@@ -234,7 +234,7 @@ def test_a_private_stack_needs_a_runner_in_its_network(
     stacks = [STACKS[0], replace(STACKS[1], private=True)]
     checks = [*doctor.github(REPOSITORY, stacks, asking(**answers))]
     (check,) = [check for check in checks if check.name == "runner"]
-    assert check.verdict == verdict and "prod" in check.found and "dev" not in check.found
+    assert check.verdict == verdict and "prod" in check.actual and "dev" not in check.actual
     assert "runner" not in {each.name for each in doctor.github(REPOSITORY, STACKS, asking())}
 
 
@@ -258,7 +258,7 @@ def test_a_runner_that_github_hosts_is_outside_the_network(label: str, verdict: 
     stacks = [STACKS[0], replace(STACKS[1], private=True)]
     checks = [*doctor.github(REPOSITORY, stacks, asking(**answers))]
     (check,) = [check for check in checks if check.name == "runner"]
-    assert check.verdict == verdict and label in check.found
+    assert check.verdict == verdict and label in check.actual
 
 
 FORKS = "fork-pr-workflows-private-repos"
@@ -332,7 +332,7 @@ def test_replaced_reviewers(reviewers: list[dict[str, Any]], found: str) -> None
     checks = [*doctor.github(REPOSITORY, STACKS, ask)]
     assert faults(checks) == [("environment dev-release", "error")]
     (check,) = (check for check in checks if check.verdict == "error")
-    assert found in check.found and check.fix == "infra bootstrap dev --run"
+    assert found in check.actual and check.fix == "infra bootstrap dev --run"
 
 
 def test_packages_that_differ_from_the_lock(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_packages_that_differ_from_the_lock(tmp_path: Path) -> None:
     lock.write_text("pyyaml==0.1 \\\n    --hash=sha256:00\nno-such-package==1.0 \\\n")
     python, packages = doctor.machine(tmp_path)
     assert (python.verdict, packages.verdict, packages.fix) == ("ok", "error", "make setup")
-    assert "pyyaml " in packages.found and "no-such-package missing, not 1.0" in packages.found
+    assert "pyyaml " in packages.actual and "no-such-package missing, not 1.0" in packages.actual
     assert [check.verdict for check in doctor.machine(ROOT)] == ["ok", "ok"]
 
 
@@ -352,7 +352,7 @@ def test_an_environment_with_the_work_tree(tmp_path: Path, monkeypatch: pytest.M
     (packages / "ours.pth").write_text(f"{ROOT}\n")
     monkeypatch.setattr("sys.executable", str(tmp_path / "venv/bin/python"))
     _, check = doctor.machine(ROOT)
-    assert (check.verdict, check.fix) == ("error", "make setup") and str(ROOT) in check.found
+    assert (check.verdict, check.fix) == ("error", "make setup") and str(ROOT) in check.actual
 
 
 def test_placeholders(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_placeholders(tmp_path: Path) -> None:
     stack = tmp_path / "infra/Pulumi.dev.yaml"
     stack.write_text("platform:repository: your-organisation/your-repository")
     (check,) = doctor.placeholders(tmp_path)
-    assert check.verdict == "warning" and "infra/Pulumi.dev.yaml" in check.found
+    assert check.verdict == "warning" and "infra/Pulumi.dev.yaml" in check.actual
     stack.write_text("platform:repository: team/models")
     (check,) = doctor.placeholders(tmp_path)
     assert check.verdict == "ok"

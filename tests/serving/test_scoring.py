@@ -110,7 +110,7 @@ def test_a_request_that_breaks_it_names_the_field(body: str, field: str) -> None
     with pytest.raises(BadRequest) as raised:
         parse(body, SCHEMA)
     error = raised.value
-    assert error.field == field and error.found and error.expected
+    assert error.field == field and error.actual and error.expected
     response = refusal(error)
     assert response.status_code == 400
     told = json.loads(response.get_data())["error"]

@@ -183,7 +183,7 @@ def test_an_environment_without_its_dockerfile(repo: Path) -> None:
     spec.write_text("name: e\nversion: '1'\nbuild:\n  path: src\n  dockerfile_path: Docker\n")
     (problem,) = check(load(spec))
     assert (problem.code, problem.severity) == ("bad-environment", "error")
-    assert str(problem.place) == "env.yml:5" and "`Docker`" in problem.found
+    assert str(problem.place) == "env.yml:5" and "`Docker`" in problem.actual
     (repo / "src" / "Docker").write_text("FROM b\n")
     assert check(load(spec)) == []
 
@@ -218,7 +218,7 @@ def test_what_another_project_declares_is_taken(repo: Path) -> None:
     for file, beside in zip(files, files[3:] + files[:3], strict=True):
         (problem,) = check(load(file))
         assert problem.code == "duplicate-declaration"
-        assert beside.relative_to(repo).as_posix() in problem.found
+        assert beside.relative_to(repo).as_posix() in problem.actual
     for file in files[3:]:
         file.unlink()
     assert [problem for file in files[:3] for problem in check(load(file))] == []

@@ -40,7 +40,7 @@ def test_message_says_enough(name: str, problems: Check) -> None:
     """Each problem names file and line, what was found, and what was expected or a hint."""
     for problem in problems(CASES[name]):
         assert str(problem).startswith(f"{problem.severity}[{problem.code}]: spec.yml:")
-        assert problem.found
+        assert problem.actual
         assert problem.expected or problem.hint or problem.code == "unreadable-yaml"
         assert problem.source or problem.code in {
             "unreadable-yaml", "nul-character", "recursive-alias",
@@ -85,7 +85,7 @@ def test_a_wrong_value_says_how_it_is_written(
 ) -> None:
     """What it is, the item of a list by its number, and how it would be right."""
     (problem,) = problems(CASES[name])
-    assert problem.found == message
+    assert problem.actual == message
     assert problem.hint.endswith(hint)
 
 
@@ -121,8 +121,8 @@ def test_secrets_are_never_printed(problems: Check) -> None:
 def test_a_key_cannot_forge_a_line(problems: Check) -> None:
     """Control characters of a spec are spelt out: neither a line nor a colour comes from it."""
     for problem in problems(COMMAND + '"a\\nerror[forged]: \\e[31m": 1\n'):
-        assert problem.found.isprintable()
-        assert "\\n" in problem.found and "\\x1b" in problem.found
+        assert problem.actual.isprintable()
+        assert "\\n" in problem.actual and "\\x1b" in problem.actual
 
 
 def test_a_pipeline_that_nests_too_deep_is_refused(repo: Path, problems: Check) -> None:

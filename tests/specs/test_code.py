@@ -116,7 +116,7 @@ def test_a_library_that_the_environment_lacks(code: Path, problems: Check, spec:
     line = text.splitlines().index("environment: azureml:cpu:1") + 1
     found = problems(text)
     assert lines(found) == [(line, "error", "missing-package")]
-    assert found[0].found == (
+    assert found[0].actual == (
         "ml.projects.churn.model imports safetensors and torch, which "
         "ml/environments/cpu/conda.yml does not list"
     )
@@ -196,7 +196,7 @@ def test_relative_imports_are_followed(code: Path, problems: Check) -> None:
     (code / "nets" / "__init__.py").write_text("from ..layers import network\n")
     (code / "layers.py").write_text("import torch\n")
     (found,) = problems(JOB.format("cpu"))
-    assert found.found.startswith("ml.projects.churn.layers imports torch,")
+    assert found.actual.startswith("ml.projects.churn.layers imports torch,")
 
 
 def test_a_command_that_installs_packages_may_install_it(code: Path, problems: Check) -> None:
@@ -341,7 +341,7 @@ def test_arguments(code: Path, problems: Check, arguments: str, named: list[str]
     """Those of a table's training are known by its model's settings."""
     job = JOB.format("cpu").replace("churn.train", f"churn.train {arguments}")
     found = [of for of in problems(job) if of.code == "unknown-argument"]
-    assert [re.findall("`(.*)`", of.found)[0] for of in found] == named
+    assert [re.findall("`(.*)`", of.actual)[0] for of in found] == named
     for of in found:
         assert of.place and of.place.line == 2 and of.severity == "error"
         assert of.expected == "one of --data, --help, --learning-rate, --seed, --width"

@@ -84,7 +84,7 @@ def test_invalid_constraints_are_refused(text: str, found: str) -> None:
     """Whatever is not on the list is refused when it is read, and nothing of it is carried out."""
     with pytest.raises(Unclear) as unclear:
         parse(text, KNOWN)
-    assert found in unclear.value.found
+    assert found in unclear.value.actual
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_an_expression_without_a_value_is_refused(text: str) -> None:
     with pytest.raises(Unclear, match="cannot be evaluated for") as unclear:
         parse(text, KNOWN).holds(VALUES)
     assert (
-        "a=3" in unclear.value.found
-        or "kind=tree" in unclear.value.found
-        or "b=0.5" in str(unclear.value.found)
+        "a=3" in unclear.value.actual
+        or "kind=tree" in unclear.value.actual
+        or "b=0.5" in str(unclear.value.actual)
     )
 
 

@@ -132,7 +132,7 @@ def test_a_problem_names_its_line(
     assert before in text and SET
     paths[file].write_text(text.replace(before, after))
     problems = feature_set_problems(feature_set)
-    assert any(found in problem.found for problem in problems), [*map(str, problems)]
+    assert any(found in problem.actual for problem in problems), [*map(str, problems)]
     assert all(problem.place and problem.place.line >= 1 for problem in problems)
     reported = survey([folder], release_files()).problems
     assert {*problems} <= {*reported}
@@ -222,14 +222,14 @@ def test_the_local_source_may_be_csv(feature_set: Path) -> None:
     assert feature_set_problems(feature_set) == []
     (source / "0.csv").write_text("account,paid,written,amount\n")
     (problem,) = feature_set_problems(feature_set)
-    assert problem.found.endswith("0.csv has no column `event`")
+    assert problem.actual.endswith("0.csv has no column `event`")
     (source / "0.csv").write_text("")
     (problem,) = feature_set_problems(feature_set)
-    assert problem.found.endswith("0.csv cannot be read: empty CSV")
+    assert problem.actual.endswith("0.csv cannot be read: empty CSV")
     (source / "0.csv").unlink()
     (source / "1.parquet").write_bytes(b"PAR1")
     (problem,) = feature_set_problems(feature_set)
-    assert "1.parquet cannot be read" in problem.found and "account_payments.yml" in str(problem)
+    assert "1.parquet cannot be read" in problem.actual and "account_payments.yml" in str(problem)
 
 
 def test_a_file_that_polars_panics_over_is_a_problem(
@@ -242,7 +242,7 @@ def test_a_file_that_polars_panics_over_is_a_problem(
 
     monkeypatch.setattr(pl, "read_parquet_schema", panic)
     (problem,) = feature_set_problems(feature_set)
-    assert "1.parquet cannot be read" in problem.found
+    assert "1.parquet cannot be read" in problem.actual
 
 
 def test_a_set_in_a_file_of_the_other_ending_is_checked(feature_set: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_set_in_a_file_of_the_other_ending_is_checked(feature_set: Path) -> No
     spec = renamed.parent / "account_payments/FeatureSetSpec.yaml"
     spec.write_text(SPEC.replace("type: double", "type: decimal"))
     problems = survey([renamed.parent], release_files()).problems
-    assert any("'decimal'" in problem.found for problem in problems)
+    assert any("'decimal'" in problem.actual for problem in problems)
 
 
 CHAIN = "".join(f"class C{n}(C{n + 1}, C{n + 1}): pass\n" for n in range(2000))
@@ -274,7 +274,7 @@ def test_transform_may_be_inherited(feature_set: Path, bases: str, is_right: boo
     """From a class of the module; one of another module is not read, and may have it."""
     code = feature_set.parent / "account_payments/transformation/payments.py"
     code.write_text(f"{bases}class Payments(Base):\n    pass\n")
-    found = [problem.found for problem in feature_set_problems(feature_set)]
+    found = [problem.actual for problem in feature_set_problems(feature_set)]
     assert any("no class `Payments` with a method" in each for each in found) is not is_right
 
 
@@ -285,8 +285,8 @@ def test_a_specification_is_checked_alone(feature_set: Path) -> None:
     assert (report.specs, report.problems) == (1, ())
     spec.write_text(SPEC.replace("type: double", "type: decimal"))
     problems = survey([spec], release_files()).problems
-    assert ["'decimal'" in problem.found for problem in problems] == [True]
+    assert ["'decimal'" in problem.actual for problem in problems] == [True]
     assert len(survey([feature_set.parent], release_files()).problems) == 1
     feature_set.unlink()
     (problem,) = survey([spec], release_files()).problems
-    assert problem.found == "no feature set names this folder"
+    assert problem.actual == "no feature set names this folder"

@@ -83,11 +83,11 @@ def test_evolution_and_its_conditions(spec: Path, snapshot: SnapshotAssertion) -
     spec.write_text(SWEEP.replace("max_total_trials: 12", "max_total_trials: 10"))
     (problem,) = problems_of(spec, text)
     assert (problem.code, problem.severity) == ("few-trials", "warning")
-    assert "all 10 trials are random" in problem.found
+    assert "all 10 trials are random" in problem.actual
     spec.write_text(SWEEP.replace("type: random, seed: 7", "type: bayesian"))
     (problem,) = [p for p in problems_of(spec, text) if p.severity == "error"]
     assert (problem.code, problem.place) == ("invalid-hint", Place("sweep.hints.yml", 1))
-    assert "`sampling_algorithm: bayesian`" in problem.found
+    assert "`sampling_algorithm: bayesian`" in problem.actual
 
 
 def test_hints_are_part_of_the_plan(spec: Path) -> None:
@@ -202,7 +202,7 @@ def test_invalid_hints_are_refused(spec: Path, text: str, code: str, line: int, 
     problems = problems_of(spec, text)
     first = problems[0]
     assert (first.code, first.place) == (code, Place("sweep.hints.yml", line))
-    assert found in first.found
+    assert found in first.actual
     assert first.expected
     with pytest.raises(UserError) as refused:
         planning.plan(load(spec))
@@ -234,7 +234,7 @@ def test_more_points_than_trials_are_a_warning(spec: Path) -> None:
     assert problems_of(spec, "try_first:\n" + "".join(points[:12])) == []
     (problem,) = problems_of(spec, "try_first:\n" + "".join(points))
     assert (problem.code, problem.severity) == ("more-points-than-trials", "warning")
-    assert "13 points to try first, and 12 trials" in problem.found
+    assert "13 points to try first, and 12 trials" in problem.actual
 
 
 def test_two_files_of_hints_are_refused(spec: Path) -> None:

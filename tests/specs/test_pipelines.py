@@ -346,7 +346,7 @@ def test_steps_before_or_after_all_others_are_not_run_here(repo: Path, key: str)
     text = TWO.replace("settings: {", f"settings: {{{key}: last, ")
     assert text != TWO
     (problem,) = pipeline(repo, text).not_here
-    assert problem.code == "unsupported-step" and f"{key}: last" in problem.found
+    assert problem.code == "unsupported-step" and f"{key}: last" in problem.actual
     assert problem.place is not None and problem.place.line == 4
 
 

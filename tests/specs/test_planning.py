@@ -103,7 +103,7 @@ def test_assets_of_the_repository(repo: Path) -> None:
         data.format(4).replace("../../data", "../../gone")
     )
     problem = next(p for p in refused(repo, text).problems if p.code == "missing-file")
-    assert "gone" in problem.found
+    assert "gone" in problem.actual
 
 
 def test_a_sweep_without_a_limit_on_trials_at_once(repo: Path) -> None:

@@ -64,7 +64,7 @@ def survives(text: str, folder: Path) -> None:
     try:
         spec = from_document(parse(text, "spec.yml"), folder / "spec.yml", {})
         for problem in check(spec):
-            assert problem.code and problem.found and problem.place is not None
+            assert problem.code and problem.actual and problem.place is not None
         plan(spec)
     except UserError as refused:
         assert refused.problems

@@ -403,7 +403,7 @@ def test_the_error_says_how_to_write_it() -> None:
     with pytest.raises(UserError) as refused:
         resolve_command(f"awk '{{ print {X} }}' data.txt", {"x": "$1; b"}, {})
     (problem,) = refused.value.problems
-    assert "'$1; b'" in problem.found and "may evaluate it" in problem.found
+    assert "'$1; b'" in problem.actual and "may evaluate it" in problem.actual
     assert problem.hint.endswith(f"`bash FILE.sh '{X}'` or `python FILE.py '{X}'`")
     assert problem.expected.startswith("a plain word or path")
 

@@ -205,4 +205,4 @@ def test_a_wrong_name_of_a_deployment_is_not_called_an_endpoints(specs: Path) ->
     path = specs / "jobs" / "deployment.yml"
     path.write_text(f"$schema: {schema}\nname: {'a' * 33}\nendpoint_name: words\n")
     (problem,) = [each for each in survey([path]).errors if each.code == "bad-name"]
-    assert "is not a valid endpoint or deployment name" in problem.found
+    assert "is not a valid endpoint or deployment name" in problem.actual

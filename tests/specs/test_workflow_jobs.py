@@ -85,9 +85,9 @@ def refused(folder: Path, text: str, files: Mapping[str, str] | None = None) -> 
     found = workflow_jobs.problems(spec, CLUSTERS, BOUNDS, folder / "main")
     assert all(each.code == "forbidden-in-workflow" and each.place and each.hint for each in found)
     return [
-        f"{each.found[1:].split(': ')[0]} {each.place}".replace(f"{folder}/", "")
+        f"{each.actual[1:].split(': ')[0]} {each.place}".replace(f"{folder}/", "")
         for each in found
-        if "limits.timeout: none" not in each.found
+        if "limits.timeout: none" not in each.actual
     ]
 
 
@@ -206,7 +206,7 @@ def took(folder: Path, text: str, component: str) -> list[str]:
     found = workflow_jobs.problems(load.load(folder / "job.yml"), CLUSTERS, BOUNDS, folder / "main")
     assert all("`platform:training`" in each.expected for each in found)
     return [
-        f"{each.found[1:].split(': ')[0]} {each.place}".replace(f"{folder}/", "") for each in found
+        f"{each.actual[1:].split(': ')[0]} {each.place}".replace(f"{folder}/", "") for each in found
     ]
 
 
@@ -434,8 +434,8 @@ def test_what_is_no_job_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text(PIPELINE + STEP)
     spec = load.load(tmp_path / "job.yml")
     (problem,) = workflow_jobs.problems(spec, CLUSTERS, BOUNDS, tmp_path)
-    assert problem.code == "not-submitted" and not problem.found.endswith(": ")
-    assert problem.found.startswith("azure-ai-ml rejects the job: ")
+    assert problem.code == "not-submitted" and not problem.actual.endswith(": ")
+    assert problem.actual.startswith("azure-ai-ml rejects the job: ")
 
 
 @pytest.mark.attack("A file of a pull request's job names a file of the runner, to be printed")

@@ -170,8 +170,8 @@ def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
         assert problem.code == "constraints-unsatisfiable"
         assert problem.place == Place("s.hints.yml", 11)
         count = "6" if algorithm == "grid" else "10,000"
-        assert f"none of {count} sampled points" in problem.found
-        assert f"`a > 5` rejected {count}" in problem.found
+        assert f"none of {count} sampled points" in problem.actual
+        assert f"`a > 5` rejected {count}" in problem.actual
         assert refused.value.exit_code == Exit.WRONG_CALL
 
 
@@ -197,7 +197,7 @@ def test_a_constraint_that_has_no_value_is_refused(algorithm: str) -> None:
         (problem,) = refused.value.problems
         assert problem.code == "invalid-constraint"
         assert problem.place == Place("s.hints.yml", 10)
-        assert "a=2" in problem.found
+        assert "a=2" in problem.actual
         assert "x == 0 or" in problem.hint
     guarded = plan(algorithm, [], ["a == 2 or 1 / (a - 2) < 9"])
     assert len(run_trials(guarded, 50)) == 50

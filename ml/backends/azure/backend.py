@@ -230,10 +230,12 @@ class AzureBackend:
         if run.error is not None and run.error.code == "image-build-failed":
             end = log_end(self._log(run, "image_build"))
             place = command.places.get("environment", plan.place)
-            return replace(run, error=replace(run.error, place=place, found=run.error.found + end))
+            return replace(
+                run, error=replace(run.error, place=place, actual=run.error.actual + end)
+            )
         if run.error is not None and run.error.code == "script-failed":
-            cause = describe_failure(run.error.found, self._log(run, "0"))
-            return replace(run, error=replace(run.error, place=place, found=cause))
+            cause = describe_failure(run.error.actual, self._log(run, "0"))
+            return replace(run, error=replace(run.error, place=place, actual=cause))
         limit, elapsed = plan.timeout_s, (run.ended or run.started) - run.started
         if run.status == "Canceled" and limit is not None and elapsed >= limit:
             actual = f"the job exceeded its limit of {limit:g} s and was cancelled"

@@ -338,7 +338,7 @@ class AzureEndpoints:
                 self._is_blind = True
                 self._say(
                     f"{server.slot.parent}: Azure Monitor cannot be read, memory is not judged: "
-                    f"{refused.problems[0].found}; infra doctor lists missing roles"
+                    f"{refused.problems[0].actual}; infra doctor lists missing roles"
                 )
             return None
         if not minutes:

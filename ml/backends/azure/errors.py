@@ -37,13 +37,13 @@ class Known:
     code: str
     status: int
     pattern: str
-    found: str
+    actual: str
     hint: str
     exit_code: Exit = Exit.WRONG_CALL
 
     def problem(self, message: str) -> Problem:
         """Return the problem with the service's own message in it."""
-        return Problem(self.code, self.found.format(message=message), hint=self.hint)
+        return Problem(self.code, self.actual.format(message=message), hint=self.hint)
 
 
 # The first that fits counts. A status of 0 fits every status.

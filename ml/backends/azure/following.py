@@ -78,7 +78,7 @@ class Follower:
             self._log_is_lost = False
         except UserError as refused:
             if not self._log_is_lost:
-                self.say(f"{refused.problems[0].found}; later: ml runs logs {name} --on azure")
+                self.say(f"{refused.problems[0].actual}; later: ml runs logs {name} --on azure")
             self._log_is_lost = True
 
 

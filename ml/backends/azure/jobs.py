@@ -96,9 +96,9 @@ class Outputs(Mapping[str, Path]):
                 )
         except UserError as refused:
             problem = refused.problems[0]
-            actual = f"the output {name} of {self._job} cannot be brought here: {problem.found}"
+            actual = f"the output {name} of {self._job} cannot be brought here: {problem.actual}"
             raise UserError(
-                replace(problem, found=actual), exit_code=refused.exit_code
+                replace(problem, actual=actual), exit_code=refused.exit_code
             ) from refused
         target.parent.mkdir(parents=True, exist_ok=True)
         content = unfinished / "named-outputs" / name

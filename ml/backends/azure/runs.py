@@ -377,8 +377,8 @@ class AzureRuns:
                     content = self.workspace.read_from(url, start)
             except UserError as refused:
                 problem = refused.problems[0]
-                actual = f"the log {name} of {job} cannot be read: {problem.found}"
-                unread = replace(problem, found=actual)
+                actual = f"the log {name} of {job} cannot be read: {problem.actual}"
+                unread = replace(problem, actual=actual)
                 raise UserError(unread, exit_code=refused.exit_code) from refused
             with path.open("ab") as log:
                 log.write(content)
@@ -477,7 +477,7 @@ def _available() -> Iterator[None]:
         with as_refusals():
             yield
     except UserError as refused:
-        raise TrackingUnavailable(refused.problems[0].found) from refused
+        raise TrackingUnavailable(refused.problems[0].actual) from refused
 
 
 def _no_such_run(name: str, workspace: Workspace) -> Problem:

@@ -122,7 +122,7 @@ class AzureRouter:
         except UserError as refused:
             if not self._is_blind:
                 self._is_blind = True
-                actual = refused.problems[0].found
+                actual = refused.problems[0].actual
                 self._say(
                     f"{self._endpoint}: Log Analytics cannot be read, samples alone are judged: "
                     f"{actual}; infra doctor lists missing roles, make deploy writes the logs"

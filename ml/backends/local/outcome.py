@@ -270,7 +270,7 @@ def trial_warnings(trials: Sequence[Run]) -> tuple[Problem, ...]:
         replace(
             same[0],
             severity="warning",
-            found=f"{len(same)} of {len(trials)} trials: {same[0].found}",
+            actual=f"{len(same)} of {len(trials)} trials: {same[0].actual}",
         )
         for same in kinds.values()
     )
@@ -286,14 +286,14 @@ def nothing_to_rank(plan: SweepPlan, trials: Sequence[Run]) -> Problem:
     for code in ("metric-missing", "metric-not-finite"):
         if same := [problem for problem in warnings if problem.code == code]:
             more = f" (and {len(same) - 1} more like it)" if len(same) > 1 else ""
-            actual = f"no trial could be ranked by `{plan.primary_metric}`: {same[0].found}{more}"
-            return replace(same[0], severity="error", found=actual)
+            actual = f"no trial could be ranked by `{plan.primary_metric}`: {same[0].actual}{more}"
+            return replace(same[0], severity="error", actual=actual)
     for trial in trials:
         if error := trial.error:
             actual = (
-                f"none of {len(trials)} trials completed; the first, {trial.name}: {error.found}"
+                f"none of {len(trials)} trials completed; the first, {trial.name}: {error.actual}"
             )
-            return replace(error, code="no-trial-completed", found=actual)
+            return replace(error, code="no-trial-completed", actual=actual)
     return Problem(
         "no-trial-completed",
         f"all {len(trials)} trials were ended early",
@@ -350,7 +350,7 @@ def pipeline_status(
     skipped = sum(step.ended_by == NOT_STARTED for step in steps)
     others = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
     waiting = f"; {skipped} not started" if skipped else ""
-    actual = first.error.found if first.error else first.ended_by
+    actual = first.error.actual if first.error else first.ended_by
     return "Failed", Problem(
         "step-failed",
         f"step `{name}` {'failed' if first.status == 'Failed' else 'was ended'}{others}{waiting}: "

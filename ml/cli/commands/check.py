@@ -149,7 +149,7 @@ def annotation(problem: Problem) -> str:
     if problem.place:
         values = {"file": problem.place.path, "line": str(problem.place.line), **values}
     properties = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in values.items())
-    words = [problem.found]
+    words = [problem.actual]
     words += [f"expected: {problem.expected}"] if problem.expected else []
     words += [f"hint: {problem.hint}"] if problem.hint else []
     return f"::{problem.severity} {properties}::{_escaped(chr(10).join(words))}"

@@ -39,7 +39,7 @@ def doctor(
     for check in _checks(parts or PARTS):
         checks.append(check)
         if not as_json:
-            typer.echo(f"{SIGNS[check.verdict]} {check.name:<18} {check.found}")
+            typer.echo(f"{SIGNS[check.verdict]} {check.name:<18} {check.actual}")
             if check.fix:
                 typer.echo(f"  {'':<18} → {check.fix}")
     if as_json:
@@ -59,7 +59,7 @@ def _checks(parts: Sequence[str]) -> Iterator[Check]:
         stacks = _stacks() if {"azure", "github"} & {*parts} else []
     except UserError as refused:
         problem = refused.problems[0]
-        actual = f"{problem.place}: {problem.found}"
+        actual = f"{problem.place}: {problem.actual}"
         yield doctor.Check("stack files", "error", actual, "infra settings")
         return
     if "azure" in parts:

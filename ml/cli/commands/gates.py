@@ -142,7 +142,7 @@ def verify_audit(
             raise
         (problem,) = refused.problems
         line = problem.place.line if problem.place else None
-        write_json({"log": log.place, "sound": False, "line": line, "why": problem.found})
+        write_json({"log": log.place, "sound": False, "line": line, "why": problem.actual})
         raise typer.Exit(refused.exit_code) from None
     last = str(lines[-1]["hash"]) if lines else None
     if as_json:

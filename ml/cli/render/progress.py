@@ -211,7 +211,7 @@ def step_text(step: Run) -> str:
     if step.error:
         words.append(f"[{step.error.code}] see {shown(step.folder)}")
     # The warning of a step that never started says why.
-    words += [f"[{warning.code}]" if step.id else warning.found for warning in step.warnings]
+    words += [f"[{warning.code}]" if step.id else warning.actual for warning in step.warnings]
     return " ".join(words)
 
 

@@ -224,7 +224,7 @@ def released(state: Released, environment: str) -> str:
     head = f"{decision.request.model} {decision.request.version} in {environment}"
     lines = [f"✘ {head}: would be rejected" if decision.blocking else f"✔ {head}: passes"]
     for result in decision.blocking:
-        lines.append(f"    {result.gate}: {'; '.join(filter(None, [result.found, result.why]))}")
+        lines.append(f"    {result.gate}: {'; '.join(filter(None, [result.actual, result.why]))}")
         lines.append(f"      required: {result.required}")
     return "\n".join(map(printable, lines))
 
@@ -232,10 +232,10 @@ def released(state: Released, environment: str) -> str:
 def _details(result: Result) -> list[str]:
     """Return the finding of a gate; if it does not pass, also its requirement and the reason."""
     if result.mark in SILENT:
-        return [" · ".join(filter(None, (result.found, result.why)))]
+        return [" · ".join(filter(None, (result.actual, result.why)))]
     lines = [f"warning: {sentence}" for sentence in result.warnings]
     if result.mark != "warn":
-        lines = [result.found, f"required: {result.required}", *lines]
+        lines = [result.actual, f"required: {result.required}", *lines]
     return lines + ([f"because: {result.why}"] if result.why else [])
 
 

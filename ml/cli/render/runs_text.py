@@ -142,7 +142,7 @@ def run_lines(
         if log := backend.runs.logs(run).get("0"):
             yield "log", shown(log)
     except UserError as refused:
-        yield "log", refused.problems[0].found
+        yield "log", refused.problems[0].actual
     for count, moment in enumerate(run.restarts, 1):
         yield f"restart {count}", f"{ago(moment)}, after an eviction"
     for name, value in run.parameters.items():

@@ -280,7 +280,7 @@ def checked(pictures: Sequence[Picture]) -> None:
         try:
             image = decoded(picture.file.read_bytes())
         except (BadRequest, OSError) as error:
-            actual = error.found if isinstance(error, BadRequest) else str(error)
+            actual = error.actual if isinstance(error, BadRequest) else str(error)
             expected, hint = f"a whole image: {', '.join(FORMATS)}", "export the image again"
             findings.append(Flaw("wrong-image", picture.file, 0, actual, expected, hint))
             continue

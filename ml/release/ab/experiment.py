@@ -199,7 +199,7 @@ def find(name: str) -> Experiment:
         first = error.errors(include_url=False)[0]
         raise _unreadable(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except UserError as error:
-        raise _unreadable(path, error.problems[0].found) from None
+        raise _unreadable(path, error.problems[0].actual) from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, str(error)) from None
     return experiment

@@ -461,7 +461,7 @@ def _as_baseline_failed(blue: Live) -> Iterator[None]:
         raise UserError.of(
             "baseline-failed",
             f"version {blue.launch.version} serves, but a second server of it for the canary "
-            f"fails: {error.problems[0].found}",
+            f"fails: {error.problems[0].actual}",
             "memory for three servers during a canary",
             "free some memory and apply again; if the version can no longer be started, "
             f"stop it (`ml serve {blue.launch.endpoint} --stop`): apply then skips the canary",

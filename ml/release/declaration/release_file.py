@@ -47,11 +47,11 @@ _ALL_OR_NONE: JsonDict = {
 
 
 class StrategyError(ValueError):
-    """Fields that do not fit together: which, what was found, what was expected."""
+    """Fields that do not fit together: which ones, the actual and the expected state."""
 
-    def __init__(self, field: str, found: str, expected: str) -> None:
-        self.field, self.found, self.expected = field, found, expected
-        super().__init__(f"{found}; expected {expected}")
+    def __init__(self, field: str, actual: str, expected: str) -> None:
+        self.field, self.actual, self.expected = field, actual, expected
+        super().__init__(f"{actual}; expected {expected}")
 
 
 @dataclass(frozen=True)
@@ -534,7 +534,7 @@ def _unfit(error: StrategyError, environment: str, document: Document) -> Proble
     keys = own if environment and document.get(*own, error.field) is not None else ("traffic",)
     where = f" in {environment}" if environment else ""
     place = document.place(*keys, error.field)
-    return Problem("wrong-value", f"{error.found}{where}", error.expected, place=place)
+    return Problem("wrong-value", f"{error.actual}{where}", error.expected, place=place)
 
 
 def _entry_problems(

@@ -71,7 +71,7 @@ def _check(name: str, differences: Callable[[], Iterable[str]]) -> Check:
     except (OSError, ManifestError) as error:
         return Check(name, (str(error),))
     except UserError as refused:
-        return Check(name, (refused.problems[0].found,))
+        return Check(name, (refused.problems[0].actual,))
 
 
 def _document(version: Version) -> Mapping[str, object]:

@@ -220,7 +220,7 @@ def check_before_evaluation(
         problems = [
             Problem(
                 "gate-failed",
-                f"{result.gate}: {result.found}",
+                f"{result.gate}: {result.actual}",
                 result.required,
                 "; ".join(
                     filter(None, (result.why, ways.get(result.gate, "correct it and train again")))
@@ -236,7 +236,7 @@ def _why_not_git(root: Path) -> str:
     try:
         git.repository_of(root)
     except UserError as error:
-        return f"{error.problems[0].found}: {error.problems[0].hint}, and train again"
+        return f"{error.problems[0].actual}: {error.problems[0].hint}, and train again"
     return ""
 
 
@@ -304,7 +304,7 @@ def champion_evidence(
                 return again
             faults.append("it has other rows or other right answers")
         except (UserError, ValueError, OSError, http.client.HTTPException) as error:
-            fault = error.problems[0].found if isinstance(error, UserError) else str(error)
+            fault = error.problems[0].actual if isinstance(error, UserError) else str(error)
             faults.append(_on_one_line(fault))
     # The comparing gate fails with this reason.
     data = ", ".join(str(dataset.asset) for dataset in theirs.data.values()) or "its data"

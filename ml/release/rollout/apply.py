@@ -603,4 +603,4 @@ def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> UserErro
 
 def _why(error: UserError) -> str:
     """Return why a server failed, without its log."""
-    return error.problems[0].found.splitlines()[0].removesuffix("; its log ends:")
+    return error.problems[0].actual.splitlines()[0].removesuffix("; its log ends:")

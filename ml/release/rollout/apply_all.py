@@ -108,7 +108,7 @@ def _result(
         code = Exit.GATE_SAID_NO if outcome == "rejected" else Exit.DONE
         if applied and outcome == "rejected":
             gates = [
-                {"gate": result.gate, "found": result.found, "required": result.required}
+                {"gate": result.gate, "actual": result.actual, "required": result.required}
                 for result in applied.decision.blocking
             ]
     except UserError as refused:

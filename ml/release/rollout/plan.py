@@ -158,7 +158,7 @@ def _waits(rollout: RolloutPlan) -> UserError | None:
     for result in rollout.check.decision.results:
         if result.gate == "order" and result.verdict == "pending":
             hint = "propose and apply it there first: ml release propose, ml release apply"
-            stated = ("environment-order", result.found, result.required, hint)
+            stated = ("environment-order", result.actual, result.required, hint)
             return UserError.of(*stated, exit_code=Exit.GATE_SAID_NO)
     return None
 
@@ -213,4 +213,4 @@ def project_changes(rollout: RolloutPlan) -> Sequence[str]:
     try:
         return tuple(serving.changes(rollout.serving, now.serving().snapshot()))
     except UserError as refused:
-        return tuple(f"{problem.place}: {problem.found}" for problem in refused.problems)
+        return tuple(f"{problem.place}: {problem.actual}" for problem in refused.problems)

@@ -89,7 +89,7 @@ def _of(
     except UserError as refused:
         if refused.problems[0].code != CHANGED:
             raise
-        changed = f"{refused.problems[0].found}; {refused.problems[0].hint}"
+        changed = f"{refused.problems[0].actual}; {refused.problems[0].hint}"
     champion = backend.registry.champion(model, environment) if declared else None
     serving = live.launch.version if live and url else None
     is_applied, audited, failing = True, "", ""

@@ -53,7 +53,7 @@ def _release(state: Status) -> Drift:
         "champion": state.champion or "none",
     }
     rows = [
-        {"what": what, "expected": str(state.declared), "found": actual}
+        {"what": what, "expected": str(state.declared), "actual": actual}
         for what, actual in pairs.items()
         if not state.as_declared
     ]
@@ -68,7 +68,7 @@ def _model(backend: Backend, state: Status, since: float | None) -> Drift:
     except UserError as refused:
         if refused.exit_code != Exit.WRONG_CALL:
             raise
-        words = state.failing or refused.problems[0].found
+        words = state.failing or refused.problems[0].actual
         rows = [_responses(state.failing)] if state.failing else []
         where = state.project, state.environment
         return Drift("model", *where, words, rows, unknown=not rows, model=state.model)
@@ -76,7 +76,7 @@ def _model(backend: Backend, state: Status, since: float | None) -> Drift:
         {
             "what": finding.column,
             "expected": f"{finding.test} below {finding.limit:.3g}",
-            "found": finding.sentence,
+            "actual": finding.sentence,
         }
         for finding in report.findings
         if finding.is_breach
@@ -90,4 +90,4 @@ def _model(backend: Backend, state: Status, since: float | None) -> Drift:
 
 
 def _responses(failing: str) -> Mapping[str, str]:
-    return {"what": "responses", "expected": "responses of the model", "found": failing}
+    return {"what": "responses", "expected": "responses of the model", "actual": failing}

@@ -104,11 +104,11 @@ def watch(
         except UserError as refused:
             problem = refused.problems[0]
             if problem.code != "collection-disabled" or not of_features.ages + of_features.drift:
-                more = "; ".join([problem.found, *of_features.notes])
-                problems = [replace(problem, found=more), *refused.problems[1:]]
+                more = "; ".join([problem.actual, *of_features.notes])
+                problems = [replace(problem, actual=more), *refused.problems[1:]]
                 raise UserError(*problems, exit_code=refused.exit_code) from None
             seen = Seen(())
-            of_features.notes.append(problem.found)
+            of_features.notes.append(problem.actual)
     report = look(
         reference,
         seen,

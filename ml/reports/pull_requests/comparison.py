@@ -235,12 +235,12 @@ def _gate_table(results: Sequence[Value]) -> str:
         ]
         for result in results
     ]
-    return table(["", "gate", "found", "required"], rows)
+    return table(["", "gate", "actual", "required"], rows)
 
 
 def _result(result: Value) -> str:
     mode = result["mode"].string
-    parts = (result[key] for key in ("found", "why"))
+    parts = (result[key] for key in ("actual", "why"))
     words = ": ".join(part.text(FINDING_LETTERS) for part in parts if part)
     return words if mode == "enabled" else f"\\[{text(mode)}\\] {words}"
 

@@ -497,10 +497,10 @@ def _demand_attestation(content: bytes, source: str) -> None:
 
 
 def wrong_call(
-    code: str, found: str, expected: str, hint: str, place: Place | None = None
+    code: str, actual: str, expected: str, hint: str, place: Place | None = None
 ) -> UserError:
     """One problem of a call of `make init` or `make update`."""
-    return UserError(Problem(code, found, expected, hint, place), exit_code=Exit.WRONG_CALL)
+    return UserError(Problem(code, actual, expected, hint, place), exit_code=Exit.WRONG_CALL)
 
 
 @as_program

@@ -100,14 +100,14 @@ def watched(environment: str, drifts: Sequence[Mapping[str, Any]]) -> Iterator[S
             command = f"ml watch {drift['model']} --env {environment} --on azure"
             end = f"Look at the columns (`{command}`), and train again where the world has changed."
         rows = [
-            [code(row["what"]), text(row["expected"]), text(row["found"])]
+            [code(row["what"]), text(row["expected"]), text(row["actual"])]
             for row in drift["differences"]
         ]
         yield Subject(
             f"{about} {project} {environment}",
             title,
             f"{text(drift['words'], 1000)}.",
-            ("what", "expected", "found"),
+            ("what", "expected", "actual"),
             rows,
             f"make release-drift ENV={environment}",
             end,

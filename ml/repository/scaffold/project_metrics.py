@@ -77,11 +77,11 @@ def _data_problems(path: Path, document: Document) -> Iterator[Problem]:
     schema = TableSchema.parse(document.data)
     in_file = tuple(column for column in schema.columns if not column.feature_set)
     rows, flaws = read_table(table, replace(schema, columns=in_file), others=True)
-    named = {flaw.code + flaw.found.partition(" ")[0]: flaw for flaw in reversed(flaws)}
+    named = {flaw.code + flaw.actual.partition(" ")[0]: flaw for flaw in reversed(flaws)}
     for flaw in reversed(named.values()):
         place = Place(repository.shown(table), flaw.line)
         hint = flaw.hint or f"correct the row, or the type in {repository.shown(path)}"
-        yield Problem(flaw.code, flaw.found, flaw.expected, hint, place)
+        yield Problem(flaw.code, flaw.actual, flaw.expected, hint, place)
     target, positive = (str(document.get(key)) for key in ("target", "positive"))
     if flaws or document.get("positive") is None:
         return
@@ -113,7 +113,7 @@ def _table_problems(
         is_text = refused.field == "positive" or written in refused.known
         if is_text and isinstance(document.get(*keys), bool):
             hint = f'write `{refused.field}: "{written}"`'
-        actual = f"`{refused.field}` is {refused.found}"
+        actual = f"`{refused.field}` is {refused.actual}"
         yield Problem("wrong-schema", actual, refused.expected, hint, document.place(*keys))
     except (KeyError, TypeError, ValueError) as error:
         module = "series" if raw.get("task") == series.TASK else "datasets"

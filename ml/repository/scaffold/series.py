@@ -149,7 +149,7 @@ def _problem(flaw: Flaw) -> Problem:
     """What a cell or a row of the table has wrong."""
     hint = "correct the cell, or leave it empty" if flaw.code == "wrong-type" else flaw.hint
     place = Place(repository.shown(flaw.path), flaw.line or 1)
-    return Problem(flaw.code, flaw.found, flaw.expected, hint, place)
+    return Problem(flaw.code, flaw.actual, flaw.expected, hint, place)
 
 
 def _off_grid(path: Path, panel: Panel) -> Problem | None:

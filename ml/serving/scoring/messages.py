@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class BadRequest(Exception):
     """A request that does not follow the schema; `field` is "" when the whole body is wrong."""
 
-    def __init__(self, field: str, found: str, expected: str) -> None:
+    def __init__(self, field: str, actual: str, expected: str) -> None:
         self.field = field
-        self.found = found
+        self.actual = actual
         self.expected = expected
-        super().__init__(f"{field or 'the body'}: {found}, expected {expected}")
+        super().__init__(f"{field or 'the body'}: {actual}, expected {expected}")
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,13 @@ def refusal(error: BadRequest) -> AMLResponse:
 
     A managed endpoint passes it on as 424 with `ms-azureml-model-error-statuscode: 400`.
     """
-    details = {"field": error.field, "found": error.found, "expected": error.expected}
+    details = {"field": error.field, "actual": error.actual, "expected": error.expected}
     return _error(400, {"message": str(error), **details})
 
 
-def unavailable(code: str, found: str, expected: str) -> AMLResponse:
+def unavailable(code: str, actual: str, expected: str) -> AMLResponse:
     """The result of `run` where a service that it needs does not answer: status 503."""
-    return _error(503, {"code": code, "message": f"{found}; expected: {expected}"})
+    return _error(503, {"code": code, "message": f"{actual}; expected: {expected}"})
 
 
 def _error(status: int, details: Mapping[str, str]) -> AMLResponse:

@@ -119,7 +119,7 @@ def _printable(problem: Problem) -> Problem:
     """Return the problem with control characters escaped, so that a key cannot forge a line."""
     return replace(
         problem,
-        found=printable(problem.found),
+        actual=printable(problem.actual),
         expected=printable(problem.expected),
         hint=printable(problem.hint),
     )
@@ -162,7 +162,7 @@ class Survey:
                     "severity": problem.severity,
                     "file": problem.place.path if problem.place else None,
                     "line": problem.place.line if problem.place else None,
-                    "found": problem.found,
+                    "actual": problem.actual,
                     "expected": problem.expected,
                     "hint": problem.hint,
                     "source": problem.source,

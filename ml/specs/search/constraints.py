@@ -64,13 +64,13 @@ _MAX_POWER = 1000
 class Unclear(Exception):
     """An expression that is not a constraint or has no value: the finding and a hint."""
 
-    def __init__(self, found: str, expected: str = "", hint: str = "") -> None:
-        super().__init__(found)
-        self.found, self.expected, self.hint = found, expected, hint
+    def __init__(self, actual: str, expected: str = "", hint: str = "") -> None:
+        super().__init__(actual)
+        self.actual, self.expected, self.hint = actual, expected, hint
 
     def problem(self, place: Place) -> Problem:
         """Return the problem of the constraint at `place`."""
-        return Problem("invalid-constraint", self.found, self.expected, self.hint, place)
+        return Problem("invalid-constraint", self.actual, self.expected, self.hint, place)
 
 
 @dataclass(frozen=True)

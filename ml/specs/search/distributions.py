@@ -53,9 +53,9 @@ class FixedValue:
 class Misfit(Exception):
     """A value that its dimension never yields: its path, the finding and the expectation."""
 
-    def __init__(self, path: tuple[str, ...], found: str, expected: str) -> None:
-        super().__init__(found)
-        self.path, self.found, self.expected = path, found, expected
+    def __init__(self, path: tuple[str, ...], actual: str, expected: str) -> None:
+        super().__init__(actual)
+        self.path, self.actual, self.expected = path, actual, expected
 
 
 def variable(path: str, dimension: Dimension) -> Variable:

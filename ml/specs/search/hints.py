@@ -299,7 +299,7 @@ class _Reading:
                 name, space = misfit.path[-1], self.plan.search_space
                 hint = "" if name in space else did_you_mean(name, space)
                 place = at.place("values", *misfit.path)
-                problem = Problem("invalid-hint", misfit.found, misfit.expected, hint, place)
+                problem = Problem("invalid-hint", misfit.actual, misfit.expected, hint, place)
                 self.problems.append(problem)
                 continue
             if point in points:

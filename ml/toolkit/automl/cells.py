@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def stop(code: str, found: str, expected: str, hint: str = "") -> NoReturn:
+def stop(code: str, actual: str, expected: str, hint: str = "") -> NoReturn:
     """End the program with a problem of the table."""
-    text = f"error[{code}]: {found}\n  expected: {expected}"
+    text = f"error[{code}]: {actual}\n  expected: {expected}"
     raise SystemExit(f"{text}\n  hint: {hint}" if hint else text)
 
 

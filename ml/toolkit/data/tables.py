@@ -1,6 +1,6 @@
 """Tables read under a schema: columns, types and row bounds are checked before anything is trained.
 
-All problems are reported at once, each with file:line, the value found, the value expected and a
+All problems are reported at once, each with file:line, the actual value, the expected value and a
 hint. A schema is a YAML file that travels with the code:
 
     rows: [100, 5000]
@@ -41,13 +41,13 @@ class Flaw:
     code: str
     path: Path
     line: int
-    found: str
+    actual: str
     expected: str
     hint: str = ""
 
     def __str__(self) -> str:
         where = f"{self.path}:{self.line}" if self.line else str(self.path)
-        lines = [f"error[{self.code}]: {where}: {self.found}", f"  expected: {self.expected}"]
+        lines = [f"error[{self.code}]: {where}: {self.actual}", f"  expected: {self.expected}"]
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
@@ -74,17 +74,17 @@ class SchemaRefused(ValueError):
     def __init__(
         self,
         field: str | int,
-        found: str,
+        actual: str,
         expected: str,
         known: Iterable[str] = (),
         above: tuple[str | int, ...] = (),
     ) -> None:
         self.keys = (*above, field)
         self.field = f"{above[-1]}[{field}]" if isinstance(field, int) else field
-        self.found, self.known = found, tuple(known)
+        self.actual, self.known = actual, tuple(known)
         self.expected = f"{expected}{', '.join(self.known)}"
         name = ".".join(map(str, self.keys))
-        super().__init__(f"`{name}` is {found}, expected {self.expected}")
+        super().__init__(f"`{name}` is {actual}, expected {self.expected}")
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,8 @@ class World:
 class TrainingError(SystemExit):
     """Ends a script that does not catch it with the sentence and no traceback."""
 
-    def __init__(self, code: str, found: str, hint: str) -> None:
-        super().__init__(f"error[{code}]: {found}\n  hint: {hint}")
+    def __init__(self, code: str, actual: str, hint: str) -> None:
+        super().__init__(f"error[{code}]: {actual}\n  hint: {hint}")
 
 
 class RankLost(TrainingError):

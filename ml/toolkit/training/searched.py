@@ -194,10 +194,10 @@ def _targets(dataset: Dataset, part: Part) -> Sequence[Any]:
 
 
 def stop(
-    code: str, found: str, expected: str, hint: str = "run the search again, then this step"
+    code: str, actual: str, expected: str, hint: str = "run the search again, then this step"
 ) -> NoReturn:
     """End the program: the model of a search cannot be measured."""
     raise SystemExit(
-        f"error[{code}]: the model of an AutoML job cannot be evaluated: {found}\n"
+        f"error[{code}]: the model of an AutoML job cannot be evaluated: {actual}\n"
         f"  expected: {expected}\n  hint: {hint}"
     )

@@ -213,5 +213,5 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def _warn(code: str, found: str, then: str) -> None:
-    print(f"warning[{code}]: {found}\n  {then}", file=sys.stderr, flush=True)
+def _warn(code: str, actual: str, then: str) -> None:
+    print(f"warning[{code}]: {actual}\n  {then}", file=sys.stderr, flush=True)

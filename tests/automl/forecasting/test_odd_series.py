@@ -175,7 +175,7 @@ def test_odd_series_get_a_clear_answer(
     if isinstance(project, str):
         with pytest.raises(UserError) as refused:
             series_profile(*words, "lightgbm")
-        assert project in refused.value.problems[0].found and refused.value.problems[0].expected
+        assert project in refused.value.problems[0].actual and refused.value.problems[0].expected
     else:
         profile = series_profile(*words, "lightgbm")
         assert len(profile.doubts) == len(project)

@@ -76,7 +76,7 @@ def test_what_is_honoured(plan: Plans, fields: str) -> None:  # noqa: F811
 def test_what_is_refused(plan: Plans, fields: str, says: str) -> None:  # noqa: F811
     """With the line of the field, or of `forecasting`."""
     (problem,) = LocalBackend().refusals(_plan(plan, fields))
-    assert problem.code == "unsupported-automl" and says in problem.found
+    assert problem.code == "unsupported-automl" and says in problem.actual
     assert problem.place is not None and problem.place.line >= 9
 
 
@@ -94,7 +94,7 @@ def test_what_is_refused(plan: Plans, fields: str, says: str) -> None:  # noqa: 
 def test_what_a_forecast_does_not_take(plan: Plans, more: str, says: str) -> None:  # noqa: F811
     """Fields of other tasks, and Azure's other algorithms."""
     problems = LocalBackend().refusals(_plan(plan, "forecast_horizon: 3", more))
-    assert [of.code for of in problems] == ["unsupported-automl"] and says in problems[0].found
+    assert [of.code for of in problems] == ["unsupported-automl"] and says in problems[0].actual
     assert problems[0].place is not None and problems[0].place.line == 8
 
 

@@ -498,4 +498,4 @@ def test_a_port_that_is_in_use_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(UserError) as raised:
             process.start(tmp_path / "router", tmp_path / "none", taken.getsockname()[1])
     problem = raised.value.problems[0]
-    assert problem.code == "port-in-use" and f"process {os.getpid()}" in problem.found
+    assert problem.code == "port-in-use" and f"process {os.getpid()}" in problem.actual

@@ -173,8 +173,8 @@ def test_the_error_of_a_crash_on_start_has_the_log(slot: Path, tmp_path: Path) -
         server.start(slot, launch(tmp_path, CRASH))
     problem = raised.value.problems[0]
     assert problem.code == "server-crashed"
-    assert "ready: RuntimeError: no weights, no answer;" in problem.found
-    assert "Worker failed to boot" in problem.found and str(processes.log(slot)) in problem.hint
+    assert "ready: RuntimeError: no weights, no answer;" in problem.actual
+    assert "Worker failed to boot" in problem.actual and str(processes.log(slot)) in problem.hint
     assert process_of(slot) is None
 
 
@@ -227,8 +227,8 @@ def test_a_port_in_use_leaves_the_served_model_as_it_was(echo: Live) -> None:
         with pytest.raises(UserError) as raised:
             endpoint.ensure("echo", port)
     problem = raised.value.problems[0]
-    assert problem.code == "port-in-use" and str(port) in problem.found
-    assert f"process {os.getpid()}" in problem.found and "--port" in problem.hint
+    assert problem.code == "port-in-use" and str(port) in problem.actual
+    assert f"process {os.getpid()}" in problem.actual and "--port" in problem.hint
     assert endpoint.live("echo") == echo and server.is_up(echo.server)
     assert endpoint.router("echo") == before is not None
 
@@ -291,7 +291,7 @@ def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
     with pytest.raises(UserError) as raised:
         endpoint.ensure("echo")
     assert raised.value.problems[0].code == "model-corrupt"
-    assert "model.txt" in raised.value.problems[0].found
+    assert "model.txt" in raised.value.problems[0].actual
     assert process_of(echo.server.slot) is None
 
 

@@ -236,4 +236,4 @@ def test_a_rule_that_fails_is_reported_at_its_own_line(tmp_path: Path) -> None:
     (problem,) = refused.value.problems
     assert problem.code == "rule-failed" and problem.hint
     assert problem.place and problem.place.path == "policies/infra/limits.py"
-    assert "ValueError: " in problem.found
+    assert "ValueError: " in problem.actual

@@ -306,8 +306,10 @@ def test_a_failing_revision_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         reports(["dev"], against="HEAD", root=here)
     (problem,) = refused.value.problems
-    assert problem.found.startswith("as of HEAD, the program of `dev` ended with 1: error[unknown-")
-    assert "the configuration of dev" in problem.found and "another revision" in problem.hint
+    assert problem.actual.startswith(
+        "as of HEAD, the program of `dev` ended with 1: error[unknown-"
+    )
+    assert "the configuration of dev" in problem.actual and "another revision" in problem.hint
 
 
 @pytest.mark.slow

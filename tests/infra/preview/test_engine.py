@@ -156,7 +156,7 @@ def test_a_failed_program_is_reported_at_its_own_line(
     with pytest.raises(UserError) as refused:
         capture("dev", root=tree(tmp_path, program))
     (problem,) = refused.value.problems
-    assert said in problem.found and problem.hint
+    assert said in problem.actual and problem.hint
     assert problem.place == (Place("infra/__main__.py", line) if line else None)
 
 

@@ -66,7 +66,7 @@ def test_an_invalid_file_is_refused_with_one_error_at_its_line(name: str, tmp_pa
     assert problem.place is not None
     assert [(problem.place.line, problem.code)] == marked
     assert problem.place.path.endswith("/Pulumi.dev.yaml")
-    assert problem.found and problem.expected and "Traceback" not in str(problem)
+    assert problem.actual and problem.expected and "Traceback" not in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_project_file_names_no_other_settings(line: str, field: str, tmp_pat
             load("dev", tmp_path)
         if content.endswith(line):
             (problem,) = refused.value.problems
-            assert problem.code == "project-mismatch" and f"`{field}: " in problem.found
+            assert problem.code == "project-mismatch" and f"`{field}: " in problem.actual
     project.write_text(text)
     (tmp_path / "Pulumi.json").write_text("{}")  # which Pulumi takes first
     with pytest.raises(UserError, match="project-mismatch"):

@@ -59,7 +59,7 @@ def test_what_is_no_image(content: bytes, found: str) -> None:
     """A BadRequest, and no other exception, that says what was found."""
     with pytest.raises(BadRequest) as refused:
         decoded(content, 160)
-    assert found in refused.value.found and refused.value.field == "image"
+    assert found in refused.value.actual and refused.value.field == "image"
 
 
 def test_a_bomb_is_never_inflated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def test_a_file_that_was_edited_is_told(begun: Begun, field: str, value: object)
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     with pytest.raises(UserError, match="ab-unreadable") as raised:
         experiment.find("wording")
-    assert str(path) in raised.value.problems[0].found
+    assert str(path) in raised.value.problems[0].actual
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 99999])

@@ -95,7 +95,7 @@ def test_an_environment_says_what_differs_there(tmp_path: Path) -> None:
 def test_a_file_that_is_wrong(tmp_path: Path, text: str, line: int, code: str, found: str) -> None:
     """The first problem has the code and the line, and says what was found."""
     problem = wrong(tmp_path / "release.yml", text)[0]
-    assert problem.code == code and found in problem.found
+    assert problem.code == code and found in problem.actual
     assert problem.place and problem.place.line == line
     if code == "incomplete-entry":
         assert f"`ml release propose {tmp_path.name} --env dev`" in problem.hint
@@ -132,7 +132,7 @@ def test_a_strategy_that_is_wrong(tmp_path: Path, field: str, found: str, where:
     else:
         text = f"schema_version: 1\nenvironments:\n  prod:\n    traffic: {{{field}}}\n"
     (problem,) = wrong(path, text)
-    assert found in problem.found and problem.place and problem.place.line == 4
+    assert found in problem.actual and problem.place and problem.place.line == 4
 
 
 def test_a_misspelt_field_is_guessed(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_model_or_evidence_that_is_not_the_projects(
     attached = release_file.evidence_path(path, "dev")
     attached.parent.mkdir()
     attached.write_text("{}")
-    assert "was changed" in release_file.check(path)[1].found
+    assert "was changed" in release_file.check(path)[1].actual
 
 
 def test_a_promotion_is_not_in_the_snapshot_of_the_code(tmp_path: Path) -> None:

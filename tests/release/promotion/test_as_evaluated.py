@@ -27,7 +27,7 @@ def test_a_first_version_that_answers_otherwise_is_refused(world: World) -> None
     """The answers are counted, and one is told with what was evaluated."""
     edit(score(world), *RENAMED)
     found = result(propose(BACKEND, "tiny", world.run(0.8)).decision, "serving")
-    assert found.verdict == "fail" and "of 200 predictions differ" in found.found
+    assert found.verdict == "fail" and "of 200 predictions differ" in found.actual
     assert 'the server answers "c", evaluated was "b"' in found.why
 
 

@@ -49,7 +49,7 @@ def test_a_candidate_of_another_library_is_compared(promoted_world: World) -> No
     before = len([*LocalRuns().all()])
     made = propose(BACKEND, "tiny", run.name)
     assert made.decision.allowed, made.decision.blocking
-    assert "0.1500 better than the champion's" in result(made.decision, "superiority").found
+    assert "0.1500 better than the champion's" in result(made.decision, "superiority").actual
     assert len([*LocalRuns().all()]) == before + 1  # the candidate's own evaluation
 
 
@@ -100,19 +100,19 @@ def test_a_champion_is_measured_on_other_data_by_its_own_code(promoted_world: Wo
     tiny.questions(promoted_world.project.root, 300)
     run = promoted_world.project.train(0.95)
     found = result(propose(BACKEND, "tiny", run.name).decision, "superiority")
-    assert found.verdict == "pass" and "0.15" in found.found
+    assert found.verdict == "pass" and "0.15" in found.actual
     for text in promoted_world.project.root.glob("ml/projects/tiny/data/files/*.csv"):
         edit(text, "id,difficulty", "id,hardness")
     edit(promoted_world.project.folder / "evaluate.py", '"difficulty"', '"hardness"')
     edit(promoted_world.project.folder / "evaluate.py", '{"question"', '{"words"')
     again = promoted_world.project.train(0.95)
     refused = result(propose(BACKEND, "tiny", again.name).decision, "non-inferiority")
-    assert refused.verdict == "fail" and "was measured on other data" in refused.found
-    assert "propose the change of the model on azureml:tiny:1 first" in refused.found
+    assert refused.verdict == "fail" and "was measured on other data" in refused.actual
+    assert "propose the change of the model on azureml:tiny:1 first" in refused.actual
     # What each way ended with, in the words of its log.
-    assert "exited with 1: KeyError: 'difficulty'" in refused.found
-    assert "its requests have the field question" in refused.found
-    assert "the end of its log" not in refused.found
+    assert "exited with 1: KeyError: 'difficulty'" in refused.actual
+    assert "its requests have the field question" in refused.actual
+    assert "the end of its log" not in refused.actual
 
 
 def test_a_champion_of_an_earlier_schema_is_asked_by_its_serving(
@@ -137,8 +137,8 @@ def test_a_champion_of_an_earlier_schema_is_asked_by_its_serving(
     edit(made.folder / "endpoint/score.py", 'asked.integers["hour"]]', night)
     better = propose(BACKEND, "tiny", made.train(0.9).name)
     assert better.decision.allowed, better.decision.blocking
-    assert "better than the champion's" in result(better.decision, "superiority").found
-    assert "0 of 200 predictions differ" in result(better.decision, "serving").found
+    assert "better than the champion's" in result(better.decision, "superiority").actual
+    assert "0 of 200 predictions differ" in result(better.decision, "serving").actual
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_classification_from_propose_to_the_next_champion(
         better = propose(BACKEND, "tiny", good)
         gates = {one.gate: one for one in better.decision.results}
         assert better.decision.allowed, better.decision.blocking
-        assert gates["superiority"].found.startswith("log_loss on test is 0.")
+        assert gates["superiority"].actual.startswith("log_loss on test is 0.")
         done = apply(BACKEND, "tiny", "local", "ana")
         assert done and done.canary and (done.outcome, done.replaced.version) == ("applied", "2")
         code, out, _ = ml(capsys, "compare", "tiny:3", "tiny:2", "--format", "md")

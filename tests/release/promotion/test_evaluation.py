@@ -87,5 +87,5 @@ def test_a_step_that_fails_fails_the_evaluation(pipeline: World) -> None:
     path.write_text(EVALUATE.replace("cp ${{inputs.data}}/questions.csv", "false"))
     with pytest.raises(UserError) as refused:
         propose(BACKEND, "tiny", pipeline.run(0.8))
-    assert "step `recipe` failed" in refused.value.problems[0].found
+    assert "step `recipe` failed" in refused.value.problems[0].actual
     assert refused.value.problems[0].hint

@@ -90,7 +90,7 @@ def test_the_champion_is_scored_again_on_the_candidates_data(served: World) -> N
         len(list(LocalRuns().all())) == before + 2
     )  # the candidate's evaluation and the champion's
     (compared,) = [one for one in made.decision.results if one.gate == "superiority"]
-    assert "is 0.1500 better than the champion's" in compared.found
+    assert "is 0.1500 better than the champion's" in compared.actual
 
 
 def test_a_model_of_other_data_than_it_is_scored_on_is_refused(world: World) -> None:
@@ -159,7 +159,7 @@ def test_what_has_come_since_it_was_proposed_is_refused_when_it_is_applied(
         for one in check_registered(BACKEND, "tiny", "2", "local").decision.results
         if one.gate == "identity"
     ]
-    assert (older.verdict, older.found) == ("fail", "schema 1")
+    assert (older.verdict, older.actual) == ("fail", "schema 1")
     assert "`ml release propose" in older.why
     again = propose(BACKEND, "tiny", challenged.run(0.95))
     assert (
@@ -173,7 +173,7 @@ def test_a_champion_with_evidence_of_an_older_schema_is_scored_again(served: Wor
     made = propose(BACKEND, "tiny", served.run(0.95))
     assert made.decision.allowed and made.champion.version == "1"
     (compared,) = [one for one in made.decision.results if one.gate == "superiority"]
-    assert "is 0.1500 better than the champion's" in compared.found
+    assert "is 0.1500 better than the champion's" in compared.actual
     worse = propose(BACKEND, "tiny", served.run(0.7))
     assert verdicts(worse.decision)["non-inferiority"] == "fail" and not worse.written
 
@@ -194,8 +194,8 @@ def test_a_tracking_servers_numbers_change_nothing(world: World) -> None:
         for value in (1.0, math.inf):
             client.log_metric(str(run), "gain_at_1", value)
     again = check_registered(BACKEND, "tiny", "1", "local").decision
-    found = {one.gate: (one.verdict, one.found) for one in made.decision.results}
-    assert {one.gate: (one.verdict, one.found) for one in again.results} == found
+    found = {one.gate: (one.verdict, one.actual) for one in made.decision.results}
+    assert {one.gate: (one.verdict, one.actual) for one in again.results} == found
 
 
 def test_a_corrupted_model_is_not_proposed(world: World) -> None:
@@ -243,7 +243,7 @@ def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
     with pytest.raises(UserError, match="gate-failed") as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     (problem,) = raised.value.problems
-    assert problem.found == "format: vocabulary.json (unknown)"
+    assert problem.actual == "format: vocabulary.json (unknown)"
     assert "waivers: [{gate: format, item: FILE, version: 1, owner: NAME" in problem.hint
     assert raised.value.exit_code == Exit.GATE_SAID_NO
     assert not BACKEND.registry.versions("tiny") and len(list(LocalRuns().all())) == before

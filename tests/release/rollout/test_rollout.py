@@ -154,7 +154,7 @@ def test_no_room_for_a_baseline_is_not_held_against_green(
     with pytest.raises(UserError) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
-    assert problem.code == "baseline-failed" and "out of memory" in problem.found
+    assert problem.code == "baseline-failed" and "out of memory" in problem.actual
     assert_blue_serves(blue)
     assert not [line for line in audit.verify(LOG) if line["event"] == "rolled-back"]
     monkeypatch.setattr(server, "wait_until_ready", answered)

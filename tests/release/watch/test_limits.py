@@ -69,7 +69,7 @@ def test_a_project_may_be_as_loose_as_the_floor_and_no_looser(tmp_path: Path, na
     with pytest.raises(UserError, match="watch-looser-than-policy") as raised:
         read(tmp_path)
     (problem,) = raised.value.problems
-    assert problem.place and problem.place.line == 3 and f"`{name}`" in problem.found
+    assert problem.place and problem.place.line == 3 and f"`{name}`" in problem.actual
     assert "organisation policy" in problem.expected
 
 
@@ -82,7 +82,7 @@ def test_so_many_columns_may_be_left_out(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="watch-looser-than-policy") as raised:
         read(tmp_path)
     (problem,) = raised.value.problems
-    assert (problem.found, problem.expected) == (
+    assert (problem.actual, problem.expected) == (
         "`ignore` is 6",
         "at most 5, the organisation policy",
     )

@@ -22,7 +22,7 @@ def test_the_drift_of_an_environment(challenged: World, capsys: pytest.CaptureFi
     code, out, _ = ml(capsys, "release", "drift", "--json")
     release, model = json.loads(out)
     assert code == 3 and (release["about"], release["project"]) == ("release", "tiny")
-    assert [(row["what"], row["expected"], row["found"]) for row in release["differences"]] == [
+    assert [(row["what"], row["expected"], row["actual"]) for row in release["differences"]] == [
         ("serving version", "2", "1"),
         ("champion", "2", "1"),
     ]

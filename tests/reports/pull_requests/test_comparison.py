@@ -225,7 +225,7 @@ def test_the_place_of_a_waiver_is_not_cut(tmp_path: Path, found: str):
     decision = comparison.decision
     assert decision
     results = tuple(
-        replace(one, verdict="waived", found=found, why=str(waiver)) if one.gate == "gap" else one
+        replace(one, verdict="waived", actual=found, why=str(waiver)) if one.gate == "gap" else one
         for one in decision.results
     )
     text = comment(replace(comparison, decision=replace(decision, results=results)))

@@ -37,7 +37,7 @@ def test_what_this_repository_tracks_is_allowed() -> None:
 )
 def test_a_name_at_the_root_is_refused(path: str) -> None:
     (problem,) = problems([(FILE, path)], [])
-    assert problem.code == "name-not-allowed" and f"`{printable(path)}`" in problem.found
+    assert problem.code == "name-not-allowed" and f"`{printable(path)}`" in problem.actual
 
 
 @pytest.mark.attack("A folder looks like a repository, and git reads it")
@@ -60,7 +60,7 @@ def test_a_name_at_the_root_is_refused(path: str) -> None:
 )
 def test_no_repository_is_among_the_files(mode: str, path: str) -> None:
     (problem,) = problems([(mode, path)], [])
-    assert problem.code == "name-not-allowed" and f"`{printable(path)}`" in problem.found
+    assert problem.code == "name-not-allowed" and f"`{printable(path)}`" in problem.actual
 
 
 @pytest.mark.attack("The name of a file is a command of the workflow that refuses it")
@@ -164,7 +164,7 @@ def test_a_file_has_one_spelling(path: str) -> None:
     """File systems that leave letters out of a name, or their case, have one file for both."""
     former = "ml/projects/words/gates.yml"
     (problem,) = problems([(FILE, former), (FILE, path)], ["ML"])
-    assert problem.found.strip("`") in {former, printable(path)}
+    assert problem.actual.strip("`") in {former, printable(path)}
     assert "one spelling" in problem.expected
     assert [*problems([(FILE, former), (FILE, "ml/projects/words/y/gates.yml")], [])] == []
 
@@ -208,7 +208,7 @@ def test_a_team_has_names_of_its_own(
     assert [*tracked_problems(tmp_path)] == [], "what git does not track is a person's"
     subprocess.run([*GIT, "add", "-A"], cwd=tmp_path, check=True)
     (problem,) = tracked_problems(tmp_path)
-    assert problem.found == "`yaml.py`"
+    assert problem.actual == "`yaml.py`"
     settings.write_text("[tool.azureml-gitops-starter]\nroot = 'notebooks'\n")
     with pytest.raises(UserError, match="wrong-value"):
         own_names(tmp_path)
@@ -246,7 +246,7 @@ def test_no_program_has_characters_that_nobody_sees(name: str, letter: str, tmp_
     (tmp_path / "infra/Pulumi.yaml").write_text("name: x\n", encoding="utf-8-sig")
     (problem,) = links.unseen(tmp_path)
     assert problem.code == "invisible-character" and str(problem.place) == f"{name}:2"
-    assert problem.found.isascii()
+    assert problem.actual.isascii()
 
 
 @pytest.mark.attack("A page has so many brackets that the check of its links never ends")
@@ -255,6 +255,6 @@ def test_a_page_of_brackets_is_read_to_its_end(tmp_path: Path, line: str) -> Non
     """Without a bound of time: what tries each character many times runs for hours."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     (tmp_path / "a.md").write_text(f"{line}\n[self](a.md#end)\n[none](b.md 'of (c)')\n# End #\n")
-    assert [problem.found for problem in links.problems(tmp_path)][-1] == (
+    assert [problem.actual for problem in links.problems(tmp_path)][-1] == (
         "the link `b.md` is broken"
     )

@@ -293,7 +293,7 @@ def test_another_librarys_model_alone_is_told(
     assert lacking >= jobs | {("jobs/evaluate.yml", severity)}
     # A server may read LightGBM's trees without it.
     assert (("endpoint/deployment.yml", severity) in lacking) == (other == "torch")
-    unknown = [of.found for of in problems if of.code == "unknown-argument"]
+    unknown = [of.actual for of in problems if of.code == "unknown-argument"]
     assert f"ml.projects.churn.train has no argument `{argument}`" in unknown
 
 
@@ -586,7 +586,7 @@ def test_a_row_of_too_many_fields_is_named_by_its_line(
         profile(path, Choices("risk"))
     (problem,) = refused.value.problems
     assert problem.code == "extra-column" and problem.place and problem.place.line == 203
-    assert problem.found == "3 fields, and the header has 2" and f"`{delimiter}`" in problem.hint
+    assert problem.actual == "3 fields, and the header has 2" and f"`{delimiter}`" in problem.hint
 
 
 def test_tables_that_are_none_are_refused(repository: Path) -> None:
@@ -826,7 +826,7 @@ def test_tables_without_a_task_have_bounds_too(above: tuple[str, ...], tmp_path:
             table = {key: table}
         path.write_text(yaml.safe_dump(table))
         problems = project_metrics.schema_problems(path)
-        assert [problem.found for problem in problems] == ["`rows` is [5000, 10]"] * is_refused
+        assert [problem.actual for problem in problems] == ["`rows` is [5000, 10]"] * is_refused
 
 
 @pytest.mark.parametrize(
@@ -862,7 +862,7 @@ def test_a_waiver_that_does_not_hold_is_a_warning(days: int, repository: Path) -
     if warnings:
         assert warnings[0].code == "expired-waiver" and warnings[0].place.line == 18
         words = f"expired on {ends}" if days < 0 else "for more than 90 days"
-        assert words in warnings[0].found
+        assert words in warnings[0].actual
     if days < 0:
         gates.write_text(gates.read_text() + line.format(later))
         assert not survey([made.folder], release_files()).problems

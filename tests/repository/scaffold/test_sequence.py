@@ -95,7 +95,7 @@ def test_what_cannot_be_written_is_refused(
     with pytest.raises(UserError) as refused:
         new(repository, "tickets", path, choices, **more)
     problem = refused.value.problems[0]
-    assert problem.code == code and words in problem.found
+    assert problem.code == code and words in problem.actual
     assert not (repository / "ml/projects/tickets").exists()
 
 

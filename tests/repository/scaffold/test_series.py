@@ -158,7 +158,7 @@ def test_what_cannot_be_written_is_refused(
     with pytest.raises(UserError) as refused:
         new(repository, "sales", table(repository, rows), choices, series=series)
     problem = refused.value.problems[0]
-    assert problem.code == code and words in f"{problem.place} {problem.found} {problem.hint}"
+    assert problem.code == code and words in f"{problem.place} {problem.actual} {problem.hint}"
     assert not (repository / "ml/projects/sales").exists()
 
 
@@ -179,7 +179,7 @@ def test_times_off_the_grid_are_refused(repository: Path, irregular: bool) -> No
     with pytest.raises(UserError) as refused:
         new(repository, "sales", path, choices, series=series)
     (problem,) = refused.value.problems
-    assert problem.code == "irregular-times" and "20 % of the steps" in problem.found
+    assert problem.code == "irregular-times" and "20 % of the steps" in problem.actual
 
 
 @pytest.mark.parametrize("cell", ["inf", "n/a", '"3,5"', "?!"])
@@ -199,7 +199,7 @@ def test_a_wrong_cell_of_the_target_has_its_line(repository: Path, cell: str) ->
         )
     (problem,) = refused.value.problems
     assert str(problem.place).endswith("sales.csv:100") and problem.code == "wrong-type"
-    assert cell.strip('"') in problem.found and problem.expected == "a finite number"
+    assert cell.strip('"') in problem.actual and problem.expected == "a finite number"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_short_table_says_what_would_do(
         assert made.profile.head["season"] == (1 if words else 12)
     except UserError as refused:
         (problem,) = refused.problems
-        assert problem.code == "too-few-steps" and f"{steps} steps" in problem.found
+        assert problem.code == "too-few-steps" and f"{steps} steps" in problem.actual
         text = f"{problem.expected} {problem.hint}"
     assert all(part in text for part in words.split(" | "))
 
@@ -251,7 +251,7 @@ def test_a_wrong_schema_has_its_line(
     assert before in text
     schema.write_text(text.replace(before, after))
     (problem,) = schema_problems(schema)
-    assert (problem.code, problem.found) == ("wrong-schema", found)
+    assert (problem.code, problem.actual) == ("wrong-schema", found)
     assert problem.place is not None and problem.place.line == line
 
 

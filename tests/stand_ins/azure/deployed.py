@@ -49,7 +49,7 @@ class Deployed:
             try:
                 self.running = server.start(self.slot, self._launch(storage, model, code))
             except UserError as refused:
-                self.problem = refused.problems[0].found.splitlines()[0]
+                self.problem = refused.problems[0].actual.splitlines()[0]
 
         self._thread = Thread(target=work, daemon=True)
         self._thread.start()

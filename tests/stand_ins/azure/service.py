@@ -638,9 +638,9 @@ def _failure(each: Tracked) -> str:
     run = each.run
     if run is None or run.error is None:
         return str(each.job.state.get("problem") or "The node was lost.")
-    exited = re.search(r"exited with (\d+)", run.error.found)
+    exited = re.search(r"exited with (\d+)", run.error.actual)
     if not exited:
-        return run.error.found
+        return run.error.actual
     return (
         f"Execution failed. User process 'python' exited with status code {exited[1]}. "
         "Please check log file 'user_logs/std_log.txt' for error details."

@@ -128,7 +128,7 @@ def test_other_columns_are_told_in_one_place(tmp_path: Path, content: str, code:
     path.write_text(content)
     (wrong,) = read_table(path, schema)[1]
     assert (wrong.code, wrong.line) == (code, 1)
-    assert wrong.found == f"the columns differ; {told}"
+    assert wrong.actual == f"the columns differ; {told}"
     assert wrong.expected == "day (timestamp), who (id), text (text)"
 
 

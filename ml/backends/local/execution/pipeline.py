@@ -350,4 +350,4 @@ class Pipeline:
 def _at(refused: UserError, step: StepPlan) -> Problem:
     """Return the first problem, at the step if it has no place of its own."""
     problem = refused.problems[0]
-    return problem if problem.place else Problem(problem.code, problem.found, place=step.place)
+    return problem if problem.place else Problem(problem.code, problem.actual, place=step.place)

@@ -173,7 +173,7 @@ def _still_runs(name: str, process: int | None) -> Problem:
 
 
 def _ended_by_itself(run: Run) -> Problem:
-    why = f": {run.error.found}" if run.error else ""
+    why = f": {run.error.actual}" if run.error else ""
     return Problem(
         "not-interrupted",
         f"{run.name} is {run.status}, and was not interrupted{why}",

@@ -194,7 +194,7 @@ def explain_timeout(problem: Problem | None, run: Run) -> Problem | None:
     count = len(run.restarts)
     return replace(
         problem,
-        found=f"{problem.found}; it was evicted {count} time{'s' if count > 1 else ''} and began "
+        actual=f"{problem.actual}; it was evicted {count} time{'s' if count > 1 else ''} and began "
         "from the start each time",
         hint="save a checkpoint in ./outputs or in an output of the job, and go on from it at the "
         f"start; {problem.hint}",

@@ -129,7 +129,7 @@ def _run(github: GitHub, run_id: int) -> Mapping[str, Any]:
     try:
         return dict(github.get(f"actions/runs/{run_id}")) if run_id else {}
     except UserError as refused:
-        if f"runs/{run_id}: 404" not in refused.problems[0].found:
+        if f"runs/{run_id}: 404" not in refused.problems[0].actual:
             raise
         return {}
 
@@ -164,7 +164,7 @@ def _change(github: GitHub, root: Path, number: int) -> tuple[Change, str, list[
     except UserError as refused:
         if refused.problems[0].code != BAD_NAME:
             raise
-        unread = [refused.problems[0].found]
+        unread = [refused.problems[0].actual]
         touched = Affected("", 0, False, True, judges=(*unread,))
         commit = str(github.get(f"pulls/{number}")["head"]["sha"])
     return change_of(touched), commit, unread
@@ -286,7 +286,7 @@ def read_artifact(
         content = github.download(f"actions/artifacts/{int(newest['id'])}/zip", MAX_ARTIFACT)
         return dict(_documents(content, allowed)), []
     except (UserError, *UNREADABLE) as error:
-        reason = error.problems[0].found if isinstance(error, UserError) else str(error)
+        reason = error.problems[0].actual if isinstance(error, UserError) else str(error)
         return {}, [f"the results of {name} cannot be read: {reason[:200]}"]
 
 

@@ -67,8 +67,8 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
     raise _refused(actual, last, f"/train {last}, once you have read that commit")
 
 
-def _refused(found: str, expected: str, hint: str = "") -> UserError:
-    return UserError(Problem("not-trained", found, expected, hint), exit_code=Exit.RUN_FAILED)
+def _refused(actual: str, expected: str, hint: str = "") -> UserError:
+    return UserError(Problem("not-trained", actual, expected, hint), exit_code=Exit.RUN_FAILED)
 
 
 def fetch(root: Path, number: int, commit: str, to: Path) -> None:

@@ -76,7 +76,7 @@ def cluster_trials(job: Placed) -> Iterator[Finding]:
         lambda cluster: f"at most {max(1, cluster.max_nodes // job.nodes)} at once",
         lambda cluster: job.nodes > cluster.max_nodes or at_once * job.nodes <= cluster.max_nodes,
     ):
-        yield Finding(finding.keys, finding.found, finding.expected, finding.hint, "warning")
+        yield Finding(finding.keys, finding.actual, finding.expected, finding.hint, "warning")
 
 
 @rule("cluster-gpus", scope="cluster", source="how-to-train-distributed-gpu: process per GPU")

@@ -60,7 +60,7 @@ def unbound_expression(node: Node) -> Iterator[Finding]:
             if (reference.source, name) == ("outputs", "default"):
                 continue
             problem = expressions.unbound(reference, {reference.source: names})
-            yield Finding(keys, problem.found, problem.expected, problem.hint)
+            yield Finding(keys, problem.actual, problem.expected, problem.hint)
 
 
 @rule("unknown-expression", scope=_TEMPLATES, severity="warning", source=_YAML)

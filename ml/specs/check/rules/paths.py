@@ -159,7 +159,7 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
             # The SDK itself refuses a file that is not YAML.
             if problem.code != "unreadable-yaml":
                 yield Finding(
-                    (), problem.found, problem.expected, problem.hint, None, problem.place
+                    (), problem.actual, problem.expected, problem.hint, None, problem.place
                 )
 
 
@@ -180,7 +180,7 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
             table = Part(read(file), file)
         except UserError as refused:
             first = refused.problems[0]
-            yield Finding(keys, first.found, first.expected, first.hint, place=first.place)
+            yield Finding(keys, first.actual, first.expected, first.hint, place=first.place)
             continue
         faults = list(_table_faults(table))
         for below, actual, expected in faults:

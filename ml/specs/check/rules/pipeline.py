@@ -160,7 +160,7 @@ def not_a_component(node: Node) -> Iterator[Finding]:
             read(path)
         except UserError as refused:
             first = refused.problems[0]
-            yield Finding((key,), f"{first.place}: {first.found}", first.expected, first.hint)
+            yield Finding((key,), f"{first.place}: {first.actual}", first.expected, first.hint)
     elif not isinstance(component.get(), dict):
         message = f"`{key}: {written}` holds {in_words('', component.get())}"
         yield Finding((key,), message, "the spec of a component", "name a component's YAML file")

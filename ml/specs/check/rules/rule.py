@@ -30,7 +30,7 @@ class Finding:
     """A finding of a rule: the keys of the field, below the spec or node, and the texts."""
 
     keys: tuple[Key, ...]
-    found: str
+    actual: str
     expected: str = ""
     hint: str = ""
     severity: Severity | None = None  # None: the rule's
@@ -68,7 +68,7 @@ class Rule:
         for finding in self.find(subject):
             yield Problem(
                 self.name,
-                finding.found,
+                finding.actual,
                 finding.expected,
                 finding.hint,
                 finding.place or subject.place(*finding.keys),

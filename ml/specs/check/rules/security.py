@@ -51,7 +51,7 @@ def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
                 if problem := expressions.dangerous(value, reference, place):
                     problems.setdefault((place, reference.quoting), problem)
     for problem in problems.values():
-        yield Finding((), problem.found, problem.expected, problem.hint, place=problem.place)
+        yield Finding((), problem.actual, problem.expected, problem.hint, place=problem.place)
 
 
 def _values(node: Node, reference: Reference) -> Iterator[Value]:
