@@ -68,6 +68,7 @@ def test_a_candidate_beside_the_champion(world: World) -> None:
     # Its sentences share the width, whatever words are in them.
     gates = candidate.html.partition('<table class="stacked">')[2].partition("</table>")[0]
     assert gates.count('class="words" data-label="required"') == gates.count("<tr>") - 1 > 10
+    assert '<td class="words" data-label="actual"></td>' not in gates
     assert world.runs[0.95].id[:12] in page.text
     assert BACKEND.registry.find("tiny", "2").digest.removeprefix("sha256:")[:12] in page.text
 

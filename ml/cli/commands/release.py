@@ -389,7 +389,7 @@ def drift(
         sign = "?" if result.unknown else "✘" if result.differences else "✔"
         typer.echo(f"{sign} {result.project}, {result.about}: {printable(result.words)}")
         for row in result.differences:
-            words = f"    {row['what']}: {row['found']}, expected {row['expected']}"
+            words = f"    {row['what']}: {row['actual']}, expected {row['expected']}"
             typer.echo(printable(words))
     if any(result.differences for result in drifts):
         raise typer.Exit(Exit.GATE_SAID_NO)

@@ -30,11 +30,11 @@ def _section(result: Mapping[str, Any]) -> str:
     head = f"### {OUTCOMES[result['outcome']].format(**fields)}"
     words = [f"In {code(result['environment'])}, approved by {text(result['approved_by'])}."]
     words += [
-        f"- {code(gate['gate'])}: {text(gate['found'])}; required: {text(gate['required'])}"
+        f"- {code(gate['gate'])}: {text(gate['actual'])}; required: {text(gate['required'])}"
         for gate in result["gates"]
     ]
     for problem in result["problems"]:
-        lines = [f"{problem['code']}: {problem['found']}", f"expected: {problem['expected']}"]
+        lines = [f"{problem['code']}: {problem['actual']}", f"expected: {problem['expected']}"]
         lines += [f"hint: {problem['hint']}"] if problem["hint"] else []
         words.append(block(lines))
     if result["canary"]:
