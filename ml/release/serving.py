@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -154,14 +154,23 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
     )
 
 
-def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[Problem, ...]:
+def included(code: Path) -> Mapping[str, Path]:
+    """Return the files of a `code:` folder that Azure ML uploads, by their path in it."""
+    return dict(IgnoreFile(code).files({home.home()}))
+
+
+def code_from_data(
+    code: Path,
+    script: str,
+    gates: Path | None = None,
+    listing: Callable[[Path], Mapping[str, Path]] = included,
+) -> tuple[Problem, ...]:
     """Return a problem for each way in which the serving code may load code from data.
 
-    It covers what the server imports, and files beside it.
+    It covers what the server imports, and files beside it. `listing` returns the files of a folder.
     """
-    listed = gate_settings.load(gates)["format"].names("imports")
-    files = dict(IgnoreFile(code).files({home.home()}))
-    serving_code = Code(files, posixpath.normpath(script), listed, repository.root(code))
+    allowed = gate_settings.load(gates)["format"].names("imports")
+    serving_code = Code(listing(code), posixpath.normpath(script), allowed, repository.root(code))
     return tuple(
         Problem(
             "code-from-data",
@@ -176,10 +185,13 @@ def code_from_data(code: Path, script: str, gates: Path | None = None) -> tuple[
     )
 
 
-def code_problems(deployment: Path) -> Sequence[Problem]:
+def code_problems(
+    deployment: Path, listing: Callable[[Path], Mapping[str, Path]] = included
+) -> Sequence[Problem]:
     """Return the problems of a deployment.yml's code for which a proposal would be rejected.
 
-    A file that is invalid in another way has none here: another check reports that.
+    A file that is invalid in another way has none here: another check reports that. `listing` is
+    that of `code_from_data`.
     """
     try:
         configuration = documents.read(deployment).get("code_configuration")
@@ -187,7 +199,8 @@ def code_problems(deployment: Path) -> Sequence[Problem]:
         script = str(configuration["scoring_script"])
         gates = deployment.parents[1] / "gates.yml"
         is_there = (code / script).is_file()
-        return code_from_data(code, script, gates if gates.is_file() else None) if is_there else ()
+        own_gates = gates if gates.is_file() else None
+        return code_from_data(code, script, own_gates, listing) if is_there else ()
     except (UserError, KeyError, TypeError):
         return ()
 

@@ -68,10 +68,11 @@ class Code:
         """
         if self.script not in self.files:
             yield Trace(Path(self.script), 0, "a scoring script that does not travel")
+        settings = {folder + setting for folder in self._folders for setting in _SETTINGS}
         for name, file in self.files.items():
             if name.endswith(_FILES):
                 yield Trace(file, 0, "compiled code or a pickle, which reviewers cannot read")
-            elif name in [folder + setting for folder in self._folders for setting in _SETTINGS]:
+            elif name in settings:
                 yield Trace(file, 0, "a file from which the server reads what code it runs")
         is_whole = any(name.startswith(_REPOSITORY) for name in self.files)
         beside = self._folders[1] or "/" if is_whole else ""

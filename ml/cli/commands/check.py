@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -115,7 +116,9 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         ],
         "ml/projects/*/jobs/*.yml": lambda path: [*project_metrics.sweep_problems(path)],
         "ml/projects/*/data/*.schema.yml": project_metrics.schema_problems,
-        "ml/projects/*/endpoint/deployment.yml": serving.code_problems,
+        "ml/projects/*/endpoint/deployment.yml": partial(
+            serving.code_problems, listing=cache(serving.included)
+        ),
         **dict.fromkeys(
             ("ml/projects/*/features/*.yml", "ml/projects/*/features/*.yaml"), feature_set_problems
         ),

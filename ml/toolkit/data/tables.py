@@ -323,10 +323,12 @@ def _wrong_values(table: Table) -> list[Flaw]:
     for position, column in enumerate(table.schema.columns):
         if column.optional and not column.unique and column.type in ("text", "category"):
             continue  # any value will do
-        first: dict[str, int] = {}
+        valid, first = set[str](), dict[str, int]()
         for line, row in zip(table.lines, table.rows, strict=True):
             value = row[position]
-            if column.is_missing(value):
+            if value in valid:
+                pass
+            elif column.is_missing(value):
                 if column.optional:
                     continue
                 problem, expected = f"{column.name} is empty", f"a {column.type}"
@@ -334,10 +336,14 @@ def _wrong_values(table: Table) -> list[Flaw]:
             elif expected := _unlike(column, value):
                 problem = f"{column.name} is {value!r}"
                 findings.append(Flaw("wrong-type", table.path, line, problem, expected))
-            if column.unique and value in first:
-                problem = f"{column.name} {value!r} is on line {first[value]} too"
-                findings.append(Flaw("duplicate-id", table.path, line, problem, "unique ids", FIX))
-            first.setdefault(value, line)
+            else:
+                valid.add(value)
+            if column.unique:
+                if value in first:
+                    problem = f"{column.name} {value!r} is on line {first[value]} too"
+                    flaw = Flaw("duplicate-id", table.path, line, problem, "unique ids", FIX)
+                    findings.append(flaw)
+                first.setdefault(value, line)
     return findings
 
 

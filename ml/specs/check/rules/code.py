@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 
@@ -63,17 +63,20 @@ def source(file: Path) -> Source:
     return _source(file, stat.st_mtime_ns, stat.st_size)
 
 
-def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Imported]:
+def libraries(
+    module: str, wanted: frozenset[str], find: Callable[[str], Path | None]
+) -> Iterator[Imported]:
     """Yield the `wanted` libraries that importing a module of the code imports, each once.
 
-    First come those that are imported at once, then those that only a function imports: one of
-    `module` or of a module beside it, or one that these import from another.
+    `find` returns the file of a module, as `file_of`. First come the libraries that are imported at
+    once, then those that only a function imports: one of `module` or of a module beside it, or one
+    that these import from another.
     """
     own = module.rpartition(".")[0]
     queue, seen, later = [module], {module}, list[Imported]()
     reported: set[str] = set()
     for name in queue:
-        file = file_of(name, code)
+        file = find(name)
         if file is None:
             continue
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
@@ -83,11 +86,11 @@ def libraries(module: str, code: Path, wanted: frozenset[str]) -> Iterator[Impor
         later += [Imported(library, name, at_once=False) for library in sorted(lazy)]
         for imported in _absolute(source(file).imports, package):
             top = imported.partition(".")[0]
-            if top in wanted and file_of(top, code) is None and top not in reported:
+            if top in wanted and find(top) is None and top not in reported:
                 reported.add(top)
                 yield Imported(top, name)
             holder, _, taken = imported.rpartition(".")
-            if is_own and (held := file_of(holder, code)):
+            if is_own and (held := find(holder)):
                 for library in sorted(source(held).lazy.get(taken, frozenset()) & wanted):
                     later.append(Imported(library, name, at_once=False))
             parts = imported.split(".")
@@ -245,7 +248,13 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
 @lru_cache(maxsize=256)
 def _libraries(links: Links, module: str, code: Path) -> tuple[Imported, ...]:
     """Return the libraries that the module imports; read once in a survey."""
-    return tuple(libraries(module, code, packages.LIBRARIES))
+    return tuple(libraries(module, packages.LIBRARIES, partial(_file_of, links, code)))
+
+
+@lru_cache(maxsize=4096)
+def _file_of(links: Links, code: Path, module: str) -> Path | None:
+    """Return `file_of`, once in a survey."""
+    return file_of(module, code)
 
 
 @lru_cache(maxsize=64)
