@@ -172,7 +172,7 @@ def _serves(backend: Backend, endpoint: str, version: Version) -> bool:
     if live is None:
         return False
     green = live.canary
-    digests = {live.launch.digest, green.launch.digest if green and green.weight else ""}
+    digests = {live.deployment.digest, green.deployment.digest if green and green.weight else ""}
     return version.digest in digests
 
 
@@ -258,8 +258,8 @@ def find_in_use(backend: Backend) -> Needed:
     for name in backend.servers.names() if backend.servers else ():
         live = backend.endpoints.live(name)
         if live:
-            for launch in (live.launch, *([live.canary.launch] if live.canary else [])):
-                for path in (launch.model_folder, launch.code):
+            for deployment in (live.deployment, *([live.canary.deployment] if live.canary else [])):
+                for path in (deployment.model_folder, deployment.code):
                     paths[path] = f"the endpoint {name} serves from it"
     for lock in sorted((home.home() / "release").glob("*.lock")):
         if files.is_locked(lock):  # a proposal or an apply is in progress

@@ -478,7 +478,7 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     assert results(jobs) == ["success", "success", "skipped"], jobs["release"].summary
     assert "✅ `tiny` `1` now serves" in jobs["release"].summary
     live, champion = backend.endpoints.live(endpoint), backend.registry.champion("tiny", "dev")
-    assert live and champion and live.launch.digest == champion.digest == version.digest
+    assert live and champion and live.deployment.digest == champion.digest == version.digest
     azure.requests()
     jobs = team.scheduled("release", "workflow_dispatch")
     assert "✅ `tiny` `1` already serves, as declared" in jobs["release"].summary

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.release import audit
 from tests.local import LOG
 
@@ -17,9 +17,9 @@ def happened(event: str, version: str, endpoint: str = "tiny", **more: object) -
     audit.append(LOG, event, {**what, "approved_by": "ana", **more})
 
 
-def launch(version: str, serving: str = "1") -> Launch:
+def deployment(version: str, serving: str = "1") -> ModelDeployment:
     """The version with that serving code."""
-    return Launch(
+    return ModelDeployment(
         endpoint="tiny",
         model="tiny",
         version=version,

@@ -71,7 +71,7 @@ def test_evidence_that_the_registry_does_not_have(declared_world: World) -> None
     other = edited(version, lambda document: document.update(created="2030-01-01T00:00:00+00:00"))
     desired_state.declare(BACKEND, "tiny", "local", replace(declared, evidence=other))
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "digest-mismatch"
-    assert endpoint.live("tiny").launch.version == "1"  # type: ignore[union-attr]
+    assert endpoint.live("tiny").deployment.version == "1"  # type: ignore[union-attr]
 
 
 @pytest.mark.attack(
@@ -198,7 +198,9 @@ def test_what_serves_and_no_registry_knows_is_no_first_promotion(declared_world:
     """The gates ask for the version that serves; a way back from it is still one."""
     live = endpoint.live("tiny")
     assert live is not None
-    endpoint.switch("tiny", replace(live, launch=replace(live.launch, digest=f"sha256:{'0' * 64}")))
+    endpoint.switch(
+        "tiny", replace(live, deployment=replace(live.deployment, digest=f"sha256:{'0' * 64}"))
+    )
     assert refused(lambda: champion_of(BACKEND, "tiny", "local")) == "champion-unknown"
     assert champion_of(BACKEND, "tiny", "local", way_back=True) is not None
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "champion-unknown"
@@ -208,7 +210,7 @@ def _other_code(document: dict[str, Any]) -> None:
     copy = Path("other").absolute()
     shutil.copytree(Path("ml/projects/tiny/endpoint"), copy)
     (copy / "score.py").write_text(tiny.SCORE + "\nCHANGED = 1\n")
-    document["launch"]["code"] = str(copy)
+    document["deployment"]["code"] = str(copy)
 
 
 @pytest.mark.attack("The evaluation imports a module of the work tree that is in no snapshot")
@@ -226,19 +228,19 @@ def test_an_evaluation_imports_nothing_of_the_work_tree(world: World, name: str)
     "change",
     [
         _other_code,
-        lambda document: document["launch"].update(scoring_script="/tmp/score.py"),
-        lambda document: document["launch"]["environment_variables"].update(PYTHONPATH="/tmp"),
-        lambda document: document["launch"].update(serving=""),
-        lambda document: document["launch"].update(collect=1.0),
-        lambda document: document["launch"]["settings"].update(instance_type="other"),
-        lambda document: document["launch"].update(digest="sha256:" + "0" * 64),
+        lambda document: document["deployment"].update(scoring_script="/tmp/score.py"),
+        lambda document: document["deployment"]["environment_variables"].update(PYTHONPATH="/tmp"),
+        lambda document: document["deployment"].update(serving=""),
+        lambda document: document["deployment"].update(collect=1.0),
+        lambda document: document["deployment"]["settings"].update(instance_type="other"),
+        lambda document: document["deployment"].update(digest="sha256:" + "0" * 64),
     ],
     ids=["code", "script", "variables", "digest", "collect", "settings", "model"],
 )
 def test_a_changed_state_starts_nothing(
     promoted_world: World, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Its launch is hashed before a server is started from it."""
+    """Its deployment is hashed before a server is started from it."""
     path = endpoint.folder("tiny") / endpoint.STATE
     document = json.loads(path.read_text())
     change(document)
@@ -251,7 +253,9 @@ def test_changed_serving_code_starts_nothing(promoted_world: World) -> None:
     """Neither by serving what is live, nor by an apply of it."""
     live = endpoint.live("tiny")
     assert live
-    (live.launch.code / live.launch.scoring_script).write_text(tiny.SCORE + "\nCHANGED = 1\n")
+    (live.deployment.code / live.deployment.scoring_script).write_text(
+        tiny.SCORE + "\nCHANGED = 1\n"
+    )
     assert refused(lambda: endpoint.ensure("tiny")) == "serving-code-changed"
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "serving-code-changed"
     stops = plan(BACKEND, "tiny").stops

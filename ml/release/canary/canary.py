@@ -21,8 +21,8 @@ from ml.backends.endpoints import (
     Answer,
     Canary,
     Endpoints,
-    Launch,
     Live,
+    ModelDeployment,
     Router,
     Server,
 )
@@ -280,7 +280,7 @@ def start_trial(
     endpoints: Endpoints,
     name: str,
     blue: Live | None,
-    launch: Launch,
+    deployment: ModelDeployment,
     samples: Samples,
     undo: ExitStack,
     *,
@@ -296,9 +296,9 @@ def start_trial(
     undo.callback(_stop_unused, endpoints, name)
     # The baseline loads in parallel with green.
     ready = _begin_baseline(endpoints, blue, samples) if blue is not None and baseline else None
-    trial = Canary(endpoints.begin(launch)(), launch, 0)
+    trial = Canary(endpoints.begin(deployment)(), deployment, 0)
     if smoke:
-        smoke_test(endpoints, trial.server, launch, samples)
+        smoke_test(endpoints, trial.server, deployment, samples)
     if blue is not None:
         if ready is not None:
             trial = replace(trial, baseline=ready())
@@ -308,11 +308,13 @@ def start_trial(
     return trial
 
 
-def smoke_test(endpoints: Endpoints, green: Server, launch: Launch, samples: Samples) -> None:
-    """Send every sample request; UserError (smoke-failed) unless the launched model answers."""
+def smoke_test(
+    endpoints: Endpoints, green: Server, deployment: ModelDeployment, samples: Samples
+) -> None:
+    """Send every sample request; UserError (smoke-failed) unless the deployed model answers."""
     for sample in samples:
         answer = _answered(endpoints, green, sample)
-        if fault := smoke_fault(answer, launch, sample):
+        if fault := smoke_fault(answer, deployment, sample):
             raise _smoke_failed(endpoints, green, fault)
 
 
@@ -324,11 +326,11 @@ def _answered(endpoints: Endpoints, green: Server, sample: Mapping[str, object])
         raise _smoke_failed(endpoints, green, f"no answer to {sample}: {error}") from None
 
 
-def smoke_fault(answer: Answer, launch: Launch, sample: Mapping[str, object]) -> str:
-    """Return why a sample request was not answered by the launched model; "" if it was."""
+def smoke_fault(answer: Answer, deployment: ModelDeployment, sample: Mapping[str, object]) -> str:
+    """Return why a sample request was not answered by the deployed model; "" if it was."""
     if answer.status != 200 or not isinstance(answer.body, dict):
         return f"status {answer.status} to {sample}: {answer.excerpt}"
-    if answer.body.get("model_digest") != launch.digest:
+    if answer.body.get("model_digest") != deployment.digest:
         return f"no answer of the declared model to {sample}: {answer.excerpt}"
     return ""
 
@@ -439,13 +441,13 @@ def _drain_router(endpoints: Endpoints, name: str) -> None:
 def _begin_baseline(endpoints: Endpoints, blue: Live, samples: Samples) -> Callable[[], Server]:
     """Start a second server of the live version; the returned function waits until it answers."""
     with _as_baseline_failed(blue):
-        endpoints.check_launch(blue.launch)
-        starting = endpoints.begin(blue.launch, BASELINE)
+        endpoints.check_deployment(blue.deployment)
+        starting = endpoints.begin(blue.deployment, BASELINE)
 
     def ready() -> Server:
         with _as_baseline_failed(blue):
             baseline = starting()
-            smoke_test(endpoints, baseline, blue.launch, samples)
+            smoke_test(endpoints, baseline, blue.deployment, samples)
         return baseline
 
     return ready
@@ -460,11 +462,11 @@ def _as_baseline_failed(blue: Live) -> Iterator[None]:
             raise
         raise UserError.of(
             "baseline-failed",
-            f"version {blue.launch.version} serves, but a second server of it for the canary "
+            f"version {blue.deployment.version} serves, but a second server of it for the canary "
             f"fails: {error.problems[0].actual}",
             "memory for three servers during a canary",
             "free some memory and apply again; if the version can no longer be started, "
-            f"stop it (`ml serve {blue.launch.endpoint} --stop`): apply then skips the canary",
+            f"stop it (`ml serve {blue.deployment.endpoint} --stop`): apply then skips the canary",
             exit_code=Exit.RUN_FAILED,
         ) from None
 

@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 
 from ml.backends.base import Backend
-from ml.backends.endpoints import Answer, Candidate, Launch
+from ml.backends.endpoints import Answer, Candidate, DeploymentSpec, ModelDeployment
 from ml.backends.model_registry import Version
 from ml.core.errors import Exit, UserError
 from ml.measures import detection, forecasting
@@ -42,7 +42,7 @@ from ml.release.evidence.recomputation import (
     read_predictions,
     with_predictions,
 )
-from ml.release.serving import Serving
+from ml.release.serving import model_deployment
 from ml.serving.scoring.table import as_asked, probabilities
 from policies.promotion.evidence import Evidence
 from policies.supply_chain.formats import formats, is_faulty
@@ -172,11 +172,11 @@ def champion_on(
     folder: Path,
     champion: Version,
     theirs: Evidence,
-    serves: Serving,
+    spec: DeploymentSpec,
 ) -> Evidence:
     """Measure a champion by requests to its own scoring code, one per row of the candidate.
 
-    `folder` has the candidate's evaluation, `serves` the scoring code that measured the champion's
+    `folder` has the candidate's evaluation, `spec` the scoring code that measured the champion's
     evidence. A ranking is read at its first place only. Raises ValueError if the responses lack
     what the metrics need.
     """
@@ -192,7 +192,7 @@ def champion_on(
     their_file = champion.evidence_folder / REQUESTS
     their_requests = read_requests(their_file, theirs.evaluation.requests or "")
     answered = {}
-    with serve(backend, serves.launch(champion, champion.model)) as server:
+    with serve(backend, model_deployment(spec, champion, champion.model)) as server:
         for request in requests:
             answer = server.score(as_asked(request.request, their_requests[0].request))
             row = rows.rows[request.split][request.unit]
@@ -232,12 +232,12 @@ def refuse_faulty(model: Path) -> None:
             raise UserError.of("invalid-model", actual, "a complete model file", hint)
 
 
-def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:
-    """Start a server of the launch for checks; raises what starting it raises."""
+def serve(backend: Backend, deployment: ModelDeployment) -> AbstractContextManager[Candidate]:
+    """Start a server of the deployment for checks; raises what starting it raises."""
     if backend.candidate is None:
         actual, expected = f"`{backend.name}` cannot start a server for a check", "--on local"
         raise UserError.of("no-candidate", actual, expected, exit_code=Exit.CANNOT_HONOUR)
-    return backend.candidate(launch)
+    return backend.candidate(deployment)
 
 
 def _predicted(

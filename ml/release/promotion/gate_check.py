@@ -350,9 +350,9 @@ def _asked_again(
 ) -> Evidence:
     """Return the champion's evidence, with the candidate's rows answered by its own serving."""
     digest = theirs.serving.code or ""
-    if not digest or (serves := serving.bring(backend.registry, champion.model, digest)) is None:
+    if not digest or (spec := serving.bring(backend.registry, champion.model, digest)) is None:
         raise ValueError("the serving code that it was measured with is not kept")
-    return served.champion_on(backend, own, rows, champion, theirs, serves)
+    return served.champion_on(backend, own, rows, champion, theirs, spec)
 
 
 def _snapshot(code: str) -> Path:
@@ -423,13 +423,13 @@ def champion_of(
     live = backend.endpoints.live(name)
     if live is not None:
         versions = backend.registry.versions(model)
-        served = [candidate for candidate in versions if candidate.digest == live.launch.digest]
+        served = [candidate for candidate in versions if candidate.digest == live.deployment.digest]
         if served:
             return served[-1]
         if not way_back:
             raise UserError.of(
                 "champion-unknown",
-                f"`{name}` serves {live.launch.digest[:19]}, which no version of `{model}` in "
+                f"`{name}` serves {live.deployment.digest[:19]}, which no version of `{model}` in "
                 "the registry has",
                 "the version that serves, which a new one is compared with",
                 "find out who removed it or changed its tags, and register it again; or "

@@ -99,8 +99,8 @@ def test_changed_serving_is_proposed_signed_off_and_rolled_out(served: World) ->
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done.outcome == "applied" and done.canary is not None
     after = endpoint.live("tiny")
-    assert after and before and after.launch.serving != before.launch.serving
-    assert after.launch.digest == before.launch.digest
+    assert after and before and after.deployment.serving != before.deployment.serving
+    assert after.deployment.digest == before.deployment.digest
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
     assert propose(BACKEND, "tiny", served.run(0.8)).decision.outcome == "already-champion"
 
@@ -170,7 +170,7 @@ def test_code_that_a_rollback_needs_is_not_cleaned(challenged: World) -> None:
     changed(challenged)
     propose(BACKEND, "tiny", challenged.run(0.95))
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
-    assert first and first.launch.code in find_in_use(BACKEND).paths
+    assert first and first.deployment.code in find_in_use(BACKEND).paths
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, new_fields: Sequence[str]) -> None:

@@ -372,8 +372,8 @@ def no_compute(node: Node) -> Iterator[Finding]:
 )
 def scale_settings(subject: Subject) -> Iterator[Finding]:
     """A managed deployment scales by Azure Monitor; one on Kubernetes and a cluster in a range."""
-    is_deployment = subject.spec.kind.family == "online_deployment"
-    at: tuple[Key, ...] = ("scale_settings",) if is_deployment else ()
+    matches_deployment = subject.spec.kind.family == "online_deployment"
+    at: tuple[Key, ...] = ("scale_settings",) if matches_deployment else ()
     scale = subject.spec.mapping(*at)
     is_kubernetes = (
         "kubernetes" in f"{subject.spec.get('$schema')}{subject.spec.get('type')}".lower()
