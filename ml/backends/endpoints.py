@@ -111,7 +111,7 @@ class ModelDeployment(DeploymentSpec):
     digest: str
     model_folder: HomePath
     # The digest of the code and settings that were released; "" if there was no release.
-    serving: str = ""
+    deployment_digest: str = ""
 
     def is_as_released(self) -> bool:
         """Return whether the present code and settings have the digest that was released."""
@@ -119,7 +119,7 @@ class ModelDeployment(DeploymentSpec):
             code = trees.digest(trees.files(self.code)).removeprefix(trees.DIGEST_PREFIX)
         except OSError:
             return False
-        return self.serving == self.digest_with(code)
+        return self.deployment_digest == self.digest_with(code)
 
 
 def check_deployment(deployment: ModelDeployment) -> None:
@@ -142,7 +142,7 @@ def check_deployment(deployment: ModelDeployment) -> None:
             f"the serving code of {deployment.model} {deployment.version} was changed: "
             f"{deployment.code}, or its settings in the state of the endpoint "
             f"`{deployment.endpoint}`",
-            f"code and settings with the digest {deployment.serving or 'of a release'}",
+            f"code and settings with the digest {deployment.deployment_digest or 'of a release'}",
             f"check who changed them, remove {deployment.code} and that state, "
             "propose the version again and apply it",
         )

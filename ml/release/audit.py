@@ -277,8 +277,8 @@ def history(log: AuditLog, endpoint: str) -> History:
 def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
     """Return the items that a rollback may return to, oldest first; the last is the present one.
 
-    `pair` is the model and serving of an item. A rollback removes what came after: after 1, 2, 3
-    and 2 again there are 1 and 2, and 3 would be a promotion again.
+    `pair` is the model digest and deployment digest of an item. A rollback removes what came
+    after: after 1, 2, 3 and 2 again there are 1 and 2, and 3 would be a promotion again.
     """
     stack: list[T] = []
     for item in items:
@@ -308,16 +308,19 @@ def happened(line: Line) -> str:
 
 def matches_deployment(line: Line, deployment: ModelDeployment) -> bool:
     """Return whether the line is about this model with this serving code and settings."""
-    return _pair(line) == (deployment.digest, deployment.serving)
+    return _pair(line) == (deployment.digest, deployment.deployment_digest)
 
 
 def is_declared(line: Line, declared: Declared) -> bool:
     """Return whether the line is about the declared model, and its serving code if declared."""
-    return _pair(line) == (declared.digest, declared.serving or line.get("serving"))
+    return _pair(line) == (
+        declared.digest,
+        declared.deployment_digest or line.get("deployment_digest"),
+    )
 
 
 def _pair(line: Line) -> tuple[object, object]:
-    return line.get("digest"), line.get("serving")
+    return line.get("digest"), line.get("deployment_digest")
 
 
 def _attempt(line: Line) -> Attempt:

@@ -70,7 +70,7 @@ def model_deployment(spec: DeploymentSpec, version: Version, endpoint: str) -> M
         version=version.version,
         digest=version.digest,
         model_folder=version.folder,
-        serving=spec.snapshot_digest,
+        deployment_digest=spec.snapshot_digest,
         **{field.name: getattr(spec, field.name) for field in fields(spec)},
     )
 

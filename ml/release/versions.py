@@ -250,11 +250,11 @@ def find_in_use(backend: Backend) -> Needed:
             if declared and declared.digest:
                 why = f"{project} declares it in {environment}"
                 paths[model_folder(declared.digest)] = why
-                paths.update(dict.fromkeys(_code(declared.serving), why))
+                paths.update(dict.fromkeys(_code(declared.deployment_digest), why))
     for line in audit.verify(backend.audit_log):
         if line["event"] == "applied":
             why = f"{line['model']} {line['version']} served with it: a rollback may need it"
-            paths.update(dict.fromkeys(_code(str(line.get("serving", ""))), why))
+            paths.update(dict.fromkeys(_code(str(line.get("deployment_digest", ""))), why))
     for name in backend.servers.names() if backend.servers else ():
         live = backend.endpoints.live(name)
         if live:

@@ -119,8 +119,8 @@ class Latency(Part):
 class Served(Part):
     """The parity check: how far a server's responses differ from the hashed predictions.
 
-    `rows` counts the requests that were sent; `reason` says why none was. `code` is the digest of
-    the scoring code and settings, `prediction` the path of the prediction in a response.
+    `rows` counts the requests that were sent; `reason` says why none was. `deployment_digest` is
+    that of the scoring code and settings, `prediction` the path of the prediction in a response.
     `differing` counts the rows with a difference above 0.000001, `largest` is the largest
     difference, `example` describes its row. Differences of probabilities are absolute, those of
     other numbers relative; a wrong or missing text counts as 1.
@@ -130,7 +130,7 @@ class Served(Part):
     differing: Number = field(default=None, metadata={**bounds(), **OPTIONAL})
     largest: Number = field(default=None, metadata={**bounds(), **OPTIONAL})
     prediction: Text = field(default=None, metadata=OPTIONAL)
-    code: Text = field(default=None, metadata=OPTIONAL)
+    deployment_digest: Text = field(default=None, metadata=OPTIONAL)
     example: Text = field(default=None, metadata=OPTIONAL)
     reason: Text = field(default=None, metadata=OPTIONAL)
 

@@ -394,7 +394,8 @@ def serving(case: Case, gate: Gate) -> Finding:
     rows, largest = real(served.rows), real(served.largest)
     actual = f"{shown(served.differing)} of {shown(served.rows)} predictions differ"
     actual += f", by at most {shown(served.largest)}"
-    if served.code is None or case.request.serving not in ("", served.code):
+    digest, wanted = served.deployment_digest, case.request.deployment_digest
+    if digest is None or wanted not in ("", digest):
         reason = f"the serving code or its settings changed since: {again}"
         return Finding("fail", actual, required, reason)
     if not min_rows <= rows <= MOST:

@@ -490,7 +490,7 @@ class BackendContract:
                     undo.pop_all()
             after = endpoints.live(name)
             assert after is not None and after.canary is None
-            names = ("model", "version", "digest", "serving")
+            names = ("model", "version", "digest", "deployment_digest")
             assert all(getattr(after.deployment, name) == getattr(good, name) for name in names)
             answer = endpoints.ask(name, SAMPLES[0])
             assert answer.status == 200 and isinstance(answer.body, dict)

@@ -70,4 +70,4 @@ def released(
         collect=float(collect),
         settings=settings,
     )
-    return replace(deployment, serving=deployment.digest_with(snapshot.name))
+    return replace(deployment, deployment_digest=deployment.digest_with(snapshot.name))

@@ -192,7 +192,7 @@ def test_a_version_by_a_mended_score_py_has_a_pull_request_of_its_own(team: Repo
     """The model is the same to the bit, so is its version: the first one's was merged, or is open
     and closed now. The same once more is not opened again.
     """
-    entry = "environments:\n  dev:\n    version: 4\n    serving: {}\n"
+    entry = "environments:\n  dev:\n    version: 4\n    deployment_digest: {}\n"
     leaves(team, promotion(files={RELEASE: entry.format("1" * 64)}))
     team.push(TRAIN, "merge")
     for number in (2, 3):

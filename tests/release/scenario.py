@@ -168,7 +168,7 @@ class ReleaseScenario:
         team.move()
         back = roll_back(team.backend, "tiny", "dev", "it was a test")
         assert (back.declared.version, back.replaced.version) == ("1", number)
-        assert back.declared.serving == serving and team.files() == released
+        assert back.declared.deployment_digest == serving and team.files() == released
         commit("back")
         self.apply_earlier(team, "ana", serving)
         again = roll_back(team.backend, "tiny", "dev")
@@ -185,7 +185,7 @@ class ReleaseScenario:
         """The digest of the serving code that is live."""
         live = team.live()
         assert live and live.canary is None
-        return live.deployment.serving
+        return live.deployment.deployment_digest
 
     def promote_first(self, team: Team) -> Proposal:
         """A run becomes version 1: declared by files alone, served and promoted by nothing yet."""

@@ -85,14 +85,16 @@ def test_the_same_files_reach_another_workspace(
     monkeypatch.setenv(REGISTRY, f"shared-{azure.enter(monkeypatch)}")
     dev = AzureBackend()
     deployment = released(dev, "words", tmp_path)
-    dev.registry.promote(dev.registry.find("words", "1"), "dev", deployment.serving)
+    dev.registry.promote(dev.registry.find("words", "1"), "dev", deployment.deployment_digest)
     shutil.rmtree(deployment.model_folder)  # another machine
 
     azure.enter(monkeypatch)
     prod = AzureBackend()
     register_environment(prod.workspace.client, "ml-cpu", "1")
     (version,) = prod.registry.versions("words")
-    assert version.digest == deployment.digest and version.served_in(deployment.serving) == ("dev",)
+    assert version.digest == deployment.digest and version.served_in(
+        deployment.deployment_digest
+    ) == ("dev",)
     provision(prod.workspace.client, "words")
     prod.endpoints.check_deployment(deployment)
     assert folder_digest(deployment.model_folder) == deployment.digest

@@ -172,7 +172,11 @@ def test_the_log_loosens_nothing(declared_world: World) -> None:
         "applied",
         {
             **{"environment": "local", "endpoint": "tiny", "model": "tiny", "version": "2"},
-            **{"digest": version.digest, "serving": second.serving, "decision": second.decision},
+            **{
+                "digest": version.digest,
+                "deployment_digest": second.deployment_digest,
+                "decision": second.decision,
+            },
         },
     )
     found = plan(BACKEND, "tiny")
@@ -230,7 +234,7 @@ def test_an_evaluation_imports_nothing_of_the_work_tree(world: World, name: str)
         _other_code,
         lambda document: document["deployment"].update(scoring_script="/tmp/score.py"),
         lambda document: document["deployment"]["environment_variables"].update(PYTHONPATH="/tmp"),
-        lambda document: document["deployment"].update(serving=""),
+        lambda document: document["deployment"].update(deployment_digest=""),
         lambda document: document["deployment"].update(collect=1.0),
         lambda document: document["deployment"]["settings"].update(instance_type="other"),
         lambda document: document["deployment"].update(digest="sha256:" + "0" * 64),
@@ -291,7 +295,9 @@ def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.Monkey
     tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
     one, two = (
-        Declared("tiny", number, f"sha256:{number * 64}", "e" * 64, "d" * 64, serving="c" * 64)
+        Declared(
+            "tiny", number, f"sha256:{number * 64}", "e" * 64, "d" * 64, deployment_digest="c" * 64
+        )
         for number in "12"
     )
 
@@ -304,7 +310,7 @@ def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.Monkey
         assert not before(declared)
         commit("promote")
         assert not before(declared)
-    assert before(one) and not before(replace(one, serving="b" * 64))
+    assert before(one) and not before(replace(one, deployment_digest="b" * 64))
     desired_state.declare(BACKEND, "tiny", "prod", one)
     assert before(one)
     commit("back")
@@ -373,15 +379,15 @@ def test_an_environment_has_served_what_the_branch_declared(
     backend = MemoryBackend(tmp_path / "memory")
     version = backend.registry.register("tiny", "tiny", "sha256:" + "d" * 64, "run")
     backend.registry.promote(version, "dev", "a" * 64)
-    hashes = {"evidence": "e" * 64, "decision": "f" * 64, "serving": "a" * 64}
+    hashes = {"evidence": "e" * 64, "decision": "f" * 64, "deployment_digest": "a" * 64}
     declared = Declared("tiny", version.version, version.digest, **hashes)
 
     def served_in() -> tuple[str, ...]:
         known = backend.registry.find("tiny", version.version)
-        return request(backend, known, "staging", serving="a" * 64).served_in
+        return request(backend, known, "staging", deployment_digest="a" * 64).served_in
 
     assert served_in() == ()
-    desired_state.declare(BACKEND, "tiny", "dev", replace(declared, serving="b" * 64))
+    desired_state.declare(BACKEND, "tiny", "dev", replace(declared, deployment_digest="b" * 64))
     commit("another serving code")
     desired_state.declare(BACKEND, "tiny", "dev", declared)
     assert served_in() == ()

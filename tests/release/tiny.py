@@ -403,7 +403,7 @@ def staged(environment: str = "prod") -> None:
     assert declared is not None
     before = {"prod": "staging", "staging": "dev"}[environment]
     version = BACKEND.registry.find("tiny", declared.version)
-    BACKEND.registry.promote(version, before, declared.serving)
+    BACKEND.registry.promote(version, before, declared.deployment_digest)
 
 
 def resealed(version: Version, evidence: str) -> Version:
@@ -428,7 +428,7 @@ def measured(
         "prediction": "answers/0/entry_id",
     }
     times = [1.0] * 190 + [2.0] * 8 + [3.0] * 2
-    return times, {**answers, "code": deployment.serving}
+    return times, {**answers, "deployment_digest": deployment.deployment_digest}
 
 
 def model_folder(folder: Path, skill: float = 0.8) -> Path:

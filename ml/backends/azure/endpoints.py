@@ -25,12 +25,12 @@ from ml.backends.azure.blobs import Lease
 from ml.backends.azure.endpoint_record import (
     CANARY,
     COLLECT,
+    DEPLOYMENT_DIGEST,
     DIGEST,
     EXPERIMENT,
     LIVE,
     MODEL,
     NOTHING,
-    SERVING,
     TAGS,
     VERSION,
     Record,
@@ -322,8 +322,8 @@ class AzureEndpoints:
         ):  # what was collected can be read where somebody changed the endpoint
             live = self.live(endpoint, as_released=False)
         states = [state for state in (live, live and live.canary) if state]
-        serving = {state.server.slot.name: state.deployment.digest for state in states}
-        return collected(self._workspace, endpoint, since, serving=serving)
+        digests = {state.server.slot.name: state.deployment.digest for state in states}
+        return collected(self._workspace, endpoint, since, digests=digests)
 
     def nothing_served(self, endpoint: str) -> UserError:
         actual = f"nothing serves on `{endpoint}` in the workspace {self._workspace.name}"
@@ -576,7 +576,10 @@ class AzureEndpoints:
                 if deployed.name not in (*SLOTS, BASELINE):
                     continue  # somebody else's, whatever its tags say
                 tags = deployed.tags or {}
-                if (tags.get(DIGEST), tags.get(SERVING)) == (deployment.digest, deployment.serving):
+                if (tags.get(DIGEST), tags.get(DEPLOYMENT_DIGEST)) == (
+                    deployment.digest,
+                    deployment.deployment_digest,
+                ):
                     deployed.name = name
                     if deployed.data_collector is not None:
                         for collection in deployed.data_collector.collections.values():
@@ -597,7 +600,7 @@ class AzureEndpoints:
         entity.tags = {
             **(entity.tags or {}),
             **{MODEL: deployment.model, VERSION: deployment.version, DIGEST: deployment.digest},
-            **{SERVING: deployment.serving, COLLECT: str(deployment.collect)},
+            **{DEPLOYMENT_DIGEST: deployment.deployment_digest, COLLECT: str(deployment.collect)},
         }
         return entity
 
@@ -656,5 +659,5 @@ def _model_deployment(endpoint: str, entity: Any) -> ModelDeployment:
         model_folder=model_folder(digest),
         environment_variables=entity.environment_variables or {},
         collect=_share(tags.get(COLLECT)),
-        serving=tags.get(SERVING, ""),
+        deployment_digest=tags.get(DEPLOYMENT_DIGEST, ""),
     )

@@ -146,13 +146,13 @@ def collected(
     endpoint: str,
     since: float | None = None,
     *,
-    serving: Mapping[str, str],
+    digests: Mapping[str, str],
 ) -> Iterator[Mapping[str, Any]]:
     """See `Endpoints.collected`; requests sent by releases are excluded.
 
     A response names its model (`model_digest`), because deployments are reused. An error response
     names none: it is attributed to the model of the preceding response, else to the deployment's
-    present model (`serving`, digests by deployment).
+    present model (`digests`, by deployment).
     """
     first = datetime.fromtimestamp(since, UTC).strftime(_HOUR) if since else ""
     files: dict[str, set[str]] = defaultdict(set)
@@ -166,11 +166,11 @@ def collected(
         for deployment in sorted(files):
             folder = f"{_FOLDER}/{endpoint}/{deployment}"
             names = sorted(files[deployment])
-            yield from _pairs(workspace.blobs, folder, names, serving.get(deployment))
+            yield from _pairs(workspace.blobs, folder, names, digests.get(deployment))
 
 
 def _pairs(
-    container: Any, folder: str, files: list[str], serving: str | None
+    container: Any, folder: str, files: list[str], live_digest: str | None
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the requests of a deployment, each with its answer: they have an id in common."""
     unanswered: dict[str, Mapping[str, Any]] = {}
@@ -193,7 +193,7 @@ def _pairs(
             elif request is not None:
                 yield _record(request, event, digest)
     for record in unknown:
-        yield {**record, "digest": serving if digest is None else None} if record else record
+        yield {**record, "digest": live_digest if digest is None else None} if record else record
     for request in unanswered.values():
         yield _record(request, {}, None)
 

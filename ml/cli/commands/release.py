@@ -265,7 +265,7 @@ def rollback(
     reason: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
     version: Annotated[
         str | None,
-        typer.Option(help="The version to return to: 2, 2@SERVING, or none to withdraw."),
+        typer.Option(help="The version to return to: 2, 2@DIGEST, or none to withdraw."),
     ] = None,
     approved_by: Annotated[
         str, typer.Option(help="The person who signs off: the earlier version serves at once.")
@@ -292,9 +292,9 @@ def rollback(
     result = roll_back(backend, project, to, reason, version, is_here=bool(on or approved_by))
     back, was = result.declared, result.replaced
     live = backend.endpoints.live(backend.endpoints.name_of(was.model, to))
-    serves = live is not None and (live.deployment.digest, live.deployment.serving) == (
+    serves = live is not None and (live.deployment.digest, live.deployment.deployment_digest) == (
         back.digest,
-        back.serving or live.deployment.serving,
+        back.deployment_digest or live.deployment.deployment_digest,
     )
     if not result.written:
         typer.echo(

@@ -49,7 +49,7 @@ def serve(
             experiment.environment,
             "apply",
             approved_by=approved_by,
-            serving=deployment.serving,
+            deployment_digest=deployment.deployment_digest,
             reason=f"the A/B experiment {experiment.name}",
         ),
     )

@@ -233,7 +233,10 @@ def _answers_by(call: _Call, version: Version) -> bool:
     (it is attested, or its metrics do not match the predictions).
     """
     own = evidence.load(call.backend, version)
-    return bool(own.attested or own.disagreements) or own.serving.code == call.spec.snapshot_digest
+    return (
+        bool(own.attested or own.disagreements)
+        or own.serving.deployment_digest == call.spec.snapshot_digest
+    )
 
 
 def _measure(
@@ -306,7 +309,10 @@ def _measured(
             call.progress(f"measuring the latency of {REQUESTS} requests")
             times = candidate.measure(samples, REQUESTS)
             call.progress(f"comparing {len(parity_check.rows)} answers with the evaluation")
-            return times, {**parity_check.of(candidate.score), "code": deployment.serving}
+            return times, {
+                **parity_check.of(candidate.score),
+                "deployment_digest": deployment.deployment_digest,
+            }
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise candidate.failure(
                 "candidate-fails",
@@ -327,7 +333,7 @@ def _judged(
         call.environment,
         reason=reason,
         serving_changes=_serving_changes(call, declared, version),
-        serving=call.spec.snapshot_digest,
+        deployment_digest=call.spec.snapshot_digest,
     )
     check = check_gates(backend, project, version, wanted, progress=call.progress)
     rival = _rival(call, declared)
@@ -352,10 +358,10 @@ def _serving_changes(call: _Call, declared: Declared | None, version: Version) -
     live = call.backend.endpoints.live(deployment.endpoint)
     state = (declared, live.deployment if live else None)
     same = [side for side in state if side and side.digest == deployment.digest]
-    if declared in same and declared.serving == deployment.serving:
+    if declared in same and declared.deployment_digest == deployment.deployment_digest:
         history = audit.history(call.backend.audit_log, deployment.endpoint)
         return history.refusal(declared) is not None
-    return any(side.serving != deployment.serving for side in same)
+    return any(side.deployment_digest != deployment.deployment_digest for side in same)
 
 
 def _rival(call: _Call, declared: Declared | None) -> Version | None:
@@ -398,7 +404,7 @@ def _declared(
         evidence=version.evidence,
         decision=check.audited,
         reason=reason,
-        serving=call.spec.snapshot_digest,
+        deployment_digest=call.spec.snapshot_digest,
     )
     if registry.shared is not None:
         registry.shared.bring(version)

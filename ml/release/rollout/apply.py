@@ -79,7 +79,7 @@ class RolloutPlan:
     @property
     def differences(self) -> Sequence[str]:
         """Return what the serving code and settings change of the live ones, a sentence each."""
-        before = serving.find(self.live.deployment.serving) if self.live else None
+        before = serving.find(self.live.deployment.deployment_digest) if self.live else None
         return tuple(serving.changes(before, self.spec)) if before else ()
 
     @property
@@ -223,7 +223,7 @@ def plan_rollout(
     if not history.has_decided(declared, environment):
         raise _decision_unknown(backend, project, environment, declared, version)
     # The registry says that it served; that it was merged before, git does.
-    returns = environment in version.served_in(deployment.serving) and (
+    returns = environment in version.served_in(deployment.deployment_digest) and (
         environment == desired_state.LOCAL
         or desired_state.was_declared_before(backend, project.name, environment, declared)
     )
@@ -236,11 +236,13 @@ def plan_rollout(
         reason=declared.reason,
         served_before=returns,
         serving_changes=live is None or not _same(live.deployment, deployment),
-        serving=deployment.serving,
+        deployment_digest=deployment.deployment_digest,
     )
     check = check_gates(backend, project, version, wanted, record=record, progress=progress)
+    # The project's requests may have changed since an earlier version served.
+    samples = serving.samples(deployment.deployment_digest) if returns else ()
     # Answers of the same serving code have the same fields.
-    is_other = live is None or live.deployment.serving != deployment.serving
+    is_other = live is None or live.deployment.deployment_digest != deployment.deployment_digest
     new_fields, expired = desired_state.new_fields(backend, project.name) if is_other else ((), ())
     return RolloutPlan(
         backend=backend,
@@ -251,8 +253,7 @@ def plan_rollout(
         spec=spec,
         deployment=deployment,
         acceptance=Acceptance(
-            # The project's requests may be others by now than those that an earlier version takes.
-            samples=(returns and serving.samples(deployment.serving)) or project.samples(),
+            samples=samples or project.samples(),
             strategy=_strategy(backend, project, environment, check),
             latency_limit=(
                 _latency_limit(project, wanted, check) if backend.endpoints.p95_ms else None
@@ -409,20 +410,20 @@ def _declared_spec(
 
     Raise UserError if the proposed ones are no longer stored and the project's files differ.
     """
-    proposed = declared.serving and serving.bring(
-        backend.registry, declared.model, declared.serving
+    proposed = declared.deployment_digest and serving.bring(
+        backend.registry, declared.model, declared.deployment_digest
     )
     if proposed:
         return proposed
     now = serving.snapshot(project.deployment_spec())
-    if declared.serving not in ("", now.snapshot_digest):
+    if declared.deployment_digest not in ("", now.snapshot_digest):
         raise UserError.of(
             "digest-mismatch",
             f"the serving code and settings of {project.name} have the digest "
             f"{now.snapshot_digest}",
-            f"{declared.serving}, as the release declares",
+            f"{declared.deployment_digest}, as the release declares",
             "propose it again",
-            desired_state.place(backend, project.name, environment, "serving"),
+            desired_state.place(backend, project.name, environment, "deployment_digest"),
             exit_code=Exit.GATE_SAID_NO,
         )
     return now
@@ -430,7 +431,10 @@ def _declared_spec(
 
 def _same(deployment: ModelDeployment, other: ModelDeployment) -> bool:
     """Return whether both serve the same model with the same code and settings."""
-    return (deployment.digest, deployment.serving) == (other.digest, other.serving)
+    return (deployment.digest, deployment.deployment_digest) == (
+        other.digest,
+        other.deployment_digest,
+    )
 
 
 def _roll_out(
@@ -526,7 +530,9 @@ def _finish(rollout: RolloutPlan) -> None:
     with backend.endpoints.locked(name):
         champion = registry.champion(rollout.version.model, rollout.environment)
         if champion is None or champion.digest != rollout.version.digest:
-            registry.promote(rollout.version, rollout.environment, rollout.deployment.serving)
+            registry.promote(
+                rollout.version, rollout.environment, rollout.deployment.deployment_digest
+            )
         applied = audit.history(backend.audit_log, name).applied
         if not applied or not audit.matches_deployment(applied[-1], rollout.deployment):
             record(rollout, APPLIED, None, replaced=None)
@@ -550,7 +556,7 @@ def _promote(
         endpoints.switch(name, Live(green, rollout.deployment))
         router = router or endpoints.start_router(name, port)
         undo.callback(_restore, rollout, champion, blue)
-        registry.promote(version, environment, rollout.deployment.serving)
+        registry.promote(version, environment, rollout.deployment.deployment_digest)
         replaced = champion.version if champion else None
         record(rollout, APPLIED, outcome, replaced=replaced)
         undo.pop_all()
@@ -562,7 +568,7 @@ def _promote(
 def _restore(rollout: RolloutPlan, champion: Version | None, blue: Live | None) -> None:
     registry, environment = rollout.backend.registry, rollout.environment
     if champion is not None:
-        registry.promote(champion, environment, blue.deployment.serving if blue else "")
+        registry.promote(champion, environment, blue.deployment.deployment_digest if blue else "")
     elif registry.champion(rollout.version.model, environment) is not None:
         registry.demote(rollout.version.model, environment)
 
@@ -576,7 +582,7 @@ def record(rollout: RolloutPlan, event: str, outcome: Outcome | None, **more: ob
         "model": deployment.model,
         "version": deployment.version,
         "digest": deployment.digest,
-        "serving": deployment.serving,
+        "deployment_digest": deployment.deployment_digest,
         "decision": rollout.declared.decision,
         "approved_by": rollout.approved_by,
         "canary": outcome.to_json() if outcome else None,

@@ -100,8 +100,8 @@ def _of(
         audited = "verified" if is_logged else "the decision is not in the audit log"
         applied = champion is not None and champion.digest == declared.digest
         is_live = live is not None and live.deployment.digest == declared.digest
-        if live is not None and declared.serving:
-            is_live &= live.deployment.serving == declared.serving
+        if live is not None and declared.deployment_digest:
+            is_live &= live.deployment.deployment_digest == declared.deployment_digest
         is_applied = applied and is_live
         failing = _failing(backend, name, live) if live and url else ""
         verdict = _refused(

@@ -78,7 +78,7 @@ def deployment(
         model_folder=model,
         environment_variables={},
     )
-    return replace(deployment, serving=deployment.digest_with(content))
+    return replace(deployment, deployment_digest=deployment.digest_with(content))
 
 
 def process_of(slot: Path) -> psutil.Process | None:

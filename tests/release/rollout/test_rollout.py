@@ -63,10 +63,10 @@ def declare_serving() -> None:
     serving.keep(BACKEND.registry, now)
     version = BACKEND.registry.find("tiny", declared.version)
     document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
-    document["serving"]["code"] = now.snapshot_digest
+    document["serving"]["deployment_digest"] = now.snapshot_digest
     evidence = tiny.resealed(version, json.dumps(document)).evidence
     BACKEND.registry.keep_evidence(version, evidence)
-    declares = replace(declared, serving=now.snapshot_digest, evidence=evidence)
+    declares = replace(declared, deployment_digest=now.snapshot_digest, evidence=evidence)
     desired_state.declare(BACKEND, "tiny", "local", declares)
 
 

@@ -41,7 +41,7 @@ from ml.release.rollout import rollback, status
 from tests.local import BACKEND, LOG
 
 NAME = "tiny"
-SERVING = "5" * 64
+DEPLOYMENT_DIGEST = "5" * 64
 BAD = {"3": "crash", "4": "canary"}  # the others are sound
 
 
@@ -199,7 +199,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         def find(self, model: str, number: str) -> Version:
             return version(number)
 
-        def promote(self, what: Version, environment: str, serving: str = "") -> None:
+        def promote(self, what: Version, environment: str, deployment_digest: str = "") -> None:
             machine.effect(writes=True)
             machine.champion = what.version
             if what.version in machine.stack:  # a way back
@@ -212,7 +212,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
 
     def served(number: str) -> Version:
         """The version as the registry has it."""
-        marks = {("local", SERVING, datetime.now(UTC))} if number in machine.stack else ()
+        marks = {("local", DEPLOYMENT_DIGEST, datetime.now(UTC))} if number in machine.stack else ()
         return replace(version(number), served=frozenset(marks))
 
     def check_gates(backend: Any, _: Any, what: Version, request: Any, **named: Any) -> Any:
@@ -233,7 +233,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         machine.judged += 1
         return GateCheck(decision, what, champion, evidence, f"{machine.judged:064x}")
 
-    spec = SimpleNamespace(snapshot_digest=SERVING, endpoint_name=NAME)
+    spec = SimpleNamespace(snapshot_digest=DEPLOYMENT_DIGEST, endpoint_name=NAME)
     found = SimpleNamespace(
         name=NAME,
         folder=Path("nowhere"),
@@ -271,7 +271,14 @@ def digest(number: str) -> str:
 
 
 def declaration(number: str, proposal: int = 0) -> Declared:
-    return Declared(NAME, number, digest(number), "e" * 64, f"{proposal:064x}", serving=SERVING)
+    return Declared(
+        NAME,
+        number,
+        digest(number),
+        "e" * 64,
+        f"{proposal:064x}",
+        deployment_digest=DEPLOYMENT_DIGEST,
+    )
 
 
 def version(number: str) -> Version:
@@ -283,7 +290,7 @@ def deployment(number: str) -> ModelDeployment:
         *(Path("/code/one"), "score.py", {}),
         **{"endpoint": NAME, "model": NAME, "version": number, "digest": digest(number)},
         model_folder=Path("/m"),
-        serving=SERVING,
+        deployment_digest=DEPLOYMENT_DIGEST,
     )
 
 
