@@ -27,6 +27,7 @@ from ml.backends.endpoints import (
     Server,
 )
 from ml.backends.runs import QUIET_S
+from ml.backends.traffic import REQUEST_KINDS
 from ml.core.errors import Exit, UserError
 from ml.release.canary.traffic import (
     NOTICE_S,
@@ -36,7 +37,7 @@ from ml.release.canary.traffic import (
     Traffic,
     TrafficComparison,
 )
-from ml.release.canary.verdict import KINDS, Signal, Verdict, decide, object_to
+from ml.release.canary.verdict import Signal, Verdict, decide, object_to
 from ml.release.declaration.release_file import Strategy
 from ml.release.evidence.served import ParityCheck
 
@@ -164,8 +165,9 @@ class _Watch:
         self.strategy = strategy
         self.replay = Replay(router, samples)
         self.names = (blue.slot.name, baseline.slot.name, self.green.slot.name)
-        self.samples, self.callers = (
-            TrafficComparison(kind, strategy.prediction, *self.names, new_fields) for kind in KINDS
+        self.samples, self.clients = (
+            TrafficComparison(kind, strategy.prediction, *self.names, new_fields)
+            for kind in REQUEST_KINDS
         )
         self.last = 0
         self.memory = ResidentMemory(endpoints, self.green, baseline)
@@ -185,7 +187,7 @@ class _Watch:
             )
             since = self._look()
             traffic.begin(since)
-            for comparison in (self.samples, self.callers):
+            for comparison in (self.samples, self.clients):
                 comparison.begin(since, percent)
             began = said_at = time.monotonic()
             while True:
@@ -229,13 +231,15 @@ class _Watch:
             # Of a managed endpoint it is known minutes later.
             verdict = replace(verdict, action="hold", why="memory is not measured yet")
         patient = green.requests < stage.requests * self.strategy.patience
-        green, old, baseline, intervals = self.callers.look(now)
+        green, old, baseline, intervals = self.clients.look(now)
         return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)
 
     def _counted(self, what: str, now: Mapping[str, Any]) -> Mapping[str, int]:
         """Return each server's count of `what` over the whole canary, for the judged requests."""
         return {
-            name: sum(now[name][kind][what] - self.first[name][kind][what] for kind in KINDS)
+            name: sum(
+                now[name][kind][what] - self.first[name][kind][what] for kind in REQUEST_KINDS
+            )
             for name in self.names
         }
 
@@ -252,7 +256,7 @@ class _Watch:
             )
         for answer in self.router.answers(self.last):
             self.last = answer["number"]
-            for comparison in (self.samples, self.callers):
+            for comparison in (self.samples, self.clients):
                 comparison.add(answer)
         return {name: state["tallies"][name] for name in self.names}
 

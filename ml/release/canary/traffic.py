@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from ml.backends.endpoints import Endpoints, Router, Server
+from ml.backends.traffic import CLIENT, REQUEST_KINDS
 from ml.core.errors import UserError
-from ml.release.canary.verdict import KINDS, Latencies, Memory, Stats
+from ml.release.canary.verdict import Latencies, Memory, Stats
 
 # The first answers define the known shapes and the bins; they are not counted.
 REFERENCE = 60
@@ -370,8 +371,8 @@ class Replay:
 class Traffic:
     """Replays a sample for each request of callers, and continues while there are few of those.
 
-    So a step has time to receive as many requests of callers as samples. Only requests that the
-    router assigns at random count: no caller can delay the samples.
+    So a step has time to receive as many requests of clients as samples. Only requests that the
+    router assigns at random count: no client can delay the samples.
     """
 
     def __init__(self, replay: Replay, tallies: Mapping[str, Any]) -> None:
@@ -388,9 +389,9 @@ class Traffic:
         (then, before), moment = self._marked, time.monotonic()
         if moment - then < NOTICE_S:
             return
-        few = _requests(before, tallies, "callers") / (moment - then) < ENOUGH_PER_S
-        samples, callers = (_requests(self._since, tallies, kind) for kind in KINDS)
-        self._replay.go(few or samples <= callers)
+        few = _requests(before, tallies, CLIENT) / (moment - then) < ENOUGH_PER_S
+        samples, clients = (_requests(self._since, tallies, kind) for kind in REQUEST_KINDS)
+        self._replay.go(few or samples <= clients)
         self._marked = moment, tallies
 
 

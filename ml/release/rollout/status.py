@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ml.backends.base import Backend
 from ml.backends.endpoints import CHANGED, Live
+from ml.backends.traffic import CLIENT
 from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.audit import Attempt, History, Line
@@ -144,7 +145,7 @@ def _failing(backend: Backend, name: str, live: Live) -> str:
         router = backend.endpoints.router(name)
         # `renew` would extend the lease of a canary.
         if not seen.requests and router is not None and live.canary is None:
-            counted = router.renew()["tallies"].get(live.server.slot.name, {}).get("callers", {})
+            counted = router.renew()["tallies"].get(live.server.slot.name, {}).get(CLIENT, {})
             requests, failed = counted.get("requests", 0), counted.get("errors", 0)
             seen = replace(seen, requests=requests, crashed=failed)
         return seen.failing

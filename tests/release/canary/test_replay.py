@@ -24,9 +24,9 @@ def tallies(callers: int, samples: int, copies: int = 0) -> Tallies:
     """Requests of both kinds, half of them green's; so many of its own were copies of callers'."""
     return {
         name: {
-            "callers": {"requests": callers // 2 + more, "mirrored": more},
-            "samples": {"requests": samples // 2, "mirrored": 0},
-            "apart": {"requests": 1000, "mirrored": 0},
+            "client": {"requests": callers // 2 + more, "mirrored": more},
+            "sample": {"requests": samples // 2, "mirrored": 0},
+            "excluded": {"requests": 1000, "mirrored": 0},
         }
         for name, more in (("blue", 0), ("green", copies))
     }
