@@ -207,10 +207,10 @@ def test_everything_is_measured_at_once() -> None:
     own = np.arange(COUNT)
     sides = {name: BINARY[(own >= 40) & (own % 2 == at)] for at, name in enumerate("ab")}
     assert result.slices["shop"] == {name: estimates(OF_TWO, of) for name, of in sides.items()}
-    apart = result.fairness["shop"]["auc"]
+    disparity = result.fairness["shop"]["auc"]
     values = {name: value(KINDS["binary"].metrics["auc"], of) for name, of in sides.items()}
-    assert apart.difference == pytest.approx(abs(values["a"] - values["b"]))
-    assert values[apart.highest] > values[apart.lowest] and apart.slices == 2
+    assert disparity.difference == pytest.approx(abs(values["a"] - values["b"]))
+    assert values[disparity.highest] > values[disparity.lowest] and disparity.slices == 2
     one_sided = [row if row.slices["shop"] != "a" else replace(row, expected="0") for row in rows]
     assert "auc" not in measure(OF_TWO, one_sided, "test").fairness["shop"]
     # Of a, there are ten groups and more; of b, nine.

@@ -162,9 +162,9 @@ def _fit_one(
         own = _DESCRIBE[kind](model.model_)
         original = np.asarray(model.predict(horizon)["mean"], np.float64)
         served = forecasters.KINDS[kind](own, values[:0], horizon)
-        apart = np.abs(served - original).max() / max(1.0, float(np.abs(original).max()))
-        if not apart <= TOLERANCE:
-            return path, None, f"the saved parameters' forecast is off by {apart:.1g}"
+        deviation = np.abs(served - original).max() / max(1.0, float(np.abs(original).max()))
+        if not deviation <= TOLERANCE:
+            return path, None, f"the saved parameters' forecast is off by {deviation:.1g}"
         return path, own, ""
     except Exception as error:  # each model of the library raises its own
         path += [None] * (len(histories) - len(path))

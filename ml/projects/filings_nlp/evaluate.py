@@ -155,8 +155,8 @@ def shapley(classifier: Classifier, documents: Sequence[Encoded]) -> Contributio
                 size = subset.bit_count()
                 weight = factorial(size) * factorial(count - size - 1) / factorial(count)
                 values[:, at] += weight * (scores[subset | 1 << at] - scores[subset])
-    apart = np.abs(values.sum(axis=1) - (scores[-1] - scores[0])).max()
-    error = float(apart / np.abs(scores[-1]).max())
+    difference = np.abs(values.sum(axis=1) - (scores[-1] - scores[0])).max()
+    error = float(difference / np.abs(scores[-1]).max())
     return Contributions(values, len(chosen), "Shapley values of the sections, exact", error)
 
 

@@ -174,8 +174,8 @@ def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
 def keep_images(folder: Path, seen: Sequence[Seen]) -> None:
     """Keep the images for the report: a few of each store, the worst and the best."""
     folder.mkdir(parents=True, exist_ok=True)
-    apart = [abs(example.detections.expected - len(example.picture.boxes)) for example in seen]
-    order = np.argsort(apart, kind="stable").tolist()
+    distances = [abs(example.detections.expected - len(example.picture.boxes)) for example in seen]
+    order = np.argsort(distances, kind="stable").tolist()
     chosen = dict.fromkeys([*order[:3], *order[-3:]])
     for store in sorted({example.picture.store for example in seen}):
         chosen |= dict.fromkeys(

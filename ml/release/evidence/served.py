@@ -91,13 +91,13 @@ class ParityCheck:
         usual = _usual(self.rows, self.task)
         largest, differing, example = 0.0, 0, None
         for case in self.rows:
-            apart, served = _answered(ask, case, self.task, self.pointer, usual)
-            apart = min(apart, MOST) if math.isfinite(apart) else MOST
-            differing += apart > DIFFERS
-            if apart > largest:
+            distance, served = _answered(ask, case, self.task, self.pointer, usual)
+            distance = min(distance, MOST) if math.isfinite(distance) else MOST
+            differing += distance > DIFFERS
+            if distance > largest:
                 is_score = self.task in ("binary", "detection", "forecasting")
                 evaluated = case.row.score if is_score else case.row.predicted
-                largest = apart
+                largest = distance
                 example = (
                     f"to {case.asked.unit} of {case.asked.split} the server answers {served}, "
                     f"evaluated was {_short(evaluated)}"
@@ -156,10 +156,10 @@ def _unasked(
 
     If other models predicted those out of fold, the splits that this one predicted count.
     """
-    aside = out_of_fold or {VALIDATION}
+    excluded = out_of_fold or {VALIDATION}
     with_request = {(request.split, request.unit) for request in requests}
     rows = [(name, unit) for name, units in predictions.rows.items() for unit in units]
-    missing = [row for row in rows if row[0] not in aside and row not in with_request]
+    missing = [row for row in rows if row[0] not in excluded and row not in with_request]
     if not missing or len(requests) >= MOST_REQUESTS:
         return ""
     split, unit = missing[0]
@@ -335,9 +335,9 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     if task != "multiclass" or (served := probabilities(body)) is None:
         return 0.0
     # The file has the probability of the right class, and of the others four digits.
-    apart = [abs(served[name] - share) - _ROUNDED for name, share in row.probabilities.items()]
-    apart.append(abs(served.get(row.expected, 0.0) - row.score))
-    return max(0.0, *apart) if all(map(math.isfinite, apart)) else _OTHER
+    distances = [abs(served[name] - share) - _ROUNDED for name, share in row.probabilities.items()]
+    distances.append(abs(served.get(row.expected, 0.0) - row.score))
+    return max(0.0, *distances) if all(map(math.isfinite, distances)) else _OTHER
 
 
 def _boxes_apart(served: str, evaluated: str) -> float:

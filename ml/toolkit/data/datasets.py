@@ -453,11 +453,13 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
         column.name: [column.parse(row[position]) for row in cells]
         for position, column in enumerate(columns)
     }
-    aside = {about.target, about.id, about.group, about.time}
+    excluded = {about.target, about.id, about.group, about.time}
     features = tuple(
         column
         for column in columns
-        if column.type in FEATURES and column.name not in aside and about.text in ("", column.name)
+        if column.type in FEATURES
+        and column.name not in excluded
+        and about.text in ("", column.name)
     )
     kind = TABLE_TASKS[about.task]
     labels = kind.labels(values[about.target], about.positive)

@@ -451,9 +451,9 @@ class Checkpoints:
         superseded = ""
         if self._world.first:
             names = (f"{folder.name}{_ASIDE}-{number}" for number in itertools.count(1))
-            aside = next(path for path in map(folder.with_name, names) if not path.exists())
+            target = next(path for path in map(folder.with_name, names) if not path.exists())
             try:
-                self._generation.publish(self._generation.withdraw(folder.name), aside.name)
+                self._generation.publish(self._generation.withdraw(folder.name), target.name)
             except Superseded as error:
                 superseded = str(error)
         if superseded := self._world.gather(superseded)[0]:

@@ -357,14 +357,14 @@ def test_a_kill_between_two_names_loses_no_checkpoint(tmp_path: Path) -> None:
 
 def test_a_folder_that_processes_do_not_share_is_refused(tmp_path: Path) -> None:
     """Each would write a part of a checkpoint that is whole nowhere."""
-    training = ranks.start(apart, 2, tmp_path / "logs", tmp_path)
+    training = ranks.start(in_separate_folders, 2, tmp_path / "logs", tmp_path)
     assert training.wait() == [1, 1]
     for rank in (0, 1):
         assert "error[folder-not-shared]: process 1 does not see" in training.text(rank)
     assert not [*(tmp_path / "0").glob("step-*")]
 
 
-def apart(folder: Path) -> None:
+def in_separate_folders(folder: Path) -> None:
     with (
         distributed() as world,
         Checkpoints(folder / str(world.rank), world, {"model": nn.Linear(1, 1)}, events=None),
