@@ -25,9 +25,9 @@ from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, UserError, errors
 from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
-from ml.specs.parts import Part
 from ml.specs.plan.bindings import Bindings
 from ml.specs.sdk.load import load
+from ml.specs.yaml_node import YamlNode
 from policies.promotion import gate_settings
 from policies.supply_chain.serving_code import Code
 
@@ -203,7 +203,7 @@ def bring(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
     if (spec := _read(digest)) is not None:
         mount = spec.settings.get("model_mount_path")
         document = documents.parse(yaml.safe_dump(dict(spec.settings)), file.name)
-        deployment = Part(document, spec.code / spec.scoring_script)
+        deployment = YamlNode(document, spec.code / spec.scoring_script)
         faults = {
             "deployment-variable": deployment_faults(spec.environment_variables, mount),
             "unpinned-environment": environment_faults(deployment),

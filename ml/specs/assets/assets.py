@@ -18,7 +18,7 @@ from ml.core.errors import UserError
 from ml.core.names import check, is_name
 from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.kinds import kind_of
-from ml.specs.parts import Part
+from ml.specs.yaml_node import YamlNode
 
 KINDS = frozenset(
     {"data", "environment", "model", "component", "feature_store_entity", "feature_set"}
@@ -45,7 +45,7 @@ class AssetReference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AssetSpec(Part):
+class AssetSpec(YamlNode):
     """A spec file that defines an asset."""
 
     kind: str
@@ -92,13 +92,15 @@ def local(written: str, folder: Path) -> Path | None:
     return Path(folder, text)
 
 
-def included(written: str, folder: Path) -> Part | None:
+def included(written: str, folder: Path) -> YamlNode | None:
     """Return the YAML file that a text names beside a spec in `folder`; None if it names none."""
     path = local(written, folder)
     try:
         if path is not None and path.is_file():
             stat = path.stat()
-            return Part(_read(path, repository.shown(path), stat.st_mtime_ns, stat.st_size), path)
+            return YamlNode(
+                _read(path, repository.shown(path), stat.st_mtime_ns, stat.st_size), path
+            )
     except (OSError, ValueError, UserError):
         pass
     return None
@@ -110,7 +112,7 @@ def _read(path: Path, display_path: str, mtime_ns: int, size: int) -> Document:
     return read(path, display_path)
 
 
-def component(owner: Part, key: Key, root: Path) -> Part | None:
+def component(owner: YamlNode, key: Key, root: Path) -> YamlNode | None:
     """Return the component at `key` (`component`, `trial`): inline, file, or the repository's.
 
     None when it is in a workspace or a registry. `root` is the repository that defines components.
