@@ -24,8 +24,8 @@ from torch import nn
 from ml.toolkit.torch import checkpoints, snapshot, stored
 from ml.toolkit.torch.checkpoints import CheckpointError, Checkpoints
 from ml.toolkit.torch.distributed import distributed
-from ml.toolkit.torch.evictions import Evictions
 from ml.toolkit.torch.generations import Generation
+from ml.toolkit.torch.preemption import PreemptionMonitor
 from tests.shared import once
 from tests.toolkit.torch import ranks
 from tests.toolkit.torch.training import Settings, differing, network, train, write_data
@@ -436,12 +436,12 @@ def test_an_event_of_azure_saves_and_goes_on(tmp_path: Path) -> None:
             distributed() as world,
             Checkpoints(tmp_path, world, {"model": nn.Linear(1, 1)}, events=None) as kept,
         ):
-            with Evictions(url, every_s=0.02) as kept._evictions:
+            with PreemptionMonitor(url, every_s=0.02) as kept._preemption:
                 kept.after(1)
                 assert checkpoints._steps(tmp_path) == []
                 events.append({"EventType": "Reboot"})
                 events.append({"EventType": "Preempt"})
-                ranks.wait_for(lambda: bool(kept._evictions.noticed))
+                ranks.wait_for(lambda: bool(kept._preemption.noticed))
                 kept.after(2)
                 kept.finish()
                 assert checkpoints._steps(tmp_path) == [2]
@@ -454,9 +454,9 @@ def test_an_event_of_azure_saves_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_where_nobody_answers_the_events_are_not_asked_for_ever() -> None:
-    with Evictions("http://127.0.0.1:9/", every_s=0.01) as evictions:
+    with PreemptionMonitor("http://127.0.0.1:9/", every_s=0.01) as preemption:
         ranks.wait_for(lambda: all(of.name != "scheduled events" for of in threading.enumerate()))
-        assert not evictions.leaving and not evictions.noticed
+        assert not preemption.shutting_down and not preemption.noticed
 
 
 def test_a_newer_start_ends_the_older_one(tmp_path: Path) -> None:
