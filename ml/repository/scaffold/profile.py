@@ -23,7 +23,7 @@ from ml.measures import leakage
 from ml.measures.measurement import Rows, constant_answer, metric_values
 from ml.measures.metrics import Metric
 from ml.measures.schema import Check
-from ml.measures.tasks import KINDS, TargetColumn, Task
+from ml.measures.tasks import TASKS, TargetColumn, Task
 from ml.repository.scaffold.cells import line_of, read_cells
 from ml.serving.scoring.columns import MISSING
 from ml.toolkit.data.datasets import FEATURES, TABLE_TASKS
@@ -133,7 +133,7 @@ class Profile:
     @property
     def metric(self) -> Metric:
         """The primary metric."""
-        return KINDS[self.task].metrics[self.primary_metric]
+        return TASKS[self.task].metrics[self.primary_metric]
 
     @property
     def features(self) -> tuple[Column, ...]:
@@ -206,7 +206,7 @@ def profile(path: Path, choices: Choices) -> Profile:
                 hint += f"; a value that is called {_quoted(written[0])} needs another name"
             raise UserError(Problem(f"empty-{option}", actual, "a value in every row", hint, place))
     task = _task(choices, target)
-    kind, about = KINDS[task], TABLE_TASKS[task]
+    kind, about = TASKS[task], TABLE_TASKS[task]
     if text and about.types:
         actual = f"--kind {SEQUENCE} predicts classes, and `{choices.target}` has numbers"
         expected = f"two values (binary), or 3 to {MOST_CATEGORIES} (multiclass)"

@@ -20,7 +20,7 @@ from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.kinds import kind_of
 from ml.specs.yaml_node import YamlNode
 
-KINDS = frozenset(
+ASSET_FAMILIES = frozenset(
     {"data", "environment", "model", "component", "feature_store_entity", "feature_set"}
 )
 
@@ -220,7 +220,7 @@ def _definitions(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple
             continue  # `ml check` reports it
         kind = kind_of(document.data)
         name = document.get("name")
-        if kind is not None and kind.family in KINDS and isinstance(name, str):
+        if kind is not None and kind.family in ASSET_FAMILIES and isinstance(name, str):
             written = document.get("version")
             version = "1" if written is None else str(written)
             specs.append(AssetSpec(document, path, kind=kind.family, name=name, version=version))

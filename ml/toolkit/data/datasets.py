@@ -76,7 +76,7 @@ from ml.measures.schema import Check, TrainingSet
 from ml.serving.scoring.columns import Columns, Derive, Encoding, Kind, Row, Value, tokens
 from ml.toolkit.data.feature_sets import FeatureJoin, join, seconds
 from ml.toolkit.data.tables import (
-    KINDS,
+    FEATURE_KINDS,
     MOST_SHOWN,
     Column,
     DataRefused,
@@ -92,9 +92,9 @@ SHARE = 0.2
 # Share of the validation split if the schema has folds.
 SHARE_BESIDE_FOLDS = 0.25
 MOST_FOLDS = 20
-FEATURES = frozenset(KINDS)
+FEATURES = frozenset(FEATURE_KINDS)
 # The tasks in which a column of a table is predicted.
-TABLE_TASKS = {name: kind.target for name, kind in tasks.KINDS.items() if kind.target is not None}
+TABLE_TASKS = {name: kind.target for name, kind in tasks.TASKS.items() if kind.target is not None}
 
 # A numeric column of more values is sliced into thirds.
 MOST_SLICES = 10
@@ -296,7 +296,7 @@ class Dataset:
     @property
     def kinds(self) -> Mapping[str, Kind]:
         """Return each feature's type, in the terms of a model's columns."""
-        return {column.name: KINDS[column.type] for column in self.features}
+        return {column.name: FEATURE_KINDS[column.type] for column in self.features}
 
     def by_fold(self) -> Iterator[tuple[NDArray[np.int64], Dataset]]:
         """Yield each fold's row numbers, and the dataset that trains on the others and tests on it.

@@ -268,7 +268,7 @@ def _exists(path: Path, text: str) -> bool:
 
 @rule(
     "duplicate-declaration",
-    scope=(*assets.KINDS, "online_endpoint"),
+    scope=(*assets.ASSET_FAMILIES, "online_endpoint"),
     root_only=True,
     source="two files with one name are ambiguous",
 )
@@ -281,7 +281,7 @@ def declared_twice(subject: Subject) -> Iterator[Finding]:
     spec, root = subject.spec, repository.root(subject.spec.file)
     family, name = spec.kind.family, str(spec.get("name"))
     version = "1" if spec.get("version") is None else str(spec.get("version"))
-    if family in assets.KINDS:
+    if family in assets.ASSET_FAMILIES:
         same = (family, name, version)
         specs = assets.definitions(root)
         others = [asset.file for asset in specs if (asset.kind, asset.name, asset.version) == same]
