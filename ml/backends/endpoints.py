@@ -222,7 +222,7 @@ class Live:
     canary: Canary | None = None
 
     @property
-    def beside(self) -> tuple[Server, ...]:
+    def canary_servers(self) -> tuple[Server, ...]:
         """The servers of the canary."""
         if self.canary is None:
             return ()
@@ -247,7 +247,10 @@ class Live:
         weight = self.canary.weight if self.canary else 0
         # A baseline beside the canary gets as much, while that leaves something.
         weights = (weight, weight if weight <= 50 else 0)
-        shares = {of.slot.name: share for of, share in zip(self.beside, weights, strict=False)}
+        shares = {
+            server.slot.name: share
+            for server, share in zip(self.canary_servers, weights, strict=False)
+        }
         return {**shares, self.server.slot.name: 100 - sum(shares.values())}
 
     @property
@@ -255,7 +258,7 @@ class Live:
         """The share of the requests that each server of the canary gets a copy of, in percent."""
         if self.canary is None or not self.canary.mirror:
             return {}
-        return {server.slot.name: self.canary.mirror for server in self.beside}
+        return {server.slot.name: self.canary.mirror for server in self.canary_servers}
 
 
 # The requests that a candidate answers before its latency is measured.

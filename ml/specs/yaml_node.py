@@ -37,7 +37,7 @@ class YamlNode:
         """Return the line of the node at `keys`, or of its nearest ancestor."""
         return self.document.place(*self.keys, *keys)
 
-    def at(self, *keys: Key) -> YamlNode:
+    def child(self, *keys: Key) -> YamlNode:
         """Return the node at `keys` below this one."""
         return YamlNode(self.document, self.file, (*self.keys, *keys))
 

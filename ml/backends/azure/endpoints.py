@@ -430,7 +430,11 @@ class AzureEndpoints:
     def _idle(self, endpoint: str) -> dict[str, Any]:
         """Return the deployments of releases that the state does not use; others are not ours."""
         state = self.live(endpoint)
-        named = {server.slot.name for server in (state.server, *state.beside)} if state else set()
+        named = (
+            {server.slot.name for server in (state.server, *state.canary_servers)}
+            if state
+            else set()
+        )
         return {
             name: deployment
             for name, deployment in self._deployments(endpoint).items()

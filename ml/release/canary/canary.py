@@ -41,7 +41,7 @@ from ml.release.canary.verdict import Signal, Verdict, decide, object_to
 from ml.release.declaration.release_file import Strategy
 from ml.release.evidence.served import ParityCheck
 
-LOOK_S = 0.1
+POLL_S = 0.1
 # Requests by which green's latency is measured where it runs: so many of each sample that the first
 # ones, which are slower, are fewer than one in twenty.
 PER_SAMPLE = 25
@@ -175,17 +175,17 @@ class _Watch:
 
     def run(self, superseded: Callable[[], bool], progress: Callable[[str], None]) -> Outcome:
         set_canary(self.endpoints, self.name, replace(self.trial, weight=0))
-        self.first = self._look()
+        self.first = self._observe()
         traffic = Traffic(self.replay, self.first)
         time.sleep(NOTICE_S)
-        traffic.look(self._look())
+        traffic.observe(self._observe())
         verdict = Verdict("hold", "", ())
         for number, stage in enumerate(self.strategy.stages):
             percent = stage.percent
             set_canary(
                 self.endpoints, self.name, replace(self.trial, weight=percent, mirror=stage.mirror)
             )
-            since = self._look()
+            since = self._observe()
             traffic.begin(since)
             for comparison in (self.samples, self.clients):
                 comparison.begin(since, percent)
@@ -193,9 +193,9 @@ class _Watch:
             while True:
                 if superseded():
                     return self._outcome("superseded", "another version was declared", percent)
-                time.sleep(LOOK_S)
-                now = self._look()
-                traffic.look(now)
+                time.sleep(POLL_S)
+                now = self._observe()
+                traffic.observe(now)
                 if not self.endpoints.is_up(self.baseline):
                     raise self.endpoints.failure(
                         self.baseline.slot,
@@ -221,9 +221,9 @@ class _Watch:
 
     def _verdict(self, number: int, now: Mapping[str, Any]) -> Verdict:
         stage = self.strategy.stages[number]
-        green, old, baseline, intervals = self.samples.look(now)
+        green, old, baseline, intervals = self.samples.observe(now)
         answered = self._counted("requests", now)[self.green.slot.name]
-        memory = self.memory.look(answered)
+        memory = self.memory.observe(answered)
         alive = self.endpoints.is_up(self.green)
         verdict = decide(self.strategy, number, green, old, baseline, memory, alive, intervals)
         is_last = stage == self.strategy.stages[-1]
@@ -231,7 +231,7 @@ class _Watch:
             # Of a managed endpoint it is known minutes later.
             verdict = replace(verdict, action="hold", why="memory is not measured yet")
         patient = green.requests < stage.requests * self.strategy.patience
-        green, old, baseline, intervals = self.clients.look(now)
+        green, old, baseline, intervals = self.clients.observe(now)
         return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)
 
     def _counted(self, what: str, now: Mapping[str, Any]) -> Mapping[str, int]:
@@ -243,7 +243,7 @@ class _Watch:
             for name in self.names
         }
 
-    def _look(self) -> dict[str, Any]:
+    def _observe(self) -> dict[str, Any]:
         """Return the tallies of the three servers; records the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
@@ -267,7 +267,7 @@ class _Watch:
         percent: int,
         signals: tuple[Signal, ...] = (),
     ) -> Outcome:
-        now = self._look()
+        now = self._observe()
         return Outcome(
             kind,
             why,
@@ -369,7 +369,7 @@ def check_latency(
         if time.time() - said_at > QUIET_S:
             said_at = time.time()
             progress(f"waiting for the latency metric, {said_at - ended:.0f} s so far")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     if p95 > limit_ms:
         raise endpoints.failure(
             green.slot,

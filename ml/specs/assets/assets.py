@@ -119,7 +119,7 @@ def component(owner: YamlNode, key: Key, root: Path) -> YamlNode | None:
     """
     written = owner.get(key)
     if isinstance(written, dict):
-        return owner.at(key)
+        return owner.child(key)
     if not isinstance(written, str):
         return None
     return included(written, owner.folder) or find(written, "component", root)

@@ -338,7 +338,7 @@ def device_of(owner: YamlNode, *keys: Key) -> Literal["cpu", "cuda", ""]:
     image and packages do not show it, or if a build serves both.
     """
     written = owner.get(*keys)
-    spec: YamlNode | None = owner.at(*keys)
+    spec: YamlNode | None = owner.child(*keys)
     if isinstance(written, str):
         root = repository.root(owner.file)
         spec = assets.included(written, owner.folder) or assets.find(written, "environment", root)
@@ -353,7 +353,7 @@ def _listed(spec: YamlNode) -> Iterator[Dependency]:
     """Yield the packages of an environment, and the lines of its Dockerfile, if they are local."""
     file, context = spec.get("conda_file"), spec.get("build", "path")
     if isinstance(file, dict):
-        yield from conda_of_node(spec.at("conda_file")).dependencies
+        yield from conda_of_node(spec.child("conda_file")).dependencies
     elif isinstance(file, str) and (path := assets.local(file, spec.folder)) and path.is_file():
         yield from conda_file(path).dependencies
     elif isinstance(context, str) and (folder := assets.local(context, spec.folder)):

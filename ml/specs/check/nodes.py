@@ -85,7 +85,7 @@ class Node(YamlNode):
         steps = {}
         for name, step in self.mapping("jobs").items() if self.type == "pipeline" else ():
             if isinstance(step, dict):
-                part = self.at("jobs", name)
+                part = self.child("jobs", name)
                 kind = str(step.get("type") or _type_of_component(part)).lower()
                 steps[str(name)] = Node(part.document, part.file, part.keys, type=kind, parent=self)
         return steps
@@ -179,7 +179,7 @@ def nodes(spec: Spec) -> list[Node]:
     if isinstance(inline, dict) and inline.keys() & {"jobs", "command", "trial"}:
         type_ = str(getattr(kind_of(inline), "type", ""))
         return list(_below(Node(document, file, ("create_job",), type=type_)))
-    created = spec.at("create_job")
+    created = spec.child("create_job")
     written = spec.get("create_job", "job") if kind.family == "schedule" else None
     job = assets.included(written, spec.folder) if isinstance(written, str) else None
     job_kind = kind_of(job.get()) if job is not None else None
@@ -269,4 +269,4 @@ def environments(spec: Spec) -> Iterator[YamlNode]:
         yield spec
     for keys, value in fields(spec.document.data):
         if keys[-1] == "environment" and isinstance(value, dict):
-            yield spec.at(*keys)
+            yield spec.child(*keys)

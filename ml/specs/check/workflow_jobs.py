@@ -406,7 +406,7 @@ class _Request:
             if written is None:
                 continue
             file = assets.included(written, node.folder) if isinstance(written, str) else None
-            node = file or node.at(key)
+            node = file or node.child(key)
         return node.place()
 
 

@@ -95,7 +95,7 @@ class Bindings:
         """Return the environment: defined in the repository, inline, or known only by name."""
         written, place = owner.get(*keys), owner.place(*keys)
         if not isinstance(written, str):
-            node = owner.at(*keys)
+            node = owner.child(*keys)
             return self._environment(str(node.mapping().get("name") or "inline"), node, place)
         asset = assets.find(written, "environment", self.root)
         if asset is not None:
@@ -110,7 +110,7 @@ class Bindings:
             file = file.resolve() if file is not None else None
             conda_spec = packages.conda_file(file) if file is not None and file.is_file() else None
         elif isinstance(conda_file, dict):
-            conda_spec = packages.conda_of_node(node.at("conda_file"))
+            conda_spec = packages.conda_of_node(node.child("conda_file"))
         self.problems += conda_spec.problems if conda_spec else ()
         dependencies = conda_spec.dependencies if conda_spec else None
         dockerfile, context = None, node.get("build", "path")

@@ -173,12 +173,12 @@ class _Planner:
         self._problems += _hooks(layers)
         settings = {**around.settings, **(layers.get("settings") or {})}
         compute = layers.get("compute") or settings.get("default_compute") or around.compute
-        jobs = layers.owner("jobs").at("jobs")
+        jobs = layers.owner("jobs").child("jobs")
         steps: dict[str, StepPlan] = {}
         for key in jobs.mapping():
             prefix = f"{around.prefix}jobs.{key}."
             inside = replace(around, settings=settings, compute=str(compute), prefix=prefix)
-            steps[str(key)] = self.step(jobs.at(key), str(key), inside)
+            steps[str(key)] = self.step(jobs.child(key), str(key), inside)
         self._demand(steps, inputs, jobs)
         origins = {
             target: FromStep(step, output)
@@ -338,7 +338,7 @@ def _typed(
 
 def _hooks(layers: Layers) -> list[Problem]:
     """Return a problem for each step that the settings run before or after all others."""
-    settings = layers.owner("settings").at("settings")
+    settings = layers.owner("settings").child("settings")
     return [
         Problem(
             "unsupported-step",

@@ -95,7 +95,7 @@ def _text_of(missing: str, node: YamlNode) -> YamlNode:
     """Return the text that names a missing path; the SDK may name only the mapping around it."""
     for below, text in strings(node.mapping()):
         if missing and os.path.normpath(node.folder / text) == os.path.normpath(missing):
-            return node.at(*below)
+            return node.child(*below)
     return node
 
 

@@ -36,7 +36,7 @@ class Spot:
 
     def child(self, key: Key, field: Any) -> Spot:
         """Return the node at `key`."""
-        return Spot((*self.keys, key), self.node.at(key), field)
+        return Spot((*self.keys, key), self.node.child(key), field)
 
     def opened(self) -> Spot:
         """Return the node in the YAML file that its value names; itself if it names none."""

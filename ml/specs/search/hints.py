@@ -89,7 +89,7 @@ def attach(plan: SweepPlan, file: Path, keys: tuple[Key, ...]) -> tuple[SweepPla
         return plan, list(refused.problems)
     if node is None:
         return plan, []
-    reading = _Reading(node.at(*keys), plan)
+    reading = _Reading(node.child(*keys), plan)
     return replace(plan, hints=reading.hints()), reading.problems
 
 
@@ -118,7 +118,7 @@ def problems(spec: Spec) -> list[Problem]:
     for sweep in sweeps:
         # Hints are checked against its search space and its number of trials.
         trial = CommandPlan(sweep.place(), sweep.name, "", "", None, Environment(""))
-        reading = _Reading(node.at(*sweep.keys), fields.sweep(sweep, trial))
+        reading = _Reading(node.child(*sweep.keys), fields.sweep(sweep, trial))
         reading.hints()
         results += reading.problems
     return results
@@ -164,37 +164,41 @@ class _Reading:
         written = self.node.get(section)
         if written is not None and not isinstance(written, list):
             hint = "begin each entry with `- `"
-            self.problems.append(_misshapen(self.node.at(section), section, "a list", hint))
+            self.problems.append(_misshapen(self.node.child(section), section, "a list", hint))
             return
         for index, entry in enumerate(written or ()):
-            at = self.node.at(section, index)
+            entry_node = self.node.child(section, index)
             if not isinstance(entry, dict):
-                yield at, entry if key == "require" else None, ""
+                yield entry_node, entry if key == "require" else None, ""
                 continue
             names = (key, "because")
-            self.problems += [_unknown(at.at(name), names) for name in entry if name not in names]
+            self.problems += [
+                _unknown(entry_node.child(name), names) for name in entry if name not in names
+            ]
             because = entry.get("because")
-            yield at, entry.get(key), "" if because is None else str(because)
+            yield entry_node, entry.get(key), "" if because is None else str(because)
 
     def _constraints(self) -> Iterator[tuple[Constraint, Expression]]:
         names, meanings = constraints.names_in(self.plan.search_space), set[str]()
-        for at, text, because in self._entries("constraints", "require"):
+        for entry_node, text, because in self._entries("constraints", "require"):
             if not isinstance(text, str):
                 hint = "for example `depth * width <= 4096`"
-                self.problems.append(_misshapen(at, "a constraint", "an expression", hint))
+                self.problems.append(_misshapen(entry_node, "a constraint", "an expression", hint))
                 continue
             try:
                 expression = constraints.parse(text, names)
             except Unclear as unclear:
-                self.problems.append(unclear.problem(at.place()))
+                self.problems.append(unclear.problem(entry_node.place()))
                 continue
             if expression.meaning in meanings:
                 message = f"`{text}` is listed twice"
-                problem = Problem("duplicate-hint", message, "each once", "delete it", at.place())
+                problem = Problem(
+                    "duplicate-hint", message, "each once", "delete it", entry_node.place()
+                )
                 self.problems.append(problem)
                 continue
             meanings.add(expression.meaning)
-            yield Constraint(expression.text, at.place(), because), expression
+            yield Constraint(expression.text, entry_node.place(), because), expression
 
     def _sampler(self) -> Literal["", "evolution"]:
         sampler, place = self.node.get("sampler"), self.node.place("sampler")
@@ -225,7 +229,7 @@ class _Reading:
         if not isinstance(written, dict):
             hint = "conditions: {PARAMETER: EXPRESSION}"
             self.problems.append(
-                _misshapen(self.node.at("conditions"), "conditions", "a mapping", hint)
+                _misshapen(self.node.child("conditions"), "conditions", "a mapping", hint)
             )
             return
         if self.node.get("sampler") is None:
@@ -233,23 +237,25 @@ class _Reading:
             place = self.node.place("conditions")
             self._invalid(message, f"`sampler: {EVOLUTION}`", "add it", place)
         for name, text in written.items():
-            at = self.node.at("conditions", name)
+            entry_node = self.node.child("conditions", name)
             if name not in space:
                 hint = did_you_mean(str(name), space)
                 expected = f"one of {', '.join(space)}"
-                self._invalid(f"`{name}` is not a hyperparameter", expected, hint, at.place())
+                self._invalid(
+                    f"`{name}` is not a hyperparameter", expected, hint, entry_node.place()
+                )
             elif not isinstance(text, str):
                 hint = "for example `layers >= 2`"
-                self.problems.append(_misshapen(at, f"`{name}`", "an expression", hint))
+                self.problems.append(_misshapen(entry_node, f"`{name}`", "an expression", hint))
             else:
                 try:
                     names = constraints.names_in(space)
                     expression = constraints.parse(text, names)
                 except Unclear as unclear:
-                    self.problems.append(unclear.problem(at.place()))
+                    self.problems.append(unclear.problem(entry_node.place()))
                     continue
-                if self._is_possible(name, expression, at.place()):
-                    yield Condition(name, expression.text, at.place())
+                if self._is_possible(name, expression, entry_node.place()):
+                    yield Condition(name, expression.text, entry_node.place())
 
     def _is_possible(self, name: str, expression: Expression, place: Place) -> bool:
         """Return True if a condition can be evaluated and met; else report a problem.
@@ -287,18 +293,18 @@ class _Reading:
 
     def _points(self, conditions: list[Expression]) -> Iterator[Point]:
         points: list[dict[str, FixedValue]] = []
-        for at, values, because in self._entries("try_first", "values"):
+        for entry_node, values, because in self._entries("try_first", "values"):
             if not isinstance(values, dict) or not values:
                 hint = "values: {NAME: VALUE}"
-                self.problems.append(_misshapen(at, "a point", "a mapping `values`", hint))
+                self.problems.append(_misshapen(entry_node, "a point", "a mapping `values`", hint))
                 continue
-            place = at.place()
+            place = entry_node.place()
             try:
                 point = distributions.locate(self.plan.search_space, values)
             except Misfit as misfit:
                 name, space = misfit.path[-1], self.plan.search_space
                 hint = "" if name in space else did_you_mean(name, space)
-                place = at.place("values", *misfit.path)
+                place = entry_node.place("values", *misfit.path)
                 problem = Problem("invalid-hint", misfit.actual, misfit.expected, hint, place)
                 self.problems.append(problem)
                 continue
@@ -326,14 +332,16 @@ class _Reading:
                 )
             )
 
-    def _broken(self, values: Mapping[str, object], conditions: list[Expression], at: Place) -> str:
+    def _broken(
+        self, values: Mapping[str, object], conditions: list[Expression], place: Place
+    ) -> str:
         """Return the first constraint that a point breaks, whatever its other values, or ""."""
         for expression in conditions:
             try:
                 if not expression.holds(constraints.names_of(values), partial=True):
                     return expression.text
             except Unclear as unclear:
-                self.problems.append(unclear.problem(at))
+                self.problems.append(unclear.problem(place))
         return ""
 
 
@@ -373,7 +381,7 @@ def _structure(
         return
     for key in value:
         if key not in SECTIONS:
-            yield _unknown(node.at(key), SECTIONS)
+            yield _unknown(node.child(key), SECTIONS)
         elif key != "jobs" and node.keys not in sweep_keys:
             hint, place = f"jobs: {{STEP: {{{key}: …}}}}", node.place(key)
             yield Problem(
@@ -381,9 +389,9 @@ def _structure(
             )
     steps = value.get("jobs")
     if steps is not None and not isinstance(steps, dict):
-        yield _misshapen(node.at("jobs"), "jobs", "a mapping", "jobs: {STEP: {try_first: …}}")
+        yield _misshapen(node.child("jobs"), "jobs", "a mapping", "jobs: {STEP: {try_first: …}}")
     for name in node.mapping("jobs"):
-        step = node.at("jobs", name)
+        step = node.child("jobs", name)
         if step.keys in node_keys:
             yield from _structure(step, node_keys, sweep_keys)
         else:

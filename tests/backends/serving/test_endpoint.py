@@ -73,7 +73,9 @@ def test_the_routes_know_servers_by_their_processes_and_keys_by_a_secret(trial: 
     assert trial.canary
     endpoint.switch("echo", trial)
     routes = routing.read(endpoint.folder("echo") / "live.json")
-    assert routes.pids == {each.slot.name: each.pid for each in (trial.server, *trial.beside)}
+    assert routes.pids == {
+        each.slot.name: each.pid for each in (trial.server, *trial.canary_servers)
+    }
     assert len(routes.salt) == 64 and routes.salt == trial.canary.salt
     canary = trial.canary
     assert replace(canary, weight=50).salt == canary.salt

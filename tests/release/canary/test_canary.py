@@ -137,7 +137,7 @@ def test_a_green_that_is_slow_for_a_moment_is_not_refused(servers: Servers) -> N
 
 
 def test_what_is_declared_meanwhile_ends_it(servers: Servers) -> None:
-    """At the next look, with all the traffic back at blue."""
+    """At the next poll, with all the traffic back at blue."""
     looks: list[int] = []
 
     def superseded() -> bool:

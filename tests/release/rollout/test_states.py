@@ -478,7 +478,7 @@ class Releases(RuleBasedStateMachine):
         if state is None:
             return
         assert state.deployment.version not in BAD
-        for one in (state.server, *state.beside):
+        for one in (state.server, *state.canary_servers):
             if endpoint.ROUTER in {path.name for path in self.machine.running}:
                 assert server.is_up(one), "a deployment with a share of traffic is down"
         audit.verify(LOG)

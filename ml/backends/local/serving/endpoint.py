@@ -192,7 +192,7 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
         if not server.is_up(current.server):
             check_deployment(current.deployment)
             current = replace(current, server=server.start(current.server.slot, current.deployment))
-        if not all(map(server.is_up, current.beside)):
+        if not all(map(server.is_up, current.canary_servers)):
             # An apply starts its canary anew; an experiment goes on.
             current = replace(current, canary=_restart(current.canary))
         switch(endpoint, current)
@@ -213,7 +213,7 @@ def stop_idle(endpoint: str) -> None:
     current = live(endpoint)
     used = {folder(endpoint) / ROUTER} if current else set()
     if current:
-        used |= {running.slot for running in (current.server, *current.beside)}
+        used |= {running.slot for running in (current.server, *current.canary_servers)}
     for slot in folder(endpoint).iterdir():
         if slot.is_dir() and slot not in used:
             processes.stop(slot)
@@ -294,7 +294,7 @@ def routes(state: Live) -> Mapping[str, Any]:
     canary = state.canary
     timeout_ms = int(state.deployment.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
     name = state.server.slot.name
-    servers = (*state.beside, state.server)
+    servers = (*state.canary_servers, state.server)
     deployments = {running.slot.name: state.in_slot(running.slot.name)[1] for running in servers}
     return {
         "live": name,
@@ -325,6 +325,6 @@ def _restart(canary: Canary | None) -> Canary | None:
 def _runs(endpoint: str, current: Live, port: int | None) -> bool:
     """Return whether the live server, its router and the servers of an experiment run."""
     running = router(endpoint)
-    beside = current.beside if current.canary and current.canary.experiment else ()
-    up = all(map(server.is_up, (current.server, *beside)))
+    others = current.canary_servers if current.canary and current.canary.experiment else ()
+    up = all(map(server.is_up, (current.server, *others)))
     return running is not None and port in (None, running.port) and up

@@ -150,7 +150,7 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
         written = node.get("conda_file")
         path = assets.local(written, node.folder) if isinstance(written, str) else None
         if path is None and isinstance(written, dict | list):
-            contents = packages.conda_of_node(node.at("conda_file"))
+            contents = packages.conda_of_node(node.child("conda_file"))
         elif path is None or not path.is_file():
             continue
         else:

@@ -57,13 +57,13 @@ _TRIGGERED = ("schedule", "compute", "feature_set")
 def _triggers(spec: Spec) -> Iterator[YamlNode]:
     """Yield the triggers of a spec."""
     if spec.kind.family == "schedule":
-        yield spec.at("trigger")
+        yield spec.child("trigger")
     elif spec.kind.family == "feature_set":
-        yield spec.at("materialization_settings", "schedule")
+        yield spec.child("materialization_settings", "schedule")
     else:
         starts = spec.get("schedules", "compute_start_stop")
         for number in range(len(starts) if isinstance(starts, list) else 0):
-            yield spec.at("schedules", "compute_start_stop", number, "trigger")
+            yield spec.child("schedules", "compute_start_stop", number, "trigger")
 
 
 @rule("bad-cron", scope=_TRIGGERED, source=f"{_YAML}: cron expression")

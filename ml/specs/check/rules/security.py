@@ -264,7 +264,7 @@ def moving_environment(subject: Subject) -> Iterator[Finding]:
 def environment_faults(deployment: YamlNode) -> Iterator[Finding]:
     """Yield parts of a deployment's environment that the digest of its files does not cover."""
     written = deployment.get("environment")
-    part, keys = deployment.at("environment"), ("environment",)
+    part, keys = deployment.child("environment"), ("environment",)
     if isinstance(written, str):
         reference = assets.parse(written)
         if reference is None or not reference.version:

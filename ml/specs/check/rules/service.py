@@ -322,7 +322,7 @@ def _named(spec: Spec, key: str) -> YamlNode | None:
     """Return the model or environment of a deployment: inline, or declared in this repository."""
     written = spec.get(key)
     if not isinstance(written, str):
-        return spec.at(key) if isinstance(written, dict) else None
+        return spec.child(key) if isinstance(written, dict) else None
     file = assets.included(written, spec.folder)
     return file or assets.find(written, key, repository.root(spec.file))
 
