@@ -394,11 +394,11 @@ def _print(
     compared = dict(compare(labels, results))
     for name, (value, interval) in sorted(compared.items(), key=lambda of: -of[1][0]):
         result = results[name]
-        apart = "" if interval is None else f"{interval[0]:+.4f} … {interval[1]:+.4f}"
+        interval_text = "" if interval is None else f"{interval[0]:+.4f} … {interval[1]:+.4f}"
         if interval is not None and not interval[0] <= 0 <= interval[1]:
-            apart += " *"
+            interval_text += " *"
         times = f"{result.fit:8.1f}{1e3 * result.predict:9.1f}{1e6 * result.row:9.0f}"
-        print(f"  {name:16}{value:8.4f}{apart:>24}{times}  {result.about}".rstrip())
+        print(f"  {name:16}{value:8.4f}{interval_text:>24}{times}  {result.about}".rstrip())
         if result.single:
             family, row = result.single
             print(f"  {'':16}its best of one family: {family}, {1e6 * row:.0f} µs a row")

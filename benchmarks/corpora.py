@@ -44,7 +44,7 @@ def row_loop(data: Path, folder: Path) -> None:
     parts = {
         part: [
             [sentences(document[name]) for name in SECTIONS]
-            for document in corpus.parts[part].documents
+            for document in corpus.splits[part].documents
         ]
         for part in (TRAIN, VALIDATION)
     }

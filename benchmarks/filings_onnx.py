@@ -28,7 +28,7 @@ LONGER = 20
 def main(quick: bool = False) -> float:
     """The time in ONNX Runtime over that in PyTorch, of a filing of the corpus."""
     torch.set_num_threads(1)
-    filings = corpus.read(corpus.SCHEMA.parent / "filings").parts[corpus.TEST].documents
+    filings = corpus.read(corpus.SCHEMA.parent / "filings").splits[corpus.TEST].documents
     vocabulary = Vocabulary.learn(filings)
     torch.manual_seed(0)
     model = HierarchicalAttention(len(vocabulary), 6, SETTINGS["width"]).eval()

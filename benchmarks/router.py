@@ -22,12 +22,12 @@ PER_SECOND = 200.0
 
 
 def main(quick: bool) -> float:
-    from tests.backends.serving.servers import launch
+    from tests.backends.serving.servers import deployment
 
     seconds, requests = (1.0, 200) if quick else (4.0, 1000)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MLOPS_HOME"] = f"{folder}/home"
-        made = launch(Path(folder))
+        made = deployment(Path(folder))
         try:
             started = server.start(endpoint.folder("echo") / "blue", made)
             endpoint.switch("echo", Live(started, made))
@@ -61,12 +61,12 @@ def main(quick: bool) -> float:
 
 def rollouts(port: int, folder: Path, requests: int, count: int) -> None:
     """That many requests by four callers while one version after another takes over."""
-    from tests.backends.serving.servers import launch
+    from tests.backends.serving.servers import deployment
 
     crowd = Crowd(port, BODY, 4)
     begun = time.perf_counter()
     for number in range(count):
-        made = launch(folder, version=str(number + 2))
+        made = deployment(folder, version=str(number + 2))
         green = endpoint.begin(made)()
         for weight in (10, 50, 100):
             canary.set_canary(endpoint, "echo", Canary(green, made, weight))

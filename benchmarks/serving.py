@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.load import Caller, closed_loop, latencies, share
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.backends.local.serving import processes, server
 from ml.release.evidence.cost import hardware
 from ml.serving.scoring.columns import FILE
@@ -65,12 +65,12 @@ def main(quick: bool) -> float:
     seconds, requests = (1.0, 2000) if quick else (5.0, 20_000)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        launch = fixture(folder)
+        deployment = fixture(folder)
         bodies = [request(row) for row in rows(200, seed=1)]
         slot = folder / "slot"
         try:
-            standard = server.start(slot, launch)
-            with fast(launch) as port:
+            standard = server.start(slot, deployment)
+            with fast(deployment) as port:
                 same = [answer(standard.port, one) == answer(port, one) for one in bodies]
                 print(f"the same answers to {sum(same)} of {len(same)} requests")
                 assert all(same)
@@ -95,7 +95,7 @@ def main(quick: bool) -> float:
             processes.stop(slot)
 
 
-def fixture(folder: Path) -> Launch:
+def fixture(folder: Path) -> ModelDeployment:
     """The model folder with its preprocessing, and the scoring script."""
     import lightgbm
 
@@ -129,7 +129,7 @@ def fixture(folder: Path) -> Launch:
     room = "ml/serving/scoring"
     shutil.copytree(ROOT / room, code / room, ignore=shutil.ignore_patterns("__pycache__"))
     digest = folder_digest(model)
-    return Launch(
+    return ModelDeployment(
         *(code, "score.py", {"OMP_NUM_THREADS": "1"}),
         endpoint="bench",
         model="bench",
@@ -167,15 +167,15 @@ def answer(port: int, body: bytes) -> object:
 
 
 @contextmanager
-def fast(launch: Launch, image: Path | None = None) -> Iterator[int]:
+def fast(deployment: ModelDeployment, image: Path | None = None) -> Iterator[int]:
     """The fast server's port, as long as the block; started in the folder of an image."""
     port = processes.free_port()
     environment = {
         **os.environ,
-        "AML_APP_ROOT": str(launch.code),
-        "AZUREML_ENTRY_SCRIPT": launch.scoring_script,
-        "AZUREML_MODEL_DIR": str(launch.model_folder),
-        "MODEL_DIGEST": launch.digest,
+        "AML_APP_ROOT": str(deployment.code),
+        "AZUREML_ENTRY_SCRIPT": deployment.scoring_script,
+        "AZUREML_MODEL_DIR": str(deployment.model_folder),
+        "MODEL_DIGEST": deployment.digest,
         "OMP_NUM_THREADS": "1",
     }
     process = subprocess.Popen(

@@ -157,7 +157,7 @@ def drift(stack: Stack, as_json: AsJson = False) -> None:
 
     arm = _arm(loader.load(stack))
     declared = _declared(stack, arm)
-    differences = _printed(drifts.drift(declared, arm, drifts.noise()), as_json)
+    differences = _printed(drifts.drift(declared, arm, drifts.read_ignored()), as_json)
     if differences:
         raise typer.Exit(Exit.GATE_SAID_NO)
     if not as_json:

@@ -23,7 +23,7 @@ OTHERS = {
     "ml.serving.scoring.manifest": {"write_manifest"},
     "ml.serving.scoring.messages": {"reply"},
     "ml.serving.scoring.model": {"open_model"},
-    "ml.toolkit.data.datasets": {"read_dataset", "Dataset", "Target", "Part"},
+    "ml.toolkit.data.datasets": {"read_dataset", "Dataset", "Target", "Split"},
     "ml.toolkit.training.model_folder": {"unseal"},
     "ml.toolkit.training.segments": {"checkpointed"},
     "ml.toolkit.figures": {"RunFiles"},

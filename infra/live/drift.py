@@ -1,7 +1,7 @@
 """Drift: missing, changed and undeclared resources, compared with what the program declares.
 
-Only what the program declares is compared; values that Azure fills in are not drift. `noise.yml`
-lists known differences that mean nothing, each with its reason.
+Only what the program declares is compared; values that Azure fills in are not drift.
+`drift_ignore.yml` lists known differences that mean nothing, each with its reason.
 
 Undeclared resources are those of the resource group. A role, lock or diagnostic setting that
 somebody added to a resource is in no list of the group, so only declared ones are checked.
@@ -21,7 +21,7 @@ from infra.live.addresses import Addresses, Unplaced, own_names, version
 from infra.live.arm import Arm, Denied
 from infra.preview.capture import REFERENCE, SECRET, Resource
 
-NOISE = Path(__file__).with_name("noise.yml")
+IGNORE_FILE = Path(__file__).with_name("drift_ignore.yml")
 Kind = Literal["missing", "changed", "undeclared", "not-comparable"]
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 RULES = "managedNetwork.outboundRules"
@@ -67,13 +67,13 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Noise:
+class IgnoredDifferences:
     """Differences that mean nothing: inputs by kind, and undeclared resources by id."""
 
     inputs: frozenset[tuple[str, str]]
     resources: tuple[re.Pattern[str], ...]
 
-    def silences(self, kind: str, path: str) -> bool:
+    def ignores(self, kind: str, path: str) -> bool:
         """Return whether a difference at that path is to be ignored."""
         plain = re.sub(r"\[\d+\]", "[]", path)
         return (kind, plain) in self.inputs or ("*", plain) in self.inputs
@@ -83,19 +83,21 @@ class Noise:
         return any(pattern.search(id) for pattern in self.resources)
 
 
-def noise(path: Path = NOISE) -> Noise:
+def read_ignored(path: Path = IGNORE_FILE) -> IgnoredDifferences:
     """The list in a file; raises ValueError for an entry without a reason."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     for entry in (*document["inputs"], *document["resources"]):
         if not str(entry.get("reason", "")).strip():
             raise ValueError(f"{path.name}: no reason for {entry}")
-    return Noise(
+    return IgnoredDifferences(
         frozenset((entry["kind"], entry["input"]) for entry in document["inputs"]),
         tuple(re.compile(entry["id"], re.IGNORECASE) for entry in document["resources"]),
     )
 
 
-def drift(resources: Sequence[Resource], arm: Arm, ignored: Noise) -> Iterator[Difference]:
+def drift(
+    resources: Sequence[Resource], arm: Arm, ignored: IgnoredDifferences
+) -> Iterator[Difference]:
     """Yield every difference, resource by resource."""
     addresses = Addresses(resources, arm.subscription)
     declared: set[str] = set()
@@ -124,7 +126,11 @@ def drift(resources: Sequence[Resource], arm: Arm, ignored: Noise) -> Iterator[D
 
 
 def _changes(
-    resource: Resource, id: str, actual: Mapping[str, Any], addresses: Addresses, ignored: Noise
+    resource: Resource,
+    id: str,
+    actual: Mapping[str, Any],
+    addresses: Addresses,
+    ignored: IgnoredDifferences,
 ) -> Iterator[Difference]:
     comparison = _Comparison(resource.kind, addresses)
     for name, declared in resource.inputs.items():
@@ -132,7 +138,7 @@ def _changes(
             continue
         answer = _value(resource.kind, actual, name, outermost=True)
         for path, wanted, value in comparison.compared(name, declared, answer):
-            if not ignored.silences(resource.kind, path):
+            if not ignored.ignores(resource.kind, path):
                 reported = None if value is ABSENT else value
                 yield Difference("changed", resource.name, id, path, wanted, reported)
     for path, destination in _undeclared_rules(resource.inputs, actual):
@@ -202,8 +208,8 @@ def _same(declared: Any, actual: Any) -> bool:
 
 def _plain_value(text: str) -> str:
     """Normalise a value, because Azure changes the case of ids and returns display names."""
-    lowered = text.strip().lower()
-    return lowered if "/" in lowered else lowered.replace(" ", "")
+    lowercase = text.strip().lower()
+    return lowercase if "/" in lowercase else lowercase.replace(" ", "")
 
 
 def _seconds(text: str) -> int | None:

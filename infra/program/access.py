@@ -160,8 +160,8 @@ READ_BLOBS, WRITE_BLOBS = "Storage Blob Data Reader", "Storage Blob Data Contrib
 WRITE_FILES = "Storage File Data Privileged Contributor"
 _LAKE = {"read": READ_BLOBS, "write": BLOB_WRITER.name}
 # Beside what jobs write, the account of the workspace holds what releases note: the audit log.
-_BY_JOBS = writes_only(*OF_JOBS, apart=COLLECTED)
-_BY_CLIENTS = writes_only(*OF_JOBS, *OF_UPLOADS, apart=COLLECTED)
+_BY_JOBS = writes_only(*OF_JOBS, excluded=COLLECTED)
+_BY_CLIENTS = writes_only(*OF_JOBS, *OF_UPLOADS, excluded=COLLECTED)
 _BY_ENDPOINTS = writes_only(*OF_JOBS, path=COLLECTED)
 _BY_RELEASES = writes_only(*OF_JOBS, *OF_UPLOADS, RELEASES)
 

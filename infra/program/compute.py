@@ -9,7 +9,7 @@ import pulumi
 from pulumi_azure_native import compute, managedidentity, network
 from pulumi_azure_native import machinelearningservices as ml
 
-from infra.program.network import Network, Part
+from infra.program.network import Network, SubnetRole
 from infra.program.site import Component, Options, Site
 from infra.settings.azure import SIZES
 from infra.settings.model import BUILDER, Cluster, Workstation
@@ -212,8 +212,8 @@ class Compute(Component):
         )
 
 
-def _subnet(args: ComputeArgs, part: Part) -> ml.ResourceIdArgs | None:
+def _subnet(args: ComputeArgs, role: SubnetRole) -> ml.ResourceIdArgs | None:
     """Return the subnet in our own network; None with a managed network."""
     if args.network is None or args.site.settings.network.isolation != "own":
         return None
-    return ml.ResourceIdArgs(id=args.network.subnet(part))
+    return ml.ResourceIdArgs(id=args.network.subnet(role))

@@ -13,8 +13,8 @@ from pulumi_azure_native import network, privatedns
 from infra.program.site import Component, Options, Site
 from infra.settings.azure import DNS_ZONES
 
-Part = Literal["endpoints", "compute", "workstations", "builds", "runners"]
-PARTS: tuple[Part, ...] = get_args(Part)
+SubnetRole = Literal["endpoints", "compute", "workstations", "builds", "runners"]
+SUBNET_ROLES: tuple[SubnetRole, ...] = get_args(SubnetRole)
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Opening:
 
 
 # Allowed from the network itself.
-INBOUND: Mapping[Part, Opening] = {
+INBOUND: Mapping[SubnetRole, Opening] = {
     # HTTPS and files: the workspace's by SMB, the share by NFS (how-to-secure-training-vnet,
     # "Limitations"; storage-files-networking-overview).
     "endpoints": Opening("services-from-the-network", ("443", "445", "2049")),
@@ -56,7 +56,7 @@ AZURE: tuple[Opening, ...] = (
     Opening("monitor", ("443",), "AzureMonitor"),
 )
 # Allowed out of the network. Jobs only reach Azure; packages arrive in images.
-OUTBOUND: Mapping[Part, Sequence[Opening]] = {
+OUTBOUND: Mapping[SubnetRole, Sequence[Opening]] = {
     "endpoints": (),
     "compute": AZURE,
     "workstations": (Opening("web", ("80", "443"), "Internet"),),
@@ -66,16 +66,16 @@ OUTBOUND: Mapping[Part, Sequence[Opening]] = {
 }
 
 
-def rules(part: Part, region: str, redis: bool = False) -> Iterator[network.SecurityRuleArgs]:
+def rules(role: SubnetRole, region: str, redis: bool = False) -> Iterator[network.SecurityRuleArgs]:
     """The rules of a subnet's security group, inbound first, Redis last; all else is denied."""
-    yield _rule(INBOUND[part], 100, "Inbound", source="VirtualNetwork", region=region)
+    yield _rule(INBOUND[role], 100, "Inbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-inbound", ("*",), "*", "*")
     yield _rule(nothing, 4096, "Inbound", source="*", region=region)
-    for at, opening in enumerate(OUTBOUND[part]):
+    for at, opening in enumerate(OUTBOUND[role]):
         yield _rule(opening, 100 + 10 * at, "Outbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-outbound", ("*",), "Internet", "*")
     yield _rule(nothing, 4096, "Outbound", source="*", region=region)
-    if redis and part == "endpoints":
+    if redis and role == "endpoints":
         yield _rule(REDIS, 110, "Inbound", source="VirtualNetwork", region=region)
 
 
@@ -113,7 +113,7 @@ class Network(Component):
         super().__init__("network:Network", name, opts, "network")
         self._site, self._settings = site, site.settings.network
         self.service_endpoints = self._settings.service_endpoints
-        self.security_groups: dict[Part, network.NetworkSecurityGroup] = {}
+        self.security_groups: dict[SubnetRole, network.NetworkSecurityGroup] = {}
         self.own = None if self._settings.virtual_network else self._virtual()
         self.id: pulumi.Input[str] = self.own.id if self.own else self._settings.virtual_network
         self._zones: dict[str, privatedns.PrivateZone] = {}
@@ -127,8 +127,8 @@ class Network(Component):
         ranges = [*space.subnets(prefixlen_diff=2)]
         if settings.runners:  # share the last quarter with builds
             ranges[3:] = ranges[3].subnets()
-        subnets = dict(zip(PARTS, ranges, strict=False))
-        groups = self.security_groups = {part: self._security_group(part) for part in subnets}
+        subnets = dict(zip(SUBNET_ROLES, ranges, strict=False))
+        groups = self.security_groups = {role: self._security_group(role) for role in subnets}
         # A machine without a public address cannot reach the internet by itself, and a node that
         # does not reach Azure never starts (how-to-secure-training-vnet, "no public IP").
         nat = site.settings.needs_nat
@@ -154,32 +154,32 @@ class Network(Component):
             else None,
             subnets=[
                 network.SubnetArgs(
-                    name=part,
+                    name=role,
                     address_prefix=str(prefix),
                     default_outbound_access=False,
                     # Azure refused nodes without public addresses in a subnet with either policy:
                     # Azure/terraform#85.
-                    private_endpoint_network_policies=_policies(part),
-                    private_link_service_network_policies=_policies(part),
-                    nat_gateway=gateway if part != "endpoints" else None,
-                    route_table=route if part != "endpoints" else None,
-                    network_security_group=network.NetworkSecurityGroupArgs(id=groups[part].id),
+                    private_endpoint_network_policies=_policies(role),
+                    private_link_service_network_policies=_policies(role),
+                    nat_gateway=gateway if role != "endpoints" else None,
+                    route_table=route if role != "endpoints" else None,
+                    network_security_group=network.NetworkSecurityGroupArgs(id=groups[role].id),
                     service_endpoints=[
                         network.ServiceEndpointPropertiesFormatArgs(service=service)
                         for service in (SERVICES if self.service_endpoints else ())
                     ],
                 )
-                for part, prefix in subnets.items()
+                for role, prefix in subnets.items()
             ],
             opts=pulumi.ResourceOptions(parent=self),
         )
 
-    def subnet(self, part: Part) -> pulumi.Output[str]:
+    def subnet(self, role: SubnetRole) -> pulumi.Output[str]:
         """Return the id of a subnet; the settings ensure that a given network has it."""
-        existing = self._settings.subnet if part == "endpoints" else self._settings.compute_subnet
+        existing = self._settings.subnet if role == "endpoints" else self._settings.compute_subnet
         if self.own is None:
             return pulumi.Output.from_input(existing)
-        return pulumi.Output.concat(self.own.id, f"/subnets/{part}")
+        return pulumi.Output.concat(self.own.id, f"/subnets/{role}")
 
     def private_endpoint(
         self,
@@ -258,13 +258,13 @@ class Network(Component):
             self.dns_records.append(link)
         return pulumi.Output.from_input(self._zones[zone].id)
 
-    def _security_group(self, part: Part) -> network.NetworkSecurityGroup:
+    def _security_group(self, role: SubnetRole) -> network.NetworkSecurityGroup:
         return network.NetworkSecurityGroup(
-            self.child(f"security-{part}"),
-            network_security_group_name=self._site.names.local("nsg", part),
+            self.child(f"security-{role}"),
+            network_security_group_name=self._site.names.local("nsg", role),
             **self._site.place,
             security_rules=[
-                *rules(part, self._site.settings.location, self._site.settings.has_redis)
+                *rules(role, self._site.settings.location, self._site.settings.has_redis)
             ],
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -309,6 +309,6 @@ class Network(Component):
         )
 
 
-def _policies(part: Part) -> str:
+def _policies(role: SubnetRole) -> str:
     """Private endpoints obey the security group of their subnet."""
-    return "Enabled" if part == "endpoints" else "Disabled"
+    return "Enabled" if role == "endpoints" else "Disabled"

@@ -86,8 +86,8 @@ def crossed(
             of_others = np.concatenate([answers.values[number] for number in others])
             rows_of_others = np.concatenate([answers.rows[number] for number in others])
             # If folds are drawn repeatedly, other folds contain rows of this one.
-            apart = ~np.isin(rows_of_others, rows)
-            values.append(fit(of_others[apart], rows_of_others[apart])(of))
+            is_other = ~np.isin(rows_of_others, rows)
+            values.append(fit(of_others[is_other], rows_of_others[is_other])(of))
     return Answers(answers.rows, values, answers.labels)
 
 

@@ -203,9 +203,9 @@ class _Fitting:
             train, _ = problem.folds[0]
             more = range(SEEDS_OF_MANY if rungs.size(train) else SEEDS)
             seeds = [problem.job.seed + of for of in more]
-            rest, aside = problem.divided.aside(train)
-            if self.family.grow is not None and len(aside):
-                _, counted = self._grown([(rest, aside, aside)], 1 + len(seeds))
+            rest, held_out = problem.divided.split_for_early_stopping(train)
+            if self.family.grow is not None and len(held_out):
+                _, counted = self._grown([(rest, held_out, held_out)], 1 + len(seeds))
         values, last = [], None
         for train, judged in problem.folds:
             document = problem.encoding(train)

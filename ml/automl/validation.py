@@ -26,8 +26,8 @@ FOLDS_OF_FEW, FOLDS = 10, 3
 # Draws of groups at most, until both parts have two classes.
 DRAWS = 20
 _FEWER = "add rows, or ask for fewer folds"
-# Rows of training from which a share is kept aside, and from which a smaller one is enough.
-FEW_TO_PART, MANY_TO_PART, ASIDE, ASIDE_OF_MANY = 200, 2_500, 0.2, 0.1
+# Rows of training from which a share is held out, and from which a smaller one is enough.
+FEW_TO_PART, MANY_TO_PART, EARLY_STOPPING, EARLY_STOPPING_OF_MANY = 200, 2_500, 0.2, 0.1
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Divided:
             held = _drawn(labels, share, self.seed)
         return rows[~held], rows[held]
 
-    def aside(self, rows: Rows) -> Fold:
+    def split_for_early_stopping(self, rows: Rows) -> Fold:
         """Split off a share of the rows for early stopping: return (the others, the share).
 
         The share is empty for few rows, or if their groups, times or classes cannot be split.
@@ -91,9 +91,11 @@ class Divided:
         if len(rows) < FEW_TO_PART:
             return rows, nobody
         for of in (self.groups, self.times):
-            if of is not None and len(np.unique(of[rows])) < 2 / ASIDE:
+            if of is not None and len(np.unique(of[rows])) < 2 / EARLY_STOPPING:
                 return rows, nobody
-        rest, held = self._parted(rows, ASIDE if len(rows) < MANY_TO_PART else ASIDE_OF_MANY)
+        rest, held = self._parted(
+            rows, EARLY_STOPPING if len(rows) < MANY_TO_PART else EARLY_STOPPING_OF_MANY
+        )
         if not (len(rest) and len(held)):
             return rows, nobody
         if self.labels is not None:

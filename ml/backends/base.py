@@ -23,7 +23,7 @@ from ml.specs.plan.plans import Plan
 from ml.specs.sdk.load import Spec
 
 if TYPE_CHECKING:
-    from ml.backends.endpoints import Launch
+    from ml.backends.endpoints import ModelDeployment
 
 
 # The families of specs that are applied rather than run.
@@ -259,7 +259,7 @@ class Backend(Protocol):
         """Runs that were stopped and can go on."""
 
     @property
-    def candidate(self) -> Callable[[Launch], AbstractContextManager[Candidate]] | None:
+    def candidate(self) -> Callable[[ModelDeployment], AbstractContextManager[Candidate]] | None:
         """Return a context manager that starts a local server for the caller only.
 
         The server ends with the block. Raises UserError if it does not start.

@@ -44,27 +44,45 @@ HomePath = Annotated[Path, PlainValidator(_in_home), PlainSerializer(_to_home)]
 
 
 @dataclass(frozen=True)
-class ServingCode:
-    """The serving code, and the settings of deployment.yml.
-
-    `code` is the project's folder, or a snapshot of it; `scoring_script` is relative to it.
-    `collect` is the share of requests that the `data_collector` records. `environment` is the
-    content of the environment, one item per line. `server` is the server module, "" for Azure ML's
-    own server.
-    """
+class DeploymentSpec:
+    """The serving code and the settings of deployment.yml, without a model version."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
+    # The project's folder, or a snapshot of it that is named by the digest of its content.
     code: HomePath
+    # A path relative to `code`.
     scoring_script: str
     environment_variables: Mapping[str, str]
+    # The share of requests that the `data_collector` records.
     collect: float = 0.0
+    # The content of deployment.yml.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # The content of the environment, one item per line.
     environment: tuple[str, ...] = ()
+    # The server module; "" for Azure ML's inference server.
     server: str = ""
 
+    @property
+    def endpoint_name(self) -> str:
+        """The endpoint that it is deployed to. The model has the same name."""
+        return str(self.settings["endpoint_name"])
+
+    @property
+    def instance_type(self) -> str:
+        """The machine size that Azure ML serves it on; "" if deployment.yml names none."""
+        return str(self.settings.get("instance_type") or "")
+
+    @property
+    def snapshot_digest(self) -> str:
+        """The deployment digest, if `code` is a snapshot."""
+        return self.digest_with(self.code.name)
+
     def digest_with(self, code: str) -> str:
-        """Return the sha256 of how a model is served, in hex; `code` is that of its files."""
+        """Return the deployment digest: the sha256 of code and settings, in hex.
+
+        `code` is the digest of the code's files. Names of the deployment do not count.
+        """
         content = {
             "code": code,
             "scoring_script": self.scoring_script,
@@ -80,21 +98,20 @@ class ServingCode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch(ServingCode):
-    """Everything needed to start a server, today or after a reboot.
-
-    `version` is "" for a candidate that is not registered yet, `model_folder` the model's own
-    folder. `serving` is the digest of the serving code.
-    """
+class ModelDeployment(DeploymentSpec):
+    """A deployment spec with a model version: everything needed to start a server."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     endpoint: str
     model: str
+    # "" for a candidate that is not registered yet.
     version: str
+    # The digest of the model folder.
     digest: str
     model_folder: HomePath
-    serving: str = ""
+    # The digest of the code and settings that were released; "" if there was no release.
+    deployment_digest: str = ""
 
     def is_as_released(self) -> bool:
         """Return whether the present code and settings have the digest that was released."""
@@ -102,30 +119,31 @@ class Launch(ServingCode):
             code = trees.digest(trees.files(self.code)).removeprefix(trees.DIGEST_PREFIX)
         except OSError:
             return False
-        return self.serving == self.digest_with(code)
+        return self.deployment_digest == self.digest_with(code)
 
 
-def check_launch(launch: Launch) -> None:
+def check_deployment(deployment: ModelDeployment) -> None:
     """Refuse a model that is not, to the bit, the registered one, or serving code that is not the
     released one; both are hashed again.
     """
     try:
-        verify(launch.model_folder, launch.digest)
+        verify(deployment.model_folder, deployment.digest)
     except (ManifestError, OSError) as error:
         problem = Problem(
             "model-corrupt",
             str(error),
-            f"{launch.model} {launch.version} with the digest {launch.digest}",
+            f"{deployment.model} {deployment.version} with the digest {deployment.digest}",
             "propose and apply a version with intact files; nothing was loaded",
         )
         raise UserError(problem, exit_code=Exit.RUN_FAILED) from None
-    if not launch.is_as_released():
+    if not deployment.is_as_released():
         problem = Problem(
             "serving-code-changed",
-            f"the serving code of {launch.model} {launch.version} was changed: {launch.code}, or "
-            f"its settings in the state of the endpoint `{launch.endpoint}`",
-            f"code and settings with the digest {launch.serving or 'of a release'}",
-            f"check who changed them, remove {launch.code} and that state, "
+            f"the serving code of {deployment.model} {deployment.version} was changed: "
+            f"{deployment.code}, or its settings in the state of the endpoint "
+            f"`{deployment.endpoint}`",
+            f"code and settings with the digest {deployment.deployment_digest or 'of a release'}",
+            f"check who changed them, remove {deployment.code} and that state, "
             "propose the version again and apply it",
         )
         raise UserError(problem, exit_code=Exit.GATE_SAID_NO)
@@ -181,7 +199,7 @@ class Canary:
     __pydantic_config__ = ConfigDict(strict=True)
 
     server: Server
-    launch: Launch
+    deployment: ModelDeployment
     weight: int
     mirror: int = 0
     baseline: Server | None = None
@@ -197,28 +215,28 @@ def idle_slot(live: Live | None) -> str:
 
 @dataclass(frozen=True)
 class Live:
-    """The live server of an endpoint, the launch to restart it, and the canary."""
+    """The live server of an endpoint, the deployment to restart it, and the canary."""
 
     server: Server
-    launch: Launch
+    deployment: ModelDeployment
     canary: Canary | None = None
 
     @property
-    def beside(self) -> tuple[Server, ...]:
+    def canary_servers(self) -> tuple[Server, ...]:
         """The servers of the canary."""
         if self.canary is None:
             return ()
         baseline = self.canary.baseline
         return (self.canary.server, *([baseline] if baseline else []))
 
-    def in_slot(self, slot: str) -> tuple[Server, Launch]:
-        """The server in the slot of that name and its launch; the live one for any other name."""
+    def in_slot(self, slot: str) -> tuple[Server, ModelDeployment]:
+        """Return the server in the slot and its deployment; the live ones for any other name."""
         if self.canary is not None:
             if slot == self.canary.server.slot.name:
-                return self.canary.server, self.canary.launch
+                return self.canary.server, self.canary.deployment
             if self.canary.baseline and slot == self.canary.baseline.slot.name:
-                return self.canary.baseline, self.launch
-        return self.server, self.launch
+                return self.canary.baseline, self.deployment
+        return self.server, self.deployment
 
     @property
     def traffic(self) -> Mapping[str, int]:
@@ -229,7 +247,10 @@ class Live:
         weight = self.canary.weight if self.canary else 0
         # A baseline beside the canary gets as much, while that leaves something.
         weights = (weight, weight if weight <= 50 else 0)
-        shares = {of.slot.name: share for of, share in zip(self.beside, weights, strict=False)}
+        shares = {
+            server.slot.name: share
+            for server, share in zip(self.canary_servers, weights, strict=False)
+        }
         return {**shares, self.server.slot.name: 100 - sum(shares.values())}
 
     @property
@@ -237,7 +258,7 @@ class Live:
         """The share of the requests that each server of the canary gets a copy of, in percent."""
         if self.canary is None or not self.canary.mirror:
             return {}
-        return {server.slot.name: self.canary.mirror for server in self.beside}
+        return {server.slot.name: self.canary.mirror for server in self.canary_servers}
 
 
 # The requests that a candidate answers before its latency is measured.
@@ -339,7 +360,7 @@ class Endpoints(Protocol):
         None if callers name the deployment themselves.
         """
 
-    def check_launch(self, launch: Launch) -> None:
+    def check_deployment(self, deployment: ModelDeployment) -> None:
         """Refuse a model or serving code that is not, to the bit, what was released."""
 
     def ensure(self, endpoint: str, port: int | None = None) -> tuple[Live, bool]:
@@ -351,7 +372,7 @@ class Endpoints(Protocol):
     def start_router(self, endpoint: str, port: int | None = None) -> Router:
         """Return the endpoint's router, running; the caller holds the endpoint."""
 
-    def begin(self, launch: Launch, slot: str = "") -> Callable[[], Server]:
+    def begin(self, deployment: ModelDeployment, slot: str = "") -> Callable[[], Server]:
         """Start a server without traffic in the slot, and replace the one that was there.
 
         The default slot is the one that is not live. The returned function waits until the server

@@ -24,7 +24,7 @@ class Version:
     """A registered model version; `evidence` is the sha256 of its evidence.json, "" before.
 
     `kept` has every evidence.json that was kept with it, the hash and when. `served` has every
-    environment that served it, the digest of the serving code, and since when; a rollback removes
+    environment that served it, the deployment digest, and since when; a rollback removes
     what came after the version that it returned to.
     `source` is the folder that it was registered from.
     """
@@ -43,9 +43,9 @@ class Version:
         """When the evidence with that hash was kept; None when it never was."""
         return next((at for sha256, at in self.kept if sha256 == evidence), None)
 
-    def served_in(self, serving: str) -> tuple[str, ...]:
-        """Return the environments that served it by that serving code."""
-        return tuple(sorted({place for place, code, _ in self.served if code == serving}))
+    def served_in(self, deployment_digest: str) -> tuple[str, ...]:
+        """Return the environments that served it with that deployment digest."""
+        return tuple(sorted({place for place, code, _ in self.served if code == deployment_digest}))
 
     @property
     def folder(self) -> Path:
@@ -111,10 +111,10 @@ class Registry(Protocol):
     def champion(self, model: str, environment: str) -> Version | None:
         """The version that the environment's alias names; None before the first promotion."""
 
-    def promote(self, version: Version, environment: str, serving: str = "") -> None:
+    def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
         """Point the environment's alias at the version, and record that it served there.
 
-        `serving` is the digest of the serving code. See `Version.served`.
+        `deployment_digest` is that of the code and settings that served it. See `Version.served`.
         """
 
     def demote(self, model: str, environment: str) -> None:
@@ -142,9 +142,9 @@ def kept_tag(sha256: str) -> str:
     return f"evidence.{sha256}"
 
 
-def served_tag(environment: str, serving: str) -> str:
-    """Return the tag of a version that says since when it served there by that serving code."""
-    return f"served.{environment}.{serving}"
+def served_tag(environment: str, deployment_digest: str) -> str:
+    """Return the tag that says since when a version served there with that deployment digest."""
+    return f"served.{environment}.{deployment_digest}"
 
 
 def marks(tags: Mapping[str, str]) -> dict[str, Any]:
@@ -159,11 +159,12 @@ def marks(tags: Mapping[str, str]) -> dict[str, Any]:
 
 
 def withdrawn(
-    versions: Sequence[Version], version: Version, environment: str, serving: str
+    versions: Sequence[Version], version: Version, environment: str, deployment_digest: str
 ) -> list[tuple[Version, str]]:
-    """Return what served in the environment after this version with this serving code.
+    """Return what served in the environment after this version with this deployment digest.
 
-    [] if it never served. To promote it again is a rollback; the pairs are (version, serving code).
+    [] if it never served. To promote it again is a rollback; the pairs are (version, deployment
+    digest).
     """
     entries = [
         (each, code, since)
@@ -171,7 +172,7 @@ def withdrawn(
         for place, code, since in each.served
         if place == environment
     ]
-    here = (version.version, serving)
+    here = (version.version, deployment_digest)
     mine = [since for entry, code, since in entries if (entry.version, code) == here]
     return [(entry, code) for entry, code, since in entries if mine and since > mine[0]]
 

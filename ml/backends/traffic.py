@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 # The header of managed online endpoints: this deployment, whatever its weight.
 DEPLOYMENT_HEADER = "azureml-model-deployment"
 # Requests with the same key go to the same deployment for as long as its weight does not shrink.
 KEY_HEADER = "x-routing-key"
-# Azure ML's inference server answers with the caller's id of the request, or with one of its own.
+# Azure ML's inference server answers with the client's id of the request, or with one of its own.
 REQUEST_ID = "x-request-id"
 # Managed online endpoints mirror at most half of the traffic.
 MAX_MIRRORED = 50
@@ -69,7 +69,18 @@ def bucket(seconds: float) -> int:
     return min(1 + int(math.log2(seconds / FIRST_S) * PER_OCTAVE), BUCKETS - 1)
 
 
-Kind = Literal["callers", "samples", "apart"]
+RequestKind = Literal["client", "sample", "excluded"]
+# A client of the endpoint sent it, and the router drew the deployment at random. It can only speak
+# against a canary.
+CLIENT: Final = "client"
+# The release sent it: a sample request of the project, which no client can forge. Samples decide
+# whether a canary goes on.
+SAMPLE: Final = "sample"
+# The client named the deployment or repeated a routing key, or the router was too busy to forward
+# the request. It decides nothing.
+EXCLUDED: Final = "excluded"
+# The kinds that a canary compares.
+REQUEST_KINDS: tuple[RequestKind, ...] = (SAMPLE, CLIENT)
 
 
 @dataclass
@@ -102,18 +113,13 @@ class Tally:
 
 @dataclass
 class Counters:
-    """The counters of one deployment since it was added to the routes.
+    """The counters of one deployment since it was added to the routes, by kind of request."""
 
-    A canary judges requests that the router split at random: `callers` are requests of callers,
-    `samples` the project's own, which no caller can forge. `apart` are all others: the caller named
-    the deployment or repeated a routing key, or the router was too busy to forward the request.
-    """
+    client: Tally = field(default_factory=Tally)
+    sample: Tally = field(default_factory=Tally)
+    excluded: Tally = field(default_factory=Tally)
 
-    callers: Tally = field(default_factory=Tally)
-    samples: Tally = field(default_factory=Tally)
-    apart: Tally = field(default_factory=Tally)
-
-    def of(self, kind: Kind) -> Tally:
+    def tally(self, kind: RequestKind) -> Tally:
         """Return the tally of that kind."""
         tally: Tally = getattr(self, kind)
         return tally
@@ -125,7 +131,7 @@ class Answered:
 
     number: int
     deployment: str
-    kind: Kind
+    kind: RequestKind
     status: int
     body: bytes | None
 
@@ -138,15 +144,15 @@ class Answered:
 class Recent:
     """The latest responses that a canary judges, numbered from 1, within a memory limit.
 
-    The limit applies to each kind, so that callers cannot displace the samples.
+    The limit applies to each kind, so that clients cannot displace the samples.
     """
 
     def __init__(self) -> None:
-        self._answers: dict[Kind, deque[Answered]] = {"callers": deque(), "samples": deque()}
-        self._bytes: dict[Kind, int] = {"callers": 0, "samples": 0}
+        self._answers: dict[RequestKind, deque[Answered]] = {CLIENT: deque(), SAMPLE: deque()}
+        self._bytes: dict[RequestKind, int] = {CLIENT: 0, SAMPLE: 0}
         self.last = 0
 
-    def add(self, deployment: str, kind: Kind, status: int, body: bytes) -> None:
+    def add(self, deployment: str, kind: RequestKind, status: int, body: bytes) -> None:
         """Record an answer, and drop the oldest of its kind beyond the bound."""
         self.last += 1
         short = body if len(body) <= MAX_BODY else None

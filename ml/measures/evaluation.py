@@ -28,7 +28,7 @@ from ml.measures.schema import (
     stated,
     stated_fields,
 )
-from ml.measures.tasks import KINDS, Task, fault, metrics_of, probabilities_fault
+from ml.measures.tasks import TASKS, Task, fault, metrics_of, probabilities_fault
 
 REQUESTS = "requests.jsonl"
 # So many are kept.
@@ -266,10 +266,10 @@ def check(document: object) -> Evaluation:
 def task_of(evaluation: Evaluation) -> Task:
     """The task, a ranking where none is stated; EvaluationRefused for another."""
     task: Task | None = next(
-        (kind for kind in KINDS if kind == (evaluation.task or "ranking")), None
+        (kind for kind in TASKS if kind == (evaluation.task or "ranking")), None
     )
     if task is None:
-        raise EvaluationRefused(f"the task {evaluation.task!r} is not one of {', '.join(KINDS)}")
+        raise EvaluationRefused(f"the task {evaluation.task!r} is not one of {', '.join(TASKS)}")
     return task
 
 
@@ -296,8 +296,8 @@ def wrong_primary(
     """Why versions of a model of that task cannot be compared by the metric, or ""; `own` are the
     metrics of the project's own.
     """
-    if not isinstance(task, str) or task not in KINDS:
-        return f"task is {task!r}, not one of {', '.join(KINDS)}"
+    if not isinstance(task, str) or task not in TASKS:
+        return f"task is {task!r}, not one of {', '.join(TASKS)}"
     try:
         metrics: Mapping[str, Metric] = metrics_of(task, own)
     except ValueError as error:

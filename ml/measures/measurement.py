@@ -37,7 +37,7 @@ from ml.measures.schema import (
     Stability,
     TrainingSet,
 )
-from ml.measures.tasks import KINDS, Given, Task
+from ml.measures.tasks import TASKS, Given, Task
 from ml.measures.tasks import metrics_of as metrics_of_task
 
 VALIDATION = "validation"
@@ -166,7 +166,7 @@ def evaluate(
     test split, to be reported.
     Raises EvaluationRefused for what cannot be relied on, ValueError where lengths do not fit.
     """
-    kind, metrics = KINDS[task], metrics_of_task(task, own_metrics)
+    kind, metrics = TASKS[task], metrics_of_task(task, own_metrics)
     predictions = [
         row
         for name, rows in splits.items()
@@ -304,12 +304,13 @@ def predict(
     classes: Sequence[str] = (),
     own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
 ) -> list[Prediction]:
-    """The rows of a split as predictions.csv has them, as `Kind.given` makes them; ValueError where
-    lengths do not fit, and for what a metric of the project's own cannot give.
+    """The rows of a split as predictions.csv has them, as `TaskDefinition.given` makes them.
+
+    Raises ValueError if lengths do not fit, and for what a metric of the project's own cannot give.
     """
     count = len(rows.ids)
     scores = np.asarray(rows.scores, dtype=np.float64)
-    answered = KINDS[task].given(list(rows.labels), scores, classes)
+    answered = TASKS[task].given(list(rows.labels), scores, classes)
     if task == "binary":
         answered = answered._replace(predicted=np.where(scores > rows.threshold, "1", "0").tolist())
     own = _own(task, answered, rows, own_metrics)
@@ -332,7 +333,7 @@ def _own(
     if not own_metrics:
         return [{} for _ in rows.ids]
     expected, predicted, rank, score, _ = answered
-    kind = np.float64 if KINDS[task].seen == "numeric" else np.str_
+    kind = np.float64 if TASKS[task].seen == "numeric" else np.str_
     answers = Answers(
         np.array(expected).astype(kind),
         np.array(predicted).astype(kind),
@@ -365,7 +366,7 @@ def constant_answer(
     classes: Sequence[str] = (),
 ) -> NDArray[np.float64]:
     """Return a constant prediction for `count` rows, fitted to labels; ValueError without one."""
-    target = KINDS[task].target
+    target = TASKS[task].target
     if target is None:
         raise ValueError(f"a {task} has no constant prediction: set `baseline`")
     answer = target.constant(np.asarray(labels), primary_metric, classes)

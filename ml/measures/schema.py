@@ -30,11 +30,11 @@ _EMPTY: Mapping[object, Any] = MappingProxyType({float: math.nan, Mapping: {}, t
 _TYPES = {float: "number", bool: "boolean", str: "string", datetime: "string"}
 
 
-class Part:
-    """A part of a document; unknown keys are ignored."""
+class Record:
+    """A mapping of a document; unknown keys are ignored."""
 
 
-P = TypeVar("P", bound=Part)
+R = TypeVar("R", bound=Record)
 
 
 def bounds(low: float = 0.0, high: float = MOST) -> Mapping[str, object]:
@@ -43,7 +43,7 @@ def bounds(low: float = 0.0, high: float = MOST) -> Mapping[str, object]:
 
 
 @dataclass(frozen=True)
-class Estimate(Part):
+class Estimate(Record):
     """A metric on a split: its value, the 95 % interval around it, and how many units it counts."""
 
     value: float = math.nan
@@ -59,7 +59,7 @@ Metrics = Mapping[str, Mapping[str, Estimate]]
 
 
 @dataclass(frozen=True)
-class Disparity(Part):
+class Disparity(Record):
     """How far a metric lies apart between slices of `split`: the lowest and the highest of them.
 
     Only slices of enough units are compared; `slices` says how many those are.
@@ -73,7 +73,7 @@ class Disparity(Part):
 
 
 @dataclass(frozen=True)
-class Contribution(Part):
+class Contribution(Record):
     """A feature's share in what the model says, of all features together 1."""
 
     feature: Text = None
@@ -81,7 +81,7 @@ class Contribution(Part):
 
 
 @dataclass(frozen=True)
-class Explanation(Part):
+class Explanation(Record):
     """How the contributions were computed, over how many rows; or the `reason` why there are none.
 
     `error` is how far the contributions of a row are from adding up to its score, at most, relative
@@ -96,7 +96,7 @@ class Explanation(Part):
 
 
 @dataclass(frozen=True)
-class Check(Part):
+class Check(Record):
     """A check for leakage: the `value` measured on `of` (a feature, a column) over `units` rows.
 
     `ml.measures.leakage` says what each `check` (`feature.auc`, `identifiers.shared`, …) measures;
@@ -114,7 +114,7 @@ class Check(Part):
 
 
 @dataclass(frozen=True)
-class Stability(Part):
+class Stability(Record):
     """A metric of the same training over other folds or seeds, and the standard deviation."""
 
     over: Text = None
@@ -123,7 +123,7 @@ class Stability(Part):
 
 
 @dataclass(frozen=True)
-class Fit(Part):
+class Fit(Record):
     """Seconds and threads that one fit took in the evaluation."""
 
     seconds: float = field(default=math.nan, metadata=bounds())
@@ -131,7 +131,7 @@ class Fit(Part):
 
 
 @dataclass(frozen=True)
-class StatedMetric(Part):
+class StatedMetric(Record):
     """A metric that the project defines: which way is better, its lowest and its highest value, and
     whether it is a ratio of sums, else the mean of a value a unit. The values are with the
     predictions, as the project computed them by `code`, the sha256 of a file.
@@ -144,7 +144,7 @@ class StatedMetric(Part):
 
 
 @dataclass(frozen=True)
-class UsedFeatureSet(Part):
+class UsedFeatureSet(Record):
     """A feature set of a training set: `definition` is the sha256 of its definition and code,
     `first` and `last` are the event times of the earliest and the latest row that the join used.
     """
@@ -156,7 +156,7 @@ class UsedFeatureSet(Part):
 
 
 @dataclass(frozen=True)
-class TrainingSet(Part):
+class TrainingSet(Record):
     """Labels joined with feature sets: `digest` is the sha256 of the joined table that the model
     was trained on, `evaluated` that of the one it was measured on. The times of the labels are from
     `first_label` to `last_label`.
@@ -170,7 +170,7 @@ class TrainingSet(Part):
 
 
 @dataclass(frozen=True)
-class KeptPredictions(Part):
+class KeptPredictions(Record):
     """The hashed predictions from which every metric follows."""
 
     file: Text = None
@@ -179,7 +179,7 @@ class KeptPredictions(Part):
 
 
 @dataclass(frozen=True)
-class Evaluation(Part):
+class Evaluation(Record):
     """The evaluation of one model: the content of evaluation.json.
 
     `model` is the endpoint's name. `task` names the task; absent for a ranking. `unit` names what
@@ -254,37 +254,38 @@ def stated_fields(kind: type[Any]) -> tuple[Field[Any], ...]:
     return tuple(entry for entry in fields(kind) if "computed" not in entry.metadata)
 
 
-def read(kind: type[P], document: object) -> P:
-    """What a JSON document states of that part."""
+def read(kind: type[R], document: object) -> R:
+    """Return the record that a JSON document states."""
     stated = document if isinstance(document, Mapping) else {}
     values = {name: _value(hint, stated.get(name)) for name, hint in _hints(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if value is not None})
 
 
-def stated(part: object) -> Any:
-    """The part as JSON; an optional field that is None is left out, and a number that is not finite
-    is None.
+def stated(value: object) -> Any:
+    """Return the value as JSON.
+
+    An optional field that is None is left out; a number that is not finite is None.
     """
-    if isinstance(part, Part):
-        values = {entry: getattr(part, entry.name) for entry in stated_fields(type(part))}
+    if isinstance(value, Record):
+        entries = {entry: getattr(value, entry.name) for entry in stated_fields(type(value))}
         return {
-            entry.name: stated(value)
-            for entry, value in values.items()
-            if value is not None or "optional" not in entry.metadata
+            entry.name: stated(inner)
+            for entry, inner in entries.items()
+            if inner is not None or "optional" not in entry.metadata
         }
-    if isinstance(part, Mapping):
-        return {key: stated(value) for key, value in part.items()}
-    if isinstance(part, Sequence) and not isinstance(part, str):
-        return [stated(value) for value in part]
-    if isinstance(part, datetime):
-        return part.isoformat()
-    return None if isinstance(part, float) and not math.isfinite(part) else part
+    if isinstance(value, Mapping):
+        return {key: stated(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [stated(inner) for inner in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def missing(part: Part, above: str = "") -> Iterator[str]:
+def missing(record: Record, above: str = "") -> Iterator[str]:
     """The path of every required field that is absent, empty, not finite or out of its bounds."""
-    for entry in stated_fields(type(part)):
-        value, path = getattr(part, entry.name), above + entry.name
+    for entry in stated_fields(type(record)):
+        value, path = getattr(record, entry.name), above + entry.name
         # Only a field that is None by default may be empty.
         is_empty = isinstance(value, Mapping | tuple) and not value and entry.default is not None
         if value is None or is_empty:
@@ -301,7 +302,7 @@ def missing(part: Part, above: str = "") -> Iterator[str]:
 def _missing_inside(value: Any, path: str) -> Iterator[str]:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         yield path
-    elif isinstance(value, Part):
+    elif isinstance(value, Record):
         yield from missing(value, f"{path}.")
     elif isinstance(value, Mapping | tuple | list):
         for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
@@ -310,7 +311,7 @@ def _missing_inside(value: Any, path: str) -> Iterator[str]:
             yield from _missing_inside(inner, f"{path}.{key}")
 
 
-def json_schema(kind: type[Part]) -> dict[str, Any]:
+def json_schema(kind: type[Record]) -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a complete document, for editors."""
     about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind.__name__}
     return about | _form(kind)
@@ -336,7 +337,7 @@ def _value(hint: Any, value: object) -> Any:
     absent = _EMPTY.get(origin) if bare is hint else None
     if origin is object:
         return value
-    if issubclass(origin, Part):
+    if issubclass(origin, Record):
         return None if value is None and bare is not hint else read(origin, value)
     if origin is Mapping and isinstance(value, Mapping):
         return {str(key): _value(get_args(bare)[1], inner) for key, inner in value.items()}
@@ -376,7 +377,7 @@ def _form(hint: Any) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": _form(get_args(bare)[1])}
     if origin is tuple:
         return {"type": "array", "items": _form(get_args(bare)[0])}
-    if not issubclass(origin, Part):
+    if not issubclass(origin, Record):
         more: dict[type, dict[str, Any]] = {
             str: {"minLength": 1},
             datetime: {"format": "date-time"},

@@ -1,6 +1,6 @@
-"""The kinds of tasks, in one table: what a model of each kind answers, and how that is measured.
+"""The registry of tasks: what a model of each task predicts, and how that is measured.
 
-Evaluation, gates, tables with a target, `ml new` and `ml check` read `KINDS`. A new kind is an
+Evaluation, gates, tables with a target, `ml new` and `ml check` read `TASKS`. A new task is an
 entry here, and its metrics in `ml.measures.metrics`.
 """
 
@@ -67,8 +67,8 @@ class TargetColumn:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One kind of task.
+class TaskDefinition:
+    """One task.
 
     `answer` is what a model predicts for a `unit`, which is also what the bootstrap draws if units
     are independent. `given` makes answers of labels, scores and the names of the scores' columns;
@@ -100,7 +100,7 @@ def metrics_of(task: Task, own: Mapping[str, OwnMetric] | None = None) -> dict[s
         if wrong := own_fault(name, EVERY_METRIC):
             raise ValueError(wrong)
     return {
-        **KINDS[task].metrics,
+        **TASKS[task].metrics,
         **{name: metric.kept(name) for name, metric in (own or {}).items()},
     }
 
@@ -109,14 +109,14 @@ def fault(task: Task, expected: str, predicted: str, rank: int, score: float) ->
     """Why a row cannot be an answer of that task, or ""."""
     if not math.isfinite(score):
         return f"score {score}"
-    return KINDS[task].fault(expected, predicted, rank, score)
+    return TASKS[task].fault(expected, predicted, rank, score)
 
 
 def probabilities_fault(
     task: Task, expected: str, predicted: str, score: float, probabilities: Mapping[str, float]
 ) -> str:
     """Why these, of every class, cannot be the rounded probabilities of a row, or ""."""
-    if not KINDS[task].has_probabilities:
+    if not TASKS[task].has_probabilities:
         return f"probabilities of classes, where the task is {task}"
     if not all(0 <= probability <= 1 for probability in probabilities.values()):
         return "a probability is not between 0 and 1"
@@ -281,8 +281,8 @@ def _middle(labels: NDArray[Any], primary: str, classes: Sequence[str]) -> NDArr
 
 # A whole number of more values is a number to be predicted; a text of more is no class.
 _MOST_LABELS = 200
-KINDS: Mapping[Task, Kind] = {
-    "ranking": Kind(
+TASKS: Mapping[Task, TaskDefinition] = {
+    "ranking": TaskDefinition(
         answer="A score for each entry",
         unit="question",
         primary="gain_at_1",
@@ -293,7 +293,7 @@ KINDS: Mapping[Task, Kind] = {
         prediction=_label,
         loss=_is_wrong,
     ),
-    "binary": Kind(
+    "binary": TaskDefinition(
         answer="The probability of 1",
         unit="row",
         primary="auc",
@@ -314,7 +314,7 @@ KINDS: Mapping[Task, Kind] = {
             has_positive=True,
         ),
     ),
-    "multiclass": Kind(
+    "multiclass": TaskDefinition(
         answer="The probability of each class",
         unit="row",
         primary="log_loss",
@@ -336,7 +336,7 @@ KINDS: Mapping[Task, Kind] = {
         ),
         has_probabilities=True,
     ),
-    "regression": Kind(
+    "regression": TaskDefinition(
         answer="A number",
         unit="row",
         primary="mae",
@@ -354,7 +354,7 @@ KINDS: Mapping[Task, Kind] = {
             fits=lambda count, numeric: numeric and count > 2,
         ),
     ),
-    "detection": Kind(
+    "detection": TaskDefinition(
         answer="Boxes with scores",
         unit="image",
         primary="map_50",
@@ -367,7 +367,7 @@ KINDS: Mapping[Task, Kind] = {
             detection.certain(row.predicted) - len(detection.read(row.expected, 4))
         ),
     ),
-    "forecasting": Kind(
+    "forecasting": TaskDefinition(
         answer="A value and an interval for each step",
         unit="forecast",
         primary="mase",
@@ -382,5 +382,5 @@ KINDS: Mapping[Task, Kind] = {
 # Of every kind: no metric of a project's own has one of these names, of which gates.yml says what
 # they can be.
 EVERY_METRIC: Mapping[str, Metric] = {
-    name: metric for kind in KINDS.values() for name, metric in kind.metrics.items()
+    name: metric for kind in TASKS.values() for name, metric in kind.metrics.items()
 }

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from ml.backends.base import AuditLog, Backend
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.core.errors import Exit, Place, UserError
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import Declared
@@ -199,14 +199,14 @@ class History:
                 return None
         return None
 
-    def rolled_back(self, launch: Launch, decision: str | None = None) -> Line | None:
+    def rolled_back(self, deployment: ModelDeployment, decision: str | None = None) -> Line | None:
         """Return the line that rolled back or withdrew this model with this code, if it was not
         applied since.
 
         Only of the proposal with that decision, if one is given. None when there is none.
         """
         for line in reversed(self._rollouts):
-            if is_launch(line, launch) and decision in (None, line.get("decision")):
+            if matches_deployment(line, deployment) and decision in (None, line.get("decision")):
                 return line if line["event"] != APPLIED else None
         return None
 
@@ -277,8 +277,8 @@ def history(log: AuditLog, endpoint: str) -> History:
 def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
     """Return the items that a rollback may return to, oldest first; the last is the present one.
 
-    `pair` is the model and serving of an item. A rollback removes what came after: after 1, 2, 3
-    and 2 again there are 1 and 2, and 3 would be a promotion again.
+    `pair` is the model digest and deployment digest of an item. A rollback removes what came
+    after: after 1, 2, 3 and 2 again there are 1 and 2, and 3 would be a promotion again.
     """
     stack: list[T] = []
     for item in items:
@@ -306,18 +306,21 @@ def happened(line: Line) -> str:
     return str(line["event"]).replace("-", " ")
 
 
-def is_launch(line: Line, launch: Launch) -> bool:
+def matches_deployment(line: Line, deployment: ModelDeployment) -> bool:
     """Return whether the line is about this model with this serving code and settings."""
-    return _pair(line) == (launch.digest, launch.serving)
+    return _pair(line) == (deployment.digest, deployment.deployment_digest)
 
 
 def is_declared(line: Line, declared: Declared) -> bool:
     """Return whether the line is about the declared model, and its serving code if declared."""
-    return _pair(line) == (declared.digest, declared.serving or line.get("serving"))
+    return _pair(line) == (
+        declared.digest,
+        declared.deployment_digest or line.get("deployment_digest"),
+    )
 
 
 def _pair(line: Line) -> tuple[object, object]:
-    return line.get("digest"), line.get("serving")
+    return line.get("digest"), line.get("deployment_digest")
 
 
 def _attempt(line: Line) -> Attempt:

@@ -19,7 +19,7 @@ from ml.core.errors import UserError
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.metrics import UNDIRECTED
 from ml.measures.schema import Estimate, Evaluation, Metrics, Stability, missing, stated
-from ml.measures.tasks import KINDS
+from ml.measures.tasks import TASKS
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence
@@ -491,7 +491,7 @@ def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
 
 def metric_sign(own: Evaluation, metric: str) -> int:
     """Return 1 if higher is better, −1 if lower is better, 0 if neither or unknown."""
-    kind = KINDS.get(own.task or "")
+    kind = TASKS.get(own.task or "")
     definition = own.own_metrics.get(metric) or (kind.metrics.get(metric) if kind else None)
     goal = own.goal if metric == own.primary_metric else definition.goal if definition else ""
     return 0 if metric in UNDIRECTED else {"maximize": 1, "minimize": -1}.get(goal or "", 0)

@@ -10,111 +10,98 @@ import json
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from ml.backends.endpoints import NAMES, Launch, ServingCode
+from ml.backends.endpoints import NAMES, DeploymentSpec, ModelDeployment
 from ml.backends.model_registry import Registry, Version
 from ml.backends.snapshot import copy, unnamed_projects
 from ml.core import documents, files, home, repository, trees
 from ml.core.errors import Exit, Place, Problem, UserError, errors
 from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.check.rules.security import TIMEOUT, deployment_faults, environment_faults
-from ml.specs.parts import Part
 from ml.specs.plan.bindings import Bindings
 from ml.specs.sdk.load import load
+from ml.specs.yaml_node import YamlNode
 from policies.promotion import gate_settings
 from policies.supply_chain.serving_code import Code
 
-# The sample requests beside a serving that was kept.
+# The sample requests that are stored with a deployment spec.
 SAMPLES = "requests.json"
 _DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]+")
 
 
-@dataclass(frozen=True)
-class Serving(ServingCode):
-    """The serving code of a project, as its files say or as it was proposed."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
-
-    @property
-    def endpoint(self) -> str:
-        """The endpoint that it is deployed to, which names the model too."""
-        return str(self.settings["endpoint_name"])
-
-    @property
-    def instance_type(self) -> str:
-        """The machine that Azure ML serves it on; "" where deployment.yml names none."""
-        return str(self.settings.get("instance_type") or "")
-
-    def snapshot(self) -> Serving:
-        """Return the same with its code in a snapshot, which its digest is made from.
-
-        Projects that the scoring script's project does not name are left out: code that a change
-        of them would not release cannot answer either. So are the environments' build contexts:
-        `environment` describes the one that it needs.
-        """
-        excluded = self._other_projects() | {self.code / "ml" / "environments"}
-        return replace(self, code=copy(self.code, excluded))
-
-    def _other_projects(self) -> Set[Path]:
-        """The folders of the projects that the scoring script's project does not name in code."""
-        root = repository.root(self.code)
-        folder, script = root / "ml" / "projects", self.code / self.scoring_script
-        if not script.is_relative_to(folder):
-            return frozenset()
-        return unnamed_projects(root, [script.relative_to(folder).parts[0]])
-
-    @property
-    def digest(self) -> str:
-        """The sha256 of the snapshot and settings, in hex; the deployment's names do not count."""
-        return self.digest_with(self.code.name)
-
-    def launch(self, version: Version, endpoint: str) -> Launch:
-        """Return the launch of the version on the endpoint: its files and server settings."""
-        return Launch(
-            endpoint=endpoint,
-            model=version.model,
-            version=version.version,
-            digest=version.digest,
-            model_folder=version.folder,
-            serving=self.digest,
-            **{field.name: getattr(self, field.name) for field in fields(self)},
-        )
+_SPEC = TypeAdapter(DeploymentSpec)
 
 
-_SERVING = TypeAdapter(Serving)
+def snapshot(spec: DeploymentSpec) -> DeploymentSpec:
+    """Return the same spec with its code in a snapshot, which the deployment digest is made from.
+
+    Projects that the scoring script's project does not name are left out: code that a change
+    of them would not release cannot answer either. So are the environments' build contexts:
+    `environment` describes the one that it needs.
+    """
+    excluded = _other_projects(spec) | {spec.code / "ml" / "environments"}
+    return replace(spec, code=copy(spec.code, excluded))
 
 
-def read(folder: Path, gates: Path | None = None) -> Serving:
-    """endpoint.yml and deployment.yml in the folder; raise UserError when they do not fit together,
+def _other_projects(spec: DeploymentSpec) -> Set[Path]:
+    """Return the folders of the projects that the scoring script's project does not name."""
+    root = repository.root(spec.code)
+    folder, script = root / "ml" / "projects", spec.code / spec.scoring_script
+    if not script.is_relative_to(folder):
+        return frozenset()
+    return unnamed_projects(root, [script.relative_to(folder).parts[0]])
+
+
+def model_deployment(spec: DeploymentSpec, version: Version, endpoint: str) -> ModelDeployment:
+    """Return the deployment of the version to the endpoint: its files and server settings.
+
+    The code of the spec is a snapshot.
+    """
+    return ModelDeployment(
+        endpoint=endpoint,
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        model_folder=version.folder,
+        deployment_digest=spec.snapshot_digest,
+        **{field.name: getattr(spec, field.name) for field in fields(spec)},
+    )
+
+
+def read(folder: Path, gates: Path | None = None) -> DeploymentSpec:
+    """Return the spec of the folder's files; raise UserError when they do not fit together,
     and when the code may load code from data, as the project's gates.yml (`gates`) lists its
     imports.
     """
     from ml.specs.check.check import check
 
-    endpoint_spec, spec = load(folder / "endpoint.yml"), load(folder / "deployment.yml")
-    if problems := errors([*check(endpoint_spec), *check(spec)]):
+    endpoint_file, deployment_file = load(folder / "endpoint.yml"), load(folder / "deployment.yml")
+    if problems := errors([*check(endpoint_file), *check(deployment_file)]):
         raise UserError(*problems)
-    for path, family in ((endpoint_spec, "online_endpoint"), (spec, "online_deployment")):
+    for path, family in (
+        (endpoint_file, "online_endpoint"),
+        (deployment_file, "online_deployment"),
+    ):
         if path.kind.family != family:
             expected = f"an {family.replace('_', ' ')}"
             hint = "correct its $schema"
             actual = f"the file defines a {path.kind}"
             raise UserError.of("wrong-kind", actual, expected, hint, path.place())
-    endpoint, deployment = endpoint_spec.entity, spec.entity
+    endpoint, deployment = endpoint_file.entity, deployment_file.entity
     if deployment.endpoint_name != endpoint.name:
         raise UserError.of(
             "endpoint-mismatch",
             f"the deployment is for `{deployment.endpoint_name}`",
             f"`{endpoint.name}`, as in endpoint.yml",
             f"endpoint_name: {endpoint.name}",
-            place=spec.place("endpoint_name"),
+            place=deployment_file.place("endpoint_name"),
         )
     configuration = deployment.code_configuration
     if configuration is None:
@@ -123,7 +110,7 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
             "the deployment has no `code_configuration`",
             "`code` and `scoring_script`",
             "add it: without it Azure ML needs an MLflow model, which is a pickle",
-            spec.place(),
+            deployment_file.place(),
         )
     code = (folder / configuration.code).resolve()
     script = str(configuration.scoring_script)
@@ -136,19 +123,19 @@ def read(folder: Path, gates: Path | None = None) -> Serving:
         variables.setdefault(TIMEOUT, str(settings.request_timeout_ms))
     # Those of the file are checked already.
     for fault in deployment_faults(variables, None):
-        place = spec.place("request_settings")
+        place = deployment_file.place("request_settings")
         raise UserError.of("wrong-value", fault.actual, fault.expected, place=place)
     # Without content where only its name is here.
-    bindings = Bindings(repository.root(spec.file), None)
-    environment = bindings.environment(spec, "environment")
+    bindings = Bindings(repository.root(deployment_file.file), None)
+    environment = bindings.environment(deployment_file, "environment")
     if bindings.problems:
         raise UserError(*bindings.problems)
-    return Serving(
+    return DeploymentSpec(
         code=code,
         scoring_script=script,
         environment_variables=variables,
         collect=_collected(deployment.data_collector),
-        settings=spec.document.data,
+        settings=deployment_file.document.data,
         environment=environment.content,
         server=environment.server,
     )
@@ -206,18 +193,18 @@ def code_problems(
 
 
 def keep(
-    registry: Registry, serving: Serving, samples: Sequence[Mapping[str, object]] = ()
+    registry: Registry, spec: DeploymentSpec, samples: Sequence[Mapping[str, object]] = ()
 ) -> None:
     """Keep it under its digest, here and in the registry, with sample requests that it answers."""
-    path = _path(serving.digest)
+    path = _path(spec.snapshot_digest)
     files.replace(path.with_name(SAMPLES), json.dumps([*samples], indent=1) + "\n")
-    files.replace(path, _SERVING.dump_json(serving, indent=1).decode() + "\n")
+    files.replace(path, _SPEC.dump_json(spec, indent=1).decode() + "\n")
     if (shared := registry.shared) is not None:
-        for folder in (serving.code, path.parent):
-            shared.keep_folder(serving.endpoint, folder)
+        for folder in (spec.code, path.parent):
+            shared.keep_folder(spec.endpoint_name, folder)
 
 
-def bring(registry: Registry, model: str, digest: str) -> Serving | None:
+def bring(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
     """Find what any machine stored under the digest, to be served, as `find`.
 
     Raises UserError if its variables or its environment are not allowed in a deployment.
@@ -226,12 +213,12 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
     shared = registry.shared
     if shared is not None:
         shared.bring_folder(model, file.parent, lambda folder: _has(folder / file.name, digest))
-    if (serving := _read(digest)) is not None:
-        mount = serving.settings.get("model_mount_path")
-        document = documents.parse(yaml.safe_dump(dict(serving.settings)), file.name)
-        deployment = Part(document, serving.code / serving.scoring_script)
+    if (spec := _read(digest)) is not None:
+        mount = spec.settings.get("model_mount_path")
+        document = documents.parse(yaml.safe_dump(dict(spec.settings)), file.name)
+        deployment = YamlNode(document, spec.code / spec.scoring_script)
         faults = {
-            "deployment-variable": deployment_faults(serving.environment_variables, mount),
+            "deployment-variable": deployment_faults(spec.environment_variables, mount),
             "unpinned-environment": environment_faults(deployment),
         }
         for name, fault in ((name, fault) for name, texts in faults.items() for fault in texts):
@@ -242,9 +229,9 @@ def bring(registry: Registry, model: str, digest: str) -> Serving | None:
                 "change deployment.yml and propose the version again",
                 exit_code=Exit.GATE_SAID_NO,
             )
-        content = trees.DIGEST_PREFIX + serving.code.name
+        content = trees.DIGEST_PREFIX + spec.code.name
         if shared is not None:
-            shared.bring_folder(model, serving.code, lambda at: trees.is_content(at, content))
+            shared.bring_folder(model, spec.code, lambda at: trees.is_content(at, content))
     return find(digest)
 
 
@@ -264,36 +251,36 @@ def samples(digest: str) -> Sequence[Mapping[str, object]]:
 def _has(file: Path, digest: str) -> bool:
     """Return whether the file holds the serving code and settings with that digest."""
     try:
-        return _SERVING.validate_json(file.read_bytes()).digest == digest
+        return _SPEC.validate_json(file.read_bytes()).snapshot_digest == digest
     except (OSError, ValidationError):
         return False
 
 
-def find(digest: str) -> Serving | None:
+def find(digest: str) -> DeploymentSpec | None:
     """Return what was stored under the digest; None if nothing was, or its code snapshot is gone.
 
     Raises UserError if the file has changed.
     """
-    serving = _read(digest)
-    return serving if serving is not None and serving.code.is_dir() else None
+    spec = _read(digest)
+    return spec if spec is not None and spec.code.is_dir() else None
 
 
-def _read(digest: str) -> Serving | None:
+def _read(digest: str) -> DeploymentSpec | None:
     path = _path(digest)
     try:
-        serving = _SERVING.validate_json(path.read_text(encoding="utf-8"))
+        spec = _SPEC.validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError, ValueError) as error:
         raise _edited(path, str(error).splitlines()[0]) from None
-    if serving.digest != digest:
+    if spec.snapshot_digest != digest:
         raise _edited(path, "its content has another digest")
-    if serving.code != home.snapshots() / serving.code.name:
-        raise _edited(path, f"its code is in {serving.code}")
-    return serving
+    if spec.code != home.snapshots() / spec.code.name:
+        raise _edited(path, f"its code is in {spec.code}")
+    return spec
 
 
-def changes(before: Serving, after: Serving) -> Iterator[str]:
+def changes(before: DeploymentSpec, after: DeploymentSpec) -> Iterator[str]:
     """Yield a sentence for each difference in code files, environment and settings."""
     old, new = _files(before.code), _files(after.code)
     for name in sorted(old.keys() | new.keys()):

@@ -172,7 +172,7 @@ def _serves(backend: Backend, endpoint: str, version: Version) -> bool:
     if live is None:
         return False
     green = live.canary
-    digests = {live.launch.digest, green.launch.digest if green and green.weight else ""}
+    digests = {live.deployment.digest, green.deployment.digest if green and green.weight else ""}
     return version.digest in digests
 
 
@@ -250,16 +250,16 @@ def find_in_use(backend: Backend) -> Needed:
             if declared and declared.digest:
                 why = f"{project} declares it in {environment}"
                 paths[model_folder(declared.digest)] = why
-                paths.update(dict.fromkeys(_code(declared.serving), why))
+                paths.update(dict.fromkeys(_code(declared.deployment_digest), why))
     for line in audit.verify(backend.audit_log):
         if line["event"] == "applied":
             why = f"{line['model']} {line['version']} served with it: a rollback may need it"
-            paths.update(dict.fromkeys(_code(str(line.get("serving", ""))), why))
+            paths.update(dict.fromkeys(_code(str(line.get("deployment_digest", ""))), why))
     for name in backend.servers.names() if backend.servers else ():
         live = backend.endpoints.live(name)
         if live:
-            for launch in (live.launch, *([live.canary.launch] if live.canary else [])):
-                for path in (launch.model_folder, launch.code):
+            for deployment in (live.deployment, *([live.canary.deployment] if live.canary else [])):
+                for path in (deployment.model_folder, deployment.code):
                     paths[path] = f"the endpoint {name} serves from it"
     for lock in sorted((home.home() / "release").glob("*.lock")):
         if files.is_locked(lock):  # a proposal or an apply is in progress

@@ -15,7 +15,7 @@ from ml.core import repository
 from ml.measures.contributions import ExplainedRows
 from ml.measures.evaluation import PREDICTIONS
 from ml.measures.schema import Estimate, Evaluation, Metrics
-from ml.measures.tasks import KINDS
+from ml.measures.tasks import TASKS
 from ml.release.comparison import MetricComparison
 from ml.release.evidence.recomputation import read_predictions
 from ml.release.selection import explanation
@@ -316,7 +316,7 @@ def prediction_charts(facts: Facts) -> tuple[str, list[Markup]]:
     assert quality is not None
     evaluation = quality.evaluation
     split = held_out_split(evaluation) or ""
-    kind = KINDS.get(evaluation.task or "")
+    kind = TASKS.get(evaluation.task or "")
     has_positive = kind is not None and kind.target is not None and kind.target.has_positive
     is_forecast = evaluation.task == "forecasting"
     heading = f"{'Forecasts' if is_forecast else 'Classification'} on {split}"

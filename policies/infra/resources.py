@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from policies.infra.limits import Limits
 from policies.infra.rule import Item, Kind, Rules
 
-KINDS = frozenset(Kind)
+RESOURCE_KINDS = frozenset(Kind)
 # Groups of resources; the rules check their members.
 _COMPONENTS = ("platform:", "pulumi:pulumi:Stack")
 # Pulumi makes this provider from the stack's settings. Another leads to another subscription: the
@@ -38,7 +38,7 @@ RULES = Rules()
 
 @RULES.resource("known-kind", "Every resource is of a kind that rules cover.", "own")
 def _kind(item: Item, limits: Limits) -> Iterator[str]:
-    if item.kind not in (*KINDS, _PROVIDER) and not item.kind.startswith(_COMPONENTS):
+    if item.kind not in (*RESOURCE_KINDS, _PROVIDER) and not item.kind.startswith(_COMPONENTS):
         yield f"no rule covers `{item.kind}`: add it to Kind in policies/infra/rule.py"
 
 

@@ -32,9 +32,9 @@ class Request:
     served there already, so that this is a rollback; `serving_changes` that it is the champion's
     own model, to be served by other code or settings. `rehearsal` means that the environment is
     only acted out on one machine; `served_in` are the environments that have served this very model
-    by this very serving code. `serving` is the digest of the code and settings that are to serve
-    it; "" where nothing says which, and nothing is going to be served. `set_aside` says which
-    champion does not have to be beaten, because gates.yml states that it is invalid.
+    by this very serving code. `deployment_digest` is that of the code and settings that are
+    to serve it; "" where nothing says which, and nothing is going to be served. `set_aside` says
+    which champion does not have to be beaten, because gates.yml states that it is invalid.
     """
 
     environment: str
@@ -49,7 +49,7 @@ class Request:
     serving_changes: bool = False
     rehearsal: bool = False
     served_in: tuple[str, ...] = ()
-    serving: str = ""
+    deployment_digest: str = ""
     set_aside: str = ""
 
     @property

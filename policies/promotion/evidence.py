@@ -23,7 +23,7 @@ from ml.measures.schema import (
     Evaluation,
     Flag,
     Number,
-    Part,
+    Record,
     Text,
     bounds,
 )
@@ -37,7 +37,7 @@ _computed = partial(field, metadata=COMPUTED)
 
 
 @dataclass(frozen=True)
-class Spent(Part):
+class Spent(Record):
     """Machine time: `seconds` on each of `nodes`, and what it costs where the price is known.
 
     `instance_type` is the one that would be paid for, absent where no deployment or cluster names
@@ -55,7 +55,7 @@ class Spent(Part):
 
 
 @dataclass(frozen=True)
-class Cost(Part):
+class Cost(Record):
     """The cost of the training run, and of 1,000 sequential predictions on one machine.
 
     `source` and `as_of` say where the prices are from; absent when no price is known.
@@ -69,7 +69,7 @@ class Cost(Part):
 
 
 @dataclass(frozen=True)
-class DataVersion(Part):
+class DataVersion(Record):
     """The data asset (`azureml:name:version`) that a model was made from, and its sha256."""
 
     asset: Text = None
@@ -77,7 +77,7 @@ class DataVersion(Part):
 
 
 @dataclass(frozen=True)
-class Lineage(Part):
+class Lineage(Record):
     """The origin of a model: code, runs and environment of its training and evaluation.
 
     `parent_run` equals `run` for a model of no sweep or pipeline. `evaluation_snapshot` is the
@@ -99,7 +99,7 @@ class Lineage(Part):
 
 
 @dataclass(frozen=True)
-class Latency(Part):
+class Latency(Record):
     """Milliseconds over `requests` served requests, one after another, `warm_up` before them.
 
     `hardware` is the machine measured on, `instance_type` the one that the deployment asks for.
@@ -116,11 +116,11 @@ class Latency(Part):
 
 
 @dataclass(frozen=True)
-class Served(Part):
+class Served(Record):
     """The parity check: how far a server's responses differ from the hashed predictions.
 
-    `rows` counts the requests that were sent; `reason` says why none was. `code` is the digest of
-    the scoring code and settings, `prediction` the path of the prediction in a response.
+    `rows` counts the requests that were sent; `reason` says why none was. `deployment_digest` is
+    that of the scoring code and settings, `prediction` the path of the prediction in a response.
     `differing` counts the rows with a difference above 0.000001, `largest` is the largest
     difference, `example` describes its row. Differences of probabilities are absolute, those of
     other numbers relative; a wrong or missing text counts as 1.
@@ -130,13 +130,13 @@ class Served(Part):
     differing: Number = field(default=None, metadata={**bounds(), **OPTIONAL})
     largest: Number = field(default=None, metadata={**bounds(), **OPTIONAL})
     prediction: Text = field(default=None, metadata=OPTIONAL)
-    code: Text = field(default=None, metadata=OPTIONAL)
+    deployment_digest: Text = field(default=None, metadata=OPTIONAL)
     example: Text = field(default=None, metadata=OPTIONAL)
     reason: Text = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True)
-class Adapter(Part):
+class Adapter(Record):
     """The LoRA adapters of a model that was adapted from another one, as the training stated them.
 
     `adapter_bytes` is the size of their file, `adapter_parameters` their number, `trained_share`
@@ -149,7 +149,7 @@ class Adapter(Part):
 
 
 @dataclass(frozen=True)
-class LockedPackage(Part):
+class LockedPackage(Record):
     """A package: its version in the lock, the one that is installed, its licence as SPDX."""
 
     locked: Text = None
@@ -158,7 +158,7 @@ class LockedPackage(Part):
 
 
 @dataclass(frozen=True)
-class SupplyChain(Part):
+class SupplyChain(Record):
     """The packages that a model was made with, and their known vulnerabilities.
 
     `sbom` is the sha256 of the bill of materials. `as_of` is the date of the advisories' source,
@@ -175,7 +175,7 @@ class SupplyChain(Part):
 
 
 @dataclass(frozen=True)
-class Evidence(Part):
+class Evidence(Record):
     """The evidence of one model version: what evidence.json states, and what is computed when it is
     loaded, from the model folder and the hashed predictions.
 

@@ -19,7 +19,7 @@ THREE = "training: {allowed_training_algorithms: [light_gbm, RandomForest, logis
 
 
 def families(plan: AutoMLPlan) -> list[str]:
-    (space,) = automl_sweep.lower(plan).search_space.values()  # type: ignore[union-attr]
+    (space,) = automl_sweep.compile_plan(plan).search_space.values()  # type: ignore[union-attr]
     return [branch["family"] for branch in space.args]  # type: ignore[index]
 
 
@@ -28,7 +28,7 @@ def test_the_sweep_of_a_search(plan: Plans) -> None:
     limits = (
         "limits: {max_trials: 9, max_concurrent_trials: 2, timeout_minutes: 5, exit_score: 0.9}"
     )
-    sweep = automl_sweep.lower(plan(f"{THREE}\n{limits}"))
+    sweep = automl_sweep.compile_plan(plan(f"{THREE}\n{limits}"))
     assert isinstance(sweep, SweepPlan) and [*sweeps(sweep)] == [sweep]
     assert (sweep.primary_metric, sweep.goal) == ("AUC_weighted", "maximize")
     assert (sweep.max_total_trials, sweep.max_concurrent_trials, sweep.timeout_s) == (9, 2, 300)
@@ -54,13 +54,13 @@ def test_the_sweep_of_a_search(plan: Plans) -> None:
 def test_a_metric_in_either_spelling_is_what_trials_log(
     plan: Plans, task: str, written: str, metric: str, goal: str
 ) -> None:
-    sweep = automl_sweep.lower(plan(task=task, metric=written, target="spent"))
+    sweep = automl_sweep.compile_plan(plan(task=task, metric=written, target="spent"))
     assert isinstance(sweep, SweepPlan) and (sweep.primary_metric, sweep.goal) == (metric, goal)
     assert json.loads(sweep.trial.environment_variables["AUTOML_JOB"])["metric"] == metric
 
 
 def test_a_score_in_quotes_is_a_number(plan: Plans) -> None:
-    sweep = automl_sweep.lower(plan("limits: {exit_score: '0.9'}"))
+    sweep = automl_sweep.compile_plan(plan("limits: {exit_score: '0.9'}"))
     assert isinstance(sweep, SweepPlan) and sweep.ending is not None
     assert sweep.ending.exit_score == 0.9
 
@@ -68,7 +68,7 @@ def test_a_score_in_quotes_is_a_number(plan: Plans) -> None:
 def test_what_costs_little_comes_first(plan: Plans) -> None:
     """Boosted trees and a linear model; forests after them, whatever families are allowed."""
     for more in ("", THREE):
-        sweep = automl_sweep.lower(plan(more))
+        sweep = automl_sweep.compile_plan(plan(more))
         assert isinstance(sweep, SweepPlan)
         points = [point.values["model"]["family"] for point in sweep.hints.points]  # type: ignore[index]
         assert points[:3] == ["light_gbm", "logistic_regression", "light_gbm"]
@@ -88,7 +88,7 @@ def test_trials_know_the_time_of_the_search(plan: Plans) -> None:
     """Of which their trees take a part; without a limit they take what they need."""
     for limits, seconds in (("limits: {max_trials: 9, timeout_minutes: 5}", 300.0), ("", None)):
         given = replace(plan(limits), timeout_s=seconds)
-        sweep = automl_sweep.lower(given)
+        sweep = automl_sweep.compile_plan(given)
         assert isinstance(sweep, SweepPlan)
         job = json.loads(sweep.trial.environment_variables["AUTOML_JOB"])
         assert job.get("seconds") == seconds
@@ -111,7 +111,7 @@ def test_ensembles_come_last_where_there_is_room(plan: Plans) -> None:
     """Unless the spec says otherwise, or the trials are too few to combine."""
 
     def ensembles(more: str) -> tuple[str, ...]:
-        sweep = automl_sweep.lower(plan(more))
+        sweep = automl_sweep.compile_plan(plan(more))
         assert isinstance(sweep, SweepPlan) and sweep.ending
         return sweep.ending.ensembles
 
@@ -134,7 +134,7 @@ def test_transformers_reach_the_trials_by_one_name(plan: Plans) -> None:
         "featurization: {mode: custom, blocked_transformers: [TfIdf], "
         "transformer_params: {Imputer: [{fields: [age], parameters: {strategy: median}}]}}"
     )
-    sweep = automl_sweep.lower(plan(featurization))
+    sweep = automl_sweep.compile_plan(plan(featurization))
     assert isinstance(sweep, SweepPlan)
     job = json.loads(sweep.trial.environment_variables["AUTOML_JOB"])["featurization"]
     assert job["blocked_transformers"] == ["tf_idf"] and [*job["transformer_params"]] == ["imputer"]

@@ -250,8 +250,8 @@ class BackendContract:
         plan = command("print(1)")
         place = Place("jobs/job.yml", 12)
         several = replace(plan, instance_count=2, places={"resources.instance_count": place})
-        launched = replace(plan, distribution=Distribution("pytorch", 2, place))
-        for asking in (several, launched):
+        distributed = replace(plan, distribution=Distribution("pytorch", 2, place))
+        for asking in (several, distributed):
             for refusal in backend.refusals(asking):
                 severity: Severity = "error"
                 assert (refusal.place, refusal.severity) == (place, severity)
@@ -335,8 +335,8 @@ class BackendContract:
         self, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With its files, also to a machine that has neither where the backend is elsewhere."""
-        launch = released(backend, "words", tmp_path)
-        version = backend.registry.find("words", launch.version)
+        deployment = released(backend, "words", tmp_path)
+        version = backend.registry.find("words", deployment.version)
         sha256 = hashlib.sha256(b"{}").hexdigest()
         folder = replace(version, evidence=sha256).evidence_folder
         folder.mkdir(parents=True)
@@ -396,12 +396,12 @@ class BackendContract:
     ) -> None:
         """Each key is answered by its version, its outcome is counted there, and others get A."""
         endpoints, name = backend.endpoints, "words"
-        launches = [released(backend, name, tmp_path, collect=True) for _ in "AB"]
+        released_arms = [released(backend, name, tmp_path, collect=True) for _ in "AB"]
         with endpoints.locked(name):
-            server = endpoints.begin(launches[0])()
-            endpoints.switch(name, Live(server, launches[0]))
+            server = endpoints.begin(released_arms[0])()
+            endpoints.switch(name, Live(server, released_arms[0]))
             endpoints.start_router(name)
-        a, b = (backend.registry.find(name, launch.version) for launch in launches)
+        a, b = (backend.registry.find(name, arm.version) for arm in released_arms)
         declared = experiments.declare(
             *(backend, "wording", a, b),
             environment="local",
@@ -412,7 +412,7 @@ class BackendContract:
         # With this salt the keys have both versions; once in 2,048 a random one gives all one.
         experiment = replace(declared, endpoint=name, salt="words")
         keys = [f"customer-{number}" for number in range(12)]
-        assert routing.begin(backend, experiment, launches[1], SAMPLES, "ana") is not None
+        assert routing.begin(backend, experiment, released_arms[1], SAMPLES, "ana") is not None
         assert routing.is_served(backend, experiment)
         arms = records.assign(backend, experiment, keys)
         assert {*arms.values()} == {"A", "B"}
@@ -431,7 +431,7 @@ class BackendContract:
         assert [line["event"] for line in audit.verify(backend.audit_log)] == ["ab-served"]
         assert routing.stop(backend, experiment) and not routing.stop(backend, experiment)
         live = endpoints.live(name)
-        assert live is not None and live.canary is None and live.launch.digest == a.digest
+        assert live is not None and live.canary is None and live.deployment.digest == a.digest
 
     def check_misrouted(self, backend: Backend, experiment: Experiment, key: str) -> None:
         """What a caller that ignores the assignment comes to, where one can."""
@@ -442,9 +442,9 @@ class BackendContract:
     ) -> None:
         """The error has the end of its log; nothing of it is left, and nothing serves."""
         endpoints, name = backend.endpoints, "words"
-        launch = released(backend, name, tmp_path, CRASH)
+        deployment = released(backend, name, tmp_path, CRASH)
         with endpoints.locked(name), pytest.raises(UserError) as refused:
-            endpoints.begin(launch)()
+            endpoints.begin(deployment)()
         (problem,) = refused.value.problems
         assert problem.code == "server-crashed" and refused.value.exit_code == Exit.RUN_FAILED
         assert "no weights, no answer" in problem.actual and "its log ends:" in problem.actual
@@ -468,7 +468,7 @@ class BackendContract:
             live = Live(endpoints.begin(first)(), first)
             endpoints.switch(name, live)
             endpoints.start_router(name)
-        for launch, ends, why in (
+        for deployment, ends, why in (
             (good, "passed", ""),
             (bad, "rolled-back", "errors"),
             (hoarder, "rolled-back", "memory: grew by"),
@@ -476,22 +476,22 @@ class BackendContract:
             with ExitStack() as undo:
                 with endpoints.locked(name):
                     trial = canary.start_trial(
-                        *(endpoints, name, canary.clear_canary(endpoints, name), launch),
+                        *(endpoints, name, canary.clear_canary(endpoints, name), deployment),
                         *(SAMPLES, undo),
                         baseline=True,
-                        smoke=launch is not bad,
+                        smoke=deployment is not bad,
                     )
                 outcome = canary.lead(endpoints, name, trial, QUICK, SAMPLES)
                 assert outcome.kind == ends and why in outcome.why, outcome.why
                 if ends == "passed":
                     with endpoints.locked(name):
-                        endpoints.switch(name, Live(trial.server, launch))
+                        endpoints.switch(name, Live(trial.server, deployment))
                         endpoints.stop_idle(name)
                     undo.pop_all()
             after = endpoints.live(name)
             assert after is not None and after.canary is None
-            names = ("model", "version", "digest", "serving")
-            assert all(getattr(after.launch, name) == getattr(good, name) for name in names)
+            names = ("model", "version", "digest", "deployment_digest")
+            assert all(getattr(after.deployment, name) == getattr(good, name) for name in names)
             answer = endpoints.ask(name, SAMPLES[0])
             assert answer.status == 200 and isinstance(answer.body, dict)
             assert answer.body["model_digest"] == good.digest

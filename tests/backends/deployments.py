@@ -8,7 +8,7 @@ from pathlib import Path
 from ml.backends import snapshot as snapshots
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.base import Backend
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.backends.model_registry import model_folder
 from ml.release.declaration.release_file import Strategy
 from ml.serving.scoring.manifest import folder_digest, write_manifest
@@ -35,7 +35,7 @@ COLLECTIONS = {name: {"enabled": "true"} for name in ("request", "response")}
 
 def released(
     backend: Backend, endpoint: str, folder: Path, source: str = SOUND, collect: bool = False
-) -> Launch:
+) -> ModelDeployment:
     """A registered version of the endpoint's model, and the scoring script that serves it.
 
     Each call makes another version. With `collect` its requests are recorded.
@@ -58,7 +58,7 @@ def released(
     settings = {**SETTINGS, "endpoint_name": endpoint, "model": f"azureml:{endpoint}@latest"}
     if collect:
         settings["data_collector"] = {"collections": COLLECTIONS}
-    launch = Launch(
+    deployment = ModelDeployment(
         endpoint=endpoint,
         model=endpoint,
         version=version.version,
@@ -70,4 +70,4 @@ def released(
         collect=float(collect),
         settings=settings,
     )
-    return replace(launch, serving=launch.digest_with(snapshot.name))
+    return replace(deployment, deployment_digest=deployment.digest_with(snapshot.name))

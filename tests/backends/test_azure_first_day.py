@@ -309,10 +309,10 @@ def test_the_stand_in_answers_as_expected(
     """As the sources of the rows say, and as a subscription did where that was recorded."""
     backend = AzureBackend()
     backend.run(planned(spec))
-    launch = released(backend, "words", tmp_path / "released")
+    deployment = released(backend, "words", tmp_path / "released")
     with backend.endpoints.locked("words"):
-        server = backend.endpoints.begin(launch)()
-        backend.endpoints.switch("words", Live(server, launch))
+        server = backend.endpoints.begin(deployment)()
+        backend.endpoints.switch("words", Live(server, deployment))
     answers: dict[str, tuple[int, Any]] = {}
     answer = Workspace.answer
 

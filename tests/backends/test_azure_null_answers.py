@@ -144,7 +144,7 @@ def test_null_columns_of_the_log() -> None:
         (None, "blue", None, None, None),
     )
     (tally,) = router(answering(answer), []).renew()["tallies"].values()
-    assert (tally["callers"]["requests"], tally["callers"]["errors"]) == (2, 1)
+    assert (tally["client"]["requests"], tally["client"]["errors"]) == (2, 1)
 
 
 def test_a_log_without_some_columns() -> None:
@@ -155,7 +155,7 @@ def test_a_log_without_some_columns() -> None:
         {},
     ]
     (tally,) = router(answering({"tables": tables}), []).renew()["tallies"].values()
-    assert (tally["callers"]["requests"], tally["callers"]["errors"]) == (1, 0)
+    assert (tally["client"]["requests"], tally["client"]["errors"]) == (1, 0)
 
 
 @pytest.mark.parametrize(

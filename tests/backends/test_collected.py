@@ -52,7 +52,7 @@ def test_an_error_belongs_to_the_version_that_answered_before(
     answers: list[tuple[int, str | None]], crashed: int
 ) -> None:
     """A traceback has no `model_digest`. Without any answer, the version is what serves now."""
-    lines = collected(workspace(*answers), "tiny", serving={"blue": "d"})
+    lines = collected(workspace(*answers), "tiny", digests={"blue": "d"})
     seen = read_collected(lines, "d")
     assert seen.crashed == crashed and bool(seen.failing) is (crashed > 0)
 

@@ -16,7 +16,7 @@ from ml.backends.local.serving import endpoint, processes, server
 from ml.cli.app import main
 from ml.core import home
 from ml.release.versions import store
-from tests.backends.serving.servers import launch
+from tests.backends.serving.servers import deployment
 from tests.local import BACKEND
 from tests.release.tiny import model_folder
 
@@ -52,7 +52,7 @@ def served(own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.chdir(tmp_path)
     assert ml("run", "first.yml") == 0
     BACKEND.registry.register("tiny", "tiny", store(model_folder(tmp_path / "model")), "run1")
-    made = launch(tmp_path / "echo")
+    made = deployment(tmp_path / "echo")
     live = Live(server.start(endpoint.folder("echo") / "blue", made), made)
     endpoint.switch("echo", live)
     endpoint.start_router("echo")

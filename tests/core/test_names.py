@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ml.core.errors import Place, UserError
 from ml.core.names import Kind, check, is_name
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+NAME_KINDS: tuple[Kind, ...] = get_args(Kind)
 HOSTILE = [
     *("", ".", "..", "../x", "../../x", "/etc", "a/b", "a\\b", "~", " a", "a ", "a\n", "a\0b"),
     *("\x1b[31mred", "\u202egnp", "\u200b", "a/../b", "-rf", "a" * 300, "$(id)", "a;b", "a=b"),
@@ -20,7 +20,7 @@ HOSTILE = [
 
 
 @pytest.mark.attack("a name that is a path, an option, an escape sequence or a command")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NAME_KINDS)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_is_refused(kind: Kind, name: str) -> None:
     """In each kind alike, with the place that it is written at."""
@@ -47,7 +47,7 @@ def test_usual_names_are_accepted() -> None:
             assert check(kind, name) == name
 
 
-@given(name=st.text(max_size=8), kind=st.sampled_from(KINDS))
+@given(name=st.text(max_size=8), kind=st.sampled_from(NAME_KINDS))
 def test_a_name_stays_in_its_folder(name: str, kind: Kind) -> None:
     """Whatever is accepted is one part of a path, and is printable."""
     if is_name(kind, name):

@@ -192,7 +192,7 @@ def test_a_version_by_a_mended_score_py_has_a_pull_request_of_its_own(team: Repo
     """The model is the same to the bit, so is its version: the first one's was merged, or is open
     and closed now. The same once more is not opened again.
     """
-    entry = "environments:\n  dev:\n    version: 4\n    serving: {}\n"
+    entry = "environments:\n  dev:\n    version: 4\n    deployment_digest: {}\n"
     leaves(team, promotion(files={RELEASE: entry.format("1" * 64)}))
     team.push(TRAIN, "merge")
     for number in (2, 3):
@@ -478,7 +478,7 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     assert results(jobs) == ["success", "success", "skipped"], jobs["release"].summary
     assert "✅ `tiny` `1` now serves" in jobs["release"].summary
     live, champion = backend.endpoints.live(endpoint), backend.registry.champion("tiny", "dev")
-    assert live and champion and live.launch.digest == champion.digest == version.digest
+    assert live and champion and live.deployment.digest == champion.digest == version.digest
     azure.requests()
     jobs = team.scheduled("release", "workflow_dispatch")
     assert "✅ `tiny` `1` already serves, as declared" in jobs["release"].summary

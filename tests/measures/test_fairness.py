@@ -21,16 +21,16 @@ def test_the_difference_is_that_of_the_extremes():
     """Three slices of known quality: highest less lowest, by every metric."""
     positions = np.array([1] * 30 + [1] * 20 + [2] * 20 + [4] * 10 + [1] * 20)
     slices = ["best"] * 30 + ["middle"] * 40 + ["worst"] * 30
-    apart = disparities(positions, slices, "test")
-    assert apart.keys() == METRICS.keys()
-    gain = apart["gain_at_1"]
+    gaps = disparities(positions, slices, "test")
+    assert gaps.keys() == METRICS.keys()
+    gain = gaps["gain_at_1"]
     assert (gain.lowest, gain.highest, gain.slices) == ("middle", "best", 3)
     assert gain.difference == 0.5 and gain.split == "test"
-    assert apart["gain_at_3"].lowest == "worst"
-    assert apart["mean_rank"].highest == "worst" and apart["mean_rank"].lowest == "best"
+    assert gaps["gain_at_3"].lowest == "worst"
+    assert gaps["mean_rank"].highest == "worst" and gaps["mean_rank"].lowest == "best"
     for name, of in METRICS.items():
         values = [of(positions[np.array(slices) == label]).mean() for label in set(slices)]
-        assert np.isclose(apart[name].difference, max(values) - min(values))
+        assert np.isclose(gaps[name].difference, max(values) - min(values))
 
 
 def test_slices_of_too_few_units_are_left_out():

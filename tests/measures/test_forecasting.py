@@ -13,7 +13,7 @@ from ml.measures.forecasting import Actuals, actuals, seasonal_naive
 from ml.measures.measurement import Rows, metric_values, metrics_of, predict
 from ml.measures.metrics import Answers
 from ml.measures.schema import Evaluation
-from ml.measures.tasks import KINDS, fault
+from ml.measures.tasks import TASKS, fault
 from ml.release.comparison import metric_sign
 
 NAN = math.nan
@@ -105,7 +105,7 @@ def test_the_metrics_by_their_definitions() -> None:
 def test_the_interval_is_over_series() -> None:
     """Two forecasts of one series are drawn together; the true one is better than naive."""
     given = rows()
-    ours = metrics_of(KINDS["forecasting"].metrics, predict("forecasting", "test", given))["test"]
+    ours = metrics_of(TASKS["forecasting"].metrics, predict("forecasting", "test", given))["test"]
     assert ours["relative_mase"].low < ours["relative_mase"].value < ours["relative_mase"].high < 1
     naive = np.array([np.stack([of.naive] * 3, axis=1) for of in given.labels])
     same = metric_values("forecasting", Rows(given.ids, given.labels, naive))
@@ -159,7 +159,7 @@ def test_a_row_that_is_no_forecast(
 def test_no_coverage_or_selection_rate_is_better_than_another() -> None:
     """A report names no better way for it, and one for the errors."""
     evaluation = Evaluation(task="forecasting", primary_metric="mase", goal="minimize")
-    signs = {name: metric_sign(evaluation, name) for name in KINDS["forecasting"].metrics}
+    signs = {name: metric_sign(evaluation, name) for name in TASKS["forecasting"].metrics}
     assert signs == {**dict.fromkeys(signs, -1), "coverage": 0}
     evaluation = Evaluation(task="binary", primary_metric="auc", goal="maximize")
     assert [metric_sign(evaluation, name) for name in ("selection_rate", "f1")] == [0, 1]

@@ -22,7 +22,7 @@ from ml.measures.measurement import (
     metric_values,
     predict,
 )
-from ml.measures.tasks import KINDS, Task
+from ml.measures.tasks import TASKS, Task
 from ml.release.evidence.recomputation import (
     disagreements,
     overlap_disagreements,
@@ -207,7 +207,7 @@ def test_values_without_intervals(task: Task) -> None:
     test = world(task)[0]["test"]
     classes = CLASSES if task == "multiclass" else ()
     values = metric_values(task, test, classes)
-    assert values.keys() == KINDS[task].metrics.keys()
+    assert values.keys() == TASKS[task].metrics.keys()
     constant = constant_answer(task, PRIMARY[task], test.labels, COUNT, classes)
     same = metric_values(task, replace(test, scores=constant), classes)
     assert same.get("auc", 0.5) == 0.5

@@ -15,9 +15,9 @@ from ml.measures.bootstrap import FEWEST_GROUPS
 from ml.measures.evaluation import Prediction, wrong_primary
 from ml.measures.measurement import measure
 from ml.measures.metrics import Answers, Draws, estimate, estimates, value
-from ml.measures.tasks import KINDS, Task, fault
+from ml.measures.tasks import TASKS, Task, fault
 
-OF_TWO = KINDS["binary"].metrics
+OF_TWO = TASKS["binary"].metrics
 RNG = np.random.default_rng(0)
 COUNT = 300
 TRUTH = RNG.integers(0, 2, COUNT)
@@ -79,15 +79,15 @@ PUBLISHED: Mapping[tuple[Task, str], float] = {
 
 def test_every_metric_is_compared() -> None:
     """Those of ranks, of boxes and of forecasts have tests of their own."""
-    ours = {(task, name) for task in GIVEN for name in KINDS[task].metrics}
+    ours = {(task, name) for task in GIVEN for name in TASKS[task].metrics}
     own_tests = {"ranking", "detection", "forecasting"}
-    assert PUBLISHED.keys() == ours and {*GIVEN, *own_tests} == set(KINDS)
+    assert PUBLISHED.keys() == ours and {*GIVEN, *own_tests} == set(TASKS)
 
 
 @pytest.mark.parametrize(("task", "name"), PUBLISHED)
 def test_a_metric_is_scikit_learns(task: Task, name: str) -> None:
     """The value, and an interval around it that narrows with more units."""
-    metric, given = KINDS[task].metrics[name], GIVEN[task]
+    metric, given = TASKS[task].metrics[name], GIVEN[task]
     assert value(metric, given) == pytest.approx(PUBLISHED[task, name], abs=1e-12)
     full, part = estimate(metric, given), estimate(metric, given[:75])
     assert full.low < full.value < full.high and full.count == COUNT
@@ -103,7 +103,7 @@ def test_a_draw_counts_a_row_as_often_as_it_was_drawn(
 ) -> None:
     """As scikit-learn does with weights."""
     task: Task = "regression" if score is None else "binary"
-    of_all = KINDS[task].metrics[name].of_all
+    of_all = TASKS[task].metrics[name].of_all
     assert of_all is not None
     times = np.random.default_rng(1).multinomial(COUNT, [1 / COUNT] * COUNT, 5).astype(float)
     scorers = {
@@ -120,7 +120,7 @@ def test_a_draw_counts_a_row_as_often_as_it_was_drawn(
 @pytest.mark.parametrize(("task", "name"), PUBLISHED)
 def test_groups_are_drawn_whole(task: Task, name: str) -> None:
     """Every row ten times over is no more evidence: the interval is that of the rows."""
-    metric, given = KINDS[task].metrics[name], GIVEN[task][:60]
+    metric, given = TASKS[task].metrics[name], GIVEN[task][:60]
     rows = np.repeat(np.arange(60), 10)
     alone, as_if, grouped = (
         estimate(metric, given),
@@ -138,13 +138,13 @@ def test_what_is_not_defined_is_left_out() -> None:
     alone = BINARY[TRUTH == 1]
     assert "auc" not in estimates(OF_TWO, alone) and "f1" in estimates(OF_TWO, alone)
     with pytest.raises(ValueError, match="not defined"):
-        estimate(KINDS["binary"].metrics["auc"], alone)
+        estimate(TASKS["binary"].metrics["auc"], alone)
     rare = BINARY[np.r_[np.flatnonzero(TRUTH == 0), np.flatnonzero(TRUTH == 1)[:2]]]
-    result = estimate(KINDS["binary"].metrics["auc"], rare)  # many draws have no "1"
+    result = estimate(TASKS["binary"].metrics["auc"], rare)  # many draws have no "1"
     assert 0 <= result.low <= result.value <= result.high <= 1
     for task in GIVEN:
         with pytest.raises(ValueError):
-            estimates(KINDS[task].metrics, GIVEN[task][:0])
+            estimates(TASKS[task].metrics, GIVEN[task][:0])
 
 
 @pytest.mark.parametrize(
@@ -207,10 +207,10 @@ def test_everything_is_measured_at_once() -> None:
     own = np.arange(COUNT)
     sides = {name: BINARY[(own >= 40) & (own % 2 == at)] for at, name in enumerate("ab")}
     assert result.slices["shop"] == {name: estimates(OF_TWO, of) for name, of in sides.items()}
-    apart = result.fairness["shop"]["auc"]
-    values = {name: value(KINDS["binary"].metrics["auc"], of) for name, of in sides.items()}
-    assert apart.difference == pytest.approx(abs(values["a"] - values["b"]))
-    assert values[apart.highest] > values[apart.lowest] and apart.slices == 2
+    disparity = result.fairness["shop"]["auc"]
+    values = {name: value(TASKS["binary"].metrics["auc"], of) for name, of in sides.items()}
+    assert disparity.difference == pytest.approx(abs(values["a"] - values["b"]))
+    assert values[disparity.highest] > values[disparity.lowest] and disparity.slices == 2
     one_sided = [row if row.slices["shop"] != "a" else replace(row, expected="0") for row in rows]
     assert "auc" not in measure(OF_TWO, one_sided, "test").fairness["shop"]
     # Of a, there are ten groups and more; of b, nine.

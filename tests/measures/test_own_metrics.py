@@ -19,7 +19,7 @@ from ml.measures.evaluation import EvaluationRefused, check, read_evaluation
 from ml.measures.measurement import Rows, evaluate, metric_values
 from ml.measures.metrics import Answers, OwnMetric
 from ml.measures.schema import Evaluation, KeptPredictions
-from ml.measures.tasks import EVERY_METRIC, KINDS, Task
+from ml.measures.tasks import EVERY_METRIC, TASKS, Task
 from ml.release.evidence.recomputation import (
     Predictions,
     disagreements,
@@ -95,7 +95,7 @@ def test_they_are_computed_again_without_the_function(kept: Path) -> None:
     share = (wrong * ones * amounts).sum() / (ones * amounts).sum()
     assert evaluation.metrics["test"]["missed"].value == pytest.approx(share)
     logged = metric_values("binary", test, own_metrics=OWN)
-    assert logged.keys() == {*KINDS["binary"].metrics, "cost", "missed"}
+    assert logged.keys() == {*TASKS["binary"].metrics, "cost", "missed"}
     assert logged["cost"] == evaluation.metrics["test"]["cost"].value
     assert {"cost", "missed"} <= evaluation.slices["side"]["left"].keys()
     assert {"cost", "missed"} <= evaluation.fairness["side"].keys()
@@ -237,8 +237,8 @@ def test_the_floor_knows_the_range_of_each_metric() -> None:
 
 def test_a_kind_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Another kind of task is evaluated and recomputed by what its entry says alone."""
-    kind = replace(KINDS["regression"], metrics={"off": KINDS["regression"].metrics["mae"]})
-    monkeypatch.setitem(KINDS, "other", kind)  # type: ignore[arg-type]
+    kind = replace(TASKS["regression"], metrics={"off": TASKS["regression"].metrics["mae"]})
+    monkeypatch.setitem(TASKS, "other", kind)  # type: ignore[arg-type]
     told = {**arguments("regression"), "task": "other", "primary_metric": "off"}
     evaluate(tmp_path, *world("regression"), **told)
     evaluation = read_evaluation(tmp_path)

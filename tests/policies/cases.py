@@ -134,7 +134,7 @@ DOCUMENT: dict[str, Any] = {
         "differing": 0,
         "largest": 0.0,
         "prediction": "answers/0/entry_id",
-        "code": "serving",
+        "deployment_digest": "serving",
     },
     "latency": {
         "p50_ms": 1.0,
@@ -198,7 +198,7 @@ def champion(share: float = 0.7) -> Evidence:
     return good(share, version="3", digest=OTHER)
 
 
-REQUEST = Request("local", "tiny", "7", DIGEST, "propose", NOW, serving="serving")
+REQUEST = Request("local", "tiny", "7", DIGEST, "propose", NOW, deployment_digest="serving")
 
 
 def judged(

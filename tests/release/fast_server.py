@@ -8,7 +8,7 @@ import py_compile
 from dataclasses import replace
 from pathlib import Path
 
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.backends.local.serving import server
 from tests.shared import ROOT
 
@@ -21,8 +21,8 @@ def install(folder: Path) -> None:
     py_compile.compile(str(ROOT / "ml/serving/fast.py"), str(folder / f"{NAME}.pyc"), doraise=True)
 
 
-def begin(folder: Path, slot: Path, launch: Launch) -> server.Starting:
-    """As `server.begin`, with the server in the folder where the launch names none."""
-    variables = {"PYTHONPATH": f"{launch.code}:{folder}", **launch.environment_variables}
-    fast = replace(launch, server=launch.server or NAME, environment_variables=variables)
+def begin(folder: Path, slot: Path, deployment: ModelDeployment) -> server.Starting:
+    """As `server.begin`, with the server in the folder where the deployment names none."""
+    variables = {"PYTHONPATH": f"{deployment.code}:{folder}", **deployment.environment_variables}
+    fast = replace(deployment, server=deployment.server or NAME, environment_variables=variables)
     return _begin(slot, fast)

@@ -168,7 +168,7 @@ class ReleaseScenario:
         team.move()
         back = roll_back(team.backend, "tiny", "dev", "it was a test")
         assert (back.declared.version, back.replaced.version) == ("1", number)
-        assert back.declared.serving == serving and team.files() == released
+        assert back.declared.deployment_digest == serving and team.files() == released
         commit("back")
         self.apply_earlier(team, "ana", serving)
         again = roll_back(team.backend, "tiny", "dev")
@@ -185,7 +185,7 @@ class ReleaseScenario:
         """The digest of the serving code that is live."""
         live = team.live()
         assert live and live.canary is None
-        return live.launch.serving
+        return live.deployment.deployment_digest
 
     def promote_first(self, team: Team) -> Proposal:
         """A run becomes version 1: declared by files alone, served and promoted by nothing yet."""
@@ -225,7 +225,7 @@ class ReleaseScenario:
         done = self.apply_first(team)
         assert done and (done.outcome, done.version.version) == ("applied", "1")
         assert (done.canary, done.replaced) == (None, None)
-        assert done.rollout.launch.endpoint == team.endpoint
+        assert done.rollout.deployment.endpoint == team.endpoint
         reply = ask(team.backend, team.endpoint, QUESTION)
         assert reply.body["model_digest"] == made.candidate.digest and not reply.started
         assert isinstance(reply.body["answers"], list)
@@ -277,7 +277,7 @@ class ReleaseScenario:
         assert steps.serving and steps.serving.version == "1" and not steps.stops
         assert [step for step in steps.steps if step.startswith(("10 %", "50 %", "100 %"))]
         blue, lines = team.live(), list[str]()
-        assert blue and blue.launch.digest == digest
+        assert blue and blue.deployment.digest == digest
         self.check_second(team, capsys)
         team.move()
         done = team.apply("ben", progress=lines.append)

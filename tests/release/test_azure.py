@@ -20,7 +20,7 @@ from infra.settings.workflows import RELEASER
 from ml.backends.azure import traffic
 from ml.backends.azure.backend import AzureBackend
 from ml.backends.azure.workspace import REGISTRY, VARIABLES
-from ml.backends.endpoints import Canary, Endpoints, Launch, Live
+from ml.backends.endpoints import Canary, Endpoints, Live, ModelDeployment
 from ml.backends.model_registry import model_folder
 from ml.core.errors import UserError
 from ml.release import audit
@@ -84,21 +84,23 @@ def test_the_same_files_reach_another_workspace(
     """
     monkeypatch.setenv(REGISTRY, f"shared-{azure.enter(monkeypatch)}")
     dev = AzureBackend()
-    launch = released(dev, "words", tmp_path)
-    dev.registry.promote(dev.registry.find("words", "1"), "dev", launch.serving)
-    shutil.rmtree(launch.model_folder)  # another machine
+    deployment = released(dev, "words", tmp_path)
+    dev.registry.promote(dev.registry.find("words", "1"), "dev", deployment.deployment_digest)
+    shutil.rmtree(deployment.model_folder)  # another machine
 
     azure.enter(monkeypatch)
     prod = AzureBackend()
     register_environment(prod.workspace.client, "ml-cpu", "1")
     (version,) = prod.registry.versions("words")
-    assert version.digest == launch.digest and version.served_in(launch.serving) == ("dev",)
+    assert version.digest == deployment.digest and version.served_in(
+        deployment.deployment_digest
+    ) == ("dev",)
     provision(prod.workspace.client, "words")
-    prod.endpoints.check_launch(launch)
-    assert folder_digest(launch.model_folder) == launch.digest
+    prod.endpoints.check_deployment(deployment)
+    assert folder_digest(deployment.model_folder) == deployment.digest
     with prod.endpoints.locked("words"):
-        server = prod.endpoints.begin(launch)()
-        prod.endpoints.switch("words", Live(server, launch))
+        server = prod.endpoints.begin(deployment)()
+        prod.endpoints.switch("words", Live(server, deployment))
     assert ask(prod, "words", SAMPLES[0]).version == "1"
 
     other = "sha256:" + "0" * 64
@@ -113,7 +115,9 @@ def test_the_same_files_reach_another_workspace(
     kept = {each.name for each in prod.workspace.client.online_deployments.list("words")}
     assert kept == {server.slot.name, "theirs"}
     with pytest.raises(UserError, match="model-corrupt"):
-        prod.endpoints.check_launch(replace(launch, digest=other, model_folder=model_folder(other)))
+        prod.endpoints.check_deployment(
+            replace(deployment, digest=other, model_folder=model_folder(other))
+        )
 
 
 @pytest.mark.slow
@@ -163,7 +167,9 @@ def lead(endpoints: Endpoints, name: str, trial: Canary, *_: object, **__: objec
     return Outcome("passed", "", 100, (), {}, {}, 0, 0.0)
 
 
-def release(launch: Launch, kill_after: int = 0, calls: list[str] | None = None) -> Applied | None:
+def release(
+    deployment: ModelDeployment, kill_after: int = 0, calls: list[str] | None = None
+) -> Applied | None:
     """Apply the version as `ml release apply` does once the gates have approved it.
 
     The process dies right after the `kill_after`-th request that changes something, in the
@@ -181,16 +187,16 @@ def release(launch: Launch, kill_after: int = 0, calls: list[str] | None = None)
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    backend, name = AzureBackend(), launch.endpoint
-    version = backend.registry.find(launch.model, launch.version)
-    champion = backend.registry.champion(launch.model, "dev")
+    backend, name = AzureBackend(), deployment.endpoint
+    version = backend.registry.find(deployment.model, deployment.version)
+    champion = backend.registry.champion(deployment.model, "dev")
     approved: Any = SimpleNamespace(outcome="approved")
     nothing: Any = None
     acceptance = Acceptance(SAMPLES, QUICK, None, None, new_fields=(), expired=())
     unread = dict.fromkeys(field.name for field in fields(RolloutPlan))
     known = {
         **{"project": "words", "environment": "dev", "declared": Declared(decision="d" * 64)},
-        **{"version": version, "launch": launch, "acceptance": acceptance},
+        **{"version": version, "deployment": deployment, "acceptance": acceptance},
         **{"approved_by": "ana", "backend": backend, "live": backend.endpoints.live(name)},
         "history": audit.history(backend.audit_log, name),
         "check": GateCheck(approved, version, champion, nothing, ""),
@@ -230,21 +236,24 @@ def test_an_apply_that_is_killed_converges(
         assert any("comp=appendblock" in url for url in changes)
         points = [*range(1, len(changes) + 1)]
     for number, point in enumerate(points, start=1 - every):
-        launch = (first, second)[number % 2]
-        (own_home / "launch").write_bytes(pickle.dumps(launch))
+        deployment = (first, second)[number % 2]
+        (own_home / "deployment").write_bytes(pickle.dumps(deployment))
         killed(
             "import pickle, pathlib\nfrom tests.release import test_azure\n"
-            f"launch = pickle.loads(pathlib.Path({str(own_home / 'launch')!r}).read_bytes())\n"
-            f"test_azure.release(launch, {point})\n"
+            f"path = pathlib.Path({str(own_home / 'deployment')!r})\n"
+            "deployment = pickle.loads(path.read_bytes())\n"
+            f"test_azure.release(deployment, {point})\n"
         )
         before = len(audit.history(backend.audit_log, "words").applied)
-        done = release(launch)
+        done = release(deployment)
         assert done and done.outcome in ("applied", "unchanged"), point
         live = backend.endpoints.live("words")
-        assert live and live.canary is None and live.launch.digest == launch.digest
+        assert live and live.canary is None and live.deployment.digest == deployment.digest
         names = {each.name for each in backend.workspace.client.online_deployments.list("words")}
         assert names == {live.server.slot.name}
         champion = backend.registry.champion("words", "dev")
-        assert champion and champion.digest == launch.digest
+        assert champion and champion.digest == deployment.digest
         assert len(audit.history(backend.audit_log, "words").applied) - before <= 1
-        assert audit.is_launch(audit.history(backend.audit_log, "words").applied[-1], launch)
+        assert audit.matches_deployment(
+            audit.history(backend.audit_log, "words").applied[-1], deployment
+        )

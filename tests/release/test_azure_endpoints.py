@@ -244,8 +244,8 @@ def test_what_somebody_else_changed_is_not_overwritten(portal: Portal) -> None:
         lambda: canary.set_canary(endpoints, "words", replace(green, weight=50)),
         lambda: canary.set_canary(endpoints, "words", None),
         lambda: endpoints.stop_idle("words"),
-        lambda: endpoints.begin(live.launch, "baseline"),
-        lambda: endpoints.check_launch(live.launch),
+        lambda: endpoints.begin(live.deployment, "baseline"),
+        lambda: endpoints.check_deployment(live.deployment),
         apply,
     )
     tags = {LIVE: "blue", CANARY: "green", "owner": "ana"}
@@ -332,7 +332,11 @@ def test_who_only_looks_sees_what_somebody_changed(
     )
     assert serving() == [True, False]
     assert AzureBackend().endpoints.ask("words", {"question": "how?"}).status == 200
-    deployment.tags = {**deployment.tags, "collect": "0.0", "version": portal.live.launch.version}
+    deployment.tags = {
+        **deployment.tags,
+        "collect": "0.0",
+        "version": portal.live.deployment.version,
+    }
     portal.client.online_deployments.begin_create_or_update(deployment).result()
     assert AzureBackend().endpoints.live("words") is not None
     portal.endpoint(lambda resource: vars(resource).update(traffic={"blue": 0}))
@@ -356,7 +360,7 @@ def test_an_answer_of_the_service_is_no_verdict_on_green(portal: Portal, azure: 
     ):
         azure.fail({"pattern": score, **fault})
         with pytest.raises(UserError) as refused:
-            canary.smoke_test(portal.endpoints, green.server, green.launch, SAMPLES[:1])
+            canary.smoke_test(portal.endpoints, green.server, green.deployment, SAMPLES[:1])
         (problem,) = refused.value.problems
         assert (
             problem.code == "deployment-unresponsive"
@@ -367,8 +371,8 @@ def test_an_answer_of_the_service_is_no_verdict_on_green(portal: Portal, azure: 
     for of_model in (408, 424):
         azure.fail({"pattern": score, "status": of_model})
         with pytest.raises(UserError, match="smoke-failed"):
-            canary.smoke_test(portal.endpoints, green.server, green.launch, SAMPLES[:1])
-    canary.smoke_test(portal.endpoints, green.server, green.launch, SAMPLES[:1])
+            canary.smoke_test(portal.endpoints, green.server, green.deployment, SAMPLES[:1])
+    canary.smoke_test(portal.endpoints, green.server, green.deployment, SAMPLES[:1])
     # Callers get what the service answers.
     azure.fail({"pattern": score, "status": 429})
     assert portal.endpoints.ask("words", SAMPLES[0]).status == 429
@@ -423,7 +427,11 @@ def test_a_busy_service_is_waited_for(
     monkeypatch.setattr(module, "stack_of", lambda name: "dev")
     backend = AzureBackend()
     register_environment(backend.workspace.client, "ml-cpu", "1")
-    launch, lines, endpoints = released(backend, "words", tmp_path), list[str](), backend.endpoints
+    deployment, lines, endpoints = (
+        released(backend, "words", tmp_path),
+        list[str](),
+        backend.endpoints,
+    )
     put, operation = "PUT .*/onlineEndpoints/words$", "GET /operations.*/words$"
     with endpoints.reserve("words", lines.append):
         azure.fail(
@@ -432,7 +440,7 @@ def test_a_busy_service_is_waited_for(
             {"pattern": put, "times": 2, **CONFLICT},
             {"pattern": operation, "body": FAILED},
         )
-        live = Live(endpoints.begin(launch, "blue")(), launch)
+        live = Live(endpoints.begin(deployment, "blue")(), deployment)
         endpoints.switch("words", live)
         assert endpoints.live("words") is not None and azure.faults_left() == 0
         assert len(lines) == 5 and "another operation is in progress" in lines[0]

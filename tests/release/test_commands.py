@@ -10,7 +10,7 @@ import pytest
 from ml.backends.endpoints import Live, Server
 from ml.backends.local.serving import endpoint
 from ml.cli.app import main
-from tests.backends.serving.servers import launch
+from tests.backends.serving.servers import deployment
 from tests.release import tiny
 from tests.release.conftest import World
 
@@ -177,7 +177,7 @@ def test_an_endpoint_that_cannot_be_read_hides_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`ml serve` shows the others, and ends with the problem."""
-    made = launch(tmp_path, endpoint="good")
+    made = deployment(tmp_path, endpoint="good")
     slot = endpoint.folder("good") / "blue"
     slot.mkdir(parents=True)
     endpoint.switch("good", Live(Server(slot, pid=2**22, port=1), made))

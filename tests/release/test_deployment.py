@@ -12,7 +12,7 @@ import pytest
 from ml.backends.model_registry import Version
 from ml.core import home
 from ml.core.errors import UserError
-from ml.release.serving import bring, changes, keep, read
+from ml.release.serving import bring, changes, keep, model_deployment, read, snapshot
 from tests.stand_ins.memory import MemoryRegistry
 
 ENDPOINT = """
@@ -50,7 +50,7 @@ def write(folder: Path, endpoint: str = ENDPOINT, deployment: str = DEPLOYMENT) 
 def test_a_deployment_is_read(tmp_path: Path) -> None:
     """Code, script, instance type, variables, and the timeout as a variable of the server."""
     found = read(write(tmp_path))
-    assert (found.endpoint, found.code, found.scoring_script) == (
+    assert (found.endpoint_name, found.code, found.scoring_script) == (
         "echo",
         tmp_path,
         "endpoint/score.py",
@@ -141,24 +141,24 @@ def test_variables_that_run_other_code_are_refused(
 @pytest.mark.parametrize("changed", ["variable", "mount", "environment", ""])
 def test_what_was_kept_with_such_a_variable_is_not_served(changed: str, tmp_path: Path) -> None:
     """By an older template, or by somebody who writes to the registry's storage."""
-    serving = read(write(tmp_path))
-    serving = replace(serving, code=home.snapshots() / "code")
-    serving.code.mkdir(parents=True)
+    spec = read(write(tmp_path))
+    spec = replace(spec, code=home.snapshots() / "code")
+    spec.code.mkdir(parents=True)
     if changed == "variable":
-        serving = replace(serving, environment_variables={"OPENSSL_CONF": "data.txt"})
+        spec = replace(spec, environment_variables={"OPENSSL_CONF": "data.txt"})
     if changed == "mount":
-        serving = replace(serving, settings={**serving.settings, "model_mount_path": "/etc/ssl"})
+        spec = replace(spec, settings={**spec.settings, "model_mount_path": "/etc/ssl"})
     if changed == "environment":
         context = {"build": {"path": "https://github.com/team/x.git"}}
-        serving = replace(serving, settings={**serving.settings, "environment": context})
+        spec = replace(spec, settings={**spec.settings, "environment": context})
     registry = MemoryRegistry()
-    keep(registry, serving)
+    keep(registry, spec)
     if not changed:
-        assert bring(registry, "echo", serving.digest) == serving
+        assert bring(registry, "echo", spec.snapshot_digest) == spec
         return
     code = "unpinned-environment" if changed == "environment" else "deployment-variable"
     with pytest.raises(UserError, match=code):
-        bring(registry, "echo", serving.digest)
+        bring(registry, "echo", spec.snapshot_digest)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_a_deployment_has_the_server_of_its_environment(
         "name: own\nversion: '1'\nbuild: {path: .}\n"
     )
     monkeypatch.chdir(tmp_path)
-    serving = read(place)
-    assert serving.server == module
-    assert (replace(serving, server="").digest == serving.digest) is (module == "")
+    spec = read(place)
+    assert spec.server == module
+    assert (replace(spec, server="").snapshot_digest == spec.snapshot_digest) is (module == "")
 
 
 @pytest.mark.attack("a deployment's environment is built of what nobody here reviews")
@@ -347,10 +347,10 @@ def test_serving_code_is_what_the_scoring_script_can_import(
     project(repository, "shared", "from ...deeper.train import RATE")
     project(repository, "deeper")
     project(repository, "other")
-    before = read(place).snapshot()
+    before = snapshot(read(place))
     (repository / changed).write_text("RATE = 2")
-    after = read(place).snapshot()
-    assert (before.digest == after.digest) is is_same
+    after = snapshot(read(place))
+    assert (before.snapshot_digest == after.snapshot_digest) is is_same
     assert list(changes(before, after)) == (
         [] if is_same else [f"{changed}: 1 line added, {int('train' in changed)} removed"]
     )
@@ -396,15 +396,15 @@ def test_an_environment_changes_by_its_content(
     (folder / "conda.yml").write_text(CONDA)
     (folder / "requirements.txt").write_text("scipy==1.0\n")
     (folder / "Dockerfile").write_text("FROM ubuntu\n")
-    before = read(place).snapshot()
-    assert read(place).snapshot() == before
+    before = snapshot(read(place))
+    assert snapshot(read(place)) == before
     edited = folder / changed
     edited.write_text(edited.read_text().replace(old, new))
-    after = read(place).snapshot()
-    assert before.digest != after.digest
+    after = snapshot(read(place))
+    assert before.snapshot_digest != after.snapshot_digest
     (difference,) = changes(before, after)
     assert difference.startswith(sentence) and not re.search("[0-9a-f]{13}", difference)
     version = Version("echo", "1", "sha256:1", "echo", "run", "")
-    launch = before.launch(version, "echo")
-    assert launch.is_as_released()
-    assert not replace(launch, environment=after.environment).is_as_released()
+    deployment = model_deployment(before, version, "echo")
+    assert deployment.is_as_released()
+    assert not replace(deployment, environment=after.environment).is_as_released()

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.release import audit
 from tests.local import LOG
 
 
 def happened(event: str, version: str, endpoint: str = "tiny", **more: object) -> None:
     """Add a line as a rollout does."""
-    what = {"endpoint": endpoint, "version": version, "digest": f"sha256:{version}", "serving": "1"}
+    what = {
+        "endpoint": endpoint,
+        "version": version,
+        "digest": f"sha256:{version}",
+        "deployment_digest": "1",
+    }
     audit.append(LOG, event, {**what, "approved_by": "ana", **more})
 
 
-def launch(version: str, serving: str = "1") -> Launch:
+def deployment(version: str, deployment_digest: str = "1") -> ModelDeployment:
     """The version with that serving code."""
-    return Launch(
+    return ModelDeployment(
         endpoint="tiny",
         model="tiny",
         version=version,
@@ -28,7 +33,7 @@ def launch(version: str, serving: str = "1") -> Launch:
         scoring_script="score.py",
         model_folder=Path("model"),
         environment_variables={},
-        serving=serving,
+        deployment_digest=deployment_digest,
     )
 
 

@@ -73,8 +73,8 @@ def test_a_release_survives_the_hardest_cleaning(challenged: World) -> None:
     assert cleaning.remove(found, cleaning.plan(find_in_use(BACKEND), keep=0))[1] == []
     assert not stray.folder.exists() and not copy.exists()
     live = endpoint.live("tiny")
-    assert live is not None and live.launch.code.is_dir()
-    endpoint.check_launch(live.launch)
+    assert live is not None and live.deployment.code.is_dir()
+    endpoint.check_deployment(live.deployment)
     endpoint.stop("tiny")
     endpoint.ensure("tiny")
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"

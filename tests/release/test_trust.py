@@ -71,7 +71,7 @@ def test_evidence_that_the_registry_does_not_have(declared_world: World) -> None
     other = edited(version, lambda document: document.update(created="2030-01-01T00:00:00+00:00"))
     desired_state.declare(BACKEND, "tiny", "local", replace(declared, evidence=other))
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "digest-mismatch"
-    assert endpoint.live("tiny").launch.version == "1"  # type: ignore[union-attr]
+    assert endpoint.live("tiny").deployment.version == "1"  # type: ignore[union-attr]
 
 
 @pytest.mark.attack(
@@ -172,7 +172,11 @@ def test_the_log_loosens_nothing(declared_world: World) -> None:
         "applied",
         {
             **{"environment": "local", "endpoint": "tiny", "model": "tiny", "version": "2"},
-            **{"digest": version.digest, "serving": second.serving, "decision": second.decision},
+            **{
+                "digest": version.digest,
+                "deployment_digest": second.deployment_digest,
+                "decision": second.decision,
+            },
         },
     )
     found = plan(BACKEND, "tiny")
@@ -198,7 +202,9 @@ def test_what_serves_and_no_registry_knows_is_no_first_promotion(declared_world:
     """The gates ask for the version that serves; a way back from it is still one."""
     live = endpoint.live("tiny")
     assert live is not None
-    endpoint.switch("tiny", replace(live, launch=replace(live.launch, digest=f"sha256:{'0' * 64}")))
+    endpoint.switch(
+        "tiny", replace(live, deployment=replace(live.deployment, digest=f"sha256:{'0' * 64}"))
+    )
     assert refused(lambda: champion_of(BACKEND, "tiny", "local")) == "champion-unknown"
     assert champion_of(BACKEND, "tiny", "local", way_back=True) is not None
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "champion-unknown"
@@ -208,7 +214,7 @@ def _other_code(document: dict[str, Any]) -> None:
     copy = Path("other").absolute()
     shutil.copytree(Path("ml/projects/tiny/endpoint"), copy)
     (copy / "score.py").write_text(tiny.SCORE + "\nCHANGED = 1\n")
-    document["launch"]["code"] = str(copy)
+    document["deployment"]["code"] = str(copy)
 
 
 @pytest.mark.attack("The evaluation imports a module of the work tree that is in no snapshot")
@@ -226,19 +232,19 @@ def test_an_evaluation_imports_nothing_of_the_work_tree(world: World, name: str)
     "change",
     [
         _other_code,
-        lambda document: document["launch"].update(scoring_script="/tmp/score.py"),
-        lambda document: document["launch"]["environment_variables"].update(PYTHONPATH="/tmp"),
-        lambda document: document["launch"].update(serving=""),
-        lambda document: document["launch"].update(collect=1.0),
-        lambda document: document["launch"]["settings"].update(instance_type="other"),
-        lambda document: document["launch"].update(digest="sha256:" + "0" * 64),
+        lambda document: document["deployment"].update(scoring_script="/tmp/score.py"),
+        lambda document: document["deployment"]["environment_variables"].update(PYTHONPATH="/tmp"),
+        lambda document: document["deployment"].update(deployment_digest=""),
+        lambda document: document["deployment"].update(collect=1.0),
+        lambda document: document["deployment"]["settings"].update(instance_type="other"),
+        lambda document: document["deployment"].update(digest="sha256:" + "0" * 64),
     ],
     ids=["code", "script", "variables", "digest", "collect", "settings", "model"],
 )
 def test_a_changed_state_starts_nothing(
     promoted_world: World, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Its launch is hashed before a server is started from it."""
+    """Its deployment is hashed before a server is started from it."""
     path = endpoint.folder("tiny") / endpoint.STATE
     document = json.loads(path.read_text())
     change(document)
@@ -251,7 +257,9 @@ def test_changed_serving_code_starts_nothing(promoted_world: World) -> None:
     """Neither by serving what is live, nor by an apply of it."""
     live = endpoint.live("tiny")
     assert live
-    (live.launch.code / live.launch.scoring_script).write_text(tiny.SCORE + "\nCHANGED = 1\n")
+    (live.deployment.code / live.deployment.scoring_script).write_text(
+        tiny.SCORE + "\nCHANGED = 1\n"
+    )
     assert refused(lambda: endpoint.ensure("tiny")) == "serving-code-changed"
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "serving-code-changed"
     stops = plan(BACKEND, "tiny").stops
@@ -287,7 +295,9 @@ def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.Monkey
     tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
     one, two = (
-        Declared("tiny", number, f"sha256:{number * 64}", "e" * 64, "d" * 64, serving="c" * 64)
+        Declared(
+            "tiny", number, f"sha256:{number * 64}", "e" * 64, "d" * 64, deployment_digest="c" * 64
+        )
         for number in "12"
     )
 
@@ -300,7 +310,7 @@ def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.Monkey
         assert not before(declared)
         commit("promote")
         assert not before(declared)
-    assert before(one) and not before(replace(one, serving="b" * 64))
+    assert before(one) and not before(replace(one, deployment_digest="b" * 64))
     desired_state.declare(BACKEND, "tiny", "prod", one)
     assert before(one)
     commit("back")
@@ -369,15 +379,15 @@ def test_an_environment_has_served_what_the_branch_declared(
     backend = MemoryBackend(tmp_path / "memory")
     version = backend.registry.register("tiny", "tiny", "sha256:" + "d" * 64, "run")
     backend.registry.promote(version, "dev", "a" * 64)
-    hashes = {"evidence": "e" * 64, "decision": "f" * 64, "serving": "a" * 64}
+    hashes = {"evidence": "e" * 64, "decision": "f" * 64, "deployment_digest": "a" * 64}
     declared = Declared("tiny", version.version, version.digest, **hashes)
 
     def served_in() -> tuple[str, ...]:
         known = backend.registry.find("tiny", version.version)
-        return request(backend, known, "staging", serving="a" * 64).served_in
+        return request(backend, known, "staging", deployment_digest="a" * 64).served_in
 
     assert served_in() == ()
-    desired_state.declare(BACKEND, "tiny", "dev", replace(declared, serving="b" * 64))
+    desired_state.declare(BACKEND, "tiny", "dev", replace(declared, deployment_digest="b" * 64))
     commit("another serving code")
     desired_state.declare(BACKEND, "tiny", "dev", declared)
     assert served_in() == ()

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ml.backends.base import Backend
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.release.declaration import desired_state
@@ -403,7 +403,7 @@ def staged(environment: str = "prod") -> None:
     assert declared is not None
     before = {"prod": "staging", "staging": "dev"}[environment]
     version = BACKEND.registry.find("tiny", declared.version)
-    BACKEND.registry.promote(version, before, declared.serving)
+    BACKEND.registry.promote(version, before, declared.deployment_digest)
 
 
 def resealed(version: Version, evidence: str) -> Version:
@@ -417,7 +417,9 @@ def resealed(version: Version, evidence: str) -> Version:
     return made
 
 
-def measured(call: object, launch: Launch, *_: object) -> tuple[list[float], dict[str, object]]:
+def measured(
+    call: object, deployment: ModelDeployment, *_: object
+) -> tuple[list[float], dict[str, object]]:
     """What `propose` measures of a server, without starting one."""
     answers = {
         "rows": QUESTIONS,
@@ -426,7 +428,7 @@ def measured(call: object, launch: Launch, *_: object) -> tuple[list[float], dic
         "prediction": "answers/0/entry_id",
     }
     times = [1.0] * 190 + [2.0] * 8 + [3.0] * 2
-    return times, {**answers, "code": launch.serving}
+    return times, {**answers, "deployment_digest": deployment.deployment_digest}
 
 
 def model_folder(folder: Path, skill: float = 0.8) -> Path:

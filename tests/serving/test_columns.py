@@ -372,7 +372,7 @@ def test_what_reaches_the_model_is_the_same_bits(
     fitted = dataset.columns(same, encoding)
     fitted.save(folder)
     served = Columns.load(folder, same)
-    for part in dataset.parts.values():
+    for part in dataset.splits.values():
         numbers = [int(label) for label in part.labels]
         stated = [
             {

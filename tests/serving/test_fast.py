@@ -23,13 +23,13 @@ import yaml
 
 from benchmarks.load import Crowd
 from benchmarks.serving import fast, fixture, request, rows
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.backends.local.serving import processes, server
 from ml.core.errors import UserError
 from ml.serving.fast import MAX_BODY, MAX_HEADERS, App
 from ml.specs.check.check import check
 from ml.specs.sdk.load import load
-from tests.backends.serving.servers import CRASH, launch
+from tests.backends.serving.servers import CRASH, deployment
 from tests.shared import bring
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def call(
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The echo script on the fast server."""
-    with fast(launch(tmp_path_factory.mktemp("echo"))) as port:
+    with fast(deployment(tmp_path_factory.mktemp("echo"))) as port:
         yield port
 
 
@@ -144,7 +144,7 @@ def run(body):
 @pytest.mark.attack("a scoring script answers NaN or an infinite number")
 def test_an_answer_without_a_number_is_an_error(tmp_path: Path) -> None:
     """500, as a script's error: JSON has no such number, and orjson would write null."""
-    odd = launch(tmp_path, "import numpy\n" + ODD)
+    odd = deployment(tmp_path, "import numpy\n" + ODD)
     with fast(odd) as port:
         for case in ("nan", "inf", "-inf", "text", "array", "response", "surrogate"):
             status, headers, _ = call(port, "POST", "/score", case.encode())
@@ -203,7 +203,7 @@ def test_a_body_arrives_in_time_or_is_not_scored(
 def test_a_caller_who_does_not_read_is_not_served(tmp_path: Path) -> None:
     """Its requests wait unanswered, and its memory is bounded; once it reads, it gets them all."""
     with (
-        fast(launch(tmp_path, LONG)) as port,
+        fast(deployment(tmp_path, LONG)) as port,
         socket.create_connection((processes.HOST, port), timeout=20) as one,
     ):
         (server,) = [
@@ -246,7 +246,7 @@ def test_a_caller_who_never_pauses_does_not_block_others(echo: int) -> None:
 def test_answers_longer_than_the_buffer_arrive_complete_and_in_order(tmp_path: Path) -> None:
     """The rest of an answer is written as the caller reads; then the next answer."""
     with (
-        fast(launch(tmp_path, LONG)) as port,
+        fast(deployment(tmp_path, LONG)) as port,
         socket.create_connection((processes.HOST, port)) as one,
     ):
         asked = [
@@ -275,7 +275,7 @@ def test_a_caller_who_disconnects_does_not_harm_others(echo: int) -> None:
 
 def test_a_script_that_cannot_start_never_listens(tmp_path: Path) -> None:
     """The container ends with the script's own exception, so that its probes fail."""
-    made = launch(tmp_path, CRASH)
+    made = deployment(tmp_path, CRASH)
     command = [sys.executable, "-m", "ml.serving.fast", "--entry-script"]
     done = subprocess.run(
         [*command, str(made.code / "score.py")], capture_output=True, text=True, check=False
@@ -301,7 +301,7 @@ def run(body):
 @pytest.mark.attack("An older copy of the scoring code in an image answers for what was released")
 def test_the_code_that_answers_is_the_deployments(tmp_path: Path) -> None:
     """Of the image the server alone is imported, and nothing else is copied into it."""
-    image, made = tmp_path / "image", launch(tmp_path)
+    image, made = tmp_path / "image", deployment(tmp_path)
     scoring = image / "ml/serving/scoring"
     scoring.mkdir(parents=True)
     (scoring / "__init__.py").touch()
@@ -320,7 +320,7 @@ def test_it_serves_a_slot_of_this_machine(tmp_path: Path) -> None:
     """A deployment with its environment is started with it, on the loopback address; one whose
     script fails is told by its own exception.
     """
-    slot, made = tmp_path / "slot", replace(launch(tmp_path), server="ml.serving.fast")
+    slot, made = tmp_path / "slot", replace(deployment(tmp_path), server="ml.serving.fast")
     bring(made.code, "ml/serving")
     try:
         started = server.start(slot, made)
@@ -336,7 +336,7 @@ def test_it_serves_a_slot_of_this_machine(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_both_servers_give_the_same_answers(tmp_path: Path) -> None:
     """300 trees, 30 columns, missing values and unknown texts; and a request that is refused."""
-    made: Launch = fixture(tmp_path)
+    made: ModelDeployment = fixture(tmp_path)
     slot = tmp_path / "slot"
     bodies = [*(request(row) for row in rows(40, seed=5)), b"{}", request([1])]
     try:

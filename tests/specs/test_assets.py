@@ -12,9 +12,9 @@ import pytest
 from ml.core import documents
 from ml.specs.assets import assets
 from ml.specs.check.check import check
-from ml.specs.parts import Part
 from ml.specs.plan.bindings import Bindings
 from ml.specs.sdk.load import load
+from ml.specs.yaml_node import YamlNode
 from tests.conftest import ROOT
 
 
@@ -91,10 +91,10 @@ def test_an_input_of_a_model_is_no_data_asset_of_its_name(faq: Path) -> None:
     file = faq / "ml" / "jobs" / "job.yml"
     file.parent.mkdir(exist_ok=True)
     file.write_text("inputs: {model: {type: custom_model, path: azureml:faq@latest}}\n")
-    part = Part(documents.read(file), file)
+    node = YamlNode(documents.read(file), file)
     for kind, path in (("custom_model", None), ("uri_folder", faq / "data")):
         written = {"type": kind, "path": "azureml:faq@latest"}
-        found = bindings.data(part, ("inputs", "model"), written, "inputs.model")
+        found = bindings.data(node, ("inputs", "model"), written, "inputs.model")
         assert found.path == path
 
 

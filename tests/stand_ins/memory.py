@@ -157,15 +157,15 @@ class MemoryRegistry:
         number = self._aliases.get((environment, model))
         return self.find(model, number) if number else None
 
-    def promote(self, version: Version, environment: str, serving: str = "") -> None:
+    def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
         self._aliases[environment, version.model] = version.version
         versions = self.versions(version.model)
-        for other, code in withdrawn(versions, version, environment, serving):
+        for other, code in withdrawn(versions, version, environment, deployment_digest):
             left = {one for one in other.served if one[:2] != (environment, code)}
             self._set(other, served=frozenset(left))
         known = self.find(version.model, version.version)
-        if environment not in known.served_in(serving):
-            mark = (environment, serving, datetime.now(UTC))
+        if environment not in known.served_in(deployment_digest):
+            mark = (environment, deployment_digest, datetime.now(UTC))
             self._set(known, served=known.served | {mark})
 
     def demote(self, model: str, environment: str) -> None:

@@ -97,9 +97,9 @@ def scale(target: Values, season: int) -> Values:
     values = filled(target)
     result = np.zeros(len(values))
     for lag in (season, 1, 0):
-        apart = np.abs(values[:, lag:] - values[:, : values.shape[1] - lag] if lag else values)
-        count = (~np.isnan(apart)).sum(axis=1)
-        means = np.nansum(apart, axis=1) / np.maximum(1, count)
+        distances = np.abs(values[:, lag:] - values[:, : values.shape[1] - lag] if lag else values)
+        count = (~np.isnan(distances)).sum(axis=1)
+        means = np.nansum(distances, axis=1) / np.maximum(1, count)
         result = np.where(result > 0, result, means)
     return np.where(result > 0, result, 1.0)
 

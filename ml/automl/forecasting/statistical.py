@@ -17,7 +17,7 @@ from ml.serving.scoring.forecasters import Parameters, Values
 from ml.toolkit.training.boosting import threads
 
 # The kind of a member by the family's name.
-KINDS = {"exponential_smoothing": "ets", "theta": "theta", "auto_arima": "arima"}
+FORECASTER_OF_FAMILY = {"exponential_smoothing": "ets", "theta": "theta", "auto_arima": "arima"}
 # Longer series and seasons are compared by an approximation, as R's auto.arima does.
 EXACT_VALUES, EXACT_SEASON = 150, 12
 # The latest values of a series that are fitted: the time of a fit grows faster than their number,
@@ -59,7 +59,7 @@ def fit(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int, seconds
     alone are updated. A series that fails, or is not fitted after so many seconds, gets the
     seasonal naive forecast.
     """
-    kind = KINDS[family]
+    kind = FORECASTER_OF_FAMILY[family]
     season = panel.season if panel.season <= LONGEST_SEASON[kind] else 1
     fallback = naive(panel, "seasonal_naive", cutoffs, horizon)
     values, observed = panel.filled, ~np.isnan(panel.target)
@@ -161,10 +161,10 @@ def _fit_one(
         model = _load(kind, season, len(values)).fit(values)
         own = _DESCRIBE[kind](model.model_)
         original = np.asarray(model.predict(horizon)["mean"], np.float64)
-        served = forecasters.KINDS[kind](own, values[:0], horizon)
-        apart = np.abs(served - original).max() / max(1.0, float(np.abs(original).max()))
-        if not apart <= TOLERANCE:
-            return path, None, f"the saved parameters' forecast is off by {apart:.1g}"
+        served = forecasters.FORECASTERS[kind](own, values[:0], horizon)
+        deviation = np.abs(served - original).max() / max(1.0, float(np.abs(original).max()))
+        if not deviation <= TOLERANCE:
+            return path, None, f"the saved parameters' forecast is off by {deviation:.1g}"
         return path, own, ""
     except Exception as error:  # each model of the library raises its own
         path += [None] * (len(histories) - len(path))

@@ -209,7 +209,7 @@ def fit(problem: ForecastProblem, family: str, sampled: Mapping[str, Any], secon
     cutoffs, horizon = problem.origins.cutoffs, problem.settings.horizon
     if family in ALWAYS:
         return statistical.naive(problem.panel, family, cutoffs, horizon)
-    if family in statistical.KINDS:
+    if family in statistical.FORECASTER_OF_FAMILY:
         return statistical.fit(problem.panel, family, cutoffs, horizon, seconds)
     of = (problem.settings, cutoffs, problem.holidays, problem.seed, seconds)
     return boosted.fit(problem.panel, family, sampled, *of)

@@ -23,7 +23,7 @@ from ml.backends.azure.runs import AzureRuns
 from ml.backends.azure.submission import Submission
 from ml.backends.azure.workspace import Workspace, configured
 from ml.backends.base import Options, WorkflowRun
-from ml.backends.endpoints import Candidate, Launch
+from ml.backends.endpoints import Candidate, ModelDeployment
 from ml.backends.runs import LOG_FOLLOWS, OPEN, Event, Run, Watch, unwatched
 from ml.core import faults
 from ml.core.errors import Exit, Problem, UserError
@@ -56,7 +56,7 @@ class AzureBackend:
         self,
         options: Options | None = None,
         workspace: Workspace | None = None,
-        candidate: Callable[[Launch], AbstractContextManager[Candidate]] | None = None,
+        candidate: Callable[[ModelDeployment], AbstractContextManager[Candidate]] | None = None,
     ) -> None:
         """`candidate` starts a server on this machine: see `Backend`."""
         self._options, self.candidate = options or Options(), candidate

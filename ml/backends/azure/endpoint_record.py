@@ -28,8 +28,9 @@ CANARY: Final = "canary"
 EXPERIMENT: Final = "experiment"
 TAGS = (LIVE, CANARY, EXPERIMENT)
 # Tags of a deployment.
-MODEL, VERSION, DIGEST, SERVING, COLLECT = "model", "version", "digest", "serving", "collect"
-_OWN = frozenset(f"tags.{tag}" for tag in (MODEL, VERSION, DIGEST, SERVING, COLLECT))
+MODEL, VERSION, DIGEST = "model", "version", "digest"
+DEPLOYMENT_DIGEST, COLLECT = "deployment_digest", "collect"
+_OWN = frozenset(f"tags.{tag}" for tag in (MODEL, VERSION, DIGEST, DEPLOYMENT_DIGEST, COLLECT))
 # Fields of a deployment that change without a user's change, or do not identify it.
 _VOLATILE = frozenset(
     {"provisioning_state", "creation_context", "properties", "instance_count", "scale_settings"}

@@ -25,12 +25,12 @@ from ml.backends.azure.blobs import Lease
 from ml.backends.azure.endpoint_record import (
     CANARY,
     COLLECT,
+    DEPLOYMENT_DIGEST,
     DIGEST,
     EXPERIMENT,
     LIVE,
     MODEL,
     NOTHING,
-    SERVING,
     TAGS,
     VERSION,
     Record,
@@ -52,10 +52,10 @@ from ml.backends.endpoints import (
     SLOTS,
     Answer,
     Canary,
-    Launch,
     Live,
+    ModelDeployment,
     Server,
-    check_launch,
+    check_deployment,
     idle_slot,
 )
 from ml.backends.model_registry import model_folder
@@ -132,12 +132,12 @@ class AzureEndpoints:
             return None
         if name not in deployments:
             raise refusal_of(endpoint, [f"the deployment {name} is gone"], routes)
-        state = Live(_server(endpoint, name), _launch(endpoint, deployments[name]))
+        state = Live(_server(endpoint, name), _model_deployment(endpoint, deployments[name]))
         if (green := deployments.get(routes[CANARY])) is None:
             return state
         canary = Canary(
             _server(endpoint, green.name),
-            _launch(endpoint, green),
+            _model_deployment(endpoint, green),
             traffic.get(green.name, 0),
             routes["mirror"].get(green.name, 0),
             _server(endpoint, BASELINE) if BASELINE in deployments else None,
@@ -177,15 +177,15 @@ class AzureEndpoints:
             finally:
                 del self._leases[endpoint]
 
-    def check_launch(self, launch: Launch) -> None:
+    def check_deployment(self, deployment: ModelDeployment) -> None:
         """Check the endpoint and the deployment.
 
         Raise UserError if either changed after the release.
         """
-        self._check(launch.endpoint)
-        if launch.settings:
-            self._registry.bring(self._registry.find(launch.model, launch.version))
-            check_launch(launch)
+        self._check(deployment.endpoint)
+        if deployment.settings:
+            self._registry.bring(self._registry.find(deployment.model, deployment.version))
+            check_deployment(deployment)
 
     def ensure(self, endpoint: str, port: int | None = None) -> tuple[Live, bool]:
         state = self.live(endpoint)
@@ -211,24 +211,24 @@ class AzureEndpoints:
             raise self.nothing_served(endpoint)
         return router
 
-    def begin(self, launch: Launch, slot: str = "") -> Callable[[], Server]:
+    def begin(self, deployment: ModelDeployment, slot: str = "") -> Callable[[], Server]:
         """Begin a deployment; return a function that waits for its server.
 
         A second deployment of the deployed version is a copy of the first.
         """
-        self._check_lease(launch.endpoint)
-        resource, deployments = self._check(launch.endpoint)
-        name = slot or idle_slot(self._state(launch.endpoint, resource, deployments))
-        deployment = self._deployment(name, launch, deployments.values())
-        self._note(launch.endpoint, {name: None})
+        self._check_lease(deployment.endpoint)
+        resource, deployments = self._check(deployment.endpoint)
+        name = slot or idle_slot(self._state(deployment.endpoint, resource, deployments))
+        entity = self._deployment(name, deployment, deployments.values())
+        self._note(deployment.endpoint, {name: None})
 
         def put() -> Any:
-            self._check(launch.endpoint)
-            return self._client.online_deployments.begin_create_or_update(deployment)
+            self._check(deployment.endpoint)
+            return self._client.online_deployments.begin_create_or_update(entity)
 
         with as_refusals():
-            wait = self._begun(launch.endpoint, put)
-        return lambda: self._wait(wait, Path(launch.endpoint) / name)
+            wait = self._begun(deployment.endpoint, put)
+        return lambda: self._wait(wait, Path(deployment.endpoint) / name)
 
     def switch(self, endpoint: str, to: Live | None) -> None:
         """Switch traffic to these shares; only the canary gets a mirror.
@@ -307,7 +307,11 @@ class AzureEndpoints:
         answer = self.start_router(endpoint).post(json.dumps(body))
         state = self.live(endpoint, as_released=False)
         digest = answer.body.get("model_digest") if isinstance(answer.body, dict) else None
-        if state and state.canary and digest == state.canary.launch.digest != state.launch.digest:
+        if (
+            state
+            and state.canary
+            and digest == state.canary.deployment.digest != state.deployment.digest
+        ):
             return replace(answer, deployment=state.canary.server.slot.name)
         return answer
 
@@ -318,8 +322,8 @@ class AzureEndpoints:
         ):  # what was collected can be read where somebody changed the endpoint
             live = self.live(endpoint, as_released=False)
         states = [state for state in (live, live and live.canary) if state]
-        serving = {state.server.slot.name: state.launch.digest for state in states}
-        return collected(self._workspace, endpoint, since, serving=serving)
+        digests = {state.server.slot.name: state.deployment.digest for state in states}
+        return collected(self._workspace, endpoint, since, digests=digests)
 
     def nothing_served(self, endpoint: str) -> UserError:
         actual = f"nothing serves on `{endpoint}` in the workspace {self._workspace.name}"
@@ -426,7 +430,11 @@ class AzureEndpoints:
     def _idle(self, endpoint: str) -> dict[str, Any]:
         """Return the deployments of releases that the state does not use; others are not ours."""
         state = self.live(endpoint)
-        named = {server.slot.name for server in (state.server, *state.beside)} if state else set()
+        named = (
+            {server.slot.name for server in (state.server, *state.canary_servers)}
+            if state
+            else set()
+        )
         return {
             name: deployment
             for name, deployment in self._deployments(endpoint).items()
@@ -562,38 +570,43 @@ class AzureEndpoints:
             )
         )
 
-    def _deployment(self, name: str, launch: Launch, deployments: Iterable[Any]) -> Any:
+    def _deployment(
+        self, name: str, deployment: ModelDeployment, deployments: Iterable[Any]
+    ) -> Any:
         from azure.ai.ml.entities import CodeConfiguration
 
-        if not launch.settings:
+        if not deployment.settings:
             for deployed in deployments:
                 if deployed.name not in (*SLOTS, BASELINE):
                     continue  # somebody else's, whatever its tags say
                 tags = deployed.tags or {}
-                if (tags.get(DIGEST), tags.get(SERVING)) == (launch.digest, launch.serving):
+                if (tags.get(DIGEST), tags.get(DEPLOYMENT_DIGEST)) == (
+                    deployment.digest,
+                    deployment.deployment_digest,
+                ):
                     deployed.name = name
                     if deployed.data_collector is not None:
                         for collection in deployed.data_collector.collections.values():
                             collection.data = None  # that of the copy has a place of its own
                     return deployed
-            raise self.nothing_served(launch.endpoint)
-        file = launch.code / Path(launch.scoring_script).parent / "deployment.yml"
-        document = documents.parse(yaml.safe_dump(dict(launch.settings)), str(file))
-        deployment = load.from_document(document, file, {}).entity
-        deployment.name, deployment.endpoint_name = name, launch.endpoint
-        deployment.model = self._registry.reference(launch.model, launch.version)
-        deployment.code_configuration = CodeConfiguration(
-            code=str(launch.code), scoring_script=launch.scoring_script
+            raise self.nothing_served(deployment.endpoint)
+        file = deployment.code / Path(deployment.scoring_script).parent / "deployment.yml"
+        document = documents.parse(yaml.safe_dump(dict(deployment.settings)), str(file))
+        entity = load.from_document(document, file, {}).entity
+        entity.name, entity.endpoint_name = name, deployment.endpoint
+        entity.model = self._registry.reference(deployment.model, deployment.version)
+        entity.code_configuration = CodeConfiguration(
+            code=str(deployment.code), scoring_script=deployment.scoring_script
         )
-        variables = {**launch.environment_variables, MODEL_DIGEST: launch.digest}
+        variables = {**deployment.environment_variables, MODEL_DIGEST: deployment.digest}
         variables.pop(_TIMEOUT, None)
-        deployment.environment_variables = variables
-        deployment.tags = {
-            **(deployment.tags or {}),
-            **{MODEL: launch.model, VERSION: launch.version, DIGEST: launch.digest},
-            **{SERVING: launch.serving, COLLECT: str(launch.collect)},
+        entity.environment_variables = variables
+        entity.tags = {
+            **(entity.tags or {}),
+            **{MODEL: deployment.model, VERSION: deployment.version, DIGEST: deployment.digest},
+            **{DEPLOYMENT_DIGEST: deployment.deployment_digest, COLLECT: str(deployment.collect)},
         }
-        return deployment
+        return entity
 
     def _wait(self, wait: Callable[[], Any], slot: Path) -> Server:
         from azure.core.exceptions import HttpResponseError
@@ -612,11 +625,11 @@ class AzureEndpoints:
             with suppress(UserError):
                 self._delete(endpoint, slot.name)
             raise
-        deployment = self._deployments(endpoint).get(slot.name)
-        if deployment is None:
+        entity = self._deployments(endpoint).get(slot.name)
+        if entity is None:
             gone = [f"the deployment {slot.name} is gone"]
             raise refusal_of(endpoint, gone, self._recorded(endpoint)[1]["routes"][-1])
-        self._note(endpoint, {slot.name: content_of(deployment)})
+        self._note(endpoint, {slot.name: content_of(entity)})
         return Server(slot, 0, 0)
 
 
@@ -624,8 +637,8 @@ def _server(endpoint: str, name: str) -> Server:
     return Server(Path(endpoint) / name, 0, 0)
 
 
-def _timeout_ms(deployment: Any) -> float:
-    return float(getattr(deployment.request_settings, "request_timeout_ms", None) or TIMEOUT_MS)
+def _timeout_ms(entity: Any) -> float:
+    return float(getattr(entity.request_settings, "request_timeout_ms", None) or TIMEOUT_MS)
 
 
 def _share(text: str | None) -> float:
@@ -636,11 +649,11 @@ def _share(text: str | None) -> float:
         return 0.0
 
 
-def _launch(endpoint: str, deployment: Any) -> Launch:
-    """Return the launch of a deployment; its code and settings are not on this machine."""
-    tags = deployment.tags or {}
+def _model_deployment(endpoint: str, entity: Any) -> ModelDeployment:
+    """Return what a deployment serves; its code and settings are not on this machine."""
+    tags = entity.tags or {}
     digest = tags.get(DIGEST, "")
-    return Launch(
+    return ModelDeployment(
         endpoint=endpoint,
         model=tags.get(MODEL, ""),
         version=tags.get(VERSION, ""),
@@ -648,7 +661,7 @@ def _launch(endpoint: str, deployment: Any) -> Launch:
         code=Path(),
         scoring_script="",
         model_folder=model_folder(digest),
-        environment_variables=deployment.environment_variables or {},
+        environment_variables=entity.environment_variables or {},
         collect=_share(tags.get(COLLECT)),
-        serving=tags.get(SERVING, ""),
+        deployment_digest=tags.get(DEPLOYMENT_DIGEST, ""),
     )

@@ -164,16 +164,18 @@ class AzureRegistry:
     def champion(self, model: str, environment: str) -> Version | None:
         return next(map(_version, self._champions(model, environment)), None)
 
-    def promote(self, version: Version, environment: str, serving: str = "") -> None:
+    def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
         """The new champion first: between the two writes there are two, and never none."""
         registered = self.find(version.model, version.version)
-        for other, code in withdrawn(self.versions(version.model), version, environment, serving):
+        for other, code in withdrawn(
+            self.versions(version.model), version, environment, deployment_digest
+        ):
             entity = self._find(other.model, other.version)
             self._tag(entity, served_tag(environment, code), "withdrawn")
-        if environment not in registered.served_in(serving):
+        if environment not in registered.served_in(deployment_digest):
             now = datetime.now(UTC).isoformat()
             entity = self._find(version.model, version.version)
-            self._tag(entity, served_tag(environment, serving), now)
+            self._tag(entity, served_tag(environment, deployment_digest), now)
         self._tag(self._find(version.model, version.version), _CHAMPION + environment, _YES)
         for champion in self._champions(version.model, environment):
             if str(champion.version) != version.version:

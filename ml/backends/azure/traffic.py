@@ -1,8 +1,8 @@
-"""The requests of a managed endpoint: samples sent and timed here, callers' from its request log,
+"""The requests of a managed endpoint: samples sent and timed here, clients' from its request log,
 and payloads that data collectors kept.
 
 Samples name their deployment, drawn at random by the endpoint's shares, since the service does not
-say which one answered. What the service splits itself, requests of callers, is in its log.
+say which one answered. What the service splits itself, requests of clients, is in its log.
 Collectors write requests and answers as collections of their own, files of an hour with JSON lines:
 learn.microsoft.com/azure/machine-learning/how-to-collect-production-data
 """
@@ -24,10 +24,10 @@ from uuid import uuid4
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import MODEL_ERROR, Workspace
 from ml.backends.endpoints import Answer, Live
-from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID, Counters, Recent, at
+from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID, SAMPLE, Counters, Recent, at
 from ml.core.errors import UserError
 
-# The caller's name of a request, which the log has as XMSClientRequestId.
+# The client's name of a request, which the log has as XMSClientRequestId.
 CLIENT_ID = "x-ms-client-request-id"
 # Prefix of the ids of requests that a release sends itself.
 MARK = "release-"
@@ -52,7 +52,7 @@ class AzureRouter:
     def __init__(
         self, workspace: Workspace, endpoint: str, url: str, say: Callable[[str], None]
     ) -> None:
-        """`say` receives the reason when requests of callers cannot be counted."""
+        """`say` receives the reason when requests of clients cannot be counted."""
         self.url = url
         self._workspace, self._endpoint, self._say = workspace, endpoint, say
         self._is_blind = False
@@ -95,8 +95,8 @@ class AzureRouter:
         seconds = time.monotonic() - began
         content = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
         with self._lock:
-            self._counters[name].samples.add(answer.status, seconds, True)
-            self._recent.add(name, "samples", answer.status, content.encode())
+            self._counters[name].sample.add(answer.status, seconds, True)
+            self._recent.add(name, SAMPLE, answer.status, content.encode())
 
     def post(self, body: str, deployment: str = "") -> Answer:
         """Post one request, to that deployment if one is named; OSError without an answer."""
@@ -137,7 +137,7 @@ class AzureRouter:
                 own = bool(by_model) or status < 400
                 if status == MODEL_ERROR:
                     status = by_model or status
-                counters.callers.add(status, float(row.get("TotalDurationMs") or 0) / 1000, own)
+                counters.client.add(status, float(row.get("TotalDurationMs") or 0) / 1000, own)
         self._asked = time.monotonic()
 
 
@@ -146,13 +146,13 @@ def collected(
     endpoint: str,
     since: float | None = None,
     *,
-    serving: Mapping[str, str],
+    digests: Mapping[str, str],
 ) -> Iterator[Mapping[str, Any]]:
     """See `Endpoints.collected`; requests sent by releases are excluded.
 
     A response names its model (`model_digest`), because deployments are reused. An error response
     names none: it is attributed to the model of the preceding response, else to the deployment's
-    present model (`serving`, digests by deployment).
+    present model (`digests`, by deployment).
     """
     first = datetime.fromtimestamp(since, UTC).strftime(_HOUR) if since else ""
     files: dict[str, set[str]] = defaultdict(set)
@@ -166,11 +166,11 @@ def collected(
         for deployment in sorted(files):
             folder = f"{_FOLDER}/{endpoint}/{deployment}"
             names = sorted(files[deployment])
-            yield from _pairs(workspace.blobs, folder, names, serving.get(deployment))
+            yield from _pairs(workspace.blobs, folder, names, digests.get(deployment))
 
 
 def _pairs(
-    container: Any, folder: str, files: list[str], serving: str | None
+    container: Any, folder: str, files: list[str], live_digest: str | None
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the requests of a deployment, each with its answer: they have an id in common."""
     unanswered: dict[str, Mapping[str, Any]] = {}
@@ -193,7 +193,7 @@ def _pairs(
             elif request is not None:
                 yield _record(request, event, digest)
     for record in unknown:
-        yield {**record, "digest": serving if digest is None else None} if record else record
+        yield {**record, "digest": live_digest if digest is None else None} if record else record
     for request in unanswered.values():
         yield _record(request, {}, None)
 

@@ -106,12 +106,14 @@ MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}
 _OFF = [(type(value), value) for value in (False, None, "auto", 1, -1, "non_distributed")]
 
 
-def lower(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
+def compile_plan(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
     """Return the plan with every AutoML job replaced by a sweep; others are unchanged."""
     if isinstance(plan, AutoMLPlan):
         return _sweep(plan)
     if isinstance(plan, PipelinePlan):
-        steps = {name: replace(step, plan=lower(step.plan)) for name, step in plan.steps.items()}
+        steps = {
+            name: replace(step, plan=compile_plan(step.plan)) for name, step in plan.steps.items()
+        }
         return replace(plan, steps=Frozen(steps))
     return plan
 

@@ -120,7 +120,7 @@ class LocalBackend:
                     for difference in requirements.differences(environment)
                 ),
             )
-            for environment in building.environments(_lowered(plan))
+            for environment in building.environments(_compiled(plan))
         )
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
@@ -135,7 +135,7 @@ class LocalBackend:
             problem for search in searches(plan) for problem in automl_sweep.refusals(search)
         ]:
             return tuple(dict.fromkeys(problems))
-        steps = _lowered(plan)
+        steps = _compiled(plan)
         problems = list(building.refusals(steps)) if self._isolated else []
         for command in commands(steps):
             problems += _launching(command, self._isolated)
@@ -157,7 +157,7 @@ class LocalBackend:
     def differences(self, plan: Plan) -> tuple[str, ...]:
         """Return how running here differs from running on Azure, one line for each difference."""
         lines: list[str] = []
-        plan = _lowered(plan)
+        plan = _compiled(plan)
         here = f"this machine, {cores()} core{'s' if cores() != 1 else ''}"
         for command in commands(plan):
             lines.append(f"local: compute `{command.compute or 'none'}` → {here}")
@@ -209,7 +209,7 @@ class LocalBackend:
         if plan.not_here:
             raise UserError(*plan.not_here, exit_code=Exit.CANNOT_HONOUR)
         _demand_inputs(plan)
-        plan = _lowered(plan)
+        plan = _compiled(plan)
         with ExitStack() as stack:
             stack.enter_context(faults.as_refusals())
             reaper = stack.enter_context(closing(Reaper()))
@@ -235,13 +235,13 @@ class LocalBackend:
 
     def cached(self, plan: Plan, output: str) -> Run | None:
         """Return an earlier run of the same plan; None for a sweep: trials are never reused."""
-        job = _lowered(plan)
+        job = _compiled(plan)
         return None if isinstance(job, SweepPlan) else reuse.find_job(job, output)
 
 
-def _lowered(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
+def _compiled(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
     if isinstance(plan, AutoMLPlan) or any(searches(plan)):
-        return automl_sweep.lower(plan)
+        return automl_sweep.compile_plan(plan)
     return plan
 
 

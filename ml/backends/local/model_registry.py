@@ -82,17 +82,17 @@ class LocalRegistry:
                 return self.find(model, version)
         return None
 
-    def promote(self, version: Version, environment: str, serving: str = "") -> None:
+    def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
         versions = self.versions(version.model)
-        environments = self.find(version.model, version.version).served_in(serving)
+        environments = self.find(version.model, version.version).served_in(deployment_digest)
         with faults.as_refusals():
             client = _client()
             client.set_registered_model_alias(version.model, environment, version.version)
-            for other, code in withdrawn(versions, version, environment, serving):
+            for other, code in withdrawn(versions, version, environment, deployment_digest):
                 tag = served_tag(environment, code)
                 client.delete_model_version_tag(other.model, other.version, tag)
             if environment not in environments:
-                tag, now = served_tag(environment, serving), datetime.now(UTC).isoformat()
+                tag, now = served_tag(environment, deployment_digest), datetime.now(UTC).isoformat()
                 client.set_model_version_tag(version.model, version.version, tag, now)
 
     def demote(self, model: str, environment: str) -> None:

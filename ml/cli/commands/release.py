@@ -265,7 +265,7 @@ def rollback(
     reason: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
     version: Annotated[
         str | None,
-        typer.Option(help="The version to return to: 2, 2@SERVING, or none to withdraw."),
+        typer.Option(help="The version to return to: 2, 2@DIGEST, or none to withdraw."),
     ] = None,
     approved_by: Annotated[
         str, typer.Option(help="The person who signs off: the earlier version serves at once.")
@@ -292,9 +292,9 @@ def rollback(
     result = roll_back(backend, project, to, reason, version, is_here=bool(on or approved_by))
     back, was = result.declared, result.replaced
     live = backend.endpoints.live(backend.endpoints.name_of(was.model, to))
-    serves = live is not None and (live.launch.digest, live.launch.serving) == (
+    serves = live is not None and (live.deployment.digest, live.deployment.deployment_digest) == (
         back.digest,
-        back.serving or live.launch.serving,
+        back.deployment_digest or live.deployment.deployment_digest,
     )
     if not result.written:
         typer.echo(
@@ -496,7 +496,7 @@ def _document(promotion: Applied) -> dict[str, object]:
     version, replaced = promotion.version, promotion.replaced
     return {
         "outcome": promotion.outcome,
-        "endpoint": promotion.rollout.launch.endpoint,
+        "endpoint": promotion.rollout.deployment.endpoint,
         "model": version.model,
         "version": version.version,
         "digest": version.digest,
@@ -531,7 +531,7 @@ def _show(
     if promotion.router:
         was = "serves now" if promotion.started else "was serving already"
         typer.echo(f"{version.model} {version.version} {was}: {promotion.router.url}", err=True)
-        command = example(promotion.rollout.launch.endpoint, find(backend.root, project))
+        command = example(promotion.rollout.deployment.endpoint, find(backend.root, project))
         typer.echo(f"next: {command}{repeated_on(backend.name)}", err=True)
     elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
         typer.echo(next_text(project, to, backend.name), err=True)

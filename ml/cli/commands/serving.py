@@ -85,15 +85,15 @@ def _row(name: str, live: Live, router: Router | None, processes: Servers) -> Ma
     """An endpoint of `ml serve --json`."""
     return {
         "endpoint": name,
-        "model": live.launch.model,
-        "version": live.launch.version,
-        "digest": live.launch.digest,
+        "model": live.deployment.model,
+        "version": live.deployment.version,
+        "digest": live.deployment.digest,
         "running": router is not None,
         "url": router.url if router else None,
         "log": processes.log(live.server.slot),
         "canary": live.canary
         and {
-            "version": live.canary.launch.version,
+            "version": live.canary.deployment.version,
             "weight": live.canary.weight,
             "baseline": live.canary.baseline is not None,
         },
@@ -103,8 +103,8 @@ def _row(name: str, live: Live, router: Router | None, processes: Servers) -> Ma
 def _line(name: str, live: Live, router: Router | None) -> str:
     where = router.url if router else f"stopped (`ml serve {name}` starts it)"
     beside = live.canary
-    canary = f", canary {beside.launch.version} ({beside.weight} %)" if beside else ""
-    return f"{name}: {live.launch.model} {live.launch.version}{canary}, {where}"
+    canary = f", canary {beside.deployment.version} ({beside.weight} %)" if beside else ""
+    return f"{name}: {live.deployment.model} {live.deployment.version}{canary}, {where}"
 
 
 def _endpoint_of(name: str, backend: Backend) -> str:

@@ -18,8 +18,8 @@ from ml.core.errors import UserError
 from ml.release.evidence.cost import CLUSTER, Prices, unknown
 from ml.release.evidence.cost import Price as HourlyPrice
 from ml.reports.formatting import count
-from ml.specs.parts import Part
 from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan
+from ml.specs.yaml_node import YamlNode
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def of_instance(environment: str) -> Prices:
     return hourly
 
 
-def of_deployment(deployment: Part) -> str:
+def of_deployment(deployment: YamlNode) -> str:
     """Return the price of the instances of an online deployment, which are paid for until it is
     deleted; in the region of the first stack.
     """

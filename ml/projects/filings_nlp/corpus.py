@@ -20,19 +20,19 @@ from ml.toolkit.data.tables import DataRefused, TableSchema, read_table
 
 # The columns, the bounds and the split: the first file to look at.
 SCHEMA = Path(__file__).parent / "data" / "filings.schema.yml"
-TRAIN, VALIDATION, TEST = PARTS = ("train", "validation", "test")
+TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
 WRONG_CALL = 2
 
 
 @dataclass(frozen=True)
-class Split:
-    """Which part a filing belongs to: `shares` of the companies, and the first day of each part."""
+class SplitRule:
+    """Which split a filing belongs to: `shares` of companies, and the first day of each split."""
 
     shares: Mapping[str, float]
     begins: Mapping[str, str]
 
     @classmethod
-    def read(cls, schema: Path = SCHEMA) -> Split:
+    def read(cls, schema: Path = SCHEMA) -> SplitRule:
         """Read the split in a schema."""
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))["split"]
         return cls(
@@ -40,8 +40,8 @@ class Split:
             {name: str(raw[name]["from"]) for name in (VALIDATION, TEST)},
         )
 
-    def part(self, company: str, filed: str) -> str:
-        """Return the part of a filing, or "" if it is left out: a company stays in one part, and
+    def split_of(self, company: str, filed: str) -> str:
+        """Return the split of a filing, or "" if it is left out: a company stays in one split, and
         training and validation are earlier than the test.
         """
         place = int.from_bytes(sha256(company.encode()).digest()[:8]) / 2**64
@@ -55,8 +55,8 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Part:
-    """The filings of one part: one of each field a filing. `documents` are texts by section."""
+class Split:
+    """The filings of one split: one of each field a filing. `documents` are texts by section."""
 
     ids: Sequence[str]
     companies: Sequence[str]
@@ -76,30 +76,36 @@ class Part:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The parts, and every event that occurs in training, in the order of the scores."""
+    """The splits, and every event that occurs in training, in the order of the scores."""
 
-    parts: Mapping[str, Part]
+    splits: Mapping[str, Split]
     classes: tuple[str, ...]
 
-    def numbers(self, part: str) -> NDArray[np.int64]:
+    def numbers(self, split: str) -> NDArray[np.int64]:
         """Return the number of each filing's event among the classes."""
         at = {name: number for number, name in enumerate(self.classes)}
-        return np.array([at[label] for label in self.parts[part].labels], dtype=np.int64)
+        return np.array([at[label] for label in self.splits[split].labels], dtype=np.int64)
 
     def shuffled(self, seed: int) -> Corpus:
         """Return the corpus with the events of training permuted."""
-        part = self.parts[TRAIN]
-        labels = np.random.default_rng(seed).permutation(part.labels).tolist()
-        return replace(self, parts={**self.parts, TRAIN: replace(part, labels=labels)})
+        split = self.splits[TRAIN]
+        labels = np.random.default_rng(seed).permutation(split.labels).tolist()
+        return replace(self, splits={**self.splits, TRAIN: replace(split, labels=labels)})
 
 
-def rows(part: Part, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
-    """Return the filings of a part with a model's scores, as the evaluation takes them; a filing is
-    identified by its company.
+def rows(split: Split, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
+    """Return the filings of a split with a model's scores, as the evaluation takes them.
+
+    A filing is identified by its company.
     """
-    requests = [dict(document) for document in part.documents] if len(scores) else ()
+    requests = [dict(document) for document in split.documents] if len(scores) else ()
     return Rows(
-        part.ids, part.labels, scores, part.slices, identifiers=part.companies, requests=requests
+        split.ids,
+        split.labels,
+        scores,
+        split.slices,
+        identifiers=split.companies,
+        requests=requests,
     )
 
 
@@ -114,37 +120,37 @@ def read(folder: Path, schema: Path = SCHEMA) -> Corpus:
         raise SystemExit(WRONG_CALL)
     names = [column.name for column in table.schema.columns]
     rows = [dict(zip(names, row, strict=True)) for row in table.rows]
-    split = Split.read(schema)
-    of_part: dict[str, list[dict[str, str]]] = {part: [] for part in PARTS}
+    rule = SplitRule.read(schema)
+    of_split: dict[str, list[dict[str, str]]] = {split: [] for split in SPLITS}
     for row in rows:
-        if part := split.part(row["company"], row["filed"]):
-            of_part[part].append(row)
-    parts = {part: _part(inside) for part, inside in of_part.items()}
-    if wrong := _lacking(parts):
+        if split := rule.split_of(row["company"], row["filed"]):
+            of_split[split].append(row)
+    splits = {split: _split(inside) for split, inside in of_split.items()}
+    if wrong := _lacking(splits):
         print(
             f"error[invalid-split]: {schema}: {wrong}\n"
-            "  expected: filings in every part, and each event in training\n"
+            "  expected: filings in every split, and each event in training\n"
             "  hint: correct the shares and days under `split`",
             file=sys.stderr,
         )
         raise SystemExit(WRONG_CALL)
-    return Corpus(parts, tuple(sorted({*parts[TRAIN].labels})))
+    return Corpus(splits, tuple(sorted({*splits[TRAIN].labels})))
 
 
-def _lacking(parts: Mapping[str, Part]) -> str:
-    """Return what a split lacks; "" for nothing."""
-    empty = [name for name, part in parts.items() if not len(part)]
-    new = {*parts[VALIDATION].labels, *parts[TEST].labels} - {*parts[TRAIN].labels}
+def _lacking(splits: Mapping[str, Split]) -> str:
+    """Return what the splits lack; "" for nothing."""
+    empty = [name for name, split in splits.items() if not len(split)]
+    new = {*splits[VALIDATION].labels, *splits[TEST].labels} - {*splits[TRAIN].labels}
     return (
         f"no filing is in {empty[0]}" if empty else f"no filing of {min(new)} trains" if new else ""
     )
 
 
-def _part(rows: Sequence[Mapping[str, str]]) -> Part:
+def _split(rows: Sequence[Mapping[str, str]]) -> Split:
     def column(name: str) -> list[str]:
         return [row[name] for row in rows]
 
-    return Part(
+    return Split(
         column("filing"),
         column("company"),
         column("filed"),

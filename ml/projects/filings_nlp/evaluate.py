@@ -54,9 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"error[model-changed]: {error}", file=sys.stderr)
         raise SystemExit(WRONG_CALL) from None
     corpus, classifier = read(options.data), Classifier(options.model)
-    encoded = {name: classifier.encode(corpus.parts[name].documents) for name in (VALIDATION, TEST)}
+    encoded = {
+        name: classifier.encode(corpus.splits[name].documents) for name in (VALIDATION, TEST)
+    }
     splits = {
-        name: rows(corpus.parts[name], classifier.probabilities(of)) for name, of in encoded.items()
+        name: rows(corpus.splits[name], classifier.probabilities(of))
+        for name, of in encoded.items()
     }
     settings, seed = facts["hyperparameters"], facts["seed"]
     as_trained = corpus.shuffled(seed) if facts["shuffled"] else corpus
@@ -67,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 options.evaluation,
                 splits,
                 Training(
-                    rows(corpus.parts[TRAIN]),
+                    rows(corpus.splits[TRAIN]),
                     settings,
                     [refit(as_trained, settings, seed + more, base) for more in REFITS],
                     facts["seconds"],
@@ -84,9 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 identified_by="company",
                 baseline=counted_words(corpus),
                 baseline_from="logistic regression of the words, pairs and triples of each section",
-                leakage=[not_later(corpus.parts[TRAIN].days, corpus.parts[TEST].days, "filed")],
+                leakage=[not_later(corpus.splits[TRAIN].days, corpus.splits[TEST].days, "filed")],
                 inputs={
-                    name: ("text", [document[name] for document in corpus.parts[TEST].documents])
+                    name: ("text", [document[name] for document in corpus.splits[TEST].documents])
                     for name in SECTIONS
                 },
                 own_metrics=METRICS,
@@ -126,11 +129,11 @@ def counted_words(corpus: Corpus) -> Metrics:
         min_df=SEEN_IN,
     )
     model = make_pipeline(counter, LogisticRegression(C=FREEDOM, max_iter=1000))
-    model.fit(corpus.parts[TRAIN].documents, corpus.parts[TRAIN].labels)
+    model.fit(corpus.splits[TRAIN].documents, corpus.splits[TRAIN].labels)
     classes, answered = model.classes_.tolist(), []
     for name in (VALIDATION, TEST):
-        scores = model.predict_proba(corpus.parts[name].documents)
-        answered += predict(TASK, name, rows(corpus.parts[name], scores), classes, METRICS)
+        scores = model.predict_proba(corpus.splits[name].documents)
+        answered += predict(TASK, name, rows(corpus.splits[name], scores), classes, METRICS)
     return measure(metrics_of(TASK, METRICS), answered, sliced=TEST).metrics
 
 
@@ -155,8 +158,8 @@ def shapley(classifier: Classifier, documents: Sequence[Encoded]) -> Contributio
                 size = subset.bit_count()
                 weight = factorial(size) * factorial(count - size - 1) / factorial(count)
                 values[:, at] += weight * (scores[subset | 1 << at] - scores[subset])
-    apart = np.abs(values.sum(axis=1) - (scores[-1] - scores[0])).max()
-    error = float(apart / np.abs(scores[-1]).max())
+    difference = np.abs(values.sum(axis=1) - (scores[-1] - scores[0])).max()
+    error = float(difference / np.abs(scores[-1]).max())
     return Contributions(values, len(chosen), "Shapley values of the sections, exact", error)
 
 
@@ -165,7 +168,7 @@ def _lengths(corpus: Corpus) -> NDArray[np.float64]:
     return np.array(
         [
             [sum(map(len, sentences(document[name]))) for name in SECTIONS]
-            for document in corpus.parts[TEST].documents
+            for document in corpus.splits[TEST].documents
         ],
         dtype=np.float64,
     )

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.projects.filings_nlp.corpus import TEST, Split
+from ml.projects.filings_nlp.corpus import TEST, SplitRule
 from ml.projects.filings_nlp.language import (
     ELSEWHERE,
     FACTS,
@@ -83,7 +83,7 @@ class Filing:
     sections: Mapping[str, str]
     event: str
     probability: Floats
-    part: str
+    split: str
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Bound:
 
 def generate(seed: int = 0, companies: int = COMPANIES) -> list[Filing]:
     """Return the filings that the split uses, one company after the other."""
-    draw, split = np.random.default_rng(seed), Split.read()
-    return [of for number in range(companies) for of in _company(draw, number, split) if of.part]
+    draw, rule = np.random.default_rng(seed), SplitRule.read()
+    return [of for number in range(companies) for of in _company(draw, number, rule) if of.split]
 
 
 def probabilities(facts: Mapping[str, int], sector: str) -> Floats:
@@ -147,14 +147,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name = "filings.csv.gz" if files == 1 else f"filings-{number:05}.csv.gz"
         first, last = (len(filings) * at // files for at in (number, number + 1))
         write(filings[first:last], options.out / "filings" / name)
-    best = bound([filing for filing in filings if filing.part == TEST])
+    best = bound([filing for filing in filings if filing.split == TEST])
     print(
         f"{len(filings)} filings: on the test the best model has a log loss of "
         f"{best.log_loss:.4f} and an accuracy of {best.accuracy:.4f}"
     )
 
 
-def _company(draw: np.random.Generator, number: int, split: Split) -> Iterator[Filing]:
+def _company(draw: np.random.Generator, number: int, rule: SplitRule) -> Iterator[Filing]:
     """Yield one filing per year of a company."""
     sectors = [*SECTORS]
     sector, size = sectors[number % len(sectors)], "small" if draw.random() < 0.4 else "large"
@@ -173,7 +173,7 @@ def _company(draw: np.random.Generator, number: int, split: Split) -> Iterator[F
         sections = _document(draw, facts, usual, words)
         company = f"c{number:05}"
         identity = (f"{company}-{year}", company, filed, sector, size)
-        yield Filing(*identity, sections, event, probability, split.part(company, filed))
+        yield Filing(*identity, sections, event, probability, rule.split_of(company, filed))
 
 
 def _document(

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 
 from ml.measures.measurement import metric_values
 from ml.projects.filings_nlp import export, search
-from ml.projects.filings_nlp.corpus import TRAIN, VALIDATION, Corpus, Part, read, rows
+from ml.projects.filings_nlp.corpus import TRAIN, VALIDATION, Corpus, Split, read, rows
 from ml.projects.filings_nlp.metrics import METRICS
 from ml.projects.filings_nlp.model import HierarchicalAttention
 from ml.projects.filings_nlp.served import BATCH, Classifier
@@ -102,10 +102,10 @@ def fit(
     """
     with distributed(seed=seed, device=device) as world, ExitStack() as context:
         folder = Path(world.gather(str(folder))[0])  # a temporary one is the first process's
-        part, classes = corpus.parts[TRAIN], corpus.classes
-        vocabulary = base.vocabulary if base else Vocabulary.learn(part.documents)
-        documents = [vocabulary.encode(document) for document in part.documents]
-        watched = [vocabulary.encode(document) for document in corpus.parts[VALIDATION].documents]
+        split, classes = corpus.splits[TRAIN], corpus.classes
+        vocabulary = base.vocabulary if base else Vocabulary.learn(split.documents)
+        documents = [vocabulary.encode(document) for document in split.documents]
+        watched = [vocabulary.encode(document) for document in corpus.splits[VALIDATION].documents]
         labels = corpus.numbers(TRAIN)
         source = Path(context.enter_context(tempfile.TemporaryDirectory()))
         write_shards(source, [{"row": np.arange(len(labels)), "label": labels}])
@@ -318,17 +318,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         facts = {"seed": seed, "seconds": fitted.seconds, "hyperparameters": settings}
         adapter = save_adapted(folder, fitted.model, base) if base else {}
-        examples = [stack(of) for of in _examples(fitted.vocabulary, corpus.parts[VALIDATION])]
+        examples = [stack(of) for of in _examples(fitted.vocabulary, corpus.splits[VALIDATION])]
         exported = export.write(folder, fitted.model, fitted.vocabulary, corpus.classes, examples)
         sizes = export.quantize(folder) if is_int8 else {}
         exported |= sizes
         facts |= {"shuffled": is_shuffled, "onnx": exported, "adapter": adapter}
         digest = seal(folder, facts)
-        classifier, part = Classifier(folder), corpus.parts[VALIDATION]
-        scores = classifier.probabilities(classifier.encode(part.documents))
-        values = metric_values("multiclass", rows(part, scores), corpus.classes, METRICS)
+        classifier, split = Classifier(folder), corpus.splits[VALIDATION]
+        scores = classifier.probabilities(classifier.encode(split.documents))
+        values = metric_values("multiclass", rows(split, scores), corpus.classes, METRICS)
         measured = {f"{VALIDATION}_{name}": value for name, value in values.items()}
-        took = latency(classifier.read, part.documents[:40]).as_metrics()
+        took = latency(classifier.read, split.documents[:40]).as_metrics()
         if is_int8:  # what int8 costs in the primary metric
             measured |= {**sizes, "int8_log_loss": values["log_loss"] - fitted.loss}
         measured |= {**took, **adapter, "training_seconds": fitted.seconds}
@@ -349,9 +349,9 @@ def save_adapted(folder: Path, model: HierarchicalAttention, base: Pretrained) -
     return {**size, "trained_share": share}
 
 
-def _examples(vocabulary: Vocabulary, part: Part) -> list[list[Encoded]]:
+def _examples(vocabulary: Vocabulary, split: Split) -> list[list[Encoded]]:
     """Return the examples to compare the export on: together, alone, empty, unknown words."""
-    documents = [vocabulary.encode(document) for document in part.documents[:32]]
+    documents = [vocabulary.encode(document) for document in split.documents[:32]]
     nothing = vocabulary.encode({})
     unknown = vocabulary.encode({"notes": "Ordnungsgemäß."})
     return [documents, *([of] for of in documents[:4]), [nothing], [unknown]]

@@ -132,12 +132,12 @@ def windowed(card: NDArray[Any], seconds: NDArray[Any], amount: Floats) -> dict[
     order = np.lexsort((seconds, card))
     of, at = card[order].astype(np.int64), seconds[order].astype(np.int64)
     # Cards lie so far apart that no window reaches into another one.
-    apart = int(at.max(initial=0)) + 2 * DAY
-    place = of * apart + at
+    stride = int(at.max(initial=0)) + 2 * DAY
+    place = of * stride + at
     # In cents, whose sums are exact: they do not depend on what other cards spent.
     sums = np.concatenate([[0], np.cumsum(np.rint(amount[order] * 100).astype(np.int64))])
     here = np.searchsorted(place, place)
-    first = np.searchsorted(place, of * apart)
+    first = np.searchsorted(place, of * stride)
     columns: dict[str, NDArray[Any]] = {}
     for name, width in (("1h", HOUR), ("24h", DAY)):
         begin = np.maximum(np.searchsorted(place, place - width), first)

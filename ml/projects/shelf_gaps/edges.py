@@ -61,9 +61,9 @@ def _boards(profile: NDArray[np.float64]) -> list[int]:
     best: tuple[float, list[int]] = (-1.0, [0, height])
     for count in _BOARDS:
         for top in range(0, height // 10):
-            apart = (height - top) / count
+            spacing = (height - top) / count
             for thick in range(2, 8):
-                rows = [round(top + apart * (number + 1)) - thick for number in range(count)]
+                rows = [round(top + spacing * (number + 1)) - thick for number in range(count)]
                 strength = float(profile[rows].mean()) * count**0.5
                 if strength > best[0]:
                     best = strength, [top, *rows]

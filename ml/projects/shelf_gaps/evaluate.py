@@ -21,7 +21,7 @@ from ml.measures.evaluation import EvaluationRefused
 from ml.measures.measurement import Features, Rows, Training, evaluate, metrics_of, predict
 from ml.measures.reference import Kind, write_reference
 from ml.measures.schema import Metrics
-from ml.measures.tasks import KINDS
+from ml.measures.tasks import TASKS
 from ml.projects.shelf_gaps import edges, occlusion
 from ml.projects.shelf_gaps.dataset import (
     TEST,
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 Features(occlusion.REGIONS, explained.areas),
                 explained.contributions,
                 task=TASK,
-                primary_metric=KINDS[TASK].primary,
+                primary_metric=TASKS[TASK].primary,
                 model=ENDPOINT,
                 digest=digest,
                 identified_by="image",
@@ -151,7 +151,7 @@ def without_learning(splits: Mapping[str, Sequence[Seen]]) -> Metrics:
     for name, seen in splits.items():
         boxes = [edges.gaps(of.image.pixels) / (*[of.image.scale] * 4, 1) for of in seen]
         same += predict(TASK, name, rows(seen, padded(boxes)))
-    return metrics_of(KINDS[TASK].metrics, same)
+    return metrics_of(TASKS[TASK].metrics, same)
 
 
 def identifier(picture: Picture) -> str:
@@ -174,8 +174,8 @@ def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
 def keep_images(folder: Path, seen: Sequence[Seen]) -> None:
     """Keep the images for the report: a few of each store, the worst and the best."""
     folder.mkdir(parents=True, exist_ok=True)
-    apart = [abs(example.detections.expected - len(example.picture.boxes)) for example in seen]
-    order = np.argsort(apart, kind="stable").tolist()
+    distances = [abs(example.detections.expected - len(example.picture.boxes)) for example in seen]
+    order = np.argsort(distances, kind="stable").tolist()
     chosen = dict.fromkeys([*order[:3], *order[-3:]])
     for store in sorted({example.picture.store for example in seen}):
         chosen |= dict.fromkeys(

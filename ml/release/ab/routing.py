@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from ml.backends.base import Backend
-from ml.backends.endpoints import Canary, Launch, Live, Router, reserved
+from ml.backends.endpoints import Canary, Live, ModelDeployment, Router, reserved
 from ml.backends.model_registry import Version
 from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID
 from ml.core.errors import UserError
@@ -16,6 +16,7 @@ from ml.release.ab.experiment import Arm, Experiment
 from ml.release.canary.canary import smoke_test
 from ml.release.declaration import projects
 from ml.release.promotion.gate_check import check_gates, request
+from ml.release.serving import model_deployment, snapshot
 from policies.promotion.decision import Decision
 
 
@@ -36,8 +37,8 @@ def serve(
     _state(backend, experiment)
     project = projects.find(backend.root, experiment.project)
     version = backend.registry.find(experiment.model, experiment.b.version)
-    launch = project.serving().snapshot().launch(version, experiment.endpoint)
-    _check_not_rolled_back(backend, launch, version)
+    deployment = model_deployment(snapshot(project.deployment_spec()), version, experiment.endpoint)
+    _check_not_rolled_back(backend, deployment, version)
     check = check_gates(
         backend,
         project,
@@ -48,21 +49,21 @@ def serve(
             experiment.environment,
             "apply",
             approved_by=approved_by,
-            serving=launch.serving,
+            deployment_digest=deployment.deployment_digest,
             reason=f"the A/B experiment {experiment.name}",
         ),
     )
     if check.decision.outcome != "approved":
         return check.decision, None
     return check.decision, begin(
-        backend, experiment, launch, project.samples(), approved_by, waiting
+        backend, experiment, deployment, project.samples(), approved_by, waiting
     )
 
 
 def begin(
     backend: Backend,
     experiment: Experiment,
-    launch: Launch,
+    deployment: ModelDeployment,
     samples: Sequence[Mapping[str, object]],
     approved_by: str,
     waiting: Callable[[str], None] = lambda _: None,
@@ -73,13 +74,13 @@ def begin(
     with reserved(endpoints, name, waiting), endpoints.locked(name), ExitStack() as undo:
         state = _state(backend, experiment)
         if state.canary is None:
-            endpoints.check_launch(launch)
+            endpoints.check_deployment(deployment)
             undo.callback(endpoints.stop_idle, name)
-            green = endpoints.begin(launch)()
-            smoke_test(endpoints, green, launch, samples)
+            green = endpoints.begin(deployment)()
+            smoke_test(endpoints, green, deployment, samples)
             beside = Canary(
                 server=green,
-                launch=launch,
+                deployment=deployment,
                 # Where callers name the deployment, nobody else is sent there.
                 weight=experiment.share if endpoints.exposed else 0,
                 experiment=experiment.name,
@@ -146,10 +147,10 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
     state = backend.endpoints.live(experiment.endpoint)
     if state is None:
         raise backend.endpoints.nothing_served(experiment.endpoint)
-    if state.launch.digest != experiment.a.digest:
+    if state.deployment.digest != experiment.a.digest:
         raise UserError.of(
             "ab-not-live",
-            f"version {state.launch.version} is live on `{experiment.endpoint}`",
+            f"version {state.deployment.version} is live on `{experiment.endpoint}`",
             f"version {experiment.a.version}, which is A",
             "start another experiment against the live version",
         )
@@ -164,10 +165,10 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
     return state
 
 
-def _check_not_rolled_back(backend: Backend, launch: Launch, version: Version) -> None:
+def _check_not_rolled_back(backend: Backend, deployment: ModelDeployment, version: Version) -> None:
     """Refuse a B whose canary rolled it back: an experiment has no canary."""
-    history = audit.history(backend.audit_log, launch.endpoint)
-    if (line := history.rolled_back(launch)) is not None:
+    history = audit.history(backend.audit_log, deployment.endpoint)
+    if (line := history.rolled_back(deployment)) is not None:
         raise audit.refused_before(
             line,
             "a B that its canary has not rolled back: an experiment has no canary",

@@ -21,12 +21,13 @@ from ml.backends.endpoints import (
     Answer,
     Canary,
     Endpoints,
-    Launch,
     Live,
+    ModelDeployment,
     Router,
     Server,
 )
 from ml.backends.runs import QUIET_S
+from ml.backends.traffic import REQUEST_KINDS
 from ml.core.errors import Exit, UserError
 from ml.release.canary.traffic import (
     NOTICE_S,
@@ -36,11 +37,11 @@ from ml.release.canary.traffic import (
     Traffic,
     TrafficComparison,
 )
-from ml.release.canary.verdict import KINDS, Signal, Verdict, decide, object_to
+from ml.release.canary.verdict import Signal, Verdict, decide, object_to
 from ml.release.declaration.release_file import Strategy
 from ml.release.evidence.served import ParityCheck
 
-LOOK_S = 0.1
+POLL_S = 0.1
 # Requests by which green's latency is measured where it runs: so many of each sample that the first
 # ones, which are slower, are fewer than one in twenty.
 PER_SAMPLE = 25
@@ -164,8 +165,9 @@ class _Watch:
         self.strategy = strategy
         self.replay = Replay(router, samples)
         self.names = (blue.slot.name, baseline.slot.name, self.green.slot.name)
-        self.samples, self.callers = (
-            TrafficComparison(kind, strategy.prediction, *self.names, new_fields) for kind in KINDS
+        self.samples, self.clients = (
+            TrafficComparison(kind, strategy.prediction, *self.names, new_fields)
+            for kind in REQUEST_KINDS
         )
         self.last = 0
         self.memory = ResidentMemory(endpoints, self.green, baseline)
@@ -173,27 +175,27 @@ class _Watch:
 
     def run(self, superseded: Callable[[], bool], progress: Callable[[str], None]) -> Outcome:
         set_canary(self.endpoints, self.name, replace(self.trial, weight=0))
-        self.first = self._look()
+        self.first = self._observe()
         traffic = Traffic(self.replay, self.first)
         time.sleep(NOTICE_S)
-        traffic.look(self._look())
+        traffic.observe(self._observe())
         verdict = Verdict("hold", "", ())
         for number, stage in enumerate(self.strategy.stages):
             percent = stage.percent
             set_canary(
                 self.endpoints, self.name, replace(self.trial, weight=percent, mirror=stage.mirror)
             )
-            since = self._look()
+            since = self._observe()
             traffic.begin(since)
-            for comparison in (self.samples, self.callers):
+            for comparison in (self.samples, self.clients):
                 comparison.begin(since, percent)
             began = said_at = time.monotonic()
             while True:
                 if superseded():
                     return self._outcome("superseded", "another version was declared", percent)
-                time.sleep(LOOK_S)
-                now = self._look()
-                traffic.look(now)
+                time.sleep(POLL_S)
+                now = self._observe()
+                traffic.observe(now)
                 if not self.endpoints.is_up(self.baseline):
                     raise self.endpoints.failure(
                         self.baseline.slot,
@@ -219,9 +221,9 @@ class _Watch:
 
     def _verdict(self, number: int, now: Mapping[str, Any]) -> Verdict:
         stage = self.strategy.stages[number]
-        green, old, baseline, intervals = self.samples.look(now)
+        green, old, baseline, intervals = self.samples.observe(now)
         answered = self._counted("requests", now)[self.green.slot.name]
-        memory = self.memory.look(answered)
+        memory = self.memory.observe(answered)
         alive = self.endpoints.is_up(self.green)
         verdict = decide(self.strategy, number, green, old, baseline, memory, alive, intervals)
         is_last = stage == self.strategy.stages[-1]
@@ -229,17 +231,19 @@ class _Watch:
             # Of a managed endpoint it is known minutes later.
             verdict = replace(verdict, action="hold", why="memory is not measured yet")
         patient = green.requests < stage.requests * self.strategy.patience
-        green, old, baseline, intervals = self.callers.look(now)
+        green, old, baseline, intervals = self.clients.observe(now)
         return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)
 
     def _counted(self, what: str, now: Mapping[str, Any]) -> Mapping[str, int]:
         """Return each server's count of `what` over the whole canary, for the judged requests."""
         return {
-            name: sum(now[name][kind][what] - self.first[name][kind][what] for kind in KINDS)
+            name: sum(
+                now[name][kind][what] - self.first[name][kind][what] for kind in REQUEST_KINDS
+            )
             for name in self.names
         }
 
-    def _look(self) -> dict[str, Any]:
+    def _observe(self) -> dict[str, Any]:
         """Return the tallies of the three servers; records the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
@@ -252,7 +256,7 @@ class _Watch:
             )
         for answer in self.router.answers(self.last):
             self.last = answer["number"]
-            for comparison in (self.samples, self.callers):
+            for comparison in (self.samples, self.clients):
                 comparison.add(answer)
         return {name: state["tallies"][name] for name in self.names}
 
@@ -263,7 +267,7 @@ class _Watch:
         percent: int,
         signals: tuple[Signal, ...] = (),
     ) -> Outcome:
-        now = self._look()
+        now = self._observe()
         return Outcome(
             kind,
             why,
@@ -280,7 +284,7 @@ def start_trial(
     endpoints: Endpoints,
     name: str,
     blue: Live | None,
-    launch: Launch,
+    deployment: ModelDeployment,
     samples: Samples,
     undo: ExitStack,
     *,
@@ -296,9 +300,9 @@ def start_trial(
     undo.callback(_stop_unused, endpoints, name)
     # The baseline loads in parallel with green.
     ready = _begin_baseline(endpoints, blue, samples) if blue is not None and baseline else None
-    trial = Canary(endpoints.begin(launch)(), launch, 0)
+    trial = Canary(endpoints.begin(deployment)(), deployment, 0)
     if smoke:
-        smoke_test(endpoints, trial.server, launch, samples)
+        smoke_test(endpoints, trial.server, deployment, samples)
     if blue is not None:
         if ready is not None:
             trial = replace(trial, baseline=ready())
@@ -308,11 +312,13 @@ def start_trial(
     return trial
 
 
-def smoke_test(endpoints: Endpoints, green: Server, launch: Launch, samples: Samples) -> None:
-    """Send every sample request; UserError (smoke-failed) unless the launched model answers."""
+def smoke_test(
+    endpoints: Endpoints, green: Server, deployment: ModelDeployment, samples: Samples
+) -> None:
+    """Send every sample request; UserError (smoke-failed) unless the deployed model answers."""
     for sample in samples:
         answer = _answered(endpoints, green, sample)
-        if fault := smoke_fault(answer, launch, sample):
+        if fault := smoke_fault(answer, deployment, sample):
             raise _smoke_failed(endpoints, green, fault)
 
 
@@ -324,11 +330,11 @@ def _answered(endpoints: Endpoints, green: Server, sample: Mapping[str, object])
         raise _smoke_failed(endpoints, green, f"no answer to {sample}: {error}") from None
 
 
-def smoke_fault(answer: Answer, launch: Launch, sample: Mapping[str, object]) -> str:
-    """Return why a sample request was not answered by the launched model; "" if it was."""
+def smoke_fault(answer: Answer, deployment: ModelDeployment, sample: Mapping[str, object]) -> str:
+    """Return why a sample request was not answered by the deployed model; "" if it was."""
     if answer.status != 200 or not isinstance(answer.body, dict):
         return f"status {answer.status} to {sample}: {answer.excerpt}"
-    if answer.body.get("model_digest") != launch.digest:
+    if answer.body.get("model_digest") != deployment.digest:
         return f"no answer of the declared model to {sample}: {answer.excerpt}"
     return ""
 
@@ -363,7 +369,7 @@ def check_latency(
         if time.time() - said_at > QUIET_S:
             said_at = time.time()
             progress(f"waiting for the latency metric, {said_at - ended:.0f} s so far")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     if p95 > limit_ms:
         raise endpoints.failure(
             green.slot,
@@ -439,13 +445,13 @@ def _drain_router(endpoints: Endpoints, name: str) -> None:
 def _begin_baseline(endpoints: Endpoints, blue: Live, samples: Samples) -> Callable[[], Server]:
     """Start a second server of the live version; the returned function waits until it answers."""
     with _as_baseline_failed(blue):
-        endpoints.check_launch(blue.launch)
-        starting = endpoints.begin(blue.launch, BASELINE)
+        endpoints.check_deployment(blue.deployment)
+        starting = endpoints.begin(blue.deployment, BASELINE)
 
     def ready() -> Server:
         with _as_baseline_failed(blue):
             baseline = starting()
-            smoke_test(endpoints, baseline, blue.launch, samples)
+            smoke_test(endpoints, baseline, blue.deployment, samples)
         return baseline
 
     return ready
@@ -460,11 +466,11 @@ def _as_baseline_failed(blue: Live) -> Iterator[None]:
             raise
         raise UserError.of(
             "baseline-failed",
-            f"version {blue.launch.version} serves, but a second server of it for the canary "
+            f"version {blue.deployment.version} serves, but a second server of it for the canary "
             f"fails: {error.problems[0].actual}",
             "memory for three servers during a canary",
             "free some memory and apply again; if the version can no longer be started, "
-            f"stop it (`ml serve {blue.launch.endpoint} --stop`): apply then skips the canary",
+            f"stop it (`ml serve {blue.deployment.endpoint} --stop`): apply then skips the canary",
             exit_code=Exit.RUN_FAILED,
         ) from None
 

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from ml.backends.endpoints import Endpoints, Router, Server
+from ml.backends.traffic import CLIENT, REQUEST_KINDS
 from ml.core.errors import UserError
-from ml.release.canary.verdict import KINDS, Latencies, Memory, Stats
+from ml.release.canary.verdict import Latencies, Memory, Stats
 
 # The first answers define the known shapes and the bins; they are not counted.
 REFERENCE = 60
@@ -236,14 +237,16 @@ class TrafficComparison:
         self._intervals = LatencyIntervals(self._green, self._baseline, begun)
         self._answers.begin()
 
-    def look(self, tallies: Mapping[str, Any]) -> tuple[Stats, Stats, Stats, Sequence[Latencies]]:
+    def observe(
+        self, tallies: Mapping[str, Any]
+    ) -> tuple[Stats, Stats, Stats, Sequence[Latencies]]:
         """Green's figures, the old version's, the baseline's alone, and latencies by interval."""
         now = self._of(tallies)
         green, old, baseline = (
             self._answers.side(self._since, now, names)
             for names in ((self._green,), self._old, (self._baseline,))
         )
-        return green, self._last or old, baseline, self._intervals.look(now)
+        return green, self._last or old, baseline, self._intervals.observe(now)
 
     def _of(self, tallies: Mapping[str, Any]) -> Mapping[str, Any]:
         return {name: counters[self.kind] for name, counters in tallies.items()}
@@ -264,7 +267,7 @@ class LatencyIntervals:
         self._ended: list[Latencies] = []
         self._cut, self._cut_at = begun, clock()
 
-    def look(self, tallies: Mapping[str, Any]) -> list[Latencies]:
+    def observe(self, tallies: Mapping[str, Any]) -> list[Latencies]:
         """The histograms of green and its baseline by interval; the last one is still open."""
         green, baseline = (
             np.subtract(tallies[name]["latency"], self._cut[name]["latency"])
@@ -285,7 +288,7 @@ class ResidentMemory:
         self._warm_at = math.inf
         self._warm: dict[Server, tuple[float, float]] = {}
 
-    def look(self, answered: int) -> Memory | None:
+    def observe(self, answered: int) -> Memory | None:
         """Return the memory comparison; None until both were measured twice while green was warm.
 
         None, too, if one of them has ended.
@@ -370,8 +373,8 @@ class Replay:
 class Traffic:
     """Replays a sample for each request of callers, and continues while there are few of those.
 
-    So a step has time to receive as many requests of callers as samples. Only requests that the
-    router assigns at random count: no caller can delay the samples.
+    So a step has time to receive as many requests of clients as samples. Only requests that the
+    router assigns at random count: no client can delay the samples.
     """
 
     def __init__(self, replay: Replay, tallies: Mapping[str, Any]) -> None:
@@ -383,14 +386,14 @@ class Traffic:
         """A step begins."""
         self._since = tallies
 
-    def look(self, tallies: Mapping[str, Any]) -> None:
+    def observe(self, tallies: Mapping[str, Any]) -> None:
         """Run or pause the replay by the router's current tallies."""
         (then, before), moment = self._marked, time.monotonic()
         if moment - then < NOTICE_S:
             return
-        few = _requests(before, tallies, "callers") / (moment - then) < ENOUGH_PER_S
-        samples, callers = (_requests(self._since, tallies, kind) for kind in KINDS)
-        self._replay.go(few or samples <= callers)
+        few = _requests(before, tallies, CLIENT) / (moment - then) < ENOUGH_PER_S
+        samples, clients = (_requests(self._since, tallies, kind) for kind in REQUEST_KINDS)
+        self._replay.go(few or samples <= clients)
         self._marked = moment, tallies
 
 

@@ -10,7 +10,7 @@ against production").
 
 Only requests that the router assigns at random are judged, so a slow machine slows both servers
 alike. An answer within `latency_ms` is never slow, whatever the baseline's latency is: 20 ms of an
-allowed 200 harm nobody. The project's samples decide whether green goes on. Callers may send what
+allowed 200 harm nobody. The project's samples decide whether green goes on. Clients may send what
 they like as often as they like, so their requests are compared by themselves and can only speak
 against green: they neither hide its faults among their own nor stand in for samples.
 
@@ -40,14 +40,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, xlog1py, xlogy
 
-from ml.backends.traffic import BUCKETS, PER_OCTAVE, bucket
+from ml.backends.traffic import BUCKETS, PER_OCTAVE, REQUEST_KINDS, bucket
 from ml.release.declaration.release_file import Strategy
 
 Action = Literal["go-on", "hold", "roll-back"]
 # The signals with a sequential test, for the requests of each kind; each has an equal share of the
 # false alarms.
 TESTED = ("errors", "refused", "latency", "answers", "predictions")
-KINDS = ("samples", "callers")
 # A signal with more evidence than this needs more requests before the next step.
 CALM = -1.0
 # Latency is compared at every fourth bucket of the histogram: half an octave apart.
@@ -166,7 +165,7 @@ def object_to(
     patient: bool,
     intervals: Sequence[Latencies] = (),
 ) -> Verdict:
-    """Return the verdict on the samples, unless requests of callers are evidence against green.
+    """Return the verdict on the samples, unless requests of clients are evidence against green.
 
     They count against it when they alarm. While they point that way, a green that passes by the
     samples is held as long as the stage is `patient`.
@@ -176,16 +175,16 @@ def object_to(
     balanced = strategy.stages[stage].balanced
     alarm, signals = _alarm(strategy, green, old, baseline if balanced else None, None, intervals)
     if alarm is not None:
-        return replace(alarm, why=f"requests of callers: {alarm.why}")
+        return replace(alarm, why=f"requests of clients: {alarm.why}")
     leaning = [signal.name for signal in signals if signal.evidence > 0]
     if verdict.action == "go-on" and leaning and patient:
-        return Verdict("hold", f"requests of callers: {', '.join(leaning)} not calm yet", signals)
+        return Verdict("hold", f"requests of clients: {', '.join(leaning)} not calm yet", signals)
     return verdict
 
 
 def limit(strategy: Strategy) -> float:
     """Return the log evidence at which one signal of one stage rolls back."""
-    return math.log(len(TESTED) * len(KINDS) * len(strategy.stages) / strategy.false_alarms)
+    return math.log(len(TESTED) * len(REQUEST_KINDS) * len(strategy.stages) / strategy.false_alarms)
 
 
 def latency_evidence(

@@ -92,11 +92,11 @@ def on_branch(backend: Backend, project: str, environment: str) -> Sequence[Decl
 
 
 def was_declared(
-    backend: Backend, project: str, environment: str, digest: str, serving: str
+    backend: Backend, project: str, environment: str, digest: str, deployment_digest: str
 ) -> bool:
     """Return whether a commit of the branch declared the model with that serving code."""
     return any(
-        entry.digest == digest and entry.serving in ("", serving)
+        entry.digest == digest and entry.deployment_digest in ("", deployment_digest)
         for entry in on_branch(backend, project, environment)
     )
 
@@ -109,9 +109,9 @@ def was_declared_before(
     That is the same model and serving code, with something else declared in between. False if the
     history is not here (a shallow clone).
     """
-    wanted = (declared.digest, declared.serving)
+    wanted = (declared.digest, declared.deployment_digest)
     latest_first = reversed(on_branch(backend, project, environment))
-    pairs = ((entry.digest, entry.serving) for entry in latest_first)
+    pairs = ((entry.digest, entry.deployment_digest) for entry in latest_first)
     return wanted in dropwhile(lambda pair: pair == wanted, pairs)
 
 

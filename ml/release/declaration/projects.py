@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ml.backends.endpoints import DeploymentSpec
 from ml.core import documents, repository
 from ml.core.errors import Place, UserError
 from ml.release import serving
-from ml.release.serving import Serving
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Project:
             raise UserError.of("no-endpoint", actual, f"`name` in {path}")
         return name
 
-    def serving(self) -> Serving:
-        """Return how its files serve.
+    def deployment_spec(self) -> DeploymentSpec:
+        """Return the deployment spec of its files.
 
         Raise UserError for a wrong endpoint.yml or deployment.yml.
         """

@@ -30,7 +30,7 @@ from policies.waivers import Waiver, as_text, lapsed, located
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
 SCHEMA_VERSION = 1
-# The fields of a declaration; `serving` and `reason` may be left out.
+# The fields of a declaration; `deployment_digest` and `reason` may be left out.
 REQUIRED = ("model", "version", "digest", "evidence", "decision")
 HALF = 50
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -41,7 +41,7 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 # Each field requires the next one, in a ring: all of them or none.
 _ALL_OR_NONE: JsonDict = {
     "reason": [REQUIRED[0]],
-    "serving": [REQUIRED[0]],
+    "deployment_digest": [REQUIRED[0]],
     **{name: [after] for name, after in pairwise([*REQUIRED, REQUIRED[0]])},
 }
 
@@ -203,7 +203,8 @@ class Declared:
     """A declared version: `digest` is the model's; the other hashes are sha256, in hex.
 
     `ml release propose` writes it. `reason` says why a champion is replaced by a version that is
-    not shown to be better; "" otherwise. `serving` "" means the project's files at the apply.
+    not shown to be better; "" otherwise. `deployment_digest` "" means the project's files at the
+    apply.
     """
 
     model: Annotated[
@@ -244,17 +245,17 @@ class Declared:
         AfterValidator(_readable),
         Field(description="Why to promote a version that was not shown to be better."),
     ] = ""
-    serving: Annotated[
+    deployment_digest: Annotated[
         Sha256,
         Field(description="Of the serving code and the deployment's settings."),
     ] = ""
 
     def serves_as(self, other: Declared | None) -> bool:
         """Return whether both have the same model, evidence and serving code."""
-        return other is not None and (self.digest, self.evidence, self.serving) == (
+        return other is not None and (self.digest, self.evidence, self.deployment_digest) == (
             other.digest,
             other.evidence,
-            other.serving,
+            other.deployment_digest,
         )
 
 

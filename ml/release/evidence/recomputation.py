@@ -34,7 +34,7 @@ from ml.measures.fairness import FEWEST
 from ml.measures.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
 from ml.measures.metrics import Answers, Draws, Metric, OwnMetric, estimates, value
 from ml.measures.schema import Disparity, Estimate, Evaluation
-from ml.measures.tasks import KINDS, Task, fault, metrics_of, probabilities_fault
+from ml.measures.tasks import TASKS, Task, fault, metrics_of, probabilities_fault
 from policies.promotion.evidence import Evidence, Statistic
 
 # Sums of the same numbers in another order differ by less than this.
@@ -240,7 +240,7 @@ def with_predictions(evidence: Evidence, rows: Predictions) -> Evidence:
     """The evidence with each unit's primary metric and right answer, its group and slices."""
     evaluation = evidence.evaluation
     metric = evaluation.primary_metric or ""
-    framework = KINDS[rows.task].metrics.get(metric)
+    framework = TASKS[rows.task].metrics.get(metric)
     return replace(
         evidence,
         outcomes=rows.outcomes(metric),

@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 
 from ml.backends.base import Backend
-from ml.backends.endpoints import Answer, Candidate, Launch
+from ml.backends.endpoints import Answer, Candidate, DeploymentSpec, ModelDeployment
 from ml.backends.model_registry import Version
 from ml.core.errors import Exit, UserError
 from ml.measures import detection, forecasting
@@ -42,7 +42,7 @@ from ml.release.evidence.recomputation import (
     read_predictions,
     with_predictions,
 )
-from ml.release.serving import Serving
+from ml.release.serving import model_deployment
 from ml.serving.scoring.table import as_asked, probabilities
 from policies.promotion.evidence import Evidence
 from policies.supply_chain.formats import formats, is_faulty
@@ -91,13 +91,13 @@ class ParityCheck:
         usual = _usual(self.rows, self.task)
         largest, differing, example = 0.0, 0, None
         for case in self.rows:
-            apart, served = _answered(ask, case, self.task, self.pointer, usual)
-            apart = min(apart, MOST) if math.isfinite(apart) else MOST
-            differing += apart > DIFFERS
-            if apart > largest:
+            distance, served = _answered(ask, case, self.task, self.pointer, usual)
+            distance = min(distance, MOST) if math.isfinite(distance) else MOST
+            differing += distance > DIFFERS
+            if distance > largest:
                 is_score = self.task in ("binary", "detection", "forecasting")
                 evaluated = case.row.score if is_score else case.row.predicted
-                largest = apart
+                largest = distance
                 example = (
                     f"to {case.asked.unit} of {case.asked.split} the server answers {served}, "
                     f"evaluated was {_short(evaluated)}"
@@ -156,10 +156,10 @@ def _unasked(
 
     If other models predicted those out of fold, the splits that this one predicted count.
     """
-    aside = out_of_fold or {VALIDATION}
+    excluded = out_of_fold or {VALIDATION}
     with_request = {(request.split, request.unit) for request in requests}
     rows = [(name, unit) for name, units in predictions.rows.items() for unit in units]
-    missing = [row for row in rows if row[0] not in aside and row not in with_request]
+    missing = [row for row in rows if row[0] not in excluded and row not in with_request]
     if not missing or len(requests) >= MOST_REQUESTS:
         return ""
     split, unit = missing[0]
@@ -172,11 +172,11 @@ def champion_on(
     folder: Path,
     champion: Version,
     theirs: Evidence,
-    serves: Serving,
+    spec: DeploymentSpec,
 ) -> Evidence:
     """Measure a champion by requests to its own scoring code, one per row of the candidate.
 
-    `folder` has the candidate's evaluation, `serves` the scoring code that measured the champion's
+    `folder` has the candidate's evaluation, `spec` the scoring code that measured the champion's
     evidence. A ranking is read at its first place only. Raises ValueError if the responses lack
     what the metrics need.
     """
@@ -192,7 +192,7 @@ def champion_on(
     their_file = champion.evidence_folder / REQUESTS
     their_requests = read_requests(their_file, theirs.evaluation.requests or "")
     answered = {}
-    with serve(backend, serves.launch(champion, champion.model)) as server:
+    with serve(backend, model_deployment(spec, champion, champion.model)) as server:
         for request in requests:
             answer = server.score(as_asked(request.request, their_requests[0].request))
             row = rows.rows[request.split][request.unit]
@@ -232,12 +232,12 @@ def refuse_faulty(model: Path) -> None:
             raise UserError.of("invalid-model", actual, "a complete model file", hint)
 
 
-def serve(backend: Backend, launch: Launch) -> AbstractContextManager[Candidate]:
-    """Start a server of the launch for checks; raises what starting it raises."""
+def serve(backend: Backend, deployment: ModelDeployment) -> AbstractContextManager[Candidate]:
+    """Start a server of the deployment for checks; raises what starting it raises."""
     if backend.candidate is None:
         actual, expected = f"`{backend.name}` cannot start a server for a check", "--on local"
         raise UserError.of("no-candidate", actual, expected, exit_code=Exit.CANNOT_HONOUR)
-    return backend.candidate(launch)
+    return backend.candidate(deployment)
 
 
 def _predicted(
@@ -335,9 +335,9 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     if task != "multiclass" or (served := probabilities(body)) is None:
         return 0.0
     # The file has the probability of the right class, and of the others four digits.
-    apart = [abs(served[name] - share) - _ROUNDED for name, share in row.probabilities.items()]
-    apart.append(abs(served.get(row.expected, 0.0) - row.score))
-    return max(0.0, *apart) if all(map(math.isfinite, apart)) else _OTHER
+    distances = [abs(served[name] - share) - _ROUNDED for name, share in row.probabilities.items()]
+    distances.append(abs(served.get(row.expected, 0.0) - row.score))
+    return max(0.0, *distances) if all(map(math.isfinite, distances)) else _OTHER
 
 
 def _boxes_apart(served: str, evaluated: str) -> float:

@@ -102,11 +102,11 @@ def request(
     reason: str = "",
     served_before: bool = False,
     serving_changes: bool = False,
-    serving: str = "",
+    deployment_digest: str = "",
 ) -> Request:
     """Return the request to promote the version to the environment now.
 
-    `serving` is the digest of the code that is to serve it.
+    `deployment_digest` is that of the code and settings that are to serve it.
     """
     return Request(
         environment=environment,
@@ -120,13 +120,15 @@ def request(
         served_before=served_before,
         serving_changes=serving_changes,
         rehearsal=backend.rehearsal,
-        serving=serving,
+        deployment_digest=deployment_digest,
         served_in=tuple(
             place
-            for place in version.served_in(serving)
+            for place in version.served_in(deployment_digest)
             # Only of a rehearsal the registry's word is enough.
             if backend.rehearsal
-            or desired_state.was_declared(backend, version.project, place, version.digest, serving)
+            or desired_state.was_declared(
+                backend, version.project, place, version.digest, deployment_digest
+            )
         ),
     )
 
@@ -349,10 +351,10 @@ def _asked_again(
     backend: Backend, own: Evidence, rows: Path, champion: Version, theirs: Evidence
 ) -> Evidence:
     """Return the champion's evidence, with the candidate's rows answered by its own serving."""
-    digest = theirs.serving.code or ""
-    if not digest or (serves := serving.bring(backend.registry, champion.model, digest)) is None:
+    digest = theirs.serving.deployment_digest or ""
+    if not digest or (spec := serving.bring(backend.registry, champion.model, digest)) is None:
         raise ValueError("the serving code that it was measured with is not kept")
-    return served.champion_on(backend, own, rows, champion, theirs, serves)
+    return served.champion_on(backend, own, rows, champion, theirs, spec)
 
 
 def _snapshot(code: str) -> Path:
@@ -423,13 +425,13 @@ def champion_of(
     live = backend.endpoints.live(name)
     if live is not None:
         versions = backend.registry.versions(model)
-        served = [candidate for candidate in versions if candidate.digest == live.launch.digest]
+        served = [candidate for candidate in versions if candidate.digest == live.deployment.digest]
         if served:
             return served[-1]
         if not way_back:
             raise UserError.of(
                 "champion-unknown",
-                f"`{name}` serves {live.launch.digest[:19]}, which no version of `{model}` in "
+                f"`{name}` serves {live.deployment.digest[:19]}, which no version of `{model}` in "
                 "the registry has",
                 "the version that serves, which a new one is compared with",
                 "find out who removed it or changed its tags, and register it again; or "

@@ -10,7 +10,7 @@ from typing import Any
 
 from ml.backends.attestation import Attestor
 from ml.backends.base import Backend
-from ml.backends.endpoints import WARM_UP, Launch, check_launch
+from ml.backends.endpoints import WARM_UP, DeploymentSpec, ModelDeployment, check_deployment
 from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.backends.runs import Run
 from ml.core import faults, files, git, repository
@@ -33,7 +33,6 @@ from ml.release.promotion.gate_check import (
     load_gates,
     request,
 )
-from ml.release.serving import Serving
 from ml.release.versions import EVALUATION, MODEL, store
 from policies.promotion.evidence import Latency
 
@@ -66,7 +65,7 @@ class _Call:
     backend: Backend
     project: Project
     environment: str
-    serves: Serving
+    spec: DeploymentSpec
     progress: Callable[[str], None]
     prices: cost.Prices
 
@@ -97,7 +96,7 @@ def propose(
     it is not evaluated, and nothing is registered.
     """
     target = _project(backend, project, environment)
-    samples, files = target.samples(), target.serving()
+    samples, spec = target.samples(), target.deployment_spec()
     attested = (
         evidence.keep_attested(backend, target.name, target.endpoint(), attestation)
         if attestation
@@ -109,7 +108,7 @@ def propose(
     unapplied: str | None = None
     written: tuple[Path, ...] = ()
     with desired_state.project_lock(target.name):
-        call = _Call(backend, target, environment, files.snapshot(), progress, prices)
+        call = _Call(backend, target, environment, serving.snapshot(spec), progress, prices)
         version = _evidenced(call, chosen, attested, attestor) if chosen else before
         assert version is not None
         declared = desired_state.read(backend, target.name, environment)
@@ -142,11 +141,11 @@ def collect(
     this run and this commit before is taken again. Raises UserError as `propose` does.
     """
     target = _project(backend, project, environment)
-    files = target.serving()
+    spec = target.deployment_spec()
     chosen = choose(backend, target, run or train(backend, target, progress).name)
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
-        call = _Call(backend, target, environment, files.snapshot(), progress, prices)
+        call = _Call(backend, target, environment, serving.snapshot(spec), progress, prices)
         attested = _attested(call, digest)
         if attested is not None and attested.run == chosen.id:
             commit = git.ask(backend.root, "rev-parse", "HEAD")
@@ -204,7 +203,7 @@ def _champion(call: _Call, model: str, digest: str) -> Version | None:
 
 def _attested(call: _Call, digest: str) -> Version | None:
     """The version with that digest whose evidence is attested, which needs no new measurement."""
-    versions = call.backend.registry.versions(call.serves.endpoint)
+    versions = call.backend.registry.versions(call.spec.endpoint_name)
     same = (version for version in versions if version.digest == digest and version.evidence)
     return next(
         (version for version in same if evidence.load(call.backend, version).attested), None
@@ -216,7 +215,7 @@ def _evidenced(
 ) -> Version:
     """The registered version of the run's model, with evidence of how it would be served now."""
     digest = store(chosen.outputs[MODEL])
-    version = attested or _champion(call, call.serves.endpoint, digest)
+    version = attested or _champion(call, call.spec.endpoint_name, digest)
     if version is None and attestor is None and call.environment != desired_state.LOCAL:
         version = _attested(call, digest)
     if version is not None and _answers_by(call, version):
@@ -234,7 +233,10 @@ def _answers_by(call: _Call, version: Version) -> bool:
     (it is attested, or its metrics do not match the predictions).
     """
     own = evidence.load(call.backend, version)
-    return bool(own.attested or own.disagreements) or own.serving.code == call.serves.digest
+    return (
+        bool(own.attested or own.disagreements)
+        or own.serving.deployment_digest == call.spec.snapshot_digest
+    )
 
 
 def _measure(
@@ -245,7 +247,7 @@ def _measure(
     Beyond `local` only an evaluation that runs now counts. With `is_judged`, the evaluation does
     not run if the gates reject the model whatever it measures.
     """
-    backend, project, model = call.backend, call.project, call.serves.endpoint
+    backend, project, model = call.backend, call.project, call.spec.endpoint_name
     unregistered = Version(model, "", digest, project.name, chosen.id, "")
     evaluated = None
     if call.environment == desired_state.LOCAL and backend.cached:
@@ -270,10 +272,10 @@ def _measure(
     gate = load_gates(project)["serving"]
     strategy = desired_state.strategy(backend, project.name, call.environment)
     pointer = gate.text("prediction") or strategy.prediction
-    launch = call.serves.launch(unregistered, model)
-    times, answers = _measured(call, launch, evaluated, pointer)
+    deployment = serving.model_deployment(call.spec, unregistered, model)
+    times, answers = _measured(call, deployment, evaluated, pointer)
     version = backend.registry.register(model, project.name, digest, chosen.id)
-    latency = _latency(times, call.serves.instance_type)
+    latency = _latency(times, call.spec.instance_type)
     priced = cost.of(chosen, latency, call.prices, backend.runs.entry(chosen).lineage)
     return version, chosen, evaluated, latency, answers, priced
 
@@ -289,7 +291,7 @@ def _latency(times: Sequence[float], instance_type: str) -> Latency:
 
 
 def _measured(
-    call: _Call, launch: Launch, evaluated: Run, pointer: str
+    call: _Call, deployment: ModelDeployment, evaluated: Run, pointer: str
 ) -> tuple[list[float], Mapping[str, object]]:
     """Return the milliseconds of requests to the candidate, served to be measured, and how it
     answers evaluated rows.
@@ -297,17 +299,20 @@ def _measured(
     samples = call.project.samples()
     evaluation = evidence.evaluation_of(evaluated)
     parity_check = served.parity_check(evaluated.outputs[EVALUATION], evaluation, pointer)
-    served.refuse_faulty(launch.model_folder)
+    served.refuse_faulty(deployment.model_folder)
     call.progress("starting a server of the model on this machine")
-    with served.serve(call.backend, launch) as candidate:
+    with served.serve(call.backend, deployment) as candidate:
         try:
             for sample in samples:
-                if fault := smoke_fault(candidate.score(sample), launch, sample):
+                if fault := smoke_fault(candidate.score(sample), deployment, sample):
                     raise ValueError(fault)
             call.progress(f"measuring the latency of {REQUESTS} requests")
             times = candidate.measure(samples, REQUESTS)
             call.progress(f"comparing {len(parity_check.rows)} answers with the evaluation")
-            return times, {**parity_check.of(candidate.score), "code": launch.serving}
+            return times, {
+                **parity_check.of(candidate.score),
+                "deployment_digest": deployment.deployment_digest,
+            }
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise candidate.failure(
                 "candidate-fails",
@@ -321,14 +326,14 @@ def _judged(
     call: _Call, version: Version, declared: Declared | None, reason: str
 ) -> tuple[GateCheck, Version | None]:
     """Return the decision of the gates, and the declared version that also had to be beaten."""
-    backend, project, serves = call.backend, call.project, call.serves
+    backend, project = call.backend, call.project
     wanted = request(
         backend,
         version,
         call.environment,
         reason=reason,
         serving_changes=_serving_changes(call, declared, version),
-        serving=serves.digest,
+        deployment_digest=call.spec.snapshot_digest,
     )
     check = check_gates(backend, project, version, wanted, progress=call.progress)
     rival = _rival(call, declared)
@@ -338,9 +343,9 @@ def _judged(
     return replace(against, champion=check.champion), rival
 
 
-def _launch(call: _Call, version: Version) -> Launch:
+def _model_deployment(call: _Call, version: Version) -> ModelDeployment:
     name = call.backend.endpoints.name_of(version.model, call.environment)
-    return call.serves.launch(version, name)
+    return serving.model_deployment(call.spec, version, name)
 
 
 def _serving_changes(call: _Call, declared: Declared | None, version: Version) -> bool:
@@ -349,14 +354,14 @@ def _serving_changes(call: _Call, declared: Declared | None, version: Version) -
     True if the model is declared or live with other ones, or a rollout with these was rejected.
     False if it is declared with these and waits to be applied.
     """
-    launch = _launch(call, version)
-    live = call.backend.endpoints.live(launch.endpoint)
-    state = (declared, live.launch if live else None)
-    same = [side for side in state if side and side.digest == launch.digest]
-    if declared in same and declared.serving == launch.serving:
-        history = audit.history(call.backend.audit_log, launch.endpoint)
+    deployment = _model_deployment(call, version)
+    live = call.backend.endpoints.live(deployment.endpoint)
+    state = (declared, live.deployment if live else None)
+    same = [side for side in state if side and side.digest == deployment.digest]
+    if declared in same and declared.deployment_digest == deployment.deployment_digest:
+        history = audit.history(call.backend.audit_log, deployment.endpoint)
         return history.refusal(declared) is not None
-    return any(side.serving != launch.serving for side in same)
+    return any(side.deployment_digest != deployment.deployment_digest for side in same)
 
 
 def _rival(call: _Call, declared: Declared | None) -> Version | None:
@@ -391,7 +396,7 @@ def _declared(
     samples: Sequence[Mapping[str, object]],
 ) -> tuple[Path, ...]:
     """Declare the version, kept with its serving code and samples; the files that were written."""
-    registry, serves = call.backend.registry, call.serves
+    registry = call.backend.registry
     declares = Declared(
         model=version.model,
         version=version.version,
@@ -399,13 +404,13 @@ def _declared(
         evidence=version.evidence,
         decision=check.audited,
         reason=reason,
-        serving=serves.digest,
+        deployment_digest=call.spec.snapshot_digest,
     )
     if registry.shared is not None:
         registry.shared.bring(version)
-    check_launch(_launch(call, version))
+    check_deployment(_model_deployment(call, version))
     with faults.as_refusals():
-        serving.keep(registry, serves, samples)
+        serving.keep(registry, call.spec, samples)
         release = desired_state.declare(call.backend, call.project.name, call.environment, declares)
         if call.environment == desired_state.LOCAL:
             return (release,)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Literal
 
 from ml.backends.base import Backend
-from ml.backends.endpoints import Launch, Live, Router, Server, reserved
+from ml.backends.endpoints import DeploymentSpec, Live, ModelDeployment, Router, Server, reserved
 from ml.backends.model_registry import Version
 from ml.core.errors import Exit, Place, UserError
 from ml.release import audit, serving
@@ -33,7 +33,6 @@ from ml.release.declaration.release_file import (
 from ml.release.evidence import served
 from ml.release.evidence.served import ParityCheck
 from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates, request
-from ml.release.serving import Serving
 from policies.promotion.decision import Decision, Request, Step
 from policies.promotion.measurements import by_precision
 
@@ -65,8 +64,8 @@ class RolloutPlan:
     environment: str
     declared: Declared
     version: Version
-    serving: Serving
-    launch: Launch
+    spec: DeploymentSpec
+    deployment: ModelDeployment
     acceptance: Acceptance
     # The person who signs off.
     approved_by: str
@@ -80,8 +79,8 @@ class RolloutPlan:
     @property
     def differences(self) -> Sequence[str]:
         """Return what the serving code and settings change of the live ones, a sentence each."""
-        before = serving.find(self.live.launch.serving) if self.live else None
-        return tuple(serving.changes(before, self.serving)) if before else ()
+        before = serving.find(self.live.deployment.deployment_digest) if self.live else None
+        return tuple(serving.changes(before, self.spec)) if before else ()
 
     @property
     def is_champion(self) -> bool:
@@ -91,12 +90,12 @@ class RolloutPlan:
     @property
     def serves(self) -> bool:
         """True if the declared version serves, even if an apply was killed after its switch."""
-        return self.live is not None and _same(self.live.launch, self.launch)
+        return self.live is not None and _same(self.live.deployment, self.deployment)
 
     @property
     def refusal(self) -> UserError | None:
         """The error for a version that was rolled back before, unless it was proposed again."""
-        line = self.history.rolled_back(self.launch, self.declared.decision)
+        line = self.history.rolled_back(self.deployment, self.declared.decision)
         if line is None:
             return None
         back = (
@@ -217,14 +216,14 @@ def plan_rollout(
         return None
     version = _declared_version(backend, project, environment, declared)
     name = backend.endpoints.name_of(version.model, environment)
-    serves = _declared_serving(backend, project, environment, declared)
-    launch = serves.launch(version, name)
+    spec = _declared_spec(backend, project, environment, declared)
+    deployment = serving.model_deployment(spec, version, name)
     live = backend.endpoints.live(name)
     history = audit.history(backend.audit_log, name)
     if not history.has_decided(declared, environment):
         raise _decision_unknown(backend, project, environment, declared, version)
     # The registry says that it served; that it was merged before, git does.
-    returns = environment in version.served_in(launch.serving) and (
+    returns = environment in version.served_in(deployment.deployment_digest) and (
         environment == desired_state.LOCAL
         or desired_state.was_declared_before(backend, project.name, environment, declared)
     )
@@ -236,12 +235,14 @@ def plan_rollout(
         approved_by=approved_by,
         reason=declared.reason,
         served_before=returns,
-        serving_changes=live is None or not _same(live.launch, launch),
-        serving=launch.serving,
+        serving_changes=live is None or not _same(live.deployment, deployment),
+        deployment_digest=deployment.deployment_digest,
     )
     check = check_gates(backend, project, version, wanted, record=record, progress=progress)
+    # The project's requests may have changed since an earlier version served.
+    samples = serving.samples(deployment.deployment_digest) if returns else ()
     # Answers of the same serving code have the same fields.
-    is_other = live is None or live.launch.serving != launch.serving
+    is_other = live is None or live.deployment.deployment_digest != deployment.deployment_digest
     new_fields, expired = desired_state.new_fields(backend, project.name) if is_other else ((), ())
     return RolloutPlan(
         backend=backend,
@@ -249,11 +250,10 @@ def plan_rollout(
         environment=environment,
         declared=declared,
         version=version,
-        serving=serves,
-        launch=launch,
+        spec=spec,
+        deployment=deployment,
         acceptance=Acceptance(
-            # The project's requests may be others by now than those that an earlier version takes.
-            samples=(returns and serving.samples(launch.serving)) or project.samples(),
+            samples=samples or project.samples(),
             strategy=_strategy(backend, project, environment, check),
             latency_limit=(
                 _latency_limit(project, wanted, check) if backend.endpoints.p95_ms else None
@@ -317,7 +317,7 @@ def _carry_out(
     rollout: RolloutPlan, port: int | None, through_canary: bool, progress: Callable[[str], None]
 ) -> Applied | None:
     """Carry out the change; None when another version was declared before this one was live."""
-    name, endpoints = rollout.launch.endpoint, rollout.backend.endpoints
+    name, endpoints = rollout.deployment.endpoint, rollout.backend.endpoints
     if not rollout.is_champion and rollout.check.decision.outcome != "approved":
         return Applied("rejected", rollout)
     if rollout.serves:
@@ -328,7 +328,7 @@ def _carry_out(
         # A rollout that was killed after its verdict leaves servers.
         canary.remove_leftovers(endpoints, name)
         raise refused
-    endpoints.check_launch(rollout.launch)
+    endpoints.check_deployment(rollout.deployment)
     compares = _can_compare(rollout, port, through_canary, progress)
     return _roll_out(rollout, compares, port, progress)
 
@@ -403,34 +403,38 @@ def _decision_unknown(
     )
 
 
-def _declared_serving(
+def _declared_spec(
     backend: Backend, project: Project, environment: str, declared: Declared
-) -> Serving:
+) -> DeploymentSpec:
     """Return the declared serving code and settings: as proposed, or the project's files.
 
     Raise UserError if the proposed ones are no longer stored and the project's files differ.
     """
-    proposed = declared.serving and serving.bring(
-        backend.registry, declared.model, declared.serving
+    proposed = declared.deployment_digest and serving.bring(
+        backend.registry, declared.model, declared.deployment_digest
     )
     if proposed:
         return proposed
-    now = project.serving().snapshot()
-    if declared.serving not in ("", now.digest):
+    now = serving.snapshot(project.deployment_spec())
+    if declared.deployment_digest not in ("", now.snapshot_digest):
         raise UserError.of(
             "digest-mismatch",
-            f"the serving code and settings of {project.name} have the digest {now.digest}",
-            f"{declared.serving}, as the release declares",
+            f"the serving code and settings of {project.name} have the digest "
+            f"{now.snapshot_digest}",
+            f"{declared.deployment_digest}, as the release declares",
             "propose it again",
-            desired_state.place(backend, project.name, environment, "serving"),
+            desired_state.place(backend, project.name, environment, "deployment_digest"),
             exit_code=Exit.GATE_SAID_NO,
         )
     return now
 
 
-def _same(launch: Launch, other: Launch) -> bool:
+def _same(deployment: ModelDeployment, other: ModelDeployment) -> bool:
     """Return whether both serve the same model with the same code and settings."""
-    return (launch.digest, launch.serving) == (other.digest, other.serving)
+    return (deployment.digest, deployment.deployment_digest) == (
+        other.digest,
+        other.deployment_digest,
+    )
 
 
 def _roll_out(
@@ -444,17 +448,18 @@ def _roll_out(
     recorded, so that the version is not tried again; baseline-failed, latency-unknown and
     predictions-unverified are not.
     """
-    launch, name, acceptance = rollout.launch, rollout.launch.endpoint, rollout.acceptance
+    deployment, acceptance = rollout.deployment, rollout.acceptance
+    name = deployment.endpoint
     samples = acceptance.samples
     endpoints = rollout.backend.endpoints
     with ExitStack() as undo:
         with endpoints.locked(name):
             blue = canary.clear_canary(endpoints, name)
-            baseline = f", and {blue.launch.version} again as baseline" if blue else ""
-            progress(f"starting version {launch.version}{baseline if compares else ''}")
+            baseline = f", and {blue.deployment.version} again as baseline" if blue else ""
+            progress(f"starting version {deployment.version}{baseline if compares else ''}")
             try:
                 trial = canary.start_trial(
-                    endpoints, name, blue, launch, samples, undo, baseline=compares
+                    endpoints, name, blue, deployment, samples, undo, baseline=compares
                 )
                 if limit := acceptance.latency_limit:
                     progress("measuring the latency on the deployment; its metrics take minutes")
@@ -502,7 +507,7 @@ def _can_compare(
     The first version gets none. A version that served here before gets one only with
     `through_canary`, so that a rollback is not delayed.
     """
-    name, endpoints = rollout.launch.endpoint, rollout.backend.endpoints
+    name, endpoints = rollout.deployment.endpoint, rollout.backend.endpoints
     if endpoints.live(name) is None:
         return False
     if rollout.returns and not through_canary:
@@ -520,14 +525,16 @@ def _can_compare(
 
 def _finish(rollout: RolloutPlan) -> None:
     """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
-    name, backend, registry = rollout.launch.endpoint, rollout.backend, rollout.backend.registry
+    name, backend, registry = rollout.deployment.endpoint, rollout.backend, rollout.backend.registry
     canary.remove_leftovers(backend.endpoints, name)
     with backend.endpoints.locked(name):
         champion = registry.champion(rollout.version.model, rollout.environment)
         if champion is None or champion.digest != rollout.version.digest:
-            registry.promote(rollout.version, rollout.environment, rollout.launch.serving)
+            registry.promote(
+                rollout.version, rollout.environment, rollout.deployment.deployment_digest
+            )
         applied = audit.history(backend.audit_log, name).applied
-        if not applied or not audit.is_launch(applied[-1], rollout.launch):
+        if not applied or not audit.matches_deployment(applied[-1], rollout.deployment):
             record(rollout, APPLIED, None, replaced=None)
 
 
@@ -538,7 +545,7 @@ def _promote(
 
     The caller holds the project and the endpoint.
     """
-    name, version, environment = rollout.launch.endpoint, rollout.version, rollout.environment
+    name, version, environment = rollout.deployment.endpoint, rollout.version, rollout.environment
     endpoints, registry = rollout.backend.endpoints, rollout.backend.registry
     blue = canary.without_canary(endpoints, name)
     champion = registry.champion(version.model, environment)
@@ -546,10 +553,10 @@ def _promote(
         undo.callback(endpoints.stop_idle, name)  # also stops a router without servers
         undo.callback(endpoints.switch, name, blue)
         router = endpoints.start_router(name, port) if blue else None
-        endpoints.switch(name, Live(green, rollout.launch))
+        endpoints.switch(name, Live(green, rollout.deployment))
         router = router or endpoints.start_router(name, port)
         undo.callback(_restore, rollout, champion, blue)
-        registry.promote(version, environment, rollout.launch.serving)
+        registry.promote(version, environment, rollout.deployment.deployment_digest)
         replaced = champion.version if champion else None
         record(rollout, APPLIED, outcome, replaced=replaced)
         undo.pop_all()
@@ -561,21 +568,21 @@ def _promote(
 def _restore(rollout: RolloutPlan, champion: Version | None, blue: Live | None) -> None:
     registry, environment = rollout.backend.registry, rollout.environment
     if champion is not None:
-        registry.promote(champion, environment, blue.launch.serving if blue else "")
+        registry.promote(champion, environment, blue.deployment.deployment_digest if blue else "")
     elif registry.champion(rollout.version.model, environment) is not None:
         registry.demote(rollout.version.model, environment)
 
 
 def record(rollout: RolloutPlan, event: str, outcome: Outcome | None, **more: object) -> None:
     """Add a line about the rollout to the audit log."""
-    launch = rollout.launch
+    deployment = rollout.deployment
     details = {
         "environment": rollout.environment,
-        "endpoint": launch.endpoint,
-        "model": launch.model,
-        "version": launch.version,
-        "digest": launch.digest,
-        "serving": launch.serving,
+        "endpoint": deployment.endpoint,
+        "model": deployment.model,
+        "version": deployment.version,
+        "digest": deployment.digest,
+        "deployment_digest": deployment.deployment_digest,
         "decision": rollout.declared.decision,
         "approved_by": rollout.approved_by,
         "canary": outcome.to_json() if outcome else None,
@@ -585,7 +592,9 @@ def record(rollout: RolloutPlan, event: str, outcome: Outcome | None, **more: ob
 
 def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> UserError:
     is_invalid = rollout.check.decision.request.set_aside
-    serves = "the champion, which is invalid," if is_invalid else f"version {blue.launch.version}"
+    serves = (
+        "the champion, which is invalid," if is_invalid else f"version {blue.deployment.version}"
+    )
     hint = f"{serves} still serves; propose this one again to retry it"
     if any(signal.name == "answers" and signal.alarmed for signal in outcome.signals):
         hint += "; a field that its answers are to have is declared in `new_fields` of release.yml"
@@ -595,7 +604,7 @@ def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> UserErro
         "rolled-back",
         f"version {rollout.version.version} was rolled back at {outcome.step} % of the "
         f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
-        f"no worse than version {blue.launch.version}, within the tolerances",
+        f"no worse than version {blue.deployment.version}, within the tolerances",
         hint,
         exit_code=Exit.GATE_SAID_NO,
     )

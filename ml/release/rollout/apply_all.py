@@ -130,8 +130,8 @@ def _result(
     return report(
         outcome=outcome,
         exit_code=int(code),
-        serving=live.launch.version if live else None,
-        serving_digest=live.launch.digest if live else None,
+        serving=live.deployment.version if live else None,
+        serving_digest=live.deployment.digest if live else None,
         gates=gates,
         problems=problems,
         canary=figures,

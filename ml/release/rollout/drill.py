@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ml.backends.base import Backend
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.canary import canary
@@ -63,10 +63,12 @@ def drill(
                 "an endpoint without one",
                 f"ml ab stop {live.canary.experiment}",
             )
-        progress(f"starting version {live.launch.version} with the fault, and again as baseline")
+        progress(
+            f"starting version {live.deployment.version} with the fault, and again as baseline"
+        )
         with endpoints.locked(name):
             blue = clear_canary(endpoints, name) or live
-            bad = with_fault(blue.launch, fault)
+            bad = with_fault(blue.deployment, fault)
             trial = start_trial(
                 endpoints, name, blue, bad, samples, undo, baseline=True, smoke=False
             )
@@ -81,22 +83,22 @@ def drill(
         "drill",
         {
             "endpoint": name,
-            "version": blue.launch.version,
+            "version": blue.deployment.version,
             "fault": fault,
             "canary": outcome.to_json(),
         },
     )
-    return Drilled(name, blue.launch.version, fault, outcome, failed)
+    return Drilled(name, blue.deployment.version, fault, outcome, failed)
 
 
-def with_fault(launch: Launch, fault: str) -> Launch:
-    """Return the same launch, its scoring script wrapped in one that injects the fault."""
+def with_fault(deployment: ModelDeployment, fault: str) -> ModelDeployment:
+    """Return the same deployment, its scoring script wrapped in one that injects the fault."""
     return replace(
-        launch,
+        deployment,
         scoring_script=str(Path(faulty.__file__).resolve()),
         environment_variables={
-            **launch.environment_variables,
-            faulty.SCRIPT: str(launch.code / launch.scoring_script),
+            **deployment.environment_variables,
+            faulty.SCRIPT: str(deployment.code / deployment.scoring_script),
             faulty.FAULT: fault,
         },
     )

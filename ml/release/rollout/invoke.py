@@ -39,17 +39,17 @@ def ask(backend: Backend, name: str, request: Mapping[str, object]) -> Reply:
         raise endpoints.failure(
             live.server.slot, "server-error", f"no answer: {error}", hint="correct score.py"
         ) from None
-    by, launch = live.in_slot(answer.deployment)
+    by, deployment = live.in_slot(answer.deployment)
     if 400 <= answer.status < 500:
         body = answer.body
         error_body = body.get("error") if isinstance(body, dict) else None
         message = error_body.get("message") if isinstance(error_body, dict) else answer.excerpt
-        hint = _example(backend, name, launch.model)
+        hint = _example(backend, name, deployment.model)
         raise UserError.of("request-refused", str(message), hint=hint)
     if answer.status != 200 or not isinstance(answer.body, dict):
         why = f"status {answer.status}: {answer.excerpt}"
         raise endpoints.failure(by.slot, "server-error", why, "status 200", "correct score.py")
-    return Reply(answer.body, launch.version, router, started)
+    return Reply(answer.body, deployment.version, router, started)
 
 
 def of_text(backend: Backend, name: str, text: str) -> Mapping[str, object]:
@@ -60,7 +60,7 @@ def of_text(backend: Backend, name: str, text: str) -> Mapping[str, object]:
     live = backend.endpoints.live(name)
     if live is None:
         raise backend.endpoints.nothing_served(name)
-    model = live.launch.model
+    model = live.deployment.model
     project = projects.of_model(backend.root, model)
     sample = project.samples()[0] if project else {}
     if not projects.is_text(sample):

@@ -96,7 +96,9 @@ def plan(
     live = backend.endpoints.live(name)
     serving = None
     if live is not None:
-        serving = LiveVersion(live.launch.version, live.launch.digest, backend.endpoints.url(name))
+        serving = LiveVersion(
+            live.deployment.version, live.deployment.digest, backend.endpoints.url(name)
+        )
     report = partial(Plan, target.name, environment, name, declared, serving)
     try:
         rollout = plan_rollout(
@@ -117,7 +119,7 @@ def plan(
     is_running = serving is not None and serving.url is not None
     if not (rollout.serves and is_running):  # what runs was verified when it was loaded
         try:
-            backend.endpoints.check_launch(rollout.launch)
+            backend.endpoints.check_deployment(rollout.deployment)
         except UserError as refused:
             return report("apply would refuse before changing anything", rollout, stops=refused)
     if rollout.serves:
@@ -171,15 +173,15 @@ def _remaining(rollout: RolloutPlan, is_running: bool) -> Iterator[str]:
     if not rollout.is_champion:
         yield f"finish the interrupted rollout: version {version} becomes champion"
     if rollout.live is not None and rollout.live.canary is not None:
-        yield f"stop the leftover canary: {rollout.live.canary.launch.version}"
+        yield f"stop the leftover canary: {rollout.live.canary.deployment.version}"
 
 
 def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
-    launch, version = rollout.launch, rollout.launch.version
+    deployment, version = rollout.deployment, rollout.deployment.version
     acceptance, back = rollout.acceptance, rollout.returns
     if differences := rollout.differences:
         yield f"serving changes: {listed(differences, '; ')}"
-    yield f"verify the digest {launch.digest[:19]}… of the model folder (it matches now)"
+    yield f"verify the digest {deployment.digest[:19]}… of the model folder (it matches now)"
     yield f"start version {version}" + (f" beside version {serving.version}" if serving else "")
     yield f"smoke test: send it {len(acceptance.samples)} sample requests and check the digest"
     if limit := acceptance.latency_limit:
@@ -211,6 +213,6 @@ def project_changes(rollout: RolloutPlan) -> Sequence[str]:
     """
     now = projects.find(rollout.backend.root, rollout.project)
     try:
-        return tuple(serving.changes(rollout.serving, now.serving().snapshot()))
+        return tuple(serving.changes(rollout.spec, serving.snapshot(now.deployment_spec())))
     except UserError as refused:
         return tuple(f"{problem.place}: {problem.actual}" for problem in refused.problems)

@@ -25,7 +25,7 @@ from ml.release.declaration.release_file import Declared
 from ml.release.promotion.gate_check import load_gates
 from ml.release.promotion.propose import attach
 
-# Characters of a serving's digest that tell two of one version apart.
+# Characters of a deployment digest that tell two of one version apart.
 _SHORT = 8
 # The name of no version: nothing is declared then.
 NONE = "none"
@@ -58,7 +58,7 @@ def roll_back(
 ) -> RolledBack:
     """Declare the previous good version, or the earlier one `to`; `ml release apply` rolls it out.
 
-    `to` is a version (`2`), `2@` and a prefix of its serving digest, or NONE. Versions that were
+    `to` is a version (`2`), `2@` and a prefix of its deployment digest, or NONE. Versions that were
     rejected or rolled back are skipped; if the declared one was, the live one is declared. Versions
     that gates.yml states to be invalid come last. Nothing changes if a rollback led to what is
     declared, unless a version is named or that one failed since. If nothing was ever applied, and
@@ -107,7 +107,9 @@ def roll_back(
             if is_here and not any(audit.is_declared(line, now) for line in log.applied):
                 about = {**details, **asdict(now), "endpoint": name}
                 audit.append(backend.audit_log, WITHDRAWN, about)
-            declared = {name: getattr(back, name) for name in ("digest", "serving", "decision")}
+            declared = {
+                name: getattr(back, name) for name in ("digest", "deployment_digest", "decision")
+            }
             numbers = {"from": now.version, "to": back.version}
             audit.append(backend.audit_log, "rollback", {**details, **declared, **numbers})
 
@@ -123,8 +125,8 @@ def _is_return(branch: Sequence[Declared], now: Declared) -> bool:
     The decision must be the same, too. A rollback that is not committed counts; one that was
     reverted does not.
     """
-    decided = [(entry.digest, entry.serving, entry.decision) for entry in branch]
-    again = (now.digest, now.serving, now.decision)
+    decided = [(entry.digest, entry.deployment_digest, entry.decision) for entry in branch]
+    again = (now.digest, now.deployment_digest, now.decision)
     while decided and decided[-1] == again:
         decided.pop()
     return again in decided and decided.index(again) < decided.index(decided[-1])
@@ -138,15 +140,17 @@ def _before(
     They come from the branch if it declares `now`, or if the audit log has none; otherwise from
     the audit log.
     """
-    *before, _ = audit.returnable([*branch, now], lambda each: (each.digest, each.serving))
+    *before, _ = audit.returnable(
+        [*branch, now], lambda each: (each.digest, each.deployment_digest)
+    )
     good = [entry for entry in reversed(before) if log.is_good(entry)]
     is_committed = good and branch[-1] == now
     return good if is_committed else [*_served(registry, now, log)] or good
 
 
 def _is_named(declared: Declared, to: str) -> bool:
-    version, _, serving = to.partition("@")
-    return declared.version == version and declared.serving.startswith(serving)
+    version, _, prefix = to.partition("@")
+    return declared.version == version and declared.deployment_digest.startswith(prefix)
 
 
 def _served(registry: Registry, now: Declared, log: History) -> Iterator[Declared]:
@@ -161,7 +165,7 @@ def _served(registry: Registry, now: Declared, log: History) -> Iterator[Declare
             evidence=version.evidence,
             decision=decision,
             reason=log.reason(decision),
-            serving=str(line.get("serving", "")),
+            deployment_digest=str(line.get("deployment_digest", "")),
         )
 
 
@@ -183,4 +187,4 @@ def _nowhere(
 
 
 def _name(declared: Declared) -> str:
-    return f"{declared.version}@{declared.serving[:_SHORT]}".removesuffix("@")
+    return f"{declared.version}@{declared.deployment_digest[:_SHORT]}".removesuffix("@")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ml.backends.base import Backend
 from ml.backends.endpoints import CHANGED, Live
+from ml.backends.traffic import CLIENT
 from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.audit import Attempt, History, Line
@@ -91,7 +92,7 @@ def _of(
             raise
         changed = f"{refused.problems[0].actual}; {refused.problems[0].hint}"
     champion = backend.registry.champion(model, environment) if declared else None
-    serving = live.launch.version if live and url else None
+    serving = live.deployment.version if live and url else None
     is_applied, audited, failing = True, "", ""
     if declared is None:
         verdict = nothing_declared(serving)
@@ -99,13 +100,13 @@ def _of(
         is_logged = declared.decision in [line["hash"] for line in log]
         audited = "verified" if is_logged else "the decision is not in the audit log"
         applied = champion is not None and champion.digest == declared.digest
-        is_live = live is not None and live.launch.digest == declared.digest
-        if live is not None and declared.serving:
-            is_live &= live.launch.serving == declared.serving
+        is_live = live is not None and live.deployment.digest == declared.digest
+        if live is not None and declared.deployment_digest:
+            is_live &= live.deployment.deployment_digest == declared.deployment_digest
         is_applied = applied and is_live
         failing = _failing(backend, name, live) if live and url else ""
         verdict = _refused(
-            declared, history.refusal(declared), live.launch.version if live else None, project
+            declared, history.refusal(declared), live.deployment.version if live else None, project
         ) or _verdict(backend.name, project, environment, name, is_applied, bool(url))
         if failing:
             next_step = f"next: ml release rollback {project} --env {environment}"
@@ -121,7 +122,7 @@ def _of(
         serving=serving,
         url=url,
         beside=_beside(live) if url else "",
-        signed_off=history.approver(live.launch.digest) if live else "",
+        signed_off=history.approver(live.deployment.digest) if live else "",
         last_attempt=history.last_attempt(project, environment),
         refused=history.refused(),
         audit=audited,
@@ -138,11 +139,13 @@ def _failing(backend: Backend, name: str, live: Live) -> str:
     """
     since = time.time() - _RECENT_S
     with suppress(UserError):
-        seen = read_collected(backend.endpoints.collected(name, since), live.launch.digest, since)
+        seen = read_collected(
+            backend.endpoints.collected(name, since), live.deployment.digest, since
+        )
         router = backend.endpoints.router(name)
         # `renew` would extend the lease of a canary.
         if not seen.requests and router is not None and live.canary is None:
-            counted = router.renew()["tallies"].get(live.server.slot.name, {}).get("callers", {})
+            counted = router.renew()["tallies"].get(live.server.slot.name, {}).get(CLIENT, {})
             requests, failed = counted.get("requests", 0), counted.get("errors", 0)
             seen = replace(seen, requests=requests, crashed=failed)
         return seen.failing
@@ -152,7 +155,7 @@ def _failing(backend: Backend, name: str, live: Live) -> str:
 def _beside(live: Live | None) -> str:
     if live is None or (canary := live.canary) is None:
         return ""
-    version = f"version {canary.launch.version} has {canary.weight} % of the requests"
+    version = f"version {canary.deployment.version} has {canary.weight} % of the requests"
     if canary.experiment:
         return f"{version}, for the experiment {canary.experiment}"
     return f"{version}: an apply is running or was killed; the next one removes it"

@@ -248,7 +248,7 @@ def _version(
         state = backend.endpoints.live(name)
         if state is None:
             raise backend.endpoints.nothing_served(name)
-        return registry.find(model, state.launch.version)
+        return registry.find(model, state.deployment.version)
     champion = registry.champion(model, environment)
     if champion is None:
         versions = registry.versions(model)
@@ -269,8 +269,10 @@ def _collected(
     if seen.rows or seen.earlier:
         return seen
     state = endpoints.live(name)
-    launches = [state.launch, *([state.canary.launch] if state.canary else [])] if state else []
-    serving = [launch for launch in launches if launch.digest == version.digest]
+    deployments = (
+        [state.deployment, *([state.canary.deployment] if state.canary else [])] if state else []
+    )
+    serving = [deployment for deployment in deployments if deployment.digest == version.digest]
     if not serving:
         raise UserError.of(
             "not-served",
@@ -279,7 +281,7 @@ def _collected(
             "a version that serves",
             "ml release status lists the serving versions",
         )
-    if not any(launch.collect for launch in serving):
+    if not any(deployment.collect for deployment in serving):
         raise UserError.of(
             "collection-disabled",
             f"no requests to version {version.version} of `{name}` are collected",

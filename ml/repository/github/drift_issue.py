@@ -78,7 +78,7 @@ def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
         f"make infra-drift ENV={name}",
         "Declare what is in Azure by a pull request, or let the next deployment set it back "
         f"(`make deploy ENV={name}`). Differences that mean nothing belong in "
-        "`infra/live/noise.yml`.",
+        "`infra/live/drift_ignore.yml`.",
     )
 
 

@@ -216,7 +216,7 @@ def _branch(result: Mapping[str, Any]) -> str:
 
 
 def _before(
-    root: Path, project: str, environment: str, serving: str
+    root: Path, project: str, environment: str, live_digest: str
 ) -> tuple[str, dict[str, str | None], str]:
     """release.yml before the declaration, the evidence of then, and the commit that declared.
 
@@ -236,8 +236,8 @@ def _before(
         raise UserError(
             Problem("no-earlier-version", message, "the full history", "fetch-depth: 0")
         )
-    serves = (pair for pair in earlier if serving in declaration(pair[1], environment))
-    after, text = next(serves, earlier[0])
+    live = (pair for pair in earlier if live_digest in declaration(pair[1], environment))
+    after, text = next(live, earlier[0])
     files: dict[str, str | None] = {}
     for suffix in ("json", "attestation.json"):
         evidence = f"{folder}/evidence/{environment}.{suffix}"

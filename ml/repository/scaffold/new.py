@@ -17,7 +17,7 @@ from ml.core import names, repository
 from ml.core.errors import Problem, UserError
 from ml.core.imports import ROOT
 from ml.measures.metrics import QUANTILES
-from ml.measures.tasks import KINDS
+from ml.measures.tasks import TASKS
 from ml.repository.scaffold.libraries import LIBRARIES, SEQUENCE_LIBRARY, estimator, objective
 from ml.repository.scaffold.profile import FEWEST_ROWS, SEQUENCE, Choices, Profile, profile
 from ml.repository.scaffold.series import SeriesChoices, series_profile
@@ -170,7 +170,7 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
             if about.task in ("regression", TASK)
             else "auc_weighted",
         ),
-        "answer": KINDS[about.task].answer,
+        "answer": TASKS[about.task].answer,
         "quantile": QUANTILES.get(about.primary_metric),
         "largest": _rounded(about.same_answer * 10),
         # A quarter of few rows is a validation of which each mean moves by chance.

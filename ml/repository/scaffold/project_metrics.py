@@ -14,7 +14,7 @@ from ml.core.documents import Document, Key
 from ml.core.errors import Place, Problem, nearest
 from ml.measures.evaluation import wrong_primary
 from ml.measures.metrics import Goal, OwnMetric, own_fault
-from ml.measures.tasks import EVERY_METRIC, KINDS, Task, metrics_of
+from ml.measures.tasks import EVERY_METRIC, TASKS, Task, metrics_of
 from ml.toolkit.data import series
 from ml.toolkit.data.datasets import Target
 from ml.toolkit.data.tables import MOST_SHOWN, SchemaRefused, TableSchema, read_table
@@ -127,7 +127,7 @@ def evaluation_problems(path: Path) -> Iterator[Problem]:
         if metric is None or task is None:
             continue
         own = _own(path.parent)
-        metrics = metrics_of(task if task in KINDS else "ranking", own)
+        metrics = metrics_of(task if task in TASKS else "ranking", own)
         goal = metrics[str(metric.value)].goal if str(metric.value) in metrics else ""
         if wrong := wrong_primary(task, metric.value, goal, own):
             place = Place(repository.shown(path), metric.lineno)
@@ -282,7 +282,7 @@ def _task(folder: Path) -> Task | None:
     """The task of a project, by the schema of its table or its evaluate.py; None if not written."""
     stated = {schema.get("task") for schema in _schemas(folder)}
     stated |= {task for _, task in _calls(folder / "evaluate.py")}
-    tasks = [task for task in KINDS if task in stated]
+    tasks = [task for task in TASKS if task in stated]
     return tasks[0] if len(tasks) == 1 else None
 
 

@@ -16,7 +16,7 @@ from ml.core import repository
 from ml.core.errors import Place, Problem, UserError, nearest
 from ml.measures.forecasting import seasonal_naive
 from ml.measures.measurement import metric_values
-from ml.measures.tasks import KINDS
+from ml.measures.tasks import TASKS
 from ml.repository.scaffold.cells import read_cells
 from ml.repository.scaffold.profile import Choices, Profile, column_of, thousands
 from ml.serving.scoring.columns import MISSING
@@ -93,7 +93,7 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
         skip_spaces=bool(form.get("skip_spaces", False)),
     )
     slices = [choices.slice] if choices.slice else []
-    metric = choices.primary_metric or KINDS[TASK].primary
+    metric = choices.primary_metric or TASKS[TASK].primary
     head: dict[str, object] = {
         **{"file": "table.csv", "task": TASK, "primary_metric": metric},
         **{"target": choices.target, "time": choices.time, "series": [*about.series]},

@@ -145,7 +145,7 @@ def statistical(
         path = seasonal_naive(history[None], 1 if kind == "naive" else season, horizon)
         return np.asarray(path[0])
     values = history[len(history) - len(new) :]
-    return KINDS[kind](own, values, horizon)
+    return FORECASTERS[kind](own, values, horizon)
 
 
 def ets(own: Parameters, new: Values, horizon: int) -> Values:
@@ -230,7 +230,7 @@ def arima(own: Parameters, new: Values, horizon: int) -> Values:
     return values
 
 
-KINDS = {"ets": ets, "theta": theta, "arima": arima}
+FORECASTERS = {"ets": ets, "theta": theta, "arima": arima}
 
 
 def exogenous(

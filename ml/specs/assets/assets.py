@@ -18,9 +18,9 @@ from ml.core.errors import UserError
 from ml.core.names import check, is_name
 from ml.specs.assets.ignore_file import IgnoreFile
 from ml.specs.kinds import kind_of
-from ml.specs.parts import Part
+from ml.specs.yaml_node import YamlNode
 
-KINDS = frozenset(
+ASSET_FAMILIES = frozenset(
     {"data", "environment", "model", "component", "feature_store_entity", "feature_set"}
 )
 
@@ -45,7 +45,7 @@ class AssetReference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AssetSpec(Part):
+class AssetSpec(YamlNode):
     """A spec file that defines an asset."""
 
     kind: str
@@ -92,13 +92,15 @@ def local(written: str, folder: Path) -> Path | None:
     return Path(folder, text)
 
 
-def included(written: str, folder: Path) -> Part | None:
+def included(written: str, folder: Path) -> YamlNode | None:
     """Return the YAML file that a text names beside a spec in `folder`; None if it names none."""
     path = local(written, folder)
     try:
         if path is not None and path.is_file():
             stat = path.stat()
-            return Part(_read(path, repository.shown(path), stat.st_mtime_ns, stat.st_size), path)
+            return YamlNode(
+                _read(path, repository.shown(path), stat.st_mtime_ns, stat.st_size), path
+            )
     except (OSError, ValueError, UserError):
         pass
     return None
@@ -110,14 +112,14 @@ def _read(path: Path, display_path: str, mtime_ns: int, size: int) -> Document:
     return read(path, display_path)
 
 
-def component(owner: Part, key: Key, root: Path) -> Part | None:
+def component(owner: YamlNode, key: Key, root: Path) -> YamlNode | None:
     """Return the component at `key` (`component`, `trial`): inline, file, or the repository's.
 
     None when it is in a workspace or a registry. `root` is the repository that defines components.
     """
     written = owner.get(key)
     if isinstance(written, dict):
-        return owner.at(key)
+        return owner.child(key)
     if not isinstance(written, str):
         return None
     return included(written, owner.folder) or find(written, "component", root)
@@ -218,7 +220,7 @@ def _definitions(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple
             continue  # `ml check` reports it
         kind = kind_of(document.data)
         name = document.get("name")
-        if kind is not None and kind.family in KINDS and isinstance(name, str):
+        if kind is not None and kind.family in ASSET_FAMILIES and isinstance(name, str):
             written = document.get("version")
             version = "1" if written is None else str(written)
             specs.append(AssetSpec(document, path, kind=kind.family, name=name, version=version))

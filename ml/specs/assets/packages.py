@@ -21,8 +21,8 @@ from ml.core import files, repository
 from ml.core.documents import Key, read
 from ml.core.errors import Place, Problem, UserError
 from ml.specs.assets import assets
-from ml.specs.parts import Part
 from ml.specs.plan.plans import Dependency
+from ml.specs.yaml_node import YamlNode
 
 # Parts of a line that name a local file or folder; URLs do not match.
 _LOCAL = re.compile(
@@ -55,17 +55,17 @@ def conda_file(path: Path) -> Conda:
         document = read(path)
     except UserError as refused:
         return Conda((), refused.problems)
-    return conda_part(Part(document, path))
+    return conda_of_node(YamlNode(document, path))
 
 
-def conda_part(part: Part) -> Conda:
+def conda_of_node(node: YamlNode) -> Conda:
     """Parse a conda file, which may be inline (`conda_file:` is a mapping)."""
     dependencies: list[Dependency] = []
     problems: list[Problem] = []
-    data = part.get()
+    data = node.get()
     if not isinstance(data, dict) or not isinstance(data.get("dependencies", []), list):
         faulty = "dependencies" if isinstance(data, dict) else "the file"
-        place = part.place(*(["dependencies"] if isinstance(data, dict) else []))
+        place = node.place(*(["dependencies"] if isinstance(data, dict) else []))
         return Conda((), (_wrong(f"`{faulty}` is not a list of dependencies", place),))
     if data.get("variables"):
         # `conda activate` sets them, in a job and in a server.
@@ -75,12 +75,12 @@ def conda_part(part: Part) -> Conda:
                 "`variables` sets environment variables",
                 "only dependencies",
                 "write them as `environment_variables` of the job or the deployment",
-                part.place("variables"),
+                node.place("variables"),
                 source=_SOURCE,
             )
         )
     for index, entry in enumerate(data.get("dependencies") or []):
-        place = part.place("dependencies", index)
+        place = node.place("dependencies", index)
         if isinstance(entry, str) and _LOCAL.search(entry.strip()):
             problems.append(_left_behind(entry.strip(), place))
         elif isinstance(entry, str) and _NO_SPECIFICATION.search(entry.strip()):
@@ -89,7 +89,7 @@ def conda_part(part: Part) -> Conda:
             dependencies.append(Dependency(entry.strip(), "conda", place))
         elif isinstance(entry, dict) and [*entry] == ["pip"] and isinstance(entry["pip"], list):
             for number, line in enumerate(entry["pip"]):
-                place = part.place("dependencies", index, "pip", number)
+                place = node.place("dependencies", index, "pip", number)
                 text = _COMMENT.sub("", line).strip() if isinstance(line, str) else ""
                 if _LOCAL.search(text):
                     problems.append(_left_behind(text, place))
@@ -317,7 +317,7 @@ def of_environment(folder: Path, written: str) -> Packages | None:
     return of_spec(spec) if spec is not None else None
 
 
-def of_spec(spec: Part) -> Packages | None:
+def of_spec(spec: YamlNode) -> Packages | None:
     """Return the packages of an environment's spec; None as for `of_environment`."""
     file, context = spec.get("conda_file"), spec.get("build", "path")
     if isinstance(file, str):
@@ -333,12 +333,12 @@ def of_spec(spec: Part) -> Packages | None:
     return None
 
 
-def device_of(owner: Part, *keys: Key) -> Literal["cpu", "cuda", ""]:
+def device_of(owner: YamlNode, *keys: Key) -> Literal["cpu", "cuda", ""]:
     """Return the device for which the libraries of the environment at `keys` are built; "" if its
     image and packages do not show it, or if a build serves both.
     """
     written = owner.get(*keys)
-    spec: Part | None = owner.at(*keys)
+    spec: YamlNode | None = owner.child(*keys)
     if isinstance(written, str):
         root = repository.root(owner.file)
         spec = assets.included(written, owner.folder) or assets.find(written, "environment", root)
@@ -349,11 +349,11 @@ def device_of(owner: Part, *keys: Key) -> Literal["cpu", "cuda", ""]:
     return "cuda" if "cuda" in image or any(map(_CUDA_BUILD.search, texts)) else ""
 
 
-def _listed(spec: Part) -> Iterator[Dependency]:
+def _listed(spec: YamlNode) -> Iterator[Dependency]:
     """Yield the packages of an environment, and the lines of its Dockerfile, if they are local."""
     file, context = spec.get("conda_file"), spec.get("build", "path")
     if isinstance(file, dict):
-        yield from conda_part(spec.at("conda_file")).dependencies
+        yield from conda_of_node(spec.child("conda_file")).dependencies
     elif isinstance(file, str) and (path := assets.local(file, spec.folder)) and path.is_file():
         yield from conda_file(path).dependencies
     elif isinstance(context, str) and (folder := assets.local(context, spec.folder)):

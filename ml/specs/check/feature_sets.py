@@ -26,7 +26,7 @@ from ml.features.timeline import LONGEST, SHORTEST
 from ml.specs import kinds
 from ml.specs.assets import assets
 from ml.specs.check.transformations import WINDOW_TYPES, Code, Value
-from ml.specs.parts import Part
+from ml.specs.yaml_node import YamlNode
 
 SPEC = "FeatureSetSpec.yaml"
 _SOURCE = "the schema FeatureSetSpec.json of Azure ML's managed feature store"
@@ -116,7 +116,7 @@ class _Spec:
 def feature_set_problems(path: Path) -> list[Problem]:
     """Return the problems of a feature set and its FeatureSetSpec.yaml; [] for other files."""
     try:
-        feature_set = Part(documents.read(path), path)
+        feature_set = YamlNode(documents.read(path), path)
     except UserError:
         return []  # the check of specs reports it
     kind = kinds.kind_of(feature_set.get())
@@ -132,7 +132,7 @@ def feature_set_problems(path: Path) -> list[Problem]:
         hint = "write it, or correct `specification.path`"
         return [Problem("missing-file", f"{label} does not exist", "a FeatureSetSpec", hint, place)]
     try:
-        spec = Part(documents.read(file), file)
+        spec = YamlNode(documents.read(file), file)
         read = settings.read(_Spec, spec.document)
     except UserError as refused:
         return [*_tags(feature_set), *refused.problems]
@@ -151,34 +151,34 @@ def specification_problems(path: Path) -> list[Problem]:
     problems, is_named = [], False
     for file in sorted(path.parent.parent.glob("*.y*ml")):
         with suppress(UserError, OSError):  # another check reports it
-            folder = Part(documents.read(file), file).get("specification", "path")
+            folder = YamlNode(documents.read(file), file).get("specification", "path")
             if isinstance(folder, str) and path.parent.samefile(file.parent / folder):
                 problems += feature_set_problems(file)
                 is_named = True
     if is_named:
         return problems
-    spec = Part(documents.read(path), path)
+    spec = YamlNode(documents.read(path), path)
     return [_wrong(spec, (), "`specification.path` of one", "no feature set names this folder")]
 
 
-def _wrong(part: Part, keys: Sequence[Key], expected: str, actual: str = "") -> Problem:
+def _wrong(node: YamlNode, keys: Sequence[Key], expected: str, actual: str = "") -> Problem:
     name = ".".join(map(str, keys))
-    actual = actual or f"`{name}` is {part.get(*keys)!r}"
-    return Problem("invalid-feature-set", actual, expected, place=part.place(*keys), source=_SOURCE)
+    actual = actual or f"`{name}` is {node.get(*keys)!r}"
+    return Problem("invalid-feature-set", actual, expected, place=node.place(*keys), source=_SOURCE)
 
 
-def _inside(part: Part, folder: Path, *keys: Key) -> Path | Problem:
+def _inside(node: YamlNode, folder: Path, *keys: Key) -> Path | Problem:
     """Return the path at the keys, or a problem if it leaves the repository."""
-    written = part.get(*keys)
+    written = node.get(*keys)
     if not isinstance(written, str) or not written:
-        return _wrong(part, keys, "a relative path")
-    root, path = repository.root(part.file).resolve(), (folder / written).resolve()
+        return _wrong(node, keys, "a relative path")
+    root, path = repository.root(node.file).resolve(), (folder / written).resolve()
     if Path(written).is_absolute() or not path.is_relative_to(root):
-        return _wrong(part, keys, "a relative path inside the repository")
+        return _wrong(node, keys, "a relative path inside the repository")
     return folder / written
 
 
-def _tags(feature_set: Part) -> Iterator[Problem]:
+def _tags(feature_set: YamlNode) -> Iterator[Problem]:
     for name, form in _NAMES.items():
         if not form.fullmatch(str(feature_set.get(name))):
             yield _wrong(feature_set, (name,), f"letters, digits, - and _: {form.pattern}")
@@ -205,18 +205,18 @@ def _tags(feature_set: Part) -> Iterator[Problem]:
             yield _wrong(feature_set, ("tags", "local_source"), expected)
 
 
-def _repeated(part: Part, spec: _Spec) -> Iterator[Problem]:
+def _repeated(node: YamlNode, spec: _Spec) -> Iterator[Problem]:
     seen = {ARRIVAL, spec.source.timestamp_column.name}
     for field, columns in (("index_columns", spec.index_columns), ("features", spec.features)):
         for index, column in enumerate(columns):
             if column.name in seen:
                 actual = f"two columns are called `{column.name}`"
                 expected = f"another name than a key, the event time, `{ARRIVAL}` or a feature"
-                yield _wrong(part, (field, index, "name"), expected, actual)
+                yield _wrong(node, (field, index, "name"), expected, actual)
             seen.add(column.name)
 
 
-def _entities(feature_set: Part, part: Part, spec: _Spec) -> Iterator[Problem]:
+def _entities(feature_set: YamlNode, node: YamlNode, spec: _Spec) -> Iterator[Problem]:
     """Check that the entities exist, and that their columns are the specification's."""
     entities = feature_set.get("entities")
     expected: dict[str, str] = {}
@@ -234,7 +234,7 @@ def _entities(feature_set: Part, part: Part, spec: _Spec) -> Iterator[Problem]:
         keys = ", ".join(f"{name} ({kind})" for name, kind in expected.items())
         stated = ", ".join(f"{name} ({kind})" for name, kind in actual.items())
         message = f"the keys are {stated}"
-        yield _wrong(part, ("index_columns",), f"those of its entities: {keys}", message)
+        yield _wrong(node, ("index_columns",), f"those of its entities: {keys}", message)
 
 
 def _entity(written: str, root: Path) -> dict[str, str] | None:
@@ -253,11 +253,11 @@ def _entity(written: str, root: Path) -> dict[str, str] | None:
 
 
 def _transformation(
-    feature_set: Part, part: Part, spec: _Spec, columns: Mapping[str, str]
+    feature_set: YamlNode, node: YamlNode, spec: _Spec, columns: Mapping[str, str]
 ) -> Iterator[Problem]:
     """Check that the class exists and computes the features; `columns` are the local source's."""
     code = "feature_transformation_code"
-    folder = _inside(part, part.folder, code, "path")
+    folder = _inside(node, node.folder, code, "path")
     if isinstance(folder, Problem):
         yield folder
         return
@@ -268,18 +268,18 @@ def _transformation(
         source = Code(file)
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         actual = f"{label} cannot be read: {type(error).__name__}"
-        yield _wrong(part, (code, "transformer_class"), "a Python module", actual)
+        yield _wrong(node, (code, "transformer_class"), "a Python module", actual)
         return
     if not source.transforms(name):
         actual = f"{label} has no class `{name}` with a method `transform`"
-        yield _wrong(part, (code, "transformer_class"), "def transform(self, rows)", actual)
+        yield _wrong(node, (code, "transformer_class"), "def transform(self, rows)", actual)
     kinds_of_features = {
         column.name: (index, str(column.type)) for index, column in enumerate(spec.features)
     }
     for feature, (index, _) in kinds_of_features.items():
         if columns and feature not in columns and not source.may_compute(feature):
             actual = f"{label} does not compute `{feature}`"
-            yield _wrong(part, ("features", index, "name"), "a column of `transform`", actual)
+            yield _wrong(node, ("features", index, "name"), "a column of `transform`", actual)
     limit = _timedelta(spec.source_lookback)
     for line, window in source.calls("Window", ("name", "function", "length", "column"), {}):
         name, length = str(window.get("name")), window.get("length")
@@ -290,7 +290,7 @@ def _transformation(
         computed = WINDOW_TYPES.get(str(window.get("function")))
         if computed and kind in TYPES and kind != computed:
             actual = f"`{name}` is `{kind}`; the window `{window['function']}` is {computed}"
-            yield _wrong(part, ("features", index, "type"), f"`{computed}`", actual)
+            yield _wrong(node, ("features", index, "type"), f"`{computed}`", actual)
     yield from _timelines(feature_set, spec, source, label)
 
 
@@ -301,7 +301,7 @@ def _wrong_length(length: timedelta, limit: timedelta) -> str:
     return f"at most `source_lookback`, {limit}" if length > limit else ""
 
 
-def _timelines(feature_set: Part, spec: _Spec, source: Code, label: str) -> Iterator[Problem]:
+def _timelines(feature_set: YamlNode, spec: _Spec, source: Code, label: str) -> Iterator[Problem]:
     """Check that the code reads event, arrival and delay as the YAML states them.
 
     Windows by another arrival would contain rows that had not arrived yet.
@@ -322,7 +322,7 @@ def _timelines(feature_set: Part, spec: _Spec, source: Code, label: str) -> Iter
 
 
 def _local_source(
-    feature_set: Part, part: Part, spec: _Spec
+    feature_set: YamlNode, node: YamlNode, spec: _Spec
 ) -> tuple[dict[str, str], list[Problem]]:
     """Return the columns of the local source with their types, and the problems of all its files.
 
@@ -332,13 +332,13 @@ def _local_source(
     path = _inside(feature_set, feature_set.folder, "tags", "local_source")
     if isinstance(path, Problem):
         return {}, []
-    needed: list[tuple[Part, tuple[Key, ...], str]] = [
-        (part, ("source", "timestamp_column", "name"), "datetime")
+    needed: list[tuple[YamlNode, tuple[Key, ...], str]] = [
+        (node, ("source", "timestamp_column", "name"), "datetime")
     ]
     if "arrival_column" in feature_set.mapping("tags"):
         needed.append((feature_set, ("tags", "arrival_column"), "datetime"))
     for index, key in enumerate(spec.index_columns):
-        needed.append((part, ("index_columns", index, "name"), str(key.type)))
+        needed.append((node, ("index_columns", index, "name"), str(key.type)))
     problems: dict[Sequence[Key], Problem] = {}
     columns: dict[str, str] = {}
     path = path.resolve()

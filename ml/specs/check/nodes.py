@@ -12,8 +12,8 @@ from ml.core import repository
 from ml.core.documents import Key, strings
 from ml.specs.assets import assets
 from ml.specs.kinds import Kind, kind_of
-from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec
+from ml.specs.yaml_node import YamlNode
 
 # The families of specs that have nodes.
 WITH_NODES = ("job", "component", "schedule")
@@ -36,7 +36,7 @@ _FREE = frozenset(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Node(Part):
+class Node(YamlNode):
     """A job, a component or a step: what it runs, and what goes in and out.
 
     The inputs of a component (`is_component`) are declarations of ports, not values. `parent` is
@@ -65,7 +65,7 @@ class Node(Part):
         return "trial" if self.type == "sweep" else "component"
 
     @cached_property
-    def _component(self) -> Part | None:
+    def _component(self) -> YamlNode | None:
         return assets.component(self, self.component_key, repository.root(self.file))
 
     @cached_property
@@ -85,7 +85,7 @@ class Node(Part):
         steps = {}
         for name, step in self.mapping("jobs").items() if self.type == "pipeline" else ():
             if isinstance(step, dict):
-                part = self.at("jobs", name)
+                part = self.child("jobs", name)
                 kind = str(step.get("type") or _type_of_component(part)).lower()
                 steps[str(name)] = Node(part.document, part.file, part.keys, type=kind, parent=self)
         return steps
@@ -118,14 +118,14 @@ class Node(Part):
         declared = owner.get(direction)
         return declared if isinstance(declared, dict) else {}
 
-    def port(self, direction: str, name: str) -> tuple[Part, Mapping[str, Any]] | None:
+    def port(self, direction: str, name: str) -> tuple[YamlNode, Mapping[str, Any]] | None:
         """Return the component that the node runs, and how it declares a port; None without one."""
         part = self._component
         declared = part.mapping(direction, name) if part is not None else {}
         return (part, declared) if part is not None and declared else None
 
     @property
-    def variables(self) -> Iterator[tuple[Part, tuple[Key, ...], str]]:
+    def variables(self) -> Iterator[tuple[YamlNode, tuple[Key, ...], str]]:
         """Yield the environment variables: the part that sets each, its keys there, its text."""
         for part in (self, self._component, self.user):
             variables = part.mapping("environment_variables") if part is not None else {}
@@ -133,7 +133,7 @@ class Node(Part):
                 yield part or self, ("environment_variables", str(name)), str(value)
 
     @property
-    def environment(self) -> tuple[Part, tuple[Key, ...]] | None:
+    def environment(self) -> tuple[YamlNode, tuple[Key, ...]] | None:
         """Return the part that names the environment, and the keys there, or None."""
         for part in filter(None, (self, self._component)):
             for keys in (("environment",), ("trial", "environment"), ("task", "environment")):
@@ -179,7 +179,7 @@ def nodes(spec: Spec) -> list[Node]:
     if isinstance(inline, dict) and inline.keys() & {"jobs", "command", "trial"}:
         type_ = str(getattr(kind_of(inline), "type", ""))
         return list(_below(Node(document, file, ("create_job",), type=type_)))
-    created = spec.at("create_job")
+    created = spec.child("create_job")
     written = spec.get("create_job", "job") if kind.family == "schedule" else None
     job = assets.included(written, spec.folder) if isinstance(written, str) else None
     job_kind = kind_of(job.get()) if job is not None else None
@@ -208,7 +208,7 @@ def _below(node: Node) -> Iterator[Node]:
         yield from _below(node.inner)
 
 
-def _type_of_component(step: Part) -> str:
+def _type_of_component(step: YamlNode) -> str:
     component = assets.component(step, "component", repository.root(step.file))
     return str((component.get("type") if component else None) or "command")
 
@@ -232,7 +232,7 @@ def references(spec: Spec) -> list[Spec]:
     problems of the spec.
     """
     root, met = repository.root(spec.file), {spec.file.resolve()}
-    specs, queue = list[Spec](), list[Part]([spec])
+    specs, queue = list[Spec](), list[YamlNode]([spec])
     while queue:
         owner = queue.pop(0)
         for part, family in _named(owner, root):
@@ -249,7 +249,7 @@ def references(spec: Spec) -> list[Spec]:
     return specs
 
 
-def _named(owner: Part, root: Path) -> Iterator[tuple[Part, str]]:
+def _named(owner: YamlNode, root: Path) -> Iterator[tuple[YamlNode, str]]:
     """Yield the specs that the texts of a part name, with their families."""
     for keys, text in strings(owner.get()):
         family = FAMILIES.get(str(keys[-1])) if keys else None
@@ -263,10 +263,10 @@ def _named(owner: Part, root: Path) -> Iterator[tuple[Part, str]]:
             yield part, family
 
 
-def environments(spec: Spec) -> Iterator[Part]:
+def environments(spec: Spec) -> Iterator[YamlNode]:
     """Yield the environments that a spec defines: itself, or those in its jobs and deployments."""
     if spec.kind.family == "environment":
         yield spec
     for keys, value in fields(spec.document.data):
         if keys[-1] == "environment" and isinstance(value, dict):
-            yield spec.at(*keys)
+            yield spec.child(*keys)

@@ -21,8 +21,8 @@ from ml.core.documents import Key
 from ml.core.errors import Place, Problem
 from ml.specs.assets import assets
 from ml.specs.check.clusters import Bounds
-from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec, request
+from ml.specs.yaml_node import YamlNode
 
 # Prefixes of the properties and tags that record a job's origin; Azure ML and this template set
 # them.
@@ -400,14 +400,14 @@ class _Request:
 
     def _place(self, keys: Keys) -> Place:
         """Return the line of a field, in its file; an inline step has no `component`."""
-        part: Part = self.spec
+        node: YamlNode = self.spec
         for key in keys:
-            written = part.get(key)
+            written = node.get(key)
             if written is None:
                 continue
-            file = assets.included(written, part.folder) if isinstance(written, str) else None
-            part = file or part.at(key)
-        return part.place()
+            file = assets.included(written, node.folder) if isinstance(written, str) else None
+            node = file or node.child(key)
+        return node.place()
 
 
 def _snake(value: Any) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ml.specs.parts import Part
 from ml.specs.plan import fields
 from ml.specs.plan.bindings import INPUT_MODE, Bindings, source_of
 from ml.specs.plan.plans import AutoMLPlan, Frozen, InputPlan, OutputPlan, Source
+from ml.specs.yaml_node import YamlNode
 
 # The data fields; MLTable is their only valid type.
 DATA = ("training_data", "validation_data", "test_data")
@@ -34,7 +34,7 @@ _TABULAR = frozenset({"classification", "regression", "forecasting"})
 
 
 def planned(
-    own: Part,
+    own: YamlNode,
     *,
     name: str,
     experiment: str,
@@ -99,7 +99,7 @@ def goal(metric: str) -> Literal["maximize", "minimize"]:
     return "minimize" if metric.startswith("normalized_") else "maximize"
 
 
-def _algorithms(own: Part, key: str) -> tuple[str, ...]:
+def _algorithms(own: YamlNode, key: str) -> tuple[str, ...]:
     """Return a list's names in snake case: the SDK accepts `LightGBM` and `light_gbm`."""
     written = own.get("training", key)
     names = map(str, written) if isinstance(written, list) else ()

@@ -13,7 +13,6 @@ from ml.core.errors import Place, Problem, UserError
 from ml.specs import expressions
 from ml.specs.assets import assets, packages
 from ml.specs.kinds import MODELS
-from ml.specs.parts import Part
 from ml.specs.plan.plans import (
     LITERALS,
     Asset,
@@ -25,6 +24,7 @@ from ml.specs.plan.plans import (
     OutputPlan,
     Source,
 )
+from ml.specs.yaml_node import YamlNode
 
 # Azure ML's defaults (reference-yaml-job-command).
 DATA_TYPE = "uri_folder"
@@ -45,7 +45,7 @@ class Bindings:
         self.problems: list[Problem] = []
 
     def data(
-        self, owner: Part, keys: tuple[Key, ...], written: Mapping[str, Any], field: str
+        self, owner: YamlNode, keys: tuple[Key, ...], written: Mapping[str, Any], field: str
     ) -> InputPlan:
         """Return the data at `keys` as an input named by the last key, with local path and digest.
 
@@ -75,7 +75,7 @@ class Bindings:
         mode = str(written.get("mode") or INPUT_MODE)
         return InputPlan(name, kind, place, source=source, path=path, asset=asset, mode=mode)
 
-    def code(self, owner: Part, *keys: Key) -> Path | None:
+    def code(self, owner: YamlNode, *keys: Key) -> Path | None:
         """Return the folder of the job's code; None if it has none or it is not local."""
         written = owner.get(*keys)
         path = assets.local(written, owner.folder) if isinstance(written, str) else None
@@ -91,31 +91,31 @@ class Bindings:
             )
         return path.resolve() if path else None
 
-    def environment(self, owner: Part, *keys: Key) -> Environment:
+    def environment(self, owner: YamlNode, *keys: Key) -> Environment:
         """Return the environment: defined in the repository, inline, or known only by name."""
         written, place = owner.get(*keys), owner.place(*keys)
         if not isinstance(written, str):
-            part = owner.at(*keys)
-            return self._environment(str(part.mapping().get("name") or "inline"), part, place)
+            node = owner.child(*keys)
+            return self._environment(str(node.mapping().get("name") or "inline"), node, place)
         asset = assets.find(written, "environment", self.root)
         if asset is not None:
             return self._environment(f"azureml:{asset.name}:{asset.version}", asset, place)
         return Environment(written, place=place)
 
-    def _environment(self, name: str, part: Part, place: Place) -> Environment:
-        image, conda_file = part.get("image"), part.get("conda_file")
+    def _environment(self, name: str, node: YamlNode, place: Place) -> Environment:
+        image, conda_file = node.get("image"), node.get("conda_file")
         file, conda_spec = None, None
         if isinstance(conda_file, str):
-            file = assets.local(conda_file, part.folder)
+            file = assets.local(conda_file, node.folder)
             file = file.resolve() if file is not None else None
             conda_spec = packages.conda_file(file) if file is not None and file.is_file() else None
         elif isinstance(conda_file, dict):
-            conda_spec = packages.conda_part(part.at("conda_file"))
+            conda_spec = packages.conda_of_node(node.child("conda_file"))
         self.problems += conda_spec.problems if conda_spec else ()
         dependencies = conda_spec.dependencies if conda_spec else None
-        dockerfile, context = None, part.get("build", "path")
-        if isinstance(context, str) and (folder := assets.local(context, part.folder)):
-            dockerfile = folder / str(part.get("build", "dockerfile_path") or "Dockerfile")
+        dockerfile, context = None, node.get("build", "path")
+        if isinstance(context, str) and (folder := assets.local(context, node.folder)):
+            dockerfile = folder / str(node.get("build", "dockerfile_path") or "Dockerfile")
         return Environment(name, str(image or ""), dockerfile, file, dependencies, place)
 
 
@@ -126,7 +126,7 @@ class Ports:
     """
 
     def __init__(
-        self, own: Part, component: Part | None, bindings: Bindings, prefix: str = ""
+        self, own: YamlNode, component: YamlNode | None, bindings: Bindings, prefix: str = ""
     ) -> None:
         self._own, self._component = own, component
         self._bindings, self._prefix = bindings, prefix
@@ -202,13 +202,13 @@ class Ports:
             return None
         return self._default(name, port, self._component)
 
-    def _default(self, name: str, port: Mapping[str, Any], owner: Part) -> InputPlan:
+    def _default(self, name: str, port: Mapping[str, Any], owner: YamlNode) -> InputPlan:
         kind, default = str(port.get("type") or DATA_TYPE).lower(), port.get("default")
         if default is not None and kind not in LITERALS:
             return self._data(owner, name, {**port, "path": default})
         return InputPlan(name, kind, owner.place("inputs", name), value=default)
 
-    def _data(self, owner: Part, name: str, fields: Mapping[str, Any]) -> InputPlan:
+    def _data(self, owner: YamlNode, name: str, fields: Mapping[str, Any]) -> InputPlan:
         return self._bindings.data(owner, ("inputs", name), fields, f"{self._prefix}inputs.{name}")
 
     def _asset(self, written: Mapping[str, Any], place: Place) -> Asset | None:
@@ -235,7 +235,7 @@ def source_of(text: str) -> Source | None:
     return None
 
 
-def waits_for(step: Part) -> Iterator[str]:
+def waits_for(step: YamlNode) -> Iterator[str]:
     """Yield the steps that a step refers to, in any of its fields."""
     for _, text in strings(step.get()):
         for reference in expressions.references(text):

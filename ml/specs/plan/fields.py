@@ -7,7 +7,6 @@ from typing import Any
 
 from ml.core.documents import Key
 from ml.core.errors import Place, Problem, UserError
-from ml.specs.parts import Fields
 from ml.specs.plan.plans import (
     CommandPlan,
     Dimension,
@@ -16,6 +15,7 @@ from ml.specs.plan.plans import (
     Frozen,
     SweepPlan,
 )
+from ml.specs.yaml_node import Fields
 
 # "max_total_trials … between 1 and 1000. Default value is 1000" (reference-yaml-job-sweep).
 _TRIALS = 1000

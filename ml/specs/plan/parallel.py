@@ -7,8 +7,8 @@ from typing import Any
 
 from ml.core.errors import Place, Problem
 from ml.specs import expressions
-from ml.specs.parts import Layers
 from ml.specs.plan.plans import Parallel
+from ml.specs.yaml_node import Layers
 
 SOURCE = "reference-yaml-job-parallel"
 # azure-ai-ml takes the same: `^\d+([kKmMgG][bB])*$`, with factors of 1024.

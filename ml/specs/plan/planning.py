@@ -16,7 +16,6 @@ from ml.core.errors import Exit, Problem, UserError, errors
 from ml.specs import expressions
 from ml.specs.assets import assets
 from ml.specs.check import check
-from ml.specs.parts import Layers, Part
 from ml.specs.plan import automl, fields, parallel
 from ml.specs.plan.bindings import Bindings, Ports, waits_for
 from ml.specs.plan.plans import (
@@ -32,6 +31,7 @@ from ml.specs.plan.plans import (
 )
 from ml.specs.sdk.load import Spec
 from ml.specs.search import hints
+from ml.specs.yaml_node import Layers, YamlNode
 
 RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel", "automl"})
 # Codes of problems of what Azure ML can run and this machine cannot; the backend decides.
@@ -112,7 +112,7 @@ class _Planner:
         self._bindings, self._experiment = bindings, experiment
         self._problems = bindings.problems
 
-    def step(self, own: Part, name: str, around: _Around) -> StepPlan:
+    def step(self, own: YamlNode, name: str, around: _Around) -> StepPlan:
         """Return the plan of a step, or of a job as the only step.
 
         A step that only Azure ML can run is planned as a command and reported as a problem.
@@ -173,12 +173,12 @@ class _Planner:
         self._problems += _hooks(layers)
         settings = {**around.settings, **(layers.get("settings") or {})}
         compute = layers.get("compute") or settings.get("default_compute") or around.compute
-        jobs = layers.owner("jobs").at("jobs")
+        jobs = layers.owner("jobs").child("jobs")
         steps: dict[str, StepPlan] = {}
         for key in jobs.mapping():
             prefix = f"{around.prefix}jobs.{key}."
             inside = replace(around, settings=settings, compute=str(compute), prefix=prefix)
-            steps[str(key)] = self.step(jobs.at(key), str(key), inside)
+            steps[str(key)] = self.step(jobs.child(key), str(key), inside)
         self._demand(steps, inputs, jobs)
         origins = {
             target: FromStep(step, output)
@@ -201,7 +201,9 @@ class _Planner:
             places=fields.places(layers),
         )
 
-    def _command(self, layers: Layers, name: str, compute: str, task: Part | None) -> CommandPlan:
+    def _command(
+        self, layers: Layers, name: str, compute: str, task: YamlNode | None
+    ) -> CommandPlan:
         """Return the command of a job, step or trial; the caller adds inputs and outputs.
 
         `task` is the part with a parallel step's `task`: the arguments of its entry script.
@@ -251,7 +253,7 @@ class _Planner:
         self._problems += errors(problems)
         return plan
 
-    def _component(self, owner: Part, key: str) -> Part | None:
+    def _component(self, owner: YamlNode, key: str) -> YamlNode | None:
         """Return the component at `key` (`component`, `trial`); None and a problem if remote."""
         root = self._bindings.root
         component = assets.component(owner, key, root)
@@ -274,7 +276,7 @@ class _Planner:
         return component
 
     def _demand(
-        self, steps: Mapping[str, StepPlan], inputs: Mapping[str, InputPlan], jobs: Part
+        self, steps: Mapping[str, StepPlan], inputs: Mapping[str, InputPlan], jobs: YamlNode
     ) -> None:
         """Report every source that does not exist; the checks cover only those with `parent`."""
         for name, step in steps.items():
@@ -336,7 +338,7 @@ def _typed(
 
 def _hooks(layers: Layers) -> list[Problem]:
     """Return a problem for each step that the settings run before or after all others."""
-    settings = layers.owner("settings").at("settings")
+    settings = layers.owner("settings").child("settings")
     return [
         Problem(
             "unsupported-step",
@@ -351,7 +353,7 @@ def _hooks(layers: Layers) -> list[Problem]:
     ]
 
 
-def _unsupported(step: Part, name: str, kind: str) -> Problem:
+def _unsupported(step: YamlNode, name: str, kind: str) -> Problem:
     """Return the problem of a kind of step that cannot run on this machine."""
     article = "an" if kind[:1] in "aeiou" else "a"
     return Problem(

@@ -17,9 +17,9 @@ from ml.core.errors import Problem, UserError, nearest
 from ml.specs.check import secret_patterns
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import DATASTORES, JOBS, Kind, kind_of
-from ml.specs.parts import Part
 from ml.specs.plan.plans import LITERALS
 from ml.specs.sdk.tree import Leaf, Spot, allowed, leaves, names, type_names
+from ml.specs.yaml_node import YamlNode
 
 # Exceptions of the SDK's loaders on a value of an unexpected shape.
 _FAULTS = (AttributeError, TypeError, LookupError, RecursionError)
@@ -59,7 +59,7 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
     A failure of the loader itself has the code `loader-failed`; a rule's problem replaces it.
     """
     cause, schema = _original(error)
-    spot = Spot((), Part(document, file), schema=schema)
+    spot = Spot((), YamlNode(document, file), schema=schema)
     if isinstance(cause, ValidationError) and isinstance(cause.messages, dict):
         sdk_messages = list(leaves(cause.messages, spot))
     else:
@@ -71,7 +71,7 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
         sdk_messages = [Leaf(replace(spot, schema=None), (str(text),))]
     problems: list[Problem] = []
     for leaf in sdk_messages:
-        owner = leaf.spot.part.document
+        owner = leaf.spot.node.document
         owner_kind = (kind_of(owner.data) if owner is not document else None) or kind
         problems += _unreadable(leaf.messages) or [_problem(leaf, owner_kind)]
     if isinstance(cause, _FAULTS):
@@ -91,12 +91,12 @@ def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
     return ()
 
 
-def _text_of(missing: str, part: Part) -> Part:
+def _text_of(missing: str, node: YamlNode) -> YamlNode:
     """Return the text that names a missing path; the SDK may name only the mapping around it."""
-    for below, text in strings(part.mapping()):
-        if missing and os.path.normpath(part.folder / text) == os.path.normpath(missing):
-            return part.at(*below)
-    return part
+    for below, text in strings(node.mapping()):
+        if missing and os.path.normpath(node.folder / text) == os.path.normpath(missing):
+            return node.child(*below)
+    return node
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:
@@ -164,14 +164,14 @@ def _quoted(text: str, document: Document) -> tuple[Key, ...]:
 def _problem(leaf: Leaf, kind: Kind) -> Problem:
     """Return one problem from the messages about a node of a spec of that kind."""
     path = _not_found(leaf.messages)
-    part = _text_of(path, leaf.spot.part)
-    code, message, expected, hint = _sentences(leaf, part, path, kind)
-    return Problem(code, message, expected, hint, part.place(), source=SOURCE)
+    node = _text_of(path, leaf.spot.node)
+    code, message, expected, hint = _sentences(leaf, node, path, kind)
+    return Problem(code, message, expected, hint, node.place(), source=SOURCE)
 
 
-def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str, str, str]:
+def _sentences(leaf: Leaf, node: YamlNode, path: str, kind: Kind) -> tuple[str, str, str, str]:
     """Return code, message, expectation and hint; `path` is a missing file or ""."""
-    keys, messages, field, schema = part.keys, leaf.messages, leaf.spot.field, leaf.spot.schema
+    keys, messages, field, schema = node.keys, leaf.messages, leaf.spot.field, leaf.spot.schema
     name = _name(keys)
     owner = f"`{'.'.join(map(str, keys[:-1]))}`" if len(keys) > 1 else kind.with_article
     text = " ".join(messages)
@@ -181,7 +181,7 @@ def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str,
         expected = "" if hint or not field_names else f"one of {', '.join(field_names)}"
         return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
     if "Missing data for required field." in messages:
-        beside = part.document.get(*keys[:-1])
+        beside = node.document.get(*keys[:-1])
         # Fields of the schema are not misspellings of the missing one.
         around = getattr(field, "parent", None)
         right = names(around) if hasattr(around, "fields") else set()
@@ -191,11 +191,11 @@ def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str,
         hint = f"one of {', '.join(values)}" if values else ""
         hint = f"the spec has `{misspelt[0]}`" if misspelt else hint
         return "missing-field", f"{owner} has no `{name}`", f"`{name}:`", hint
-    value = part.get()
+    value = node.get()
     message = f"{f'`{name}`' if name else 'the file'} is {in_words(name, value)}"
     if name == "mini_batch_size" and "must follow regex rule" in text:
         return "bad-value", message, "a number of files, or a size such as `10kb` or `1mb`", ""
-    if keys and isinstance(keys[-1], int) and isinstance(part.document.get(*keys[:-1]), dict):
+    if keys and isinstance(keys[-1], int) and isinstance(node.document.get(*keys[:-1]), dict):
         value, message = keys[-1], f"a key of {owner} is {in_words('', keys[-1])}"
     if path:
         setting = f"`{name}: {value}`" if isinstance(value, str) else f"`{name}`"

@@ -27,8 +27,8 @@ from ml.specs import kinds
 from ml.specs.assets import assets
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import Kind
-from ml.specs.parts import Part
 from ml.specs.sdk.errors import translate
+from ml.specs.yaml_node import YamlNode
 
 # Families whose class of azure.ai.ml.entities has another name, and keys that decide the class.
 _CLASSES = {"connection": "WorkspaceConnection", "schedule": "JobSchedule"}
@@ -45,7 +45,7 @@ _RUNS = frozenset({"component", "trial", "job", "create_job"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec(Part):
+class Spec(YamlNode):
     """A loaded spec: the SDK's entity (None when the SDK refused it) and the document.
 
     `problems` are the SDK's messages, translated; the document is the YAML with the overrides
@@ -81,7 +81,7 @@ def from_document(document: Document, file: Path, changes: Mapping[str, str]) ->
         _apply(document.data, changes)
         document = replace(document, changed=tuple(changes))
         kind = kinds.kind_of(document.data) or kind
-    if (count := _count_loads(Part(document, file), repository.root(file), {})) > _MAX_LOADS:
+    if (count := _count_loads(YamlNode(document, file), repository.root(file), {})) > _MAX_LOADS:
         actual = "the pipelines nested in it have too many steps for azure-ai-ml to load"
         expected = f"at most {_MAX_LOADS} steps; here {count:,}, {_LOADS} times more a level"
         hint = "nest fewer levels, or submit pipelines of their own"
@@ -90,24 +90,24 @@ def from_document(document: Document, file: Path, changes: Mapping[str, str]) ->
     return Spec(document, file, kind=kind, entity=entity, problems=problems)
 
 
-def _count_loads(part: Part, root: Path, counted: dict[Path, int]) -> int:
+def _count_loads(node: YamlNode, root: Path, counted: dict[Path, int]) -> int:
     """Count how often the SDK loads steps for a file; each file is read only once.
 
     A file that contains itself counts 0 there: a rule reports the cycle.
     """
-    total, counted[part.file.resolve()] = 0, 0
-    for keys, text in strings(part.document.data):
+    total, counted[node.file.resolve()] = 0, 0
+    for keys, text in strings(node.document.data):
         level, key = keys.count("jobs"), keys[-1] if keys else ""
         if total > _MAX_LOADS or (key not in _RUNS and not (level and key == "command")):
             continue
-        inner = assets.included(text, part.folder) or assets.find(text, "component", root)
+        inner = assets.included(text, node.folder) or assets.find(text, "component", root)
         nested = counted.get(inner.file.resolve()) if inner else 0
         if nested is None:
             assert inner is not None
             deep = len(counted) > _MAX_FILES
             nested = _MAX_LOADS if deep else _count_loads(inner, root, counted)
         total += _LOADS ** max(0, level - 1) * (1 + _LOADS * nested)
-    counted[part.file.resolve()] = total
+    counted[node.file.resolve()] = total
     return total
 
 

@@ -14,35 +14,35 @@ from marshmallow import fields
 
 from ml.core.documents import Key
 from ml.specs.assets import assets
-from ml.specs.parts import Part
+from ml.specs.yaml_node import YamlNode
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A node of the spec: the keys that lead to it, and the SDK's field or schema.
+    """A position in the spec: the keys that lead to it, and the SDK's field or schema.
 
-    `part` is its position in the YAML: in another file if the spec includes one above the node.
+    `node` is its position in the YAML: in another file if the spec includes one above the node.
     """
 
     keys: tuple[Key, ...]
-    part: Part
+    node: YamlNode
     field: Any = None
     schema: Any = None
 
     @property
     def value(self) -> Any:
         """Return the value of the node; None if it is missing."""
-        return self.part.get()
+        return self.node.get()
 
     def child(self, key: Key, field: Any) -> Spot:
         """Return the node at `key`."""
-        return Spot((*self.keys, key), self.part.at(key), field)
+        return Spot((*self.keys, key), self.node.child(key), field)
 
     def opened(self) -> Spot:
         """Return the node in the YAML file that its value names; itself if it names none."""
         value = self.value
-        file = assets.included(value, self.part.folder) if isinstance(value, str) else None
-        return replace(self, part=file) if file else self
+        file = assets.included(value, self.node.folder) if isinstance(value, str) else None
+        return replace(self, node=file) if file else self
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from ml.core.documents import Key, read
 from ml.core.errors import Place, Problem, UserError
 from ml.specs.check.nodes import nodes
 from ml.specs.expressions import did_you_mean
-from ml.specs.parts import Part
 from ml.specs.plan import fields
 from ml.specs.plan.plans import (
     CommandPlan,
@@ -46,6 +45,7 @@ from ml.specs.sdk.load import Spec
 from ml.specs.search import constraints, distributions
 from ml.specs.search.constraints import Expression, Unclear
 from ml.specs.search.distributions import FixedValue, Misfit
+from ml.specs.yaml_node import YamlNode
 
 ENDINGS = (".hints.yml", ".hints.yaml")
 SECTIONS = ("try_first", "constraints", "sampler", "conditions", "jobs")
@@ -84,47 +84,47 @@ def without_spec(path: Path) -> Problem:
 def attach(plan: SweepPlan, file: Path, keys: tuple[Key, ...]) -> tuple[SweepPlan, list[Problem]]:
     """Return the plan with its hints, and their problems; the space is in `file` at `keys`."""
     try:
-        part = _beside(file)
+        node = _beside(file)
     except UserError as refused:
         return plan, list(refused.problems)
-    if part is None:
+    if node is None:
         return plan, []
-    reading = _Reading(part.at(*keys), plan)
+    reading = _Reading(node.child(*keys), plan)
     return replace(plan, hints=reading.hints()), reading.problems
 
 
 def problems(spec: Spec) -> list[Problem]:
     """Return the problems of the hints beside a valid spec."""
     try:
-        part = _beside(spec.file)
+        node = _beside(spec.file)
     except UserError as refused:
         return list(refused.problems)
-    if part is None:
+    if node is None:
         return []
     spec_nodes = nodes(spec)
-    sweeps = [node for node in spec_nodes if node.search_space]
+    sweeps = [sweep for sweep in spec_nodes if sweep.search_space]
     if not sweeps:
         return [
             Problem(
                 "hints-without-sweep",
-                f"`{part.document.shown}` belongs to a spec without a search space",
+                f"`{node.document.shown}` belongs to a spec without a search space",
                 "a sweep, or a pipeline with a sweep step",
                 "delete it, or name it after the sweep",
-                part.place(),
+                node.place(),
                 severity="warning",
             )
         ]
-    results = list(_structure(part, [n.keys for n in spec_nodes], [n.keys for n in sweeps]))
-    for node in sweeps:
+    results = list(_structure(node, [n.keys for n in spec_nodes], [n.keys for n in sweeps]))
+    for sweep in sweeps:
         # Hints are checked against its search space and its number of trials.
-        trial = CommandPlan(node.place(), node.name, "", "", None, Environment(""))
-        reading = _Reading(part.at(*node.keys), fields.sweep(node, trial))
+        trial = CommandPlan(sweep.place(), sweep.name, "", "", None, Environment(""))
+        reading = _Reading(node.child(*sweep.keys), fields.sweep(sweep, trial))
         reading.hints()
         results += reading.problems
     return results
 
 
-def _beside(spec: Path) -> Part | None:
+def _beside(spec: Path) -> YamlNode | None:
     """Return the hints of a spec or None; raise UserError if unreadable or present twice."""
     files = [path for end in ENDINGS if (path := spec.with_name(spec.stem + end)).is_file()]
     if len(files) > 1:
@@ -136,14 +136,14 @@ def _beside(spec: Path) -> Part | None:
             Place(repository.shown(files[1]), 1),
         )
         raise UserError(problem)
-    return Part(read(files[0]), files[0]) if files else None
+    return YamlNode(read(files[0]), files[0]) if files else None
 
 
 @dataclass
 class _Reading:
     """The hints of one sweep, read against its space; `problems` collects the errors."""
 
-    part: Part
+    node: YamlNode
     plan: SweepPlan
     problems: list[Problem] = field(default_factory=list)
 
@@ -153,51 +153,55 @@ class _Reading:
         points = tuple(self._points([expression for _, expression in required]))
         sampler, conditions = self._sampler(), tuple(self._conditions())
         hints = Hints(points, tuple(constraint for constraint, _ in required), "", sampler)
-        file = self.part.document.shown if hints else ""
+        file = self.node.document.shown if hints else ""
         return replace(hints, file=file, conditions=conditions)
 
-    def _entries(self, section: str, key: str) -> Iterator[tuple[Part, Any, str]]:
+    def _entries(self, section: str, key: str) -> Iterator[tuple[YamlNode, Any, str]]:
         """Yield the entries of a section: the position, the value under `key`, and the reason.
 
         An expression may be an entry by itself.
         """
-        written = self.part.get(section)
+        written = self.node.get(section)
         if written is not None and not isinstance(written, list):
             hint = "begin each entry with `- `"
-            self.problems.append(_misshapen(self.part.at(section), section, "a list", hint))
+            self.problems.append(_misshapen(self.node.child(section), section, "a list", hint))
             return
         for index, entry in enumerate(written or ()):
-            at = self.part.at(section, index)
+            entry_node = self.node.child(section, index)
             if not isinstance(entry, dict):
-                yield at, entry if key == "require" else None, ""
+                yield entry_node, entry if key == "require" else None, ""
                 continue
             names = (key, "because")
-            self.problems += [_unknown(at.at(name), names) for name in entry if name not in names]
+            self.problems += [
+                _unknown(entry_node.child(name), names) for name in entry if name not in names
+            ]
             because = entry.get("because")
-            yield at, entry.get(key), "" if because is None else str(because)
+            yield entry_node, entry.get(key), "" if because is None else str(because)
 
     def _constraints(self) -> Iterator[tuple[Constraint, Expression]]:
         names, meanings = constraints.names_in(self.plan.search_space), set[str]()
-        for at, text, because in self._entries("constraints", "require"):
+        for entry_node, text, because in self._entries("constraints", "require"):
             if not isinstance(text, str):
                 hint = "for example `depth * width <= 4096`"
-                self.problems.append(_misshapen(at, "a constraint", "an expression", hint))
+                self.problems.append(_misshapen(entry_node, "a constraint", "an expression", hint))
                 continue
             try:
                 expression = constraints.parse(text, names)
             except Unclear as unclear:
-                self.problems.append(unclear.problem(at.place()))
+                self.problems.append(unclear.problem(entry_node.place()))
                 continue
             if expression.meaning in meanings:
                 message = f"`{text}` is listed twice"
-                problem = Problem("duplicate-hint", message, "each once", "delete it", at.place())
+                problem = Problem(
+                    "duplicate-hint", message, "each once", "delete it", entry_node.place()
+                )
                 self.problems.append(problem)
                 continue
             meanings.add(expression.meaning)
-            yield Constraint(expression.text, at.place(), because), expression
+            yield Constraint(expression.text, entry_node.place(), because), expression
 
     def _sampler(self) -> Literal["", "evolution"]:
-        sampler, place = self.part.get("sampler"), self.part.place("sampler")
+        sampler, place = self.node.get("sampler"), self.node.place("sampler")
         if sampler is None:
             return ""
         if sampler != EVOLUTION:
@@ -219,44 +223,46 @@ class _Reading:
         return EVOLUTION
 
     def _conditions(self) -> Iterator[Condition]:
-        written, space = self.part.get("conditions"), self.plan.search_space
+        written, space = self.node.get("conditions"), self.plan.search_space
         if written is None:
             return
         if not isinstance(written, dict):
             hint = "conditions: {PARAMETER: EXPRESSION}"
             self.problems.append(
-                _misshapen(self.part.at("conditions"), "conditions", "a mapping", hint)
+                _misshapen(self.node.child("conditions"), "conditions", "a mapping", hint)
             )
             return
-        if self.part.get("sampler") is None:
+        if self.node.get("sampler") is None:
             message = "`conditions` without a sampler that uses them"
-            place = self.part.place("conditions")
+            place = self.node.place("conditions")
             self._invalid(message, f"`sampler: {EVOLUTION}`", "add it", place)
         for name, text in written.items():
-            at = self.part.at("conditions", name)
+            entry_node = self.node.child("conditions", name)
             if name not in space:
                 hint = did_you_mean(str(name), space)
                 expected = f"one of {', '.join(space)}"
-                self._invalid(f"`{name}` is not a hyperparameter", expected, hint, at.place())
+                self._invalid(
+                    f"`{name}` is not a hyperparameter", expected, hint, entry_node.place()
+                )
             elif not isinstance(text, str):
                 hint = "for example `layers >= 2`"
-                self.problems.append(_misshapen(at, f"`{name}`", "an expression", hint))
+                self.problems.append(_misshapen(entry_node, f"`{name}`", "an expression", hint))
             else:
                 try:
                     names = constraints.names_in(space)
                     expression = constraints.parse(text, names)
                 except Unclear as unclear:
-                    self.problems.append(unclear.problem(at.place()))
+                    self.problems.append(unclear.problem(entry_node.place()))
                     continue
-                if self._is_possible(name, expression, at.place()):
-                    yield Condition(name, expression.text, at.place())
+                if self._is_possible(name, expression, entry_node.place()):
+                    yield Condition(name, expression.text, entry_node.place())
 
     def _is_possible(self, name: str, expression: Expression, place: Place) -> bool:
         """Return True if a condition can be evaluated and met; else report a problem.
 
         Conditions apply in order: each may use only parameters that those above it have decided.
         """
-        conditional = list(map(str, self.part.mapping("conditions")))
+        conditional = list(map(str, self.node.mapping("conditions")))
         later = conditional[conditional.index(name) :]
         for used in sorted(expression.names):
             if (parameter := used.partition(".")[0]) in later:
@@ -287,18 +293,18 @@ class _Reading:
 
     def _points(self, conditions: list[Expression]) -> Iterator[Point]:
         points: list[dict[str, FixedValue]] = []
-        for at, values, because in self._entries("try_first", "values"):
+        for entry_node, values, because in self._entries("try_first", "values"):
             if not isinstance(values, dict) or not values:
                 hint = "values: {NAME: VALUE}"
-                self.problems.append(_misshapen(at, "a point", "a mapping `values`", hint))
+                self.problems.append(_misshapen(entry_node, "a point", "a mapping `values`", hint))
                 continue
-            place = at.place()
+            place = entry_node.place()
             try:
                 point = distributions.locate(self.plan.search_space, values)
             except Misfit as misfit:
                 name, space = misfit.path[-1], self.plan.search_space
                 hint = "" if name in space else did_you_mean(name, space)
-                place = at.place("values", *misfit.path)
+                place = entry_node.place("values", *misfit.path)
                 problem = Problem("invalid-hint", misfit.actual, misfit.expected, hint, place)
                 self.problems.append(problem)
                 continue
@@ -321,19 +327,21 @@ class _Reading:
                     f"{len(points)} points to try first, and {self.plan.max_total_trials} trials",
                     "at least as many trials as points",
                     f"max_total_trials: {len(points)}, or delete points",
-                    self.part.place("try_first"),
+                    self.node.place("try_first"),
                     severity="warning",
                 )
             )
 
-    def _broken(self, values: Mapping[str, object], conditions: list[Expression], at: Place) -> str:
+    def _broken(
+        self, values: Mapping[str, object], conditions: list[Expression], place: Place
+    ) -> str:
         """Return the first constraint that a point breaks, whatever its other values, or ""."""
         for expression in conditions:
             try:
                 if not expression.holds(constraints.names_of(values), partial=True):
                     return expression.text
             except Unclear as unclear:
-                self.problems.append(unclear.problem(at))
+                self.problems.append(unclear.problem(place))
         return ""
 
 
@@ -344,46 +352,46 @@ def _choices(dimension: Dimension | None) -> Sequence[object]:
     return () if any(isinstance(value, Mapping) for value in values) else values
 
 
-def _misshapen(part: Part, what: str, expected: str, hint: str) -> Problem:
+def _misshapen(node: YamlNode, what: str, expected: str, hint: str) -> Problem:
     """Return the problem of a value with the wrong shape."""
-    return Problem("wrong-hint-type", f"{what} is {part.get()!r}", expected, hint, part.place())
+    return Problem("wrong-hint-type", f"{what} is {node.get()!r}", expected, hint, node.place())
 
 
-def _unknown(part: Part, allowed: Collection[str]) -> Problem:
+def _unknown(node: YamlNode, allowed: Collection[str]) -> Problem:
     """Return the problem of an unknown key."""
-    name = str(part.keys[-1])
+    name = str(node.keys[-1])
     return Problem(
         "unknown-hint",
         f"`{name}` is not a valid key here",
         f"one of {', '.join(allowed)}" if allowed else "nothing",
         did_you_mean(name, allowed),
-        part.place(),
+        node.place(),
     )
 
 
 def _structure(
-    part: Part,
+    node: YamlNode,
     node_keys: Collection[tuple[Key, ...]],
     sweep_keys: Collection[tuple[Key, ...]],
 ) -> Iterator[Problem]:
     """Yield the problems of unknown keys, unknown steps, and hints outside a sweep."""
-    value = part.get()
+    value = node.get()
     if not isinstance(value, dict):
-        yield _misshapen(part, "hints", "a mapping", "try_first: [{values: {NAME: VALUE}}]")
+        yield _misshapen(node, "hints", "a mapping", "try_first: [{values: {NAME: VALUE}}]")
         return
     for key in value:
         if key not in SECTIONS:
-            yield _unknown(part.at(key), SECTIONS)
-        elif key != "jobs" and part.keys not in sweep_keys:
-            hint, place = f"jobs: {{STEP: {{{key}: …}}}}", part.place(key)
+            yield _unknown(node.child(key), SECTIONS)
+        elif key != "jobs" and node.keys not in sweep_keys:
+            hint, place = f"jobs: {{STEP: {{{key}: …}}}}", node.place(key)
             yield Problem(
                 "misplaced-hint", f"`{key}` is outside a sweep", "it in a sweep step", hint, place
             )
     steps = value.get("jobs")
     if steps is not None and not isinstance(steps, dict):
-        yield _misshapen(part.at("jobs"), "jobs", "a mapping", "jobs: {STEP: {try_first: …}}")
-    for name in part.mapping("jobs"):
-        step = part.at("jobs", name)
+        yield _misshapen(node.child("jobs"), "jobs", "a mapping", "jobs: {STEP: {try_first: …}}")
+    for name in node.mapping("jobs"):
+        step = node.child("jobs", name)
         if step.keys in node_keys:
             yield from _structure(step, node_keys, sweep_keys)
         else:

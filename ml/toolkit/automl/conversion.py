@@ -127,13 +127,13 @@ def convert(
     answers = np.asarray(estimator.predict_proba(frame) if classes else estimator.predict(frame))
     answers = (answers[:, 1] if task == "binary" else answers).reshape(len(frame), -1)
     spread = (float(np.ptp(answers)) if task == "regression" else 0.0) or 1.0
-    apart = folders.apart(answers, served, spread).reshape(len(frame), -1).max(axis=1)
-    differing = int((apart > folders.ROUNDING).sum())
+    distances = folders.distances(answers, served, spread).reshape(len(frame), -1).max(axis=1)
+    differing = int((distances > folders.ROUNDING).sum())
     if differing > MOST_APART * len(frame):
         stop(
             "conversion-mismatch",
             f"the converted model's predictions differ in {differing} of {len(frame)} rows, "
-            f"by up to {apart.max():.2g}",
+            f"by up to {distances.max():.2g}",
             f"at most {folders.ROUNDING:g} in 99 % of the rows",
             "block the algorithm that ONNX rounds, or serve the original with a waiver of the "
             "gate `format`",
@@ -149,7 +149,7 @@ def convert(
         "hyperparameters": {"family": type(_last(estimator)).__name__},
         FACT: {
             "converted": True,
-            "apart": float(apart.max()),
+            "distance": float(distances.max()),
             "differing": differing,
             "rows": {"fitted": len(frame), "test": 0},
             "trained_on": content({str(name): frame[name] for name in frame}, labels),

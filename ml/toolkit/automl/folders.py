@@ -55,7 +55,7 @@ def write_json(file: Path, document: object) -> None:
     file.write_text(text + "\n", encoding="utf-8")
 
 
-def apart(
+def distances(
     original: NDArray[np.float64], served: NDArray[np.float64], spread: float
 ) -> NDArray[np.float64]:
     """Return the distance of answers in units of the target's spread; infinite if incomparable."""
@@ -70,7 +70,7 @@ def compare(
     """End the trial where what serves answers otherwise than what was fitted: of any row, or of the
     mean row where answers are `in_steps` (see `Family`).
     """
-    differences = apart(original, served, spread)
+    differences = distances(original, served, spread)
     worst = float(differences.mean() if in_steps else differences.max(initial=0.0))
     if worst > ROUNDING:
         actual = f"the saved model's predictions differ by {worst:g}"

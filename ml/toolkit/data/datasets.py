@@ -76,7 +76,7 @@ from ml.measures.schema import Check, TrainingSet
 from ml.serving.scoring.columns import Columns, Derive, Encoding, Kind, Row, Value, tokens
 from ml.toolkit.data.feature_sets import FeatureJoin, join, seconds
 from ml.toolkit.data.tables import (
-    KINDS,
+    FEATURE_KINDS,
     MOST_SHOWN,
     Column,
     DataRefused,
@@ -86,15 +86,15 @@ from ml.toolkit.data.tables import (
 )
 
 TRAIN, TEST = "train", "test"
-PARTS = (TRAIN, VALIDATION, TEST)
+SPLITS = (TRAIN, VALIDATION, TEST)
 # Share of the rows in each split other than training.
 SHARE = 0.2
 # Share of the validation split if the schema has folds.
 SHARE_BESIDE_FOLDS = 0.25
 MOST_FOLDS = 20
-FEATURES = frozenset(KINDS)
+FEATURES = frozenset(FEATURE_KINDS)
 # The tasks in which a column of a table is predicted.
-TABLE_TASKS = {name: kind.target for name, kind in tasks.KINDS.items() if kind.target is not None}
+TABLE_TASKS = {name: kind.target for name, kind in tasks.TASKS.items() if kind.target is not None}
 
 # A numeric column of more values is sliced into thirds.
 MOST_SLICES = 10
@@ -220,7 +220,7 @@ def _is_positive(value: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Part:
+class Split:
     """The rows of one split. `rows` are the features in the order of the schema, `requests` those
     of the test as a client sends them; `labels` are 0 and 1 (binary), texts (multiclass) or numbers
     (regression).
@@ -238,13 +238,13 @@ class Part:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def at(self, rows: Sequence[int] | NDArray[np.int64]) -> Part:
-        """Return the part with only the rows of these numbers."""
+    def at(self, rows: Sequence[int] | NDArray[np.int64]) -> Split:
+        """Return the split with only the rows of these numbers."""
 
         def select(values: Sequence[Any]) -> Sequence[Any]:
             return [values[row] for row in rows] if values else ()
 
-        return Part(
+        return Split(
             select(self.ids),
             self.labels[rows],
             select(self.rows),
@@ -273,30 +273,30 @@ class Dataset:
     about: Target
     features: tuple[Column, ...]
     classes: tuple[str, ...]
-    parts: Mapping[str, Part] = field(repr=False)
+    splits: Mapping[str, Split] = field(repr=False)
     own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict, repr=False)
     training_set: TrainingSet | None = None
     joined: Mapping[str, reference.Columns] = field(default_factory=dict, repr=False)
 
     @property
-    def train(self) -> Part:
+    def train(self) -> Split:
         """Return the rows that a model learns from."""
-        return self.parts[TRAIN]
+        return self.splits[TRAIN]
 
     @property
-    def validation(self) -> Part:
+    def validation(self) -> Split:
         """Return the rows by which models are selected."""
-        return self.parts[VALIDATION]
+        return self.splits[VALIDATION]
 
     @property
-    def test(self) -> Part:
+    def test(self) -> Split:
         """Return the rows by which versions are promoted."""
-        return self.parts[TEST]
+        return self.splits[TEST]
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
         """Return each feature's type, in the terms of a model's columns."""
-        return {column.name: KINDS[column.type] for column in self.features}
+        return {column.name: FEATURE_KINDS[column.type] for column in self.features}
 
     def by_fold(self) -> Iterator[tuple[NDArray[np.int64], Dataset]]:
         """Yield each fold's row numbers, and the dataset that trains on the others and tests on it.
@@ -306,9 +306,9 @@ class Dataset:
         fold_of = np.asarray(self.train.folds)
         for fold in range(self.about.folds):
             rows, elsewhere = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
-            parts = {TRAIN: self.train.at(elsewhere), TEST: self.train.at(rows)}
-            _check_fold(self.about, fold, self.train, parts)
-            yield rows, replace(self, parts={**self.parts, **parts})
+            splits = {TRAIN: self.train.at(elsewhere), TEST: self.train.at(rows)}
+            _check_fold(self.about, fold, self.train, splits)
+            yield rows, replace(self, splits={**self.splits, **splits})
 
     def columns(self, derive: Derive, encoding: Encoding) -> Columns:
         """Return the columns fitted to the training rows; raises ValueError as `Columns.fit`."""
@@ -316,18 +316,19 @@ class Dataset:
         rows, classes = self.train.rows, self.classes
         return Columns.fit(self.kinds, rows, derive, encoding, classes, required)
 
-    def numbers(self, part: str, columns: Columns) -> Numbers:
-        """Return the rows of a part as numbers, to fit a model to."""
-        rows = self.parts[part]
+    def numbers(self, split: str, columns: Columns) -> Numbers:
+        """Return the rows of a split as numbers, to fit a model to."""
+        rows = self.splits[split]
         labels = rows.labels
         labels = TABLE_TASKS[self.about.task].numbers(labels, self.classes)
         return Numbers(columns.fill(columns.matrix(rows.rows)), labels.astype(np.float64))
 
-    def scored(self, part: str, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
-        """Return the rows of a part with a model's scores, as `evaluate` takes them. For metrics of
-        the project's own, a missing value is NaN, or an empty text.
+    def scored(self, split: str, scores: NDArray[Any] | Sequence[Any] = ()) -> Rows:
+        """Return the rows of a split with a model's scores, as `evaluate` takes them.
+
+        For metrics of the project's own, a missing value is NaN, or an empty text.
         """
-        rows = self.parts[part]
+        rows = self.splits[split]
         columns = zip(*rows.rows, strict=True) if len(rows) else [()] * len(self.features)
         values = {}
         for feature, column_values in zip(self.features, columns, strict=True):
@@ -345,11 +346,11 @@ class Dataset:
             threshold=self.about.threshold,
         )
 
-    def metrics(self, part: str, scores: NDArray[Any]) -> dict[str, float]:
-        """Return every metric of a model's scores of a part, as `PART_METRIC`."""
-        rows = self.scored(part, scores)
+    def metrics(self, split: str, scores: NDArray[Any]) -> dict[str, float]:
+        """Return every metric of a model's scores of a split, as `SPLIT_METRIC`."""
+        rows = self.scored(split, scores)
         values = metric_values(self.about.task, rows, self.classes, self.own_metrics)
-        return {f"{part}_{name}": value for name, value in values.items()}
+        return {f"{split}_{name}": value for name, value in values.items()}
 
     def leakage(self) -> list[Check]:
         """Check that all test rows are later than training; [] unless rows are split by time."""
@@ -359,7 +360,7 @@ class Dataset:
 
     def inputs(self) -> dict[str, tuple[Any, list[Value]]]:
         """Return the kind and the values of each column, over all rows, for `evaluate`."""
-        rows = [row for part in self.parts.values() for row in part.rows]
+        rows = [row for split in self.splits.values() for row in split.rows]
         return {
             column.name: (
                 self._input_kind(column),
@@ -453,11 +454,13 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
         column.name: [column.parse(row[position]) for row in cells]
         for position, column in enumerate(columns)
     }
-    aside = {about.target, about.id, about.group, about.time}
+    excluded = {about.target, about.id, about.group, about.time}
     features = tuple(
         column
         for column in columns
-        if column.type in FEATURES and column.name not in aside and about.text in ("", column.name)
+        if column.type in FEATURES
+        and column.name not in excluded
+        and about.text in ("", column.name)
     )
     kind = TABLE_TASKS[about.task]
     labels = kind.labels(values[about.target], about.positive)
@@ -471,7 +474,7 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
     groups = [str(value) for value in values[about.group]] if about.group else []
     times = [seconds(str(value)) for value in values[about.time]] if about.time else []
     names = groups or contents or ids
-    every = Part(
+    every = Split(
         ids,
         labels,
         [list(row) for row in zip(*(values[column.name] for column in features), strict=True)],
@@ -484,28 +487,28 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
         [_fold(name, about.folds) for name in names] if about.folds else (),
     )
     if about.folds:
-        split = _beside_folds(names)
+        split_of_row = _beside_folds(names)
     else:
-        split = _by_time(times) if times else [_by_hash(name) for name in names]
-    parts = {
-        part: every.at([number for number, name in enumerate(split) if name == part])
-        for part in PARTS
+        split_of_row = _by_time(times) if times else [_by_hash(name) for name in names]
+    splits = {
+        split: every.at([number for number, name in enumerate(split_of_row) if name == split])
+        for split in SPLITS
     }
     if about.folds:
-        parts[TEST] = parts[TRAIN]
-        parts[VALIDATION] = replace(parts[VALIDATION], folds=())
+        splits[TEST] = splits[TRAIN]
+        splits[VALIDATION] = replace(splits[VALIDATION], folds=())
     # With folds, other models than the served one predict the test rows.
     examined = VALIDATION if about.folds else TEST
     requests = [
         _request(columns, features, cells[number])
-        for number, name in enumerate(split)
+        for number, name in enumerate(split_of_row)
         if name == examined
     ]
-    parts[examined] = replace(parts[examined], requests=requests)
+    splits[examined] = replace(splits[examined], requests=requests)
     classes: tuple[str, ...] = ()
     if kind.has_classes:
         classes = tuple(np.unique(labels).tolist())
-    return Dataset(about, features, classes, parts)
+    return Dataset(about, features, classes, splits)
 
 
 def _request(
@@ -570,12 +573,12 @@ def _fold(name: str, folds: int) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[8:16]) % folds
 
 
-def _check_fold(about: Target, fold: int, train: Part, parts: Mapping[str, Part]) -> None:
+def _check_fold(about: Target, fold: int, train: Split, splits: Mapping[str, Split]) -> None:
     """End the program if a fold has no row, or the others do not have every label."""
     target = TABLE_TASKS[about.task]
-    wrong = "" if len(parts[TEST]) else "has no row"
+    wrong = "" if len(splits[TEST]) else "has no row"
     if (target.has_classes or target.has_positive) and not wrong:
-        rare = sorted({*train.labels.tolist()} - {*parts[TRAIN].labels.tolist()}, key=str)
+        rare = sorted({*train.labels.tolist()} - {*splits[TRAIN].labels.tolist()}, key=str)
         wrong = f"has every row with the target {rare[0]}" if rare else ""
     if wrong:
         raise SystemExit(

@@ -27,7 +27,7 @@ from ml.serving.scoring.columns import MISSING, Kind, Value, read_cell
 ColumnType = Literal["id", "text", "timestamp", "float", "integer", "category"]
 # Column type → its kind in requests, for types that a model may use; in these, MISSING means no
 # value.
-KINDS: Mapping[str, Kind] = {"float": "float", "integer": "integer", "category": "text"}
+FEATURE_KINDS: Mapping[str, Kind] = {"float": "float", "integer": "integer", "category": "text"}
 MOST_SHOWN = 20
 FIX = "correct that row"
 # Number of rows that are read to compare types if the columns of a file differ.
@@ -107,8 +107,8 @@ class Column:
 
     def parse(self, value: str) -> Value:
         """Return the value of a checked cell: a number, a text, or None if it is missing."""
-        if self.type in KINDS:
-            return read_cell(KINDS[self.type], value)
+        if self.type in FEATURE_KINDS:
+            return read_cell(FEATURE_KINDS[self.type], value)
         return None if self.is_missing(value) else value.strip()
 
 

@@ -37,9 +37,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ml.toolkit.torch import snapshot, stored
 from ml.toolkit.torch.distributed import TrainingError, World
-from ml.toolkit.torch.evictions import SCHEDULED_EVENTS, Evicted, Evictions
 from ml.toolkit.torch.generations import Generation, Superseded
 from ml.toolkit.torch.loading import Batches
+from ml.toolkit.torch.preemption import SCHEDULED_EVENTS, Preempted, PreemptionMonitor
 
 PREFIX = "step-"
 _ASIDE = ".set-aside"
@@ -84,7 +84,7 @@ class Checkpoints:
         self._world, self._every_steps, self._every_s = world, every_steps, every_s
         self._keep_last = keep_last
         self._state = {name: _bare(part) for name, part in state.items()}
-        self._evictions = Evictions(events)
+        self._preemption = PreemptionMonitor(events)
         # Threads of one process must not meet others' in one group: each needs its own.
         self._writing = dist.new_group(backend="gloo", timeout=timedelta(seconds=world.timeout_s))
         self._stager = snapshot.Stager()
@@ -100,7 +100,7 @@ class Checkpoints:
         claimed = Generation.claim(self.folder).number if self._world.first else 0
         self._generation = Generation(self.folder, self._world.gather(claimed)[0])
         self._demand_shared()
-        self._evictions.__enter__()
+        self._preemption.__enter__()
         self._hooks = [
             part.register_step_pre_hook(lambda *_: self.join())
             for part in self._state.values()
@@ -120,39 +120,41 @@ class Checkpoints:
             if kind is None:
                 raise
         finally:
-            self._evictions.__exit__()
+            self._preemption.__exit__()
             self._finisher.shutdown()
             self._stager.close()
 
     def after(self, step: int, metric: float | None = None) -> None:
         """Save what is due after `step` steps; with a `metric`, which the manifest states, always.
 
-        After SIGTERM to any process, all save and Evicted ends them with exit code 143.
+        After SIGTERM to any process, all save and Preempted ends them with exit code 143.
         """
         began = time.perf_counter()
         late = self._every_s is not None and time.monotonic() - self._saved_at >= self._every_s
         published = self._published
         failed = published is not None and published.done() and bool(published.exception())
-        heard = self._evictions
-        agreed = torch.tensor([heard.leaving, bool(heard.noticed), late, failed], dtype=torch.int32)
+        preemption = self._preemption
+        agreed = torch.tensor(
+            [preemption.shutting_down, bool(preemption.noticed), late, failed], dtype=torch.int32
+        )
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
-        leaving, noticed, late, failed = agreed.bool().tolist()
+        shutting_down, noticed, late, failed = agreed.bool().tolist()
         if failed:
             self.finish()  # raises, in every process
         due = late or metric is not None
         due |= self._every_steps is not None and step % self._every_steps == 0
         if noticed and not self._noticed:
             self._say(
-                f"step {step}: preemption notice ({self._evictions.noticed}); saving a checkpoint"
+                f"step {step}: preemption notice ({self._preemption.noticed}); saving a checkpoint"
             )
             self._noticed = due = True
-        if due or (leaving and self._saved_step != step):
+        if due or (shutting_down and self._saved_step != step):
             self._begin(step, metric)
         self.blocked_s += time.perf_counter() - began
-        if leaving:
+        if shutting_down:
             self.finish()
             self._say(f"step {step}: received SIGTERM; saved a checkpoint")
-            raise Evicted(step)
+            raise Preempted(step)
 
     def save(self, step: int, metric: float | None = None) -> None:
         """Save now, unless this step was saved, and wait until it is there."""
@@ -451,9 +453,9 @@ class Checkpoints:
         superseded = ""
         if self._world.first:
             names = (f"{folder.name}{_ASIDE}-{number}" for number in itertools.count(1))
-            aside = next(path for path in map(folder.with_name, names) if not path.exists())
+            target = next(path for path in map(folder.with_name, names) if not path.exists())
             try:
-                self._generation.publish(self._generation.withdraw(folder.name), aside.name)
+                self._generation.publish(self._generation.withdraw(folder.name), target.name)
             except Superseded as error:
                 superseded = str(error)
         if superseded := self._world.gather(superseded)[0]:

@@ -81,7 +81,7 @@ def train_epochs(
     stalled_s: `Watchdog` ends a job that has made no step for so many seconds. A step and a
     validation have to be shorter.
 
-    Raises Unhealthy before the first step, Diverged, CheckpointError, and Evicted after SIGTERM.
+    Raises Unhealthy before the first step, Diverged, CheckpointError, and Preempted after SIGTERM.
     """
     began, progress, metrics = time.perf_counter(), Progress(), Metrics(world)
     check_machines(world, folder)

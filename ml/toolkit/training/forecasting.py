@@ -29,7 +29,7 @@ from ml.measures.forecasting import seasonal_naive
 from ml.measures.leakage import not_later
 from ml.measures.measurement import VALIDATION, Features, Rows, Training
 from ml.measures.reference import write_reference
-from ml.measures.tasks import KINDS
+from ml.measures.tasks import TASKS
 from ml.serving.scoring.messages import BadRequest
 from ml.serving.scoring.series import (
     SPEC,
@@ -271,7 +271,7 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
                 resampled="series",
                 identified_by="series and cutoff",
                 leakage=[not_later(train_times, test_times, head.time)],
-                baseline=measurement.metrics_of(KINDS[TASK].metrics, baseline),
+                baseline=measurement.metrics_of(TASKS[TASK].metrics, baseline),
                 baseline_from="seasonal naive",
             )
         except (EvaluationRefused, ValueError) as error:

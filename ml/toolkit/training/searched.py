@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ml.measures.contributions import Contributions
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.members import Members
-from ml.toolkit.data.datasets import TABLE_TASKS, Dataset, Part
+from ml.toolkit.data.datasets import TABLE_TASKS, Dataset, Split
 from ml.toolkit.training.boosting import contributions
 
 # The key of the search's facts in a model folder.
@@ -77,14 +77,14 @@ def _of_xgboost(file: Path, table: NDArray[np.float64]) -> Contributions:
     return Contributions(values[:, :-1], len(table), "TreeSHAP", error)
 
 
-def write_table(dataset: Dataset, part: str, folder: Path) -> None:
-    """Write the features and the target of a part as an MLTable, whose file keeps their types;
+def write_table(dataset: Dataset, split: str, folder: Path) -> None:
+    """Write the features and the target of a split as an MLTable, whose file keeps their types;
     columns that are not `optional` are not nullable.
     """
     import pandas as pd
     import pyarrow as pa
 
-    rows = dataset.parts[part]
+    rows = dataset.splits[split]
     folder.mkdir(parents=True, exist_ok=True)
     values = _values(dataset, rows) | {dataset.about.target: _targets(dataset, rows)}
     frame, optional = (
@@ -118,7 +118,8 @@ def as_searched(
         )
         stop("column-mismatch", f"`{differing[0]}` differs", f"columns {', '.join(expected)}")
     fitted, judged = (
-        content(_values(dataset, part), part.labels) for part in (dataset.train, dataset.validation)
+        content(_values(dataset, split), split.labels)
+        for split in (dataset.train, dataset.validation)
     )
     if search.get("trained_on") != fitted or search.get("judged_on", "") not in ("", judged):
         purpose = "fitted on" if search.get("trained_on") != fitted else "validated on"
@@ -129,11 +130,11 @@ def as_searched(
         )
     numbers = [list(dataset.kinds).index(name) for name in columns.columns]
     features = tuple(dataset.features[number] for number in numbers)
-    parts = {
-        name: replace(part, rows=[[row[number] for number in numbers] for row in part.rows])
-        for name, part in dataset.parts.items()
+    splits = {
+        name: replace(split, rows=[[row[number] for number in numbers] for row in split.rows])
+        for name, split in dataset.splits.items()
     }
-    return replace(dataset, features=features, parts=parts)
+    return replace(dataset, features=features, splits=splits)
 
 
 def refits(search: Mapping[str, Any], metric: str) -> list[float]:
@@ -174,8 +175,8 @@ def content(
     return f"{len(labels)}-{total:016x}-{mixed:016x}"
 
 
-def _values(dataset: Dataset, part: Part) -> dict[str, Sequence[Any]]:
-    of_column = zip(*part.rows, strict=True) if len(part) else [()] * len(dataset.features)
+def _values(dataset: Dataset, split: Split) -> dict[str, Sequence[Any]]:
+    of_column = zip(*split.rows, strict=True) if len(split) else [()] * len(dataset.features)
     values: dict[str, Sequence[Any]] = {}
     for (name, kind), of in zip(dataset.kinds.items(), of_column, strict=True):
         missing = None if kind == "text" else np.nan
@@ -183,14 +184,14 @@ def _values(dataset: Dataset, part: Part) -> dict[str, Sequence[Any]]:
     return values
 
 
-def _targets(dataset: Dataset, part: Part) -> Sequence[Any]:
+def _targets(dataset: Dataset, split: Split) -> Sequence[Any]:
     """Return the target: the class as a text, or the number."""
     about = dataset.about
     if TABLE_TASKS[about.task].types:
-        return list(part.labels)
+        return list(split.labels)
     if about.positive:
-        return [about.positive if label else f"not {about.positive}" for label in part.labels]
-    return [str(label) for label in part.labels]
+        return [about.positive if label else f"not {about.positive}" for label in split.labels]
+    return [str(label) for label in split.labels]
 
 
 def stop(

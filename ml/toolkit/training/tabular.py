@@ -143,21 +143,21 @@ class Tabular:
         """Return the columns fitted to the training rows, and the model."""
         with self._told("correct `derive` in columns.py"):
             columns = dataset.columns(self.derive, self.encoding)
-            train, validation = (dataset.numbers(part, columns) for part in (TRAIN, VALIDATION))
+            train, validation = (dataset.numbers(split, columns) for split in (TRAIN, VALIDATION))
         return columns, self.model.fit(columns, train, validation, dict(settings), seed)
 
     def scores(
-        self, dataset: Dataset, part: str, columns: Columns, fitted: Any
+        self, dataset: Dataset, split: str, columns: Columns, fitted: Any
     ) -> NDArray[np.float64]:
-        """Return the model's predictions for the rows of a part."""
-        table = self.matrix(dataset, part, columns)
+        """Return the model's predictions for the rows of a split."""
+        table = self.matrix(dataset, split, columns)
         return columns.answers(partial(self.model.predict, fitted), table)
 
-    def matrix(self, dataset: Dataset, part: str, columns: Columns) -> NDArray[np.float64]:
-        """Return the rows of a part as a model of these columns takes them."""
+    def matrix(self, dataset: Dataset, split: str, columns: Columns) -> NDArray[np.float64]:
+        """Return the rows of a split as a model of these columns takes them."""
         hint = "train it again, or evaluate it in a checkout of the commit that trained it"
         with self._told(hint):
-            return columns.matrix(dataset.parts[part].rows)
+            return columns.matrix(dataset.splits[split].rows)
 
     @contextmanager
     def _told(self, hint: str) -> Iterator[None]:
@@ -247,12 +247,12 @@ def split(project: Tabular, arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write the rows that an AutoML job may see.")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data asset")
     parser.add_argument("--sources", type=Path, nargs="*", help=SOURCES)
-    for part in (TRAIN, VALIDATION):
-        parser.add_argument(f"--{part}", type=Path, required=True, help="the MLTable to write")
+    for split in (TRAIN, VALIDATION):
+        parser.add_argument(f"--{split}", type=Path, required=True, help="the MLTable to write")
     options = vars(parser.parse_args(arguments))
     dataset = project.data(options, folds=False)
-    for part in (TRAIN, VALIDATION):
-        searched.write_table(dataset, part, options[part])
+    for split in (TRAIN, VALIDATION):
+        searched.write_table(dataset, split, options[split])
 
 
 def evaluate(
@@ -303,8 +303,8 @@ def evaluate(
     if not search:
         _check_maker(facts.pop("maker", {}), project.maker(dataset))
 
-    def scores(part: str) -> NDArray[np.float64]:
-        table = project.matrix(dataset, part, columns)
+    def scores(split: str) -> NDArray[np.float64]:
+        table = project.matrix(dataset, split, columns)
         return columns.answers(partial(model_of.predict, fitted), table)
 
     splits = {VALIDATION: scores(VALIDATION)}
@@ -391,10 +391,10 @@ def _metrics(dataset: Dataset, scores: NDArray[np.float64]) -> dict[str, float]:
         raise SystemExit(f"error[no-metric]: {error}") from error
 
 
-def _inputs(dataset: Dataset, part: str, columns: Columns) -> Features:
-    """Return the rows of a part with one column of codes per category feature, not one-hot."""
+def _inputs(dataset: Dataset, split: str, columns: Columns) -> Features:
+    """Return the rows of a split with one column of codes per category feature, not one-hot."""
     coded = columns.coded()
-    return Features(coded.names, coded.matrix(dataset.parts[part].rows), coded.categorical)
+    return Features(coded.names, coded.matrix(dataset.splits[split].rows), coded.categorical)
 
 
 def _linear(project: Tabular, dataset: Dataset, seed: int) -> dict[str, float]:

@@ -50,7 +50,7 @@ def test_what_is_honoured(plan: Plans, fields: str) -> None:  # noqa: F811
     """It reaches the trials as it is written."""
     given = _plan(plan, fields)
     assert LocalBackend().refusals(given) == ()
-    sweep = automl_sweep.lower(given)
+    sweep = automl_sweep.compile_plan(given)
     assert isinstance(sweep, SweepPlan) and (sweep.primary_metric, sweep.goal) == (
         METRIC,
         "minimize",

@@ -205,5 +205,5 @@ def raw(at: Routed, *parts: bytes, until: bytes = b"") -> bytes:
 
 def tally(at: Routed, name: str) -> dict[str, object]:
     """What callers sent to a deployment that the router chose for them."""
-    found: dict[str, object] = at.router.state()["tallies"][name]["callers"]
+    found: dict[str, object] = at.router.state()["tallies"][name]["client"]
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.backends.local.serving import processes
 from ml.core import trees
 from ml.serving.scoring.manifest import folder_digest, write_manifest
@@ -55,8 +55,10 @@ def run(body):
 """
 
 
-def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: str = "1") -> Launch:
-    """A launch of the script with a model folder of its own."""
+def deployment(
+    folder: Path, script: str = ECHO, endpoint: str = "echo", version: str = "1"
+) -> ModelDeployment:
+    """A deployment of the script with a model folder of its own."""
     code = folder / f"code{version}"
     model = folder / f"model{version}"
     for path in (code, model):
@@ -66,7 +68,7 @@ def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: st
     (model / "model.txt").write_text(f"tree\nversion={version}\n")
     write_manifest(model)
     content = trees.digest(trees.files(code)).removeprefix(trees.DIGEST_PREFIX)
-    launch = Launch(
+    deployment = ModelDeployment(
         endpoint=endpoint,
         model=endpoint,
         version=version,
@@ -76,7 +78,7 @@ def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: st
         model_folder=model,
         environment_variables={},
     )
-    return replace(launch, serving=launch.digest_with(content))
+    return replace(deployment, deployment_digest=deployment.digest_with(content))
 
 
 def process_of(slot: Path) -> psutil.Process | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.endpoints import Canary, Launch, Live, Server
+from ml.backends.endpoints import Canary, Live, ModelDeployment, Server
 from ml.backends.local.serving import endpoint
 from ml.backends.local.serving.router import routes as routing
 
@@ -22,7 +22,7 @@ def trial(own_home: Path) -> Live:
         for number, name in enumerate(("blue", "green", "baseline"), 1)
     )
     old, new = (
-        Launch(
+        ModelDeployment(
             *(own_home / "c", "s.py", {}),
             **{"endpoint": "echo", "model": "echo", "version": version},
             digest=f"sha256:{version}",
@@ -73,16 +73,18 @@ def test_the_routes_know_servers_by_their_processes_and_keys_by_a_secret(trial: 
     assert trial.canary
     endpoint.switch("echo", trial)
     routes = routing.read(endpoint.folder("echo") / "live.json")
-    assert routes.pids == {each.slot.name: each.pid for each in (trial.server, *trial.beside)}
+    assert routes.pids == {
+        each.slot.name: each.pid for each in (trial.server, *trial.canary_servers)
+    }
     assert len(routes.salt) == 64 and routes.salt == trial.canary.salt
     canary = trial.canary
     assert replace(canary, weight=50).salt == canary.salt
-    assert Canary(canary.server, canary.launch, 10).salt != canary.salt
+    assert Canary(canary.server, canary.deployment, 10).salt != canary.salt
 
 
-def test_a_slot_names_a_server_and_its_launch(trial: Live) -> None:
-    """The baseline has the live version's launch; an unknown name means the live server."""
+def test_a_slot_names_a_server_and_its_deployment(trial: Live) -> None:
+    """The baseline has the live version's deployment; an unknown name means the live server."""
     found = {name: trial.in_slot(name) for name in ("green", "baseline", "blue", "")}
-    assert [launch.version for _, launch in found.values()] == ["2", "1", "1", "1"]
+    assert [deployment.version for _, deployment in found.values()] == ["2", "1", "1", "1"]
     slots = [server.slot.name for server, _ in found.values()]
     assert slots == ["green", "baseline", "blue", "blue"]

@@ -14,7 +14,7 @@ import pytest
 
 from ml.backends.local.serving import processes, server
 from ml.backends.local.serving.isolation import LANDLOCK, NAMESPACES, SECCOMP, USER, available
-from tests.backends.serving.servers import launch
+from tests.backends.serving.servers import deployment
 from tests.shared import ROOT, bring
 
 SECRET = "planted-secret"
@@ -181,7 +181,7 @@ def answer(
         port = servers[0].getsockname()[1]
         attempts = {name: code for name, (code, _) in ATTEMPTS.items()}
         script = SCRIPT.format(w=str(folder), port=port, pid=other.pid, attempts=attempts)
-        made = launch(folder, script)
+        made = deployment(folder, script)
         if request.param:
             bring(made.code, "ml/serving")
             made = replace(made, server=request.param)

@@ -111,9 +111,9 @@ def test_what_callers_address_is_counted_apart(both: Routed, green: Backend, hea
         assert ask(both, b"{}", **{header: "green"})[0] == 400
     assert ask(both)[0] == 200
     state = both.router.state()["tallies"]
-    assert state["green"]["callers"]["requests"] == 0 == state["green"]["samples"]["requests"]
-    assert (state["green"]["apart"]["requests"], state["green"]["apart"]["refused"]) == (5, 5)
-    assert state["blue"]["callers"]["requests"] == 1
+    assert state["green"]["client"]["requests"] == 0 == state["green"]["sample"]["requests"]
+    assert (state["green"]["excluded"]["requests"], state["green"]["excluded"]["refused"]) == (5, 5)
+    assert state["blue"]["client"]["requests"] == 1
     assert [answer["deployment"] for answer in both.router.answers()] == ["blue"]
 
 
@@ -129,11 +129,11 @@ def test_a_routing_key_counts_once(tmp_path: Path, blue: Backend, green: Backend
                 leads[key] = {json.loads(ask(at, x_routing_key=key)[2])["by"] for _ in range(4)}
             assert all(len(by) == 1 for by in leads.values())
             found = at.router.state()["tallies"].values()
-            assert sum(each["callers"]["requests"] for each in found) == len(leads)
+            assert sum(each["client"]["requests"] for each in found) == len(leads)
             at.put(**{**split, "salt": "another secret"})
             ask(at, x_routing_key="a")
             found = at.router.state()["tallies"].values()
-            assert sum(each["callers"]["requests"] for each in found) == len(leads) + 1
+            assert sum(each["client"]["requests"] for each in found) == len(leads) + 1
 
 
 @pytest.mark.attack("a caller sends more routing keys than the router remembers")
@@ -163,7 +163,7 @@ def test_green_and_its_baseline_are_under_the_same_load(
         assert {body for _, _, body in green.asked} == {body for _, _, body in twin.asked}
         assert len(blue.asked) == 1
         for each in at.router.state()["tallies"].values():
-            assert each["callers"]["requests"] == 0
+            assert each["client"]["requests"] == 0
 
 
 @pytest.mark.attack("a caller asks green by another path or method, or with few large requests")
@@ -184,8 +184,8 @@ def test_no_load_reaches_green_alone(tmp_path: Path, blue: Backend, green: Backe
         ]
         assert sorted(without[0]) == sorted(without[1]) and len(without[0]) == 5
         counted = at.router.state()["tallies"].values()
-        assert sum(each["callers"]["requests"] for each in counted) == 3
-        assert sum(each["apart"]["requests"] for each in counted) == 2 + 2
+        assert sum(each["client"]["requests"] for each in counted) == 3
+        assert sum(each["excluded"]["requests"] for each in counted) == 2 + 2
 
 
 @pytest.mark.attack("a caller passes its requests off as the project's samples")
@@ -195,7 +195,7 @@ def test_samples_have_a_secret(both: Routed, blue: Backend) -> None:
     for value in ("", "guess", secret[:-1], secret.upper(), secret):
         assert ask(both, b"{}", **{SAMPLE_HEADER: value})[0] == 200
     found = both.router.state()["tallies"]["blue"]
-    assert (found["callers"]["requests"], found["samples"]["requests"]) == (4, 1)
+    assert (found["client"]["requests"], found["sample"]["requests"]) == (4, 1)
     assert all(SAMPLE_HEADER not in headers for _, headers, _ in blue.asked)
     assert secret not in repr(blue.asked)
 
@@ -363,7 +363,7 @@ def test_what_the_router_turns_away_is_not_judged(
         while at.router.state()["in_flight"]["blue"] < MAX_IN_FLIGHT:
             time.sleep(0.05)
         assert ask(at)[0] == 429 and tally(at, "blue")["errors"] == 0
-        assert at.router.state()["tallies"]["blue"]["apart"]["errors"] == 1
+        assert at.router.state()["tallies"]["blue"]["excluded"]["errors"] == 1
         blue.hold.set()
         assert {stream.getresponse().status for stream in waiting} == {200}
         for stream in waiting:

@@ -146,10 +146,10 @@ def test_answers_are_counted_by_kind() -> None:
 def test_recent_answers_are_bounded() -> None:
     """The oldest are dropped first; the body of a long one is not stored."""
     recent = Recent()
-    recent.add("blue", "callers", 200, b"x" * 100_000)
+    recent.add("blue", "client", 200, b"x" * 100_000)
     assert recent.since(0)[0].body is None
     for _ in range(MAX_ANSWERS + 10):
-        recent.add("blue", "callers", 200, b"y" * 8_000)
+        recent.add("blue", "client", 200, b"y" * 8_000)
     kept = recent.since(0)
     assert sum(len(one.body or b"") for one in kept) <= 8 * 2**20
     assert kept[-1].number == recent.last == MAX_ANSWERS + 11
@@ -176,12 +176,12 @@ def test_the_ticket_determines_the_deployment() -> None:
 def test_each_kind_of_recent_answer_has_its_own_room() -> None:
     """The samples stay; all are in the order in which they came."""
     recent = Recent()
-    recent.add("green", "samples", 200, b"sample")
+    recent.add("green", "sample", 200, b"sample")
     for _ in range(MAX_ANSWERS + 10):
-        recent.add("green", "callers", 200, b"y" * 8_000)
-    recent.add("green", "samples", 200, b"sample")
+        recent.add("green", "client", 200, b"y" * 8_000)
+    recent.add("green", "sample", 200, b"sample")
     kept = recent.since(0)
-    assert [one.body for one in kept if one.kind == "samples"] == [b"sample"] * 2
+    assert [one.body for one in kept if one.kind == "sample"] == [b"sample"] * 2
     assert [one.number for one in kept] == sorted(one.number for one in kept)
 
 

@@ -19,7 +19,7 @@ from ml.backends.endpoints import Live, Server
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.router import process
 from ml.core.errors import UserError
-from tests.backends.serving.servers import CRASH, ECHO, HANG, launch, process_of
+from tests.backends.serving.servers import CRASH, ECHO, HANG, deployment, process_of
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def slot(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def echo(tmp_path: Path) -> Iterator[Live]:
     """The endpoint `echo` with a live server."""
-    made = launch(tmp_path)
+    made = deployment(tmp_path)
     started = server.start(endpoint.folder("echo") / "blue", made)
     endpoint.switch("echo", Live(started, made))
     endpoint.start_router("echo")
@@ -41,10 +41,10 @@ def echo(tmp_path: Path) -> Iterator[Live]:
     endpoint.stop("echo")
 
 
-def test_it_serves_the_launched_model(echo: Live) -> None:
+def test_it_serves_the_deployed_model(echo: Live) -> None:
     """It answers with the digest of its model; invalid requests get 400, a failing script 500."""
     answer = server.score(echo.server.port, {"question": "how?"})
-    expected = {"echo": "how?", "top": 3, "model_digest": echo.launch.digest}
+    expected = {"echo": "how?", "top": 3, "model_digest": echo.deployment.digest}
     assert (answer.status, answer.body) == (200, expected)
     assert server.score(echo.server.port, {"data": []}).status == 400
     assert server.score(echo.server.port, {"question": "break"}).status == 500
@@ -62,7 +62,7 @@ def test_it_listens_on_the_loopback_address(echo: Live) -> None:
 def test_it_imports_nothing_of_the_work_tree(slot: Path, tmp_path: Path, name: str) -> None:
     """Its code's own `ml` it does."""
     with pytest.raises(UserError, match=f"No module named '{name}"):
-        server.start(slot, launch(tmp_path, f"{ECHO}\nimport {name}"))
+        server.start(slot, deployment(tmp_path, f"{ECHO}\nimport {name}"))
 
 
 @pytest.mark.attack("A server inherits the caller's secrets")
@@ -71,7 +71,7 @@ def test_its_environment_holds_no_secret_of_the_caller(
 ) -> None:
     """A token in the caller's shell does not reach a server that outlives the shell."""
     monkeypatch.setenv("AZURE_CLIENT_SECRET", "planted")
-    started = server.start(slot, launch(tmp_path))
+    started = server.start(slot, deployment(tmp_path))
     assert "planted" not in psutil.Process(started.pid).environ().values()
     assert "planted" not in processes.log(slot).read_text()
 
@@ -130,7 +130,7 @@ def test_a_process_listens_while_its_very_socket_is_open() -> None:
 
 def test_stopping_ends_every_process(slot: Path, tmp_path: Path) -> None:
     """Master and worker are gone, the port is free, and stopping again stops nothing."""
-    started = server.start(slot, launch(tmp_path))
+    started = server.start(slot, deployment(tmp_path))
     family = [psutil.Process(started.pid), *psutil.Process(started.pid).children(recursive=True)]
     assert len(family) >= 2 and server.is_up(started)
     assert processes.stop(slot) is True
@@ -141,7 +141,7 @@ def test_stopping_ends_every_process(slot: Path, tmp_path: Path) -> None:
 
 def test_a_server_that_ignores_sigterm_is_killed(slot: Path, tmp_path: Path) -> None:
     """SIGSTOP holds its master."""
-    started = server.start(slot, launch(tmp_path))
+    started = server.start(slot, deployment(tmp_path))
     os.kill(started.pid, signal.SIGSTOP)
     assert processes.stop(slot, patience_s=1.0) is True
     assert process_of(slot) is None and processes.port_is_free(started.port)
@@ -149,8 +149,8 @@ def test_a_server_that_ignores_sigterm_is_killed(slot: Path, tmp_path: Path) -> 
 
 def test_a_second_start_replaces_the_server_of_the_slot(slot: Path, tmp_path: Path) -> None:
     """There is never more than one server in a slot."""
-    first = server.start(slot, launch(tmp_path))
-    second = server.start(slot, launch(tmp_path))
+    first = server.start(slot, deployment(tmp_path))
+    second = server.start(slot, deployment(tmp_path))
     assert not psutil.pid_exists(first.pid) and server.is_up(second)
 
 
@@ -158,11 +158,11 @@ def test_two_servers_load_at_once(slot: Path, tmp_path: Path) -> None:
     """Both are started before either answers, on two ports; a server that is still starting is
     stopped by its slot."""
     other = slot.with_name("green")
-    begun = [server.begin(one, launch(tmp_path)) for one in (slot, other)]
+    begun = [server.begin(one, deployment(tmp_path)) for one in (slot, other)]
     assert [one.process.poll() for one in begun] == [None, None]
     first, second = (server.wait_until_ready(one) for one in begun)
     assert first.port != second.port and server.is_up(first) and server.is_up(second)
-    server.begin(other, launch(tmp_path))
+    server.begin(other, deployment(tmp_path))
     assert processes.stop(other) and process_of(other) is None
     processes.stop(slot)
 
@@ -170,7 +170,7 @@ def test_two_servers_load_at_once(slot: Path, tmp_path: Path) -> None:
 def test_the_error_of_a_crash_on_start_has_the_log(slot: Path, tmp_path: Path) -> None:
     """Its last lines, and no process is left running."""
     with pytest.raises(UserError) as raised:
-        server.start(slot, launch(tmp_path, CRASH))
+        server.start(slot, deployment(tmp_path, CRASH))
     problem = raised.value.problems[0]
     assert problem.code == "server-crashed"
     assert "ready: RuntimeError: no weights, no answer;" in problem.actual
@@ -181,7 +181,7 @@ def test_the_error_of_a_crash_on_start_has_the_log(slot: Path, tmp_path: Path) -
 def test_a_server_that_never_answers_is_stopped(slot: Path, tmp_path: Path) -> None:
     """After the deadline, with an error."""
     with pytest.raises(UserError) as raised:
-        server.start(slot, launch(tmp_path, HANG), deadline_s=2.0)
+        server.start(slot, deployment(tmp_path, HANG), deadline_s=2.0)
     assert raised.value.problems[0].code == "server-not-ready"
     assert process_of(slot) is None
 
@@ -189,12 +189,12 @@ def test_a_server_that_never_answers_is_stopped(slot: Path, tmp_path: Path) -> N
 def test_it_outlives_the_command_that_started_it(tmp_path: Path) -> None:
     """The server of a process that has ended answers, and another process finds and stops it."""
     slot = tmp_path / "slot"
-    made = launch(tmp_path)
+    made = deployment(tmp_path)
     code = (
         "from pathlib import Path\n"
         "from ml.backends.local.serving import server\n"
-        "from ml.backends.endpoints import Launch\n"
-        f"made = Launch(Path({str(made.code)!r}), 'score.py', {{}}, endpoint='echo',\n"
+        "from ml.backends.endpoints import ModelDeployment\n"
+        f"made = ModelDeployment(Path({str(made.code)!r}), 'score.py', {{}}, endpoint='echo',\n"
         f"    model='e', version='1', digest={made.digest!r},\n"
         f"    model_folder=Path({str(made.model_folder)!r}))\n"
         f"started = server.start(Path({str(slot)!r}), made)\n"
@@ -284,7 +284,7 @@ def test_two_commands_start_one_server(echo: Live) -> None:
 def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
     """A model that was corrupted while nothing ran is not loaded."""
     processes.stop(echo.server.slot)
-    path = echo.launch.model_folder / "model.txt"
+    path = echo.deployment.model_folder / "model.txt"
     content = bytearray(path.read_bytes())
     content[3] ^= 4
     path.write_bytes(bytes(content))
@@ -311,7 +311,7 @@ def test_a_state_file_that_cannot_be_read() -> None:
         "{",
         "[" * 99999,
         "{}",
-        '{"server": {"slot": "blue", "pid": 1, "port": 2}, "launch": {}}',
+        '{"server": {"slot": "blue", "pid": 1, "port": 2}, "deployment": {}}',
         "[]",
     ):
         (folder / "live.json").write_text(text)
@@ -325,8 +325,12 @@ def test_a_state_file_that_cannot_be_read() -> None:
     [
         *(("canary", "x"), ("canary", [1]), ("canary", {}), ("server.slot", 5)),
         *(("server.pid", "1"), ("server.pid", -1), ("server.pid", 1.5), ("server.port", None)),
-        *(("server", []), ("launch", []), ("launch.digest", None), ("launch.code", 5)),
-        *(("launch.version", 1), ("launch.environment_variables", "x"), ("launch.more", 1)),
+        *(("server", []), ("deployment", []), ("deployment.digest", None), ("deployment.code", 5)),
+        *(
+            ("deployment.version", 1),
+            ("deployment.environment_variables", "x"),
+            ("deployment.more", 1),
+        ),
     ],
 )
 def test_a_state_file_with_a_field_of_another_type(
@@ -334,7 +338,7 @@ def test_a_state_file_with_a_field_of_another_type(
 ) -> None:
     """It is refused where it is read."""
     path = endpoint.folder("echo") / "live.json"
-    endpoint.switch("echo", Live(Server(path.parent / "blue", 1, 2), launch(tmp_path)))
+    endpoint.switch("echo", Live(Server(path.parent / "blue", 1, 2), deployment(tmp_path)))
     document = json.loads(path.read_text())
     assert endpoint.live("echo")
     *outer, name = field.split(".")
@@ -348,7 +352,7 @@ def test_a_state_file_with_a_field_of_another_type(
 @pytest.mark.attack("Another process takes the port of a server that starts")
 def test_nobody_else_can_take_the_port_of_a_server_that_starts(slot: Path, tmp_path: Path) -> None:
     """It listens from the moment that its number is known, and only on this machine."""
-    starting = server.begin(slot, launch(tmp_path))
+    starting = server.begin(slot, deployment(tmp_path))
     assert not processes.port_is_free(starting.port)
     started = server.wait_until_ready(starting)
     listeners = [

@@ -493,8 +493,8 @@ def test_environments_in_one_subscription_cause_a_warning(
     for stacks, told in ((["dev", "prod"], True), (["dev"], False)):
         error = ran(capsys, "bootstrap", *stacks, "--offline")[2]
         assert ("dev, prod share a subscription" in error) is told
-    apart = [ENVIRONMENTS[0], replace(ENVIRONMENTS[1], subscription="another")]
-    assert list(bootstrap.shared_subscriptions(apart)) == []
+    separate = [ENVIRONMENTS[0], replace(ENVIRONMENTS[1], subscription="another")]
+    assert list(bootstrap.shared_subscriptions(separate)) == []
 
 
 def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:

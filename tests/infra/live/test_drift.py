@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra.live.arm import Arm
-from infra.live.drift import Difference, drift, noise
+from infra.live.drift import Difference, drift, read_ignored
 from ml.core.errors import UserError
 from tests.infra.live.declared import (
     GROUP,
@@ -25,7 +25,7 @@ from tests.infra.live.declared import (
 from tests.infra.live.nulls import with_a_null
 from tests.stand_ins.arm_server import SignedIn, State
 
-KNOWN = noise()
+KNOWN = read_ignored()
 
 
 def found(arm: Arm, *more: Any) -> list[Difference]:
@@ -179,10 +179,10 @@ def test_an_unreachable_azure_is_a_readable_error(arm: Arm) -> None:
 
 def test_noise_without_a_reason_is_refused(tmp_path: Path) -> None:
     """People read the list."""
-    path = tmp_path / "noise.yml"
+    path = tmp_path / "drift_ignore.yml"
     path.write_text("inputs: [{kind: '*', input: tags}]\nresources: []\n")
     with pytest.raises(ValueError, match="no reason"):
-        noise(path)
+        read_ignored(path)
 
 
 def test_a_null_in_an_answer_causes_no_traceback(direct: Arm, state: State) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.live.arm import Arm
-from infra.live.drift import drift, noise
+from infra.live.drift import drift, read_ignored
 from infra.preview.capture import Resource
 from tests.infra.live.declared import GROUP, resource
 from tests.stand_ins.arm_server import State
@@ -151,7 +151,7 @@ CASES: dict[str, tuple[Resource, str, Mapping[str, Any]]] = {
 
 def changes(arm: Arm, declared: Resource) -> list[tuple[str, str]]:
     group = resource("resources:ResourceGroup", "group", resourceGroupName="rg-mlplat-dev")
-    return [(one.kind, one.path) for one in drift([group, declared], arm, noise())]
+    return [(one.kind, one.path) for one in drift([group, declared], arm, read_ignored())]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,7 +10,7 @@ import pytest
 
 from infra.live.addresses import Addresses, own_names
 from infra.live.arm import Arm
-from infra.live.drift import drift, noise
+from infra.live.drift import drift, read_ignored
 from infra.preview.capture import Resource
 from infra.settings.loader import load
 from tests.infra.programs import capture
@@ -74,13 +74,13 @@ def test_an_environment_as_declared_has_no_drift(
     with arm_server.running(state, tmp_path) as (address, certificate):
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
         arm = Arm(SignedIn(), subscription, address)
-        assert list(drift(declared, arm, noise())) == []
+        assert list(drift(declared, arm, read_ignored())) == []
         asked = {path.lower() for _, path, _ in state.asked}
         assert {id.lower() for id in state.resources} <= asked
         gone = places(declared, addresses, "storage:StorageAccount")
         for id in gone:
             del state.resources[id]
-        assert {one.id for one in drift(declared, arm, noise())} == set(gone)
+        assert {one.id for one in drift(declared, arm, read_ignored())} == set(gone)
 
 
 def places(declared: tuple[Resource, ...], addresses: Addresses, kind: str) -> list[str]:

@@ -148,7 +148,7 @@ def test_files_that_a_stack_is_made_from_are_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("infra/settings/github.py", "infra/live/github.py", "infra/live/noise.yml"),
+        *("infra/settings/github.py", "infra/live/github.py", "infra/live/drift_ignore.yml"),
         *("infra/cost/prices.json", "infra/live/sas.py", "infra/settings/model.py"),
         *("infra/program/access.py", "infra/cli.py", "ml/core/git.py", "Makefile", "framework.mk"),
     ],

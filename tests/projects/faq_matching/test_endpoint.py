@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.endpoints import Launch, Server
+from ml.backends.endpoints import ModelDeployment, Server
 from ml.backends.local.serving import processes, server
 from ml.release.serving import read
 from ml.serving.scoring.manifest import folder_digest
@@ -42,18 +42,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The model behind the project's own deployment."""
     slot = tmp_path_factory.mktemp("slot")
-    deployment = read(PROJECT / "endpoint")
-    launch = Launch(
-        endpoint=deployment.endpoint,
-        model=deployment.endpoint,
+    spec = read(PROJECT / "endpoint")
+    deployment = ModelDeployment(
+        endpoint=spec.endpoint_name,
+        model=spec.endpoint_name,
         version="1",
         digest=folder_digest(model),
-        code=deployment.code,
-        scoring_script=deployment.scoring_script,
+        code=spec.code,
+        scoring_script=spec.scoring_script,
         model_folder=model,
-        environment_variables=deployment.environment_variables,
+        environment_variables=spec.environment_variables,
     )
-    yield server.start(slot, launch)
+    yield server.start(slot, deployment)
     processes.stop(slot)
 
 

@@ -82,10 +82,10 @@ def test_the_release_reads_it(evaluated: Path):
         document["metrics"][name]["gain_at_1"]["count"] for name in ("test_known", "test_unseen")
     ]
     assert [check["units"] for check in document["leakage"]] == [sum(tests)]
-    apart = document["fairness"]["topic"]["gain_at_1"]
+    disparity = document["fairness"]["topic"]["gain_at_1"]
     counted = [of["gain_at_1"]["count"] for of in document["slices"]["topic"].values()]
-    assert apart["slices"] == sum(count >= FEWEST for count in counted) >= 2
-    assert apart["split"] == "test_known"
+    assert disparity["slices"] == sum(count >= FEWEST for count in counted) >= 2
+    assert disparity["split"] == "test_known"
 
 
 def test_what_else_it_says(evaluated: Path, faq: Faq):

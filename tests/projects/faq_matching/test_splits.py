@@ -70,10 +70,12 @@ def test_near_identical_is_what_a_person_would_say():
 def straddling(faq: Faq, parts: Split) -> list[tuple[str, str]]:
     """Near-identical questions in two splits that are evaluated or trained on."""
     i, j = near_identical([question.text for question in faq.questions])
-    apart = (parts.of[i] != parts.of[j]) & (parts.of[i] != LEFT_OUT) & (parts.of[j] != LEFT_OUT)
+    is_straddling = (
+        (parts.of[i] != parts.of[j]) & (parts.of[i] != LEFT_OUT) & (parts.of[j] != LEFT_OUT)
+    )
     return [
         (faq.questions[a].text, faq.questions[b].text)
-        for a, b in zip(i[apart], j[apart], strict=True)
+        for a, b in zip(i[is_straddling], j[is_straddling], strict=True)
     ]
 
 

@@ -27,9 +27,9 @@ def read_filings(folder: Path) -> corpus.Corpus:
     return corpus.read(write_filings(folder))
 
 
-def unique(filings: corpus.Corpus, part: str, vocabulary: Vocabulary) -> Ids:
-    """The different sentences of a part (sentences, words), filled up with 0, by a row loop."""
-    encoded = map(vocabulary.encode, filings.parts[part].documents)
+def unique(filings: corpus.Corpus, split: str, vocabulary: Vocabulary) -> Ids:
+    """The different sentences of a split (sentences, words), filled up with 0, by a row loop."""
+    encoded = map(vocabulary.encode, filings.splits[split].documents)
     different = sorted({words for document in encoded for section in document for words in section})
     table = np.full((len(different), MOST_WORDS), PADDING, np.int64)
     for row, words in enumerate(different):

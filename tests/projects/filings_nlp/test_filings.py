@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ml.projects.filings_nlp import corpus, filings
-from ml.projects.filings_nlp.corpus import PARTS, SCHEMA, TEST, TRAIN, VALIDATION
+from ml.projects.filings_nlp.corpus import SCHEMA, SPLITS, TEST, TRAIN, VALIDATION
 from ml.projects.filings_nlp.filings import EVENTS, IS_BETTER, IS_WORSE, NOTHING, Filing
 from ml.projects.filings_nlp.language import FACTS, SECTORS
 from ml.projects.filings_nlp.tokens import SECTIONS
@@ -95,12 +95,12 @@ def test_facts_are_stated_where_they_belong(made: Sequence[Filing]) -> None:
 def test_the_split_keeps_companies_and_years_apart() -> None:
     """No company of training is tested, and what is tested was filed later."""
     read = corpus.read(DATA)
-    parts = [read.parts[name] for name in PARTS]
-    companies = [{*of.companies} for of in parts]
+    splits = [read.splits[name] for name in SPLITS]
+    companies = [{*of.companies} for of in splits]
     assert not companies[0] & companies[1] and not (companies[0] | companies[1]) & companies[2]
-    assert min(read.parts[TEST].days) > max(read.parts[TRAIN].days)
-    assert min(read.parts[TEST].days) > max(read.parts[VALIDATION].days)
-    assert min(map(len, parts)) > 300 and len(read.classes) == len(EVENTS)
+    assert min(read.splits[TEST].days) > max(read.splits[TRAIN].days)
+    assert min(read.splits[TEST].days) > max(read.splits[VALIDATION].days)
+    assert min(map(len, splits)) > 300 and len(read.classes) == len(EVENTS)
 
 
 @pytest.mark.parametrize(

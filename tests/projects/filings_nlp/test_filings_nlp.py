@@ -67,9 +67,9 @@ def asked(document: object) -> dict[str, Any]:
 
 def test_what_is_measured_is_what_is_served(data: Path, served: Path) -> None:
     """One by one as in a batch; probabilities, weights and the digest are there."""
-    part, classifier = read(data).parts[VALIDATION], Classifier(served)
-    table = classifier.probabilities(classifier.encode(part.documents))
-    for document, expected in zip(part.documents[:20], table, strict=False):
+    split, classifier = read(data).splits[VALIDATION], Classifier(served)
+    table = classifier.probabilities(classifier.encode(split.documents))
+    for document, expected in zip(split.documents[:20], table, strict=False):
         answer = asked(dict(document))
         assert answer["predictions"] == [classifier.classes[int(expected.argmax())]]
         assert np.allclose(answer["probabilities"][0], expected, atol=1e-5)
@@ -116,8 +116,8 @@ def test_samples_are_answered(served: Path) -> None:
 
 def test_the_sections_add_up(data: Path, served: Path) -> None:
     """To the difference from the empty document, exactly; one that is empty adds nothing."""
-    part, classifier = read(data).parts[TEST], Classifier(served)
-    documents = [{**of, "notes": ""} for of in part.documents[:5]]
+    split, classifier = read(data).splits[TEST], Classifier(served)
+    documents = [{**of, "notes": ""} for of in split.documents[:5]]
     explained = shapley(classifier, classifier.encode(documents))
     assert explained.error < 1e-9 and explained.rows == 5
     assert explained.values.shape == (5 * len(classifier.classes), len(SECTIONS))

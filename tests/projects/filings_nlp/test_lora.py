@@ -53,7 +53,7 @@ def _data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _base(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder that was not trained: its weights do not matter here."""
     folder = tmp_path_factory.mktemp("base") / "base"
-    vocabulary = Vocabulary.learn(read(data).parts[TRAIN].documents)
+    vocabulary = Vocabulary.learn(read(data).splits[TRAIN].documents)
     torch.manual_seed(0)
     write(folder, Transformer(len(vocabulary), **SHAPE), vocabulary, {"shape": SHAPE})
     return folder
@@ -116,13 +116,13 @@ def test_a_killed_adaptation_ends_with_the_weights_of_one_never_killed(
     # peft itself puts base and adapters together, torch computes, ONNX Runtime answers alike.
     peft = adapters.load_peft()
     encoder = peft.PeftModel.from_pretrained(Pretrained.load(base).encoder(), models[0])
-    classifier, part = Classifier(models[0]), read(data).parts[VALIDATION]
+    classifier, split = Classifier(models[0]), read(data).splits[VALIDATION]
     model = HierarchicalAttention(
         len(classifier.vocabulary), len(classifier.classes), SHAPE["width"], encoder=encoder
     )
     others = {name: of for name, of in served.items() if not name.startswith("encoder.")}
     model.load_state_dict(others, strict=False)
-    batches = [stack(classifier.encode(part.documents[:of]))._asdict() for of in (1, 20)]
+    batches = [stack(classifier.encode(split.documents[:of]))._asdict() for of in (1, 20)]
     graph = export._Graph(model).eval()
     assert difference(graph, Graph(models[0] / GRAPH), batches, OUTPUTS) < 1e-5
 
@@ -172,7 +172,7 @@ def adapt_by_two(data: Path, base: Path, folder: Path) -> None:
         fitted = train.fit(corpus, settings, 0, folder / f"{name}-checkpoints", base=pretrained)
         if fitted is None:
             return
-        documents = [pretrained.vocabulary.encode(of) for of in corpus.parts[TRAIN].documents[:8]]
+        documents = [pretrained.vocabulary.encode(of) for of in corpus.splits[TRAIN].documents[:8]]
         before = train.logits(fitted.model, documents)
         train.save_adapted(folder / name, fitted.model, pretrained)
         assert torch.allclose(train.logits(fitted.model, documents), before, atol=1e-5)
@@ -241,7 +241,7 @@ def test_a_model_that_is_no_base_is_refused(
 
 def test_masked_words_are_the_targets(tmp_path: Path) -> None:
     """A share of the words, at least one of each sentence, and nothing where no word is."""
-    vocabulary = Vocabulary.learn(read_filings(tmp_path).parts[TRAIN].documents)
+    vocabulary = Vocabulary.learn(read_filings(tmp_path).splits[TRAIN].documents)
     words = unique(read(tmp_path), TRAIN, vocabulary)
     hidden = pretrain.masked({"target": words}, np.random.default_rng(0))
     targets = hidden["target"] >= 0

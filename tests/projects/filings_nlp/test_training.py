@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 from ml.measures.measurement import metric_values
 from ml.projects.filings_nlp import export, train
-from ml.projects.filings_nlp.corpus import TEST, TRAIN, VALIDATION, Corpus, Part, read, rows
+from ml.projects.filings_nlp.corpus import TEST, TRAIN, VALIDATION, Corpus, Split, read, rows
 from ml.projects.filings_nlp.model import HierarchicalAttention
 from ml.projects.filings_nlp.served import GRAPH, INT8, OUTPUTS, Classifier
 from ml.projects.filings_nlp.tokens import SECTIONS, Vocabulary, stack
@@ -59,7 +59,7 @@ def test_a_document_alone_has_the_answer_that_it_has_in_a_batch(
     data: Path, kernels: tuple[int, ...]
 ) -> None:
     """However far longer ones fill it up; weights of a level sum to 1, or 0 where nothing is."""
-    documents = read(data).parts[TEST].documents[:12]
+    documents = read(data).splits[TEST].documents[:12]
     vocabulary = Vocabulary.learn(documents)
     encoded = [vocabulary.encode(of) for of in documents] + [vocabulary.encode({})]
     model = model_of(len(vocabulary), kernels=kernels)
@@ -200,12 +200,12 @@ def test_a_training_leaves_what_serves(
     facts, digest = unseal(folder)
     assert facts["hyperparameters"]["sampling"] == "balanced" and digest.startswith("sha256:")
     assert facts["onnx"]["largest_difference"] <= facts["onnx"]["tolerance"]
-    part = read(data).parts[VALIDATION]
+    split = read(data).splits[VALIDATION]
     classifier = Classifier(folder)
-    scores = classifier.probabilities(classifier.encode(part.documents))
+    scores = classifier.probabilities(classifier.encode(split.documents))
     assert np.allclose(scores.sum(axis=1), 1, atol=1e-12) and (scores > 0).all()
     # Drawn equally often, and answered as often as they are.
-    shares = [part.labels.count(name) / len(part) for name in classifier.classes]
+    shares = [split.labels.count(name) / len(split) for name in classifier.classes]
     assert np.abs(scores.mean(axis=0) - shares).max() < 0.2
     content = bytearray((folder / GRAPH).read_bytes())
     content[len(content) // 2] ^= 1
@@ -227,9 +227,9 @@ def test_an_int8_model_is_measured_as_it_is_served(
     facts, _ = unseal(folder)
     assert facts["onnx"]["int8_bytes"] < 0.7 * facts["onnx"]["float_bytes"]
     assert [of.name for of in folder.glob("*.onnx")] == [INT8]
-    classifier, part = Classifier(folder), read(data).parts[VALIDATION]
-    together = classifier.probabilities(classifier.encode(part.documents[:6]))
-    alone = [classifier.read(of).probabilities for of in part.documents[:6]]
+    classifier, split = Classifier(folder), read(data).splits[VALIDATION]
+    together = classifier.probabilities(classifier.encode(split.documents[:6]))
+    alone = [classifier.read(of).probabilities for of in split.documents[:6]]
     assert np.array_equal(together, np.stack(alone))
     [run] = MlflowClient().search_runs(["0"])
     assert abs(run.data.metrics["int8_log_loss"]) < 0.5
@@ -257,9 +257,9 @@ def test_shuffled_events_are_those_of_training_alone(data: Path) -> None:
     """The same counts in another order; what is measured on stays."""
     corpus = read(data)
     shuffled = corpus.shuffled(0)
-    before, after = (of.parts[TRAIN].labels for of in (corpus, shuffled))
+    before, after = (of.splits[TRAIN].labels for of in (corpus, shuffled))
     assert before != after and sorted(before) == sorted(after)
-    assert corpus.parts[TEST].labels == shuffled.parts[TEST].labels
+    assert corpus.splits[TEST].labels == shuffled.splits[TEST].labels
 
 
 @pytest.mark.skipif(not BANKING.exists(), reason="no copy of banking77 beside the repository")
@@ -271,20 +271,20 @@ def test_questions_of_banks_are_told_apart(tmp_path: Path) -> None:
         table = [(row["text"], row["category"]) for row in csv.DictReader(stream)]
     chosen = sorted({category for _, category in table})[:10]
     table = [row for row in table if row[1] in chosen]
-    parts = {}
+    splits = {}
     for number, name in enumerate((TRAIN, VALIDATION, TEST)):
         inside = [row for at, row in enumerate(table) if min(at % 5, 2) == 2 - number]
         texts = [{**dict.fromkeys(SECTIONS, ""), "business": text} for text, _ in inside]
         ids = [f"{name}{at}" for at in range(len(inside))]
-        parts[name] = Part(ids, ids, ids, {}, texts, [category for _, category in inside])
-    corpus = Corpus(parts, tuple(chosen))
+        splits[name] = Split(ids, ids, ids, {}, texts, [category for _, category in inside])
+    corpus = Corpus(splits, tuple(chosen))
     fitted = train.fit(corpus, {**SETTINGS, "epochs": 8, "width": 32}, 0, tmp_path / "checkpoints")
     assert fitted is not None
-    some = [stack([fitted.vocabulary.encode(of) for of in parts[TEST].documents[:3]])]
+    some = [stack([fitted.vocabulary.encode(of) for of in splits[TEST].documents[:3]])]
     export.write(tmp_path / "model", fitted.model, fitted.vocabulary, corpus.classes, some)
     classifier = Classifier(tmp_path / "model")
-    scores = classifier.probabilities(classifier.encode(parts[TEST].documents))
-    values = metric_values("multiclass", rows(parts[TEST], scores), corpus.classes)
+    scores = classifier.probabilities(classifier.encode(splits[TEST].documents))
+    values = metric_values("multiclass", rows(splits[TEST], scores), corpus.classes)
     assert values["accuracy"] > 0.6
 
 

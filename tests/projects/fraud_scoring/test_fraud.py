@@ -228,7 +228,7 @@ def test_automl_is_given_no_row_of_the_test(small: Dataset, tmp_path: Path) -> N
     split(PROJECT, words)
     for part in ("train", "validation"):
         rows = pd.read_parquet(tmp_path / part / "rows.parquet")
-        expected = [row[list(small.kinds).index("amount")] for row in small.parts[part].rows]
+        expected = [row[list(small.kinds).index("amount")] for row in small.splits[part].rows]
         assert rows["amount"].tolist() == expected
         assert not {*rows} & {"transaction", "made_at", "card"}
 

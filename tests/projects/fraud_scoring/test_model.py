@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml.backends.endpoints import Launch
+from ml.backends.endpoints import ModelDeployment
 from ml.backends.local.serving import processes, server
 from ml.features.definition import read
 from ml.features.materialize import materialize
@@ -20,7 +20,8 @@ from ml.projects.fraud_scoring.columns import derive
 from ml.projects.fraud_scoring.endpoint import score
 from ml.projects.fraud_scoring.history import FEATURE_SET, history
 from ml.projects.fraud_scoring.train import PROJECT, SCHEMA
-from ml.release.serving import read as read_serving
+from ml.release.serving import read as read_spec
+from ml.release.serving import snapshot
 from ml.serving.scoring.columns import Columns
 from ml.serving.scoring.manifest import folder_digest
 from ml.serving.scoring.model import FEATURE_STORE
@@ -171,24 +172,24 @@ def test_the_sandboxed_server_looks_the_history_up(
 
     What is materialised while it serves is found without a restart.
     """
-    deployment = read_serving(SCHEMA.parents[1] / "endpoint").snapshot()
-    launch = Launch(
-        endpoint=deployment.endpoint,
-        model=deployment.endpoint,
+    spec = snapshot(read_spec(SCHEMA.parents[1] / "endpoint"))
+    deployment = ModelDeployment(
+        endpoint=spec.endpoint_name,
+        model=spec.endpoint_name,
         version="1",
         digest=folder_digest(served),
-        code=deployment.code,
-        scoring_script=deployment.scoring_script,
+        code=spec.code,
+        scoring_script=spec.scoring_script,
         model_folder=served,
-        environment_variables=deployment.environment_variables,
-        server=deployment.server,
+        environment_variables=spec.environment_variables,
+        server=spec.server,
     )
     slot, definition = tmp_path / "slot", read(FEATURE_SET)
     assert definition.local_source is not None
     moment = pl.read_parquet(DATA / "payments.parquet")["arrival"].max()
     body = json.loads(request(["c0001", moment.isoformat()], ["nobody", moment.isoformat()]))  # type: ignore[union-attr]
     try:
-        running = server.start(slot, launch)
+        running = server.start(slot, deployment)
         missing = server.score(running.port, body)
         assert missing.status == 503 and isinstance(missing.body, dict)
         assert missing.body["error"]["code"] == "not-materialized"

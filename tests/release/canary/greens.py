@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.backends.endpoints import BASELINE, Canary, Launch, Live, Server
+from ml.backends.endpoints import BASELINE, Canary, Live, ModelDeployment, Server
 from ml.backends.local.serving import endpoint, server
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration.release_file import Strategy, Tolerances
-from tests.backends.serving.servers import launch
+from tests.backends.serving.servers import deployment
 
 SAMPLES = [{"question": word} for word in ("how?", "why not?", "where to?", "who was it?")]
 # Its greens are slow in terms of milliseconds.
@@ -115,14 +115,14 @@ class Servers:
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
         self._folder = folder
-        self._running: dict[str, tuple[Server, Launch]] = {}
+        self._running: dict[str, tuple[Server, ModelDeployment]] = {}
 
     def pair(self, bad: str = "", wake: str = "pass") -> Pair:
         """The servers for these scripts; blue is live and has all the traffic."""
-        blue_launch = self._launch("1", script(wake=wake))
-        green_launch = self._launch("2", script(bad, wake))
-        wanted = {"blue": blue_launch, "green": green_launch, BASELINE: blue_launch}
-        missing = {slot for slot, launched in wanted.items() if not self._runs(slot, launched)}
+        blue_deployment = self._model_deployment("1", script(wake=wake))
+        green_deployment = self._model_deployment("2", script(bad, wake))
+        wanted = {"blue": blue_deployment, "green": green_deployment, BASELINE: blue_deployment}
+        missing = {slot for slot, deployment in wanted.items() if not self._runs(slot, deployment)}
         if missing & {"green", BASELINE}:
             missing |= {"green", BASELINE}
         folder = endpoint.folder("echo")
@@ -130,16 +130,16 @@ class Servers:
         for slot, process in starting.items():
             self._running[slot] = server.wait_until_ready(process), wanted[slot]
         blue, green, baseline = (self._running[slot][0] for slot in wanted)
-        endpoint.switch("echo", Live(blue, blue_launch))
+        endpoint.switch("echo", Live(blue, blue_deployment))
         endpoint.start_router("echo")
-        return Pair(blue, Canary(green, green_launch, 0, baseline=baseline))
+        return Pair(blue, Canary(green, green_deployment, 0, baseline=baseline))
 
-    def _launch(self, version: str, text: str) -> Launch:
-        return launch(self._folder / f"{zlib.crc32(text.encode()):08x}", text, version=version)
+    def _model_deployment(self, version: str, text: str) -> ModelDeployment:
+        return deployment(self._folder / f"{zlib.crc32(text.encode()):08x}", text, version=version)
 
-    def _runs(self, slot: str, launched: Launch) -> bool:
+    def _runs(self, slot: str, deployment: ModelDeployment) -> bool:
         running = self._running.get(slot)
-        return running is not None and running[1] == launched and server.is_up(running[0])
+        return running is not None and running[1] == deployment and server.is_up(running[0])
 
 
 @contextmanager

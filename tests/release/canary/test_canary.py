@@ -63,7 +63,7 @@ def test_a_healthy_green_has_all_the_traffic_in_the_end(servers: Servers) -> Non
             router = endpoint.router("echo")
             assert router
             found = router.state()["tallies"].items()
-            compared.update({name: each["samples"]["requests"] for name, each in found})
+            compared.update({name: each["sample"]["requests"] for name, each in found})
 
     outcome = made.lead(QUICK, progress=progress)
     assert outcome.kind == "passed", outcome
@@ -88,7 +88,7 @@ def test_a_mirrored_stage_comes_first(servers: Servers) -> None:
     passed = [line for line in lines if ", after" not in line]
     assert (outcome.kind, outcome.step, passed) == ("rolled-back", 0, [])
     assert outcome.replayed and outcome.errors["blue"] == 0 and outcome.errors["green"] > 0
-    assert shadow["tallies"]["blue"]["samples"]["requests"] >= outcome.replayed - 1
+    assert shadow["tallies"]["blue"]["sample"]["requests"] >= outcome.replayed - 1
     assert outcome.requests["baseline"] > 0 == outcome.errors["baseline"]
 
 
@@ -137,7 +137,7 @@ def test_a_green_that_is_slow_for_a_moment_is_not_refused(servers: Servers) -> N
 
 
 def test_what_is_declared_meanwhile_ends_it(servers: Servers) -> None:
-    """At the next look, with all the traffic back at blue."""
+    """At the next poll, with all the traffic back at blue."""
     looks: list[int] = []
 
     def superseded() -> bool:
@@ -201,7 +201,7 @@ def test_a_canary_that_another_command_takes_away_ends(servers: Servers) -> None
 
 
 def test_real_traffic_sets_the_pace_where_there_is_enough(servers: Servers) -> None:
-    """There are no more samples than requests of callers, and every caller is answered."""
+    """There are no more samples than requests of clients, and every client is answered."""
     made = servers.pair()
     with asking() as found:
         outcome = made.lead(QUICK)
@@ -250,11 +250,11 @@ def test_bad_requests_do_not_hide_a_green_that_refuses_good_ones(servers: Server
 
 
 def test_what_only_callers_ask_speaks_against_green(servers: Servers) -> None:
-    """A green that fails at requests of callers, and answers every sample, is rolled back."""
+    """A green that fails at requests of clients, and answers every sample, is rolled back."""
     made = servers.pair("if asked == 'now?': raise RuntimeError('bad')")
     with asking(body={"question": "now?"}):
         outcome = made.lead(STRATEGY)
-    assert outcome.kind == "rolled-back" and "requests of callers: errors" in outcome.why, outcome
+    assert outcome.kind == "rolled-back" and "requests of clients: errors" in outcome.why, outcome
 
 
 @contextmanager

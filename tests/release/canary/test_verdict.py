@@ -220,7 +220,7 @@ def test_requests_of_callers_speak_only_against_green() -> None:
     assert with_callers(NOBODY, NOBODY).action == "go-on"
     assert with_callers(GREEN, BLUE).action == "go-on"
     alarmed = with_callers(replace(GREEN, errors=9), BLUE)
-    assert alarmed.action == "roll-back" and "requests of callers: errors" in alarmed.why
+    assert alarmed.action == "roll-back" and "requests of clients: errors" in alarmed.why
     leaning = replace(GREEN, errors=3)
     assert with_callers(leaning, BLUE).action == "hold"
     assert with_callers(leaning, BLUE, patient=False).action == "go-on"

@@ -14,7 +14,7 @@ from ml.measures.evaluation import COLUMNS, PREDICTIONS, Prediction
 from ml.measures.fairness import FEWEST
 from ml.measures.measurement import measure
 from ml.measures.schema import Evaluation, read, stated
-from ml.measures.tasks import KINDS
+from ml.measures.tasks import TASKS
 from ml.release.evidence.recomputation import disagreements, read_predictions
 from policies.promotion.provenance import FEWEST_COMPARED
 
@@ -53,7 +53,7 @@ def found(task: str, case: dict[str, Any], folder: Path) -> tuple[str, ...]:
         "goal": case["primary"][1],
         "predictions": {"file": PREDICTIONS, "sha256": kept.sha256, "rows": len(rows)},
     }
-    if task in KINDS and not kept.faults:
+    if task in TASKS and not kept.faults:
         made = measure(kept.metrics, rows, "test")
         document |= stated(vars(made))
     for at, value in case.get("change", {}).items():
@@ -80,7 +80,7 @@ def test_what_does_not_follow_is_refused(task: str, case: dict[str, Any], tmp_pa
 
 def test_every_task_has_both() -> None:
     """No task is recomputed without a case that is refused."""
-    assert all(CASES[task]["allowed"] and CASES[task]["refused"] for task in KINDS)
+    assert all(CASES[task]["allowed"] and CASES[task]["refused"] for task in TASKS)
 
 
 def test_what_the_rows_of_a_slice_lack_is_counted(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ml.backends.base import Backend
-from ml.backends.endpoints import Answer, Endpoints, Server
+from ml.backends.endpoints import Answer, DeploymentSpec, Endpoints, Server
 from ml.backends.model_registry import Version
 from ml.core.errors import Problem, UserError
 from ml.measures.evaluation import Prediction, Request, content, read_evaluation
@@ -28,7 +28,6 @@ from ml.release.evidence import served
 from ml.release.evidence.recomputation import read_predictions, with_predictions
 from ml.release.evidence.served import Evaluated, ParityCheck, parity_check
 from ml.release.rollout import apply as applying
-from ml.release.serving import Serving
 from ml.serving.scoring.table import as_asked
 from policies.promotion.evidence import Evidence, Served
 
@@ -275,7 +274,7 @@ def champion_on(
 ) -> tuple[Evidence, Evidence]:
     """The candidate's evidence, and the champion's with the candidate's rows asked of it."""
 
-    backend = SimpleNamespace(candidate=lambda launch: nullcontext(SimpleNamespace(score=ask)))
+    backend = SimpleNamespace(candidate=lambda deployment: nullcontext(SimpleNamespace(score=ask)))
     own = Evidence(evaluation=written(folder, task))
     version = Version("tiny", "1", "sha256:" + "a" * 64, "tiny", "run", "")
     kept = version.evidence_folder
@@ -285,8 +284,9 @@ def champion_on(
     hashed = sha256(text).hexdigest()
     evaluation = replace(own.evaluation, requests=hashed, primary_metric="other")
     theirs = Evidence(evaluation=evaluation, serving=Served(prediction="predictions/0"))
-    launch = cast(Serving, SimpleNamespace(launch=lambda *_: None))
-    return own, served.champion_on(cast(Backend, backend), own, folder, version, theirs, launch)
+    monkeypatch.setattr(served, "model_deployment", lambda *_: None)
+    spec = cast(DeploymentSpec, None)
+    return own, served.champion_on(cast(Backend, backend), own, folder, version, theirs, spec)
 
 
 @pytest.mark.parametrize("task", SCORES)

@@ -35,7 +35,7 @@ def test_one_project_stops_no_other(at: str, monkeypatch: pytest.MonkeyPatch) ->
 
     def live(name: str) -> Any:
         fails("live", name)
-        return SimpleNamespace(launch=SimpleNamespace(version="1", digest="sha256:1"))
+        return SimpleNamespace(deployment=SimpleNamespace(version="1", digest="sha256:1"))
 
     names = ("first", "second")
     listed = [SimpleNamespace(name=name) for name in names]

@@ -62,14 +62,14 @@ def test_what_cannot_be_drilled(world: World) -> None:
 
 
 def test_the_same_model_behind_the_fault(served: World) -> None:
-    """Green's launch differs in its script and two variables, and in nothing else."""
+    """Green's deployment differs in its script and two variables, and in nothing else."""
     live = endpoint.live("tiny")
     assert live is not None
-    bad = with_fault(live.launch, "slow")
+    bad = with_fault(live.deployment, "slow")
     assert (bad.digest, bad.version, bad.code) == (
-        live.launch.digest,
-        live.launch.version,
-        live.launch.code,
+        live.deployment.digest,
+        live.deployment.version,
+        live.deployment.code,
     )
     assert bad.scoring_script == faulty.__file__
     assert bad.environment_variables[faulty.SCRIPT].endswith("score.py")

@@ -46,7 +46,9 @@ def commit(version: str, environment: str = "prod") -> None:
 def happened(event: str, version: str) -> None:
     """Add a line of a rollout to the audit log."""
     of = {"endpoint": "tiny-prod", "model": "tiny", "version": version, "decision": version * 64}
-    audit.append(LOG, event, {**of, "digest": f"sha256:{version * 64}", "serving": "5" * 64})
+    audit.append(
+        LOG, event, {**of, "digest": f"sha256:{version * 64}", "deployment_digest": "5" * 64}
+    )
 
 
 def registered(model: str, version: str) -> Version:
@@ -193,12 +195,15 @@ def test_a_version_that_is_proposed_again_can_be_gone_back_from() -> None:
 def test_the_same_version_by_earlier_code_is_named_by_its_digest() -> None:
     """A score.py that changed twice: both are version 1."""
     for code in "abc":
-        of = replace(declared("1"), serving=code * 64, decision=code * 64)
+        of = replace(declared("1"), deployment_digest=code * 64, decision=code * 64)
         desired_state.declare(BACKEND, "tiny", "prod", of)
         audit.append(LOG, "applied", {**vars(of), "endpoint": "tiny-prod"})
-    assert roll_back(RELEASED, "tiny", "prod").declared.serving == "b" * 64
+    assert roll_back(RELEASED, "tiny", "prod").declared.deployment_digest == "b" * 64
     done = roll_back(RELEASED, "tiny", "prod", to="1")
     assert (done.written, done.further) == ((), (f"1@{'a' * 8}",))
     with pytest.raises(UserError, match="one of: 1@aaaaaaaa"):
         back("1@ccc")
-    assert roll_back(RELEASED, "tiny", "prod", to=done.further[0]).declared.serving == "a" * 64
+    assert (
+        roll_back(RELEASED, "tiny", "prod", to=done.further[0]).declared.deployment_digest
+        == "a" * 64
+    )

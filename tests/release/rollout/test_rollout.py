@@ -59,14 +59,14 @@ def declare_serving() -> None:
     """Declare the serving code as it is now, as a proposal does where its server answers."""
     declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared
-    now = projects.find(BACKEND.root, "tiny").serving().snapshot()
+    now = serving.snapshot(projects.find(BACKEND.root, "tiny").deployment_spec())
     serving.keep(BACKEND.registry, now)
     version = BACKEND.registry.find("tiny", declared.version)
     document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
-    document["serving"]["code"] = now.digest
+    document["serving"]["deployment_digest"] = now.snapshot_digest
     evidence = tiny.resealed(version, json.dumps(document)).evidence
     BACKEND.registry.keep_evidence(version, evidence)
-    declares = replace(declared, serving=now.digest, evidence=evidence)
+    declares = replace(declared, deployment_digest=now.snapshot_digest, evidence=evidence)
     desired_state.declare(BACKEND, "tiny", "local", declares)
 
 
@@ -256,7 +256,7 @@ apply(LocalBackend(), "tiny", "local", "ana")
     apply(BACKEND, "tiny", "local", "ana")
     live = endpoint.live("tiny")
     champion = BACKEND.registry.champion("tiny", "local")
-    assert live and live.launch.version == "2" and champion and champion.version == "2"
+    assert live and live.deployment.version == "2" and champion and champion.version == "2"
     assert ask(BACKEND, "tiny", {"question": "how?"}).version == "2"
     assert running() == [live.server.slot.name]
     applied = [line["version"] for line in audit.verify(LOG) if line["event"] == "applied"]
@@ -277,7 +277,7 @@ def test_two_applies_at_once_end_as_one(challenged: World) -> None:
         thread.join()
     assert sorted(one.outcome for one in found) == ["applied", "unchanged"]
     live = endpoint.live("tiny")
-    assert live and server.is_up(live.server) and live.launch.version == "2"
+    assert live and server.is_up(live.server) and live.deployment.version == "2"
     assert [line["event"] for line in audit.verify(LOG)].count("applied") == 2
 
 
@@ -296,8 +296,8 @@ def test_a_canary_that_a_killed_apply_left_is_told(served: World) -> None:
     assert status(BACKEND, "tiny", "local")[0].beside == ""
     live = endpoint.live("tiny")
     assert live is not None
-    green = endpoint.begin(live.launch)()
-    endpoint.switch("tiny", replace(live, canary=Canary(green, live.launch, 10)))
+    green = endpoint.begin(live.deployment)()
+    endpoint.switch("tiny", replace(live, canary=Canary(green, live.deployment, 10)))
     told = status(BACKEND, "tiny", "local")[0]
     assert told.beside.startswith("version 1 has 10 % of the requests: an apply is running or was")
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"

@@ -99,8 +99,12 @@ def test_changed_serving_is_proposed_signed_off_and_rolled_out(served: World) ->
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done.outcome == "applied" and done.canary is not None
     after = endpoint.live("tiny")
-    assert after and before and after.launch.serving != before.launch.serving
-    assert after.launch.digest == before.launch.digest
+    assert (
+        after
+        and before
+        and after.deployment.deployment_digest != before.deployment.deployment_digest
+    )
+    assert after.deployment.digest == before.deployment.digest
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
     assert propose(BACKEND, "tiny", served.run(0.8)).decision.outcome == "already-champion"
 
@@ -110,11 +114,11 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
     changed(served)
     declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared
-    (home.servings() / declared.serving / "serving.json").unlink()
+    (home.servings() / declared.deployment_digest / "serving.json").unlink()
     with pytest.raises(UserError) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
-    assert problem.code == "digest-mismatch" and declared.serving in problem.expected
+    assert problem.code == "digest-mismatch" and declared.deployment_digest in problem.expected
     assert problem.place and problem.place.line
 
 
@@ -129,10 +133,10 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
 def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: str) -> None:
     """Its content has to have the digest that it is kept under, its code to be a snapshot."""
     declared = desired_state.read(BACKEND, "tiny", "local")
-    assert declared and serving.find(declared.serving)
-    edit(home.servings() / declared.serving / "serving.json", old, new)
+    assert declared and serving.find(declared.deployment_digest)
+    edit(home.servings() / declared.deployment_digest / "serving.json", old, new)
     with pytest.raises(UserError) as raised:
-        serving.find(declared.serving)
+        serving.find(declared.deployment_digest)
     assert raised.value.problems[0].code == "serving-edited"
 
 
@@ -170,7 +174,7 @@ def test_code_that_a_rollback_needs_is_not_cleaned(challenged: World) -> None:
     changed(challenged)
     propose(BACKEND, "tiny", challenged.run(0.95))
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
-    assert first and first.launch.code in find_in_use(BACKEND).paths
+    assert first and first.deployment.code in find_in_use(BACKEND).paths
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, new_fields: Sequence[str]) -> None:
@@ -225,7 +229,7 @@ def test_the_champion_is_proposed_by_other_code_after_another_was_refused(
     declared = desired_state.read(BACKEND, "tiny", "local")
     assert declared and declared.version == "2"
     line = {"endpoint": "tiny", "digest": declared.digest, "decision": declared.decision}
-    audit.append(LOG, audit.ROLLED_BACK, {**line, "serving": declared.serving})
+    audit.append(LOG, audit.ROLLED_BACK, {**line, "deployment_digest": declared.deployment_digest})
     changed(challenged)
     proposal = propose(BACKEND, "tiny", challenged.run(0.8))
     assert (proposal.candidate.version, proposal.decision.outcome) == ("1", "pending")

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ml.backends.endpoints import BASELINE, Canary, Launch, Live, Server
+from ml.backends.endpoints import BASELINE, Canary, Live, ModelDeployment, Server
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.router import process
@@ -41,7 +41,7 @@ from ml.release.rollout import rollback, status
 from tests.local import BACKEND, LOG
 
 NAME = "tiny"
-SERVING = "5" * 64
+DEPLOYMENT_DIGEST = "5" * 64
 BAD = {"3": "crash", "4": "canary"}  # the others are sound
 
 
@@ -102,13 +102,13 @@ class Router:
 def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     """Put the machine under the real code."""
 
-    def begin(slot: Path, launch: Launch, port: int | None = None) -> Server:
+    def begin(slot: Path, deployment: ModelDeployment, port: int | None = None) -> Server:
         machine.effect(writes=True)
         machine.started += 1
         machine.next_port += 1
         slot.mkdir(parents=True, exist_ok=True)
         machine.running[slot] = machine.next_port
-        machine.versions[machine.next_port] = launch.version
+        machine.versions[machine.next_port] = deployment.version
         return Server(slot, machine.next_port, machine.next_port)
 
     def wait_until_ready(begun: Server) -> Server:
@@ -122,8 +122,8 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             raise UserError(Problem("server-crashed", found))
         return begun
 
-    def start(slot: Path, launch: Launch, port: int | None = None) -> Server:
-        return wait_until_ready(begin(slot, launch, port))
+    def start(slot: Path, deployment: ModelDeployment, port: int | None = None) -> Server:
+        return wait_until_ready(begin(slot, deployment, port))
 
     def stop(slot: Path, patience_s: float = 0) -> bool:
         if slot in machine.running:
@@ -137,7 +137,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         return Router(folder, machine)
 
     def lead(_: Any, name: str, trial: Canary, *__: Any, **named: Any) -> Outcome:
-        launch, passed = trial.launch, False
+        deployment, passed = trial.deployment, False
         try:
             for weight in (0, 10, 50, 100):
                 canary.set_canary(endpoint, name, replace(trial, weight=weight))
@@ -147,7 +147,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
                     happens()
                 if named["superseded"]():
                     return Outcome("superseded", "", weight, (), {}, {}, 0, 0.0)
-                if weight == 50 and BAD.get(launch.version) == "canary":
+                if weight == 50 and BAD.get(deployment.version) == "canary":
                     return Outcome("rolled-back", "errors: many", 50, (), {}, {}, 0, 0.0)
             passed = True
             return Outcome("passed", "", 100, (), {}, {}, 0, 0.0)
@@ -161,7 +161,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         machine.effect(writes=to is not None)  # nothing to serve: a file is removed
         change_routes(name, to)
         if to is not None:
-            machine.served.add(to.launch.version)
+            machine.served.add(to.deployment.version)
 
     def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
@@ -179,8 +179,8 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         process, "find", lambda at: Router(at, machine) if at in machine.running else None
     )
     patch.setattr(endpoint, "switch", switch)
-    patch.setattr(endpoint, "check_launch", lambda launch: None)
-    patch.setattr(proposing, "check_launch", lambda launch: None)
+    patch.setattr(endpoint, "check_deployment", lambda deployment: None)
+    patch.setattr(proposing, "check_deployment", lambda deployment: None)
     patch.setattr(audit, "append", wrapped(audit.append))
     patch.setattr(canary, "lead", lead)
     patch.setattr(canary, "smoke_test", lambda *_: machine.effect())
@@ -199,7 +199,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         def find(self, model: str, number: str) -> Version:
             return version(number)
 
-        def promote(self, what: Version, environment: str, serving: str = "") -> None:
+        def promote(self, what: Version, environment: str, deployment_digest: str = "") -> None:
             machine.effect(writes=True)
             machine.champion = what.version
             if what.version in machine.stack:  # a way back
@@ -212,7 +212,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
 
     def served(number: str) -> Version:
         """The version as the registry has it."""
-        marks = {("local", SERVING, datetime.now(UTC))} if number in machine.stack else ()
+        marks = {("local", DEPLOYMENT_DIGEST, datetime.now(UTC))} if number in machine.stack else ()
         return replace(version(number), served=frozenset(marks))
 
     def check_gates(backend: Any, _: Any, what: Version, request: Any, **named: Any) -> Any:
@@ -233,15 +233,13 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         machine.judged += 1
         return GateCheck(decision, what, champion, evidence, f"{machine.judged:064x}")
 
-    serves = SimpleNamespace(
-        digest=SERVING, endpoint=NAME, launch=lambda what, _: launch(what.version)
-    )
+    spec = SimpleNamespace(snapshot_digest=DEPLOYMENT_DIGEST, endpoint_name=NAME)
     found = SimpleNamespace(
         name=NAME,
         folder=Path("nowhere"),
         model=lambda: NAME,
         endpoint=lambda: NAME,
-        serving=lambda: SimpleNamespace(snapshot=lambda: serves),
+        deployment_spec=lambda: spec,
         samples=lambda: [{}],
         gates=None,
     )
@@ -260,7 +258,11 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(collect, lambda _, registered, *options: registered)
     patch.setattr(applying, "_declared_version", lambda *given: served(given[-1].version))
     patch.setattr(audit.History, "has_decided", lambda *_: True)
-    patch.setattr(applying, "_declared_serving", lambda *_: serves)
+    patch.setattr(applying, "_declared_spec", lambda *_: spec)
+    patch.setattr("ml.release.serving.snapshot", lambda unchanged: unchanged)
+    patch.setattr(
+        "ml.release.serving.model_deployment", lambda _, what, __: deployment(what.version)
+    )
     patch.setattr("ml.release.serving.keep", lambda *_: None)
 
 
@@ -269,19 +271,26 @@ def digest(number: str) -> str:
 
 
 def declaration(number: str, proposal: int = 0) -> Declared:
-    return Declared(NAME, number, digest(number), "e" * 64, f"{proposal:064x}", serving=SERVING)
+    return Declared(
+        NAME,
+        number,
+        digest(number),
+        "e" * 64,
+        f"{proposal:064x}",
+        deployment_digest=DEPLOYMENT_DIGEST,
+    )
 
 
 def version(number: str) -> Version:
     return Version(NAME, number, digest(number), NAME, "run", "e" * 64)
 
 
-def launch(number: str) -> Launch:
-    return Launch(
+def deployment(number: str) -> ModelDeployment:
+    return ModelDeployment(
         *(Path("/code/one"), "score.py", {}),
         **{"endpoint": NAME, "model": NAME, "version": number, "digest": digest(number)},
         model_folder=Path("/m"),
-        serving=SERVING,
+        deployment_digest=DEPLOYMENT_DIGEST,
     )
 
 
@@ -424,7 +433,7 @@ class Releases(RuleBasedStateMachine):
         assert done.outcome in ("applied", "unchanged")
         assert done.version.digest == declared.digest and declared.version not in BAD
         state = endpoint.live(NAME)
-        assert state and state.launch.digest == declared.digest and state.canary is None
+        assert state and state.deployment.digest == declared.digest and state.canary is None
         assert self.machine.champion == declared.version
         assert {path.name for path in self.machine.running} == self.needed()
         lines = [line for line in audit.verify(LOG) if line["event"] == "applied"]
@@ -459,7 +468,7 @@ class Releases(RuleBasedStateMachine):
         if state is None or endpoint.ROUTER not in {one.name for one in self.machine.running}:
             return None
         assert server.is_up(state.server)
-        return state.launch.version
+        return state.deployment.version
 
     @invariant()
     def something_good_serves(self) -> None:
@@ -468,8 +477,8 @@ class Releases(RuleBasedStateMachine):
             assert state is not None
         if state is None:
             return
-        assert state.launch.version not in BAD
-        for one in (state.server, *state.beside):
+        assert state.deployment.version not in BAD
+        for one in (state.server, *state.canary_servers):
             if endpoint.ROUTER in {path.name for path in self.machine.running}:
                 assert server.is_up(one), "a deployment with a share of traffic is down"
         audit.verify(LOG)

@@ -61,13 +61,13 @@ def test_a_model_on_azure_is_watched(
     register_environment(backend.workspace.client, "ml-cpu", "1")
     name = endpoints.name_of("tiny", "dev")
     provision(backend.workspace.client, name)
-    launch = replace(released(backend, "tiny", tmp_path, collect=True), endpoint=name)
+    deployment = replace(released(backend, "tiny", tmp_path, collect=True), endpoint=name)
     version = backend.registry.find("tiny", "1")
     monkeypatch.setattr(projects, "find", lambda root, name: Project(name, tmp_path))
     with_reference(backend, version, tmp_path / "evaluation")
     with endpoints.locked(name):
-        server = endpoints.begin(launch)()
-        endpoints.switch(name, Live(server, launch))
+        server = endpoints.begin(deployment)()
+        endpoints.switch(name, Live(server, deployment))
     url = endpoints.start_router(name).url
     monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "another"))
     words = ("watch", "tiny", "--env", "dev", "--on", "azure")
@@ -92,10 +92,10 @@ def test_a_model_on_azure_is_watched(
     assert code == 33 and "local-environment" in err
 
     live = endpoints.live(name)
-    assert live and live.launch.collect == 1.0
+    assert live and live.deployment.collect == 1.0
     with endpoints.locked(name):
-        copy = endpoints.begin(live.launch, "baseline")()
-        green = Canary(copy, live.launch, 0)
+        copy = endpoints.begin(live.deployment, "baseline")()
+        green = Canary(copy, live.deployment, 0)
         endpoints.switch(name, replace(live, canary=green))
     assert endpoints.score(copy, SAMPLES[0]).status == 200
     folders = {

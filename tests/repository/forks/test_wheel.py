@@ -70,7 +70,7 @@ def test_it_holds_every_module_but_features_and_projects(built: Path) -> None:
     assert {name for name in names if name.startswith(of_the_fork)} == set()
     locks = {f"requirements/{name}.lock" for name in ("main", "dev", "infra", "update")}
     data = "azureml_gitops_starter-0.1.0.data/data/.amlignore"
-    assert {"infra/live/noise.yml", data, *locks} < names
+    assert {"infra/live/drift_ignore.yml", data, *locks} < names
 
 
 def test_without_setuptools_it_says_so(

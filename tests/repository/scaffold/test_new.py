@@ -58,11 +58,11 @@ def test_what_is_written_is_sound(repository: Path, name: str, library: str) -> 
         assert done.returncode == 0, done.stdout
     data = made.folder / "data"
     dataset = read_dataset(data / name, data / f"{name}.schema.yml")
-    assert len({name for part in dataset.parts.values() for name in part.ids}) == tables.COUNT
+    assert len({name for part in dataset.splits.values() for name in part.ids}) == tables.COUNT
     requests = (made.folder / "endpoint/requests.jsonl").read_text().splitlines()
     (table,) = json.loads(requests[0]).values()
     assert table["columns"] == [column.name for column in dataset.features]
-    every_row = [list(row) for part in dataset.parts.values() for row in part.rows]
+    every_row = [list(row) for part in dataset.splits.values() for row in part.rows]
     assert len(requests) == 100 and table["data"][0] in every_row
 
 

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any
 from uuid import uuid4
 
-from ml.backends.endpoints import Launch, Server
+from ml.backends.endpoints import ModelDeployment, Server
 from ml.backends.local.serving import endpoint, processes, server
 from ml.backends.local.serving.processes import HOST
 from ml.core.errors import UserError
@@ -47,7 +47,7 @@ class Deployed:
 
         def work() -> None:
             try:
-                self.running = server.start(self.slot, self._launch(storage, model, code))
+                self.running = server.start(self.slot, self._model_deployment(storage, model, code))
             except UserError as refused:
                 self.problem = refused.problems[0].actual.splitlines()[0]
 
@@ -103,10 +103,12 @@ class Deployed:
             name = f"{paths[collection]}/{now:%Y/%m/%d/%H}/{self.slot.name}-0.jsonl"
             storage.append(name, json.dumps(event) + "\n")
 
-    def _launch(self, storage: Storage, model: tuple[str, str, str], code: str) -> Launch:
+    def _model_deployment(
+        self, storage: Storage, model: tuple[str, str, str], code: str
+    ) -> ModelDeployment:
         name, version, uri = model
         variables = self.properties.get("environmentVariables") or {}
-        return Launch(
+        return ModelDeployment(
             endpoint=self.slot.parent.name,
             model=name,
             version=version,

@@ -51,7 +51,7 @@ def read(folder: Path, lines: list[str] = LINES, **changed: object) -> Dataset:
 
 def ids(dataset: Dataset) -> Mapping[str, set[str]]:
     """The ids of every split."""
-    return {name: set(part.ids) for name, part in dataset.parts.items()}
+    return {name: set(part.ids) for name, part in dataset.splits.items()}
 
 
 def test_features_are_numbers_and_categories(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_row_is_the_same_however_it_is_written(tmp_path: Path) -> None:
 def test_groups_stay_together(tmp_path: Path) -> None:
     """All rows of an age are in one split; a group is not a feature."""
     dataset = read(tmp_path, group="age", slices=["place"])
-    ages = [{*part.groups} for part in dataset.parts.values()]
+    ages = [{*part.groups} for part in dataset.splits.values()]
     assert sum(map(len, ages)) == 60 == len(set.union(*ages))
     assert [column.name for column in dataset.features] == ["size", "place"]
     assert dataset.scored("test").groups == dataset.test.groups
@@ -169,7 +169,7 @@ def test_groups_stay_together(tmp_path: Path) -> None:
 
 def test_later_rows_are_the_test(tmp_path: Path) -> None:
     """Every row of training is before validation, and that before the test."""
-    parts = read(tmp_path, time="since").parts
+    parts = read(tmp_path, time="since").splits
     ends = [(min(part.times), max(part.times)) for part in parts.values()]
     assert ends[0][1] < ends[1][0] <= ends[1][1] < ends[2][0]
     assert all(len(part) >= 0.1 * ROWS for part in parts.values())
@@ -177,7 +177,7 @@ def test_later_rows_are_the_test(tmp_path: Path) -> None:
     assert (check.check, check.value) == ("time.not_later", 0)
     assert read(tmp_path).leakage() == []
     zoned = [text.replace("-01-15,", "-01-15T00:30+02:00,") for text in LINES]
-    moved = read(tmp_path, zoned, time="since").parts
+    moved = read(tmp_path, zoned, time="since").splits
     assert max(moved["train"].times) < min(moved["test"].times)
 
 

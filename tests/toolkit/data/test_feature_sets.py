@@ -80,7 +80,7 @@ def table(folder: Path, accounts: str = "aaaaabaaaa", **changed: object) -> Path
 def test_each_row_has_what_was_known_at_its_time(tmp_path: Path, features: FeatureJoin) -> None:
     """The payment of a row's own hour has not arrived; an unknown account has no value."""
     dataset = read_dataset(tmp_path, table(tmp_path), features=features)
-    rows = [row for part in ("train", "validation", "test") for row in dataset.parts[part].rows]
+    rows = [row for part in ("train", "validation", "test") for row in dataset.splits[part].rows]
     expected = [None, 1.0, 3.0, 7.0, 15.0, None, 63.0, 127.0, 255.0, 511.0]
     assert rows == [["k", hour, value] for hour, value in enumerate(expected)]
     assert dataset.test.requests[-1] == {

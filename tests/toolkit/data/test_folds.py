@@ -29,20 +29,20 @@ def test_each_row_is_answered_once_by_what_did_not_see_it(
 ) -> None:
     """A quarter is validation; of a group all rows are in one fold."""
     dataset = read(tmp_path, LINES[: count + 1], folds=5, group=group, slices=["place"])
-    assert dataset.test is dataset.train and len(dataset.parts[VALIDATION]) >= 0.2 * count
-    assert len(dataset.parts[VALIDATION]) + len(dataset.test) == count
-    assert not {*dataset.parts[VALIDATION].ids} & {*dataset.test.ids}
+    assert dataset.test is dataset.train and len(dataset.splits[VALIDATION]) >= 0.2 * count
+    assert len(dataset.splits[VALIDATION]) + len(dataset.test) == count
+    assert not {*dataset.splits[VALIDATION].ids} & {*dataset.test.ids}
     answered: list[int] = []
     for rows, fold in dataset.by_fold():
         assert [dataset.train.ids[row] for row in rows] == [*fold.test.ids]
         assert not {*fold.test.ids} & {*fold.train.ids}
         assert not {*fold.test.groups} & {*fold.train.groups}
-        assert fold.parts[VALIDATION] is dataset.parts[VALIDATION]
+        assert fold.splits[VALIDATION] is dataset.splits[VALIDATION]
         assert len(fold.train) + len(fold.test) == len(dataset.train)
         answered += rows.tolist()
     assert sorted(answered) == [*range(len(dataset.test))]
     if group is None and count == 150:
-        assert len(dataset.parts[VALIDATION]) == 38 and len(dataset.test) == 112
+        assert len(dataset.splits[VALIDATION]) == 38 and len(dataset.test) == 112
 
 
 def test_a_row_stays_in_its_fold(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def measured(folder: Path) -> tuple[Evaluation, Dataset]:
     dataset = read(folder, LINES[:301], folds=5)
     draw = np.random.default_rng(0)
     splits = {
-        name: dataset.scored(name, draw.random(len(dataset.parts[name])))
+        name: dataset.scored(name, draw.random(len(dataset.splits[name])))
         for name in (VALIDATION, TEST)
     }
     training = Training(dataset.scored(TRAIN), {"a": 1}, [0.5, 0.6], 0.1)

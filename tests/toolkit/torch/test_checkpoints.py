@@ -24,8 +24,8 @@ from torch import nn
 from ml.toolkit.torch import checkpoints, snapshot, stored
 from ml.toolkit.torch.checkpoints import CheckpointError, Checkpoints
 from ml.toolkit.torch.distributed import distributed
-from ml.toolkit.torch.evictions import Evictions
 from ml.toolkit.torch.generations import Generation
+from ml.toolkit.torch.preemption import PreemptionMonitor
 from tests.shared import once
 from tests.toolkit.torch import ranks
 from tests.toolkit.torch.training import Settings, differing, network, train, write_data
@@ -357,14 +357,14 @@ def test_a_kill_between_two_names_loses_no_checkpoint(tmp_path: Path) -> None:
 
 def test_a_folder_that_processes_do_not_share_is_refused(tmp_path: Path) -> None:
     """Each would write a part of a checkpoint that is whole nowhere."""
-    training = ranks.start(apart, 2, tmp_path / "logs", tmp_path)
+    training = ranks.start(in_separate_folders, 2, tmp_path / "logs", tmp_path)
     assert training.wait() == [1, 1]
     for rank in (0, 1):
         assert "error[folder-not-shared]: process 1 does not see" in training.text(rank)
     assert not [*(tmp_path / "0").glob("step-*")]
 
 
-def apart(folder: Path) -> None:
+def in_separate_folders(folder: Path) -> None:
     with (
         distributed() as world,
         Checkpoints(folder / str(world.rank), world, {"model": nn.Linear(1, 1)}, events=None),
@@ -436,12 +436,12 @@ def test_an_event_of_azure_saves_and_goes_on(tmp_path: Path) -> None:
             distributed() as world,
             Checkpoints(tmp_path, world, {"model": nn.Linear(1, 1)}, events=None) as kept,
         ):
-            with Evictions(url, every_s=0.02) as kept._evictions:
+            with PreemptionMonitor(url, every_s=0.02) as kept._preemption:
                 kept.after(1)
                 assert checkpoints._steps(tmp_path) == []
                 events.append({"EventType": "Reboot"})
                 events.append({"EventType": "Preempt"})
-                ranks.wait_for(lambda: bool(kept._evictions.noticed))
+                ranks.wait_for(lambda: bool(kept._preemption.noticed))
                 kept.after(2)
                 kept.finish()
                 assert checkpoints._steps(tmp_path) == [2]
@@ -454,9 +454,9 @@ def test_an_event_of_azure_saves_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_where_nobody_answers_the_events_are_not_asked_for_ever() -> None:
-    with Evictions("http://127.0.0.1:9/", every_s=0.01) as evictions:
+    with PreemptionMonitor("http://127.0.0.1:9/", every_s=0.01) as preemption:
         ranks.wait_for(lambda: all(of.name != "scheduled events" for of in threading.enumerate()))
-        assert not evictions.leaving and not evictions.noticed
+        assert not preemption.shutting_down and not preemption.noticed
 
 
 def test_a_newer_start_ends_the_older_one(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from torch import nn
 
 from ml.toolkit.torch.distributed import Metrics, distributed
 from ml.toolkit.torch.epochs import TRAIN_LOSS, Progress, train_epochs
-from ml.toolkit.torch.evictions import Evicted
 from ml.toolkit.torch.loading import Batch, Batches, Shards, write_shards
+from ml.toolkit.torch.preemption import Preempted
 from ml.toolkit.torch.updates import Updates
 
 ROWS, BATCH = 40, 10
@@ -95,7 +95,7 @@ def test_a_preempted_training_logs_each_epoch_once(tmp_path: Path, step: int) ->
     whole: Logged = []
     expected, _ = fit(tmp_path / "whole", lambda epoch: -epoch, whole)
     logged: Logged = []
-    with pytest.raises(Evicted):
+    with pytest.raises(Preempted):
         fit(tmp_path, lambda epoch: -epoch, logged, preempt_at=step)
     progress, _ = fit(tmp_path, lambda epoch: -epoch, logged)
     assert (progress.epochs, progress.steps) == (expected.epochs, expected.steps) == (3, 12)

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from ml.toolkit.torch.evictions import Evicted
+from ml.toolkit.torch.preemption import Preempted
 from ml.toolkit.torch.tabular import Table, fit_network
 from ml.toolkit.training.segments import checkpointed
 
@@ -48,7 +48,7 @@ def test_it_goes_on_with_the_checkpoint_of_its_own_settings(tmp_path: Path) -> N
     whole, other = fit(), fit(learning_rate=0.2)
     assert (whole.weight - torch.tensor([[1.0, -2.0]])).abs().max() < 0.2
     with checkpointed(tmp_path):
-        with pytest.raises(Evicted):
+        with pytest.raises(Preempted):
             fit(preempt_at=17)
         [place] = tmp_path.iterdir()
         assert [of.name for of in place.glob("step-*")] == ["step-00000014"]

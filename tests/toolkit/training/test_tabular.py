@@ -213,7 +213,7 @@ def test_a_model_without_exact_contributions_is_shuffled(
     dataset = project(tmp_path).read(tmp_path)
     pairs = [
         pair
-        for part in dataset.parts.values()
+        for part in dataset.splits.values()
         for pair in zip(map(tuple, part.rows), part.labels, strict=True)
     ]
     positive = {row for row, label in pairs if label}
@@ -263,7 +263,7 @@ def test_a_linear_model_that_cannot_be_fitted_is_named(
     trained(tmp_path, made)
 
     def numbers(dataset: Dataset, part: str, columns: Columns) -> Numbers:
-        table = columns.matrix(dataset.parts[part].rows)
+        table = columns.matrix(dataset.splits[part].rows)
         return Numbers(table, np.zeros(len(table)))
 
     monkeypatch.setattr(Dataset, "numbers", numbers)

@@ -104,7 +104,7 @@ class Preparation:
             self.tracking, self.pool, snapshot, origin, threads, interpreter, self.evictions
         )
 
-    def keep(self, folder: Path, plan: saved_plan.Lowered) -> None:
+    def keep(self, folder: Path, plan: saved_plan.CompiledPlan) -> None:
         """Save the plan with which a run is started, so that it can be resumed."""
         for command in commands(plan):
             interpreter = self.interpreters.get(command.environment, HERE)

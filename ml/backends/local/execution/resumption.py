@@ -33,7 +33,7 @@ from ml.core.errors import Problem, UserError
 from ml.specs.plan.plans import CommandPlan, PipelinePlan, SweepPlan
 
 
-def plan_of(run: Run, timeout_s: float | None = None) -> saved_plan.Lowered:
+def plan_of(run: Run, timeout_s: float | None = None) -> saved_plan.CompiledPlan:
     """See `ml.backends.base.Resumption`."""
     jobs.demand_its_own(run, "resume", "is resumed")
     process = jobs.executor(run.name)
@@ -130,7 +130,7 @@ def _held(name: str) -> Iterator[float | None]:
         raise UserError(_still_runs(name, held.executor)) from None
 
 
-def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> saved_plan.Lowered:
+def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> saved_plan.CompiledPlan:
     plan = saved.plan
     if run.status == "Completed":
         return plan

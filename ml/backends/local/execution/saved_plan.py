@@ -31,7 +31,7 @@ from ml.specs.plan.plans import (
 )
 
 # What runs here: an AutoML job as a sweep.
-Lowered = CommandPlan | SweepPlan | PipelinePlan
+CompiledPlan = CommandPlan | SweepPlan | PipelinePlan
 # The number of changed packages that are named.
 _NAMED = 5
 
@@ -53,7 +53,7 @@ class SavedPlan:
     those of this interpreter when the run was started.
     """
 
-    plan: Lowered
+    plan: CompiledPlan
     code: Mapping[Path | None, dict[str, Any]]
     data: tuple[Data, ...]
     isolated: bool = False
@@ -115,7 +115,7 @@ class SavedPlan:
 
 def save(
     folder: Path,
-    plan: Lowered,
+    plan: CompiledPlan,
     code: Mapping[Path | None, dict[str, Any]],
     digest: Callable[[Path], str] = assets.digest,
     isolated: bool = False,
@@ -205,13 +205,13 @@ def to_json(value: Any) -> Any:
     }
 
 
-def from_json(data: Any) -> Lowered:
+def from_json(data: Any) -> CompiledPlan:
     """Return the plan that `to_json` wrote. ValueError when it has another format."""
     try:
         decoded = _value(data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a plan of this version: {error}") from error
-    if not isinstance(decoded, Lowered):
+    if not isinstance(decoded, CompiledPlan):
         raise ValueError("this is not a plan")
     return decoded
 

@@ -155,11 +155,11 @@ def lay_out_again(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) ->
 
     Raises OSError when the disk is full.
     """
-    work, aside = folder / "work", folder / "kept"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
+    work, kept = folder / "work", folder / "kept"
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir()
     for written in files.artifacts(folder, snapshot):
-        written.rename(aside / written.name)
+        written.rename(kept / written.name)
     shutil.rmtree(work, ignore_errors=True)
     for name, data in plan.inputs.items():
         if data.mode != "rw_mount":
@@ -169,10 +169,10 @@ def lay_out_again(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) ->
             shutil.rmtree(path, ignore_errors=True)
             path.unlink(missing_ok=True)
     files.lay_out(plan, folder, snapshot)
-    for written in aside.iterdir():
+    for written in kept.iterdir():
         shutil.rmtree(work / written.name)
         written.rename(work / written.name)
-    aside.rmdir()
+    kept.rmdir()
 
 
 def record_restart(run: Run, log: Path, after_s: float, node: int | None) -> Run:

@@ -19,7 +19,7 @@ import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from ml.backends import endpoints
-from ml.backends.endpoints import Answer, Canary, Launch, Live, Server
+from ml.backends.endpoints import Answer, Canary, Live, ModelDeployment, Server
 from ml.backends.local.serving import processes, server
 from ml.backends.local.serving.router import process
 from ml.backends.local.serving.router.process import RouterProcess
@@ -84,7 +84,7 @@ def live(endpoint: str, *, as_released: bool = True) -> Live | None:
         raise UserError(problem, exit_code=Exit.RUN_FAILED) from None
 
 
-log, failure, check_launch = processes.log, processes.failure, endpoints.check_launch
+log, failure, check_deployment = processes.log, processes.failure, endpoints.check_deployment
 is_up = server.is_up
 reserve = p95_ms = None  # no other machine releases here, and the evidence is measured here
 
@@ -190,9 +190,9 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
         if _runs(endpoint, current, port):
             return current, False
         if not server.is_up(current.server):
-            check_launch(current.launch)
-            current = replace(current, server=server.start(current.server.slot, current.launch))
-        if not all(map(server.is_up, current.beside)):
+            check_deployment(current.deployment)
+            current = replace(current, server=server.start(current.server.slot, current.deployment))
+        if not all(map(server.is_up, current.canary_servers)):
             # An apply starts its canary anew; an experiment goes on.
             current = replace(current, canary=_restart(current.canary))
         switch(endpoint, current)
@@ -213,15 +213,15 @@ def stop_idle(endpoint: str) -> None:
     current = live(endpoint)
     used = {folder(endpoint) / ROUTER} if current else set()
     if current:
-        used |= {deployment.slot for deployment in (current.server, *current.beside)}
+        used |= {running.slot for running in (current.server, *current.canary_servers)}
     for slot in folder(endpoint).iterdir():
         if slot.is_dir() and slot not in used:
             processes.stop(slot)
 
 
-def begin(launch: Launch, slot: str = "") -> Callable[[], Server]:
-    place = folder(launch.endpoint) / (slot or endpoints.idle_slot(live(launch.endpoint)))
-    starting = server.begin(place, launch)
+def begin(deployment: ModelDeployment, slot: str = "") -> Callable[[], Server]:
+    place = folder(deployment.endpoint) / (slot or endpoints.idle_slot(live(deployment.endpoint)))
+    starting = server.begin(place, deployment)
     return lambda: server.wait_until_ready(starting)
 
 
@@ -242,19 +242,19 @@ class LocalCandidate:
 
 
 @contextmanager
-def candidate(launch: Launch) -> Iterator[LocalCandidate]:
+def candidate(deployment: ModelDeployment) -> Iterator[LocalCandidate]:
     """A server in a slot of its own, while the endpoint is held; raises as `server.start`."""
-    slot = folder(launch.endpoint) / "candidate"
-    with locked(launch.endpoint):
-        started = server.start(slot, launch)
+    slot = folder(deployment.endpoint) / "candidate"
+    with locked(deployment.endpoint):
+        started = server.start(slot, deployment)
         try:
             yield LocalCandidate(started)
         finally:
             processes.stop(slot)
 
 
-def score(deployment: Server, body: Mapping[str, object]) -> Answer:
-    return server.score(deployment.port, body)
+def score(running: Server, body: Mapping[str, object]) -> Answer:
+    return server.score(running.port, body)
 
 
 def ask(endpoint: str, body: Mapping[str, object]) -> Answer:
@@ -263,9 +263,9 @@ def ask(endpoint: str, body: Mapping[str, object]) -> Answer:
     return server.score(running.port, body)
 
 
-def resident(deployment: Server) -> tuple[float, float] | None:
+def resident(running: Server) -> tuple[float, float] | None:
     try:
-        process = psutil.Process(deployment.pid)
+        process = psutil.Process(running.pid)
         family = [process, *process.children(recursive=True)]
         return time.time(), float(sum(member.memory_info().rss for member in family))
     except psutil.Error:
@@ -292,24 +292,22 @@ def document(state: Live) -> Mapping[str, object]:
 def routes(state: Live) -> Mapping[str, Any]:
     """Return the routes, as the router reads them."""
     canary = state.canary
-    timeout_ms = int(state.launch.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
+    timeout_ms = int(state.deployment.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
     name = state.server.slot.name
-    servers = (*state.beside, state.server)
-    launches = {
-        deployment.slot.name: state.in_slot(deployment.slot.name)[1] for deployment in servers
-    }
+    servers = (*state.canary_servers, state.server)
+    deployments = {running.slot.name: state.in_slot(running.slot.name)[1] for running in servers}
     return {
         "live": name,
-        "ports": {deployment.slot.name: deployment.port for deployment in servers},
-        "pids": {deployment.slot.name: deployment.pid for deployment in servers},
+        "ports": {running.slot.name: running.port for running in servers},
+        "pids": {running.slot.name: running.pid for running in servers},
         "traffic": state.traffic,
         "mirror": state.mirror,
         "timeout_ms": timeout_ms,
         "lease_s": LEASE_S if canary and not canary.experiment else None,
         "experiment": canary.experiment if canary else "",
         "salt": canary.salt if canary else "",
-        "collect": {slot: launch.collect for slot, launch in launches.items()},
-        "digests": {slot: launch.digest for slot, launch in launches.items()},
+        "collect": {slot: deployment.collect for slot, deployment in deployments.items()},
+        "digests": {slot: deployment.digest for slot, deployment in deployments.items()},
     }
 
 
@@ -318,8 +316,8 @@ def _restart(canary: Canary | None) -> Canary | None:
     if canary is None or not canary.experiment:
         return None
     try:
-        check_launch(canary.launch)
-        return replace(canary, server=server.start(canary.server.slot, canary.launch))
+        check_deployment(canary.deployment)
+        return replace(canary, server=server.start(canary.server.slot, canary.deployment))
     except UserError:
         return None
 
@@ -327,6 +325,6 @@ def _restart(canary: Canary | None) -> Canary | None:
 def _runs(endpoint: str, current: Live, port: int | None) -> bool:
     """Return whether the live server, its router and the servers of an experiment run."""
     running = router(endpoint)
-    beside = current.beside if current.canary and current.canary.experiment else ()
-    up = all(map(server.is_up, (current.server, *beside)))
+    others = current.canary_servers if current.canary and current.canary.experiment else ()
+    up = all(map(server.is_up, (current.server, *others)))
     return running is not None and port in (None, running.port) and up

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from ml.backends.endpoints import WARM_UP, Answer, Launch, Server
+from ml.backends.endpoints import WARM_UP, Answer, ModelDeployment, Server
 from ml.backends.local.serving import processes
 from ml.backends.local.serving.processes import HOST
 from ml.backends.traffic import DEPLOYMENT_HEADER
@@ -40,16 +40,16 @@ class Starting:
     port: int
 
 
-def start(slot: Path, launch: Launch, deadline_s: float = START_S) -> Server:
+def start(slot: Path, deployment: ModelDeployment, deadline_s: float = START_S) -> Server:
     """Stop the slot's server, start the new one, and return when it is ready.
 
     The server outlives the command that started it. Raise UserError: server-crashed (with the end
     of the log), server-not-ready; no process is left running then.
     """
-    return wait_until_ready(begin(slot, launch), deadline_s)
+    return wait_until_ready(begin(slot, deployment), deadline_s)
 
 
-def begin(slot: Path, launch: Launch) -> Starting:
+def begin(slot: Path, deployment: ModelDeployment) -> Starting:
     """The first half of `start`, so that two servers can load at once; it runs until
     `wait_until_ready` fails or the slot is stopped.
     """
@@ -60,10 +60,10 @@ def begin(slot: Path, launch: Launch) -> Starting:
             slot,
             processes.LAUNCHER,
             listener,
-            launch.code / launch.scoring_script,
-            *filter(None, [launch.server]),
-            folder=launch.code,
-            environment=_environment(launch, _mount(slot, launch), _empty(slot / "tmp")),
+            deployment.code / deployment.scoring_script,
+            *filter(None, [deployment.server]),
+            folder=deployment.code,
+            environment=_environment(deployment, _mount(slot, deployment), _empty(slot / "tmp")),
         )
         return Starting(slot, process, int(listener.getsockname()[1]))
 
@@ -97,11 +97,11 @@ def is_up(server: Server) -> bool:
         return False
 
 
-def _mount(slot: Path, launch: Launch) -> Path:
+def _mount(slot: Path, deployment: ModelDeployment) -> Path:
     """AZUREML_MODEL_DIR as a managed endpoint lays it out: azureml-models/NAME/VERSION/FOLDER."""
-    mounted = _empty(slot / "azureml-models") / launch.model / (launch.version or "0")
+    mounted = _empty(slot / "azureml-models") / deployment.model / (deployment.version or "0")
     mounted.mkdir(parents=True)
-    (mounted / "model").symlink_to(launch.model_folder.resolve(), target_is_directory=True)
+    (mounted / "model").symlink_to(deployment.model_folder.resolve(), target_is_directory=True)
     return mounted
 
 
@@ -111,29 +111,29 @@ def _empty(folder: Path) -> Path:
     return folder
 
 
-def _environment(launch: Launch, mounted: Path, scratch: Path) -> dict[str, str]:
+def _environment(deployment: ModelDeployment, mounted: Path, scratch: Path) -> dict[str, str]:
     """Return the variables that a managed endpoint sets, and those that this machine needs.
 
     `scratch` is the home folder, and all that the server may write to. A feature store is that of
     this machine, whatever the deployment says.
     """
-    variables = dict(launch.environment_variables)
+    variables = dict(deployment.environment_variables)
     if FEATURE_STORE in variables:
         store = home.home() / "features"
         (store / "online").mkdir(parents=True, exist_ok=True)  # the server cannot see it appear
         variables[FEATURE_STORE] = str(store)
     return {
-        "PYTHONPATH": str(launch.code),
+        "PYTHONPATH": str(deployment.code),
         # gunicorn would share one socket in the user's home among all servers.
         "GUNICORN_CMD_ARGS": "--no-control-socket",
         "ORT_DISABLE_TELEMETRY": "1",
         **variables,
-        "AML_APP_ROOT": str(launch.code),
+        "AML_APP_ROOT": str(deployment.code),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}",
         "HOME": str(scratch),
         "TMPDIR": str(scratch),
         MODEL_DIR: str(mounted),
-        MODEL_DIGEST: launch.digest,
+        MODEL_DIGEST: deployment.digest,
     }
 
 

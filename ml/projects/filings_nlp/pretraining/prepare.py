@@ -45,17 +45,17 @@ def collect(files: Sequence[Path], folder: Path) -> dict[str, int]:
     vocabulary.save(folder)
     numbers = {word: at for at, word in enumerate(vocabulary.words)}
     rows = {}
-    for part in (TRAIN, VALIDATION):
+    for split in (TRAIN, VALIDATION):
         tables = []
         for file, names in zip(files, words, strict=True):
             renumbered = [0, *(numbers.get(word, UNKNOWN) for word in names)]
             with np.load(file) as of:
-                tables.append(distinct(np.array(renumbered, np.uint32)[of[part]]))
+                tables.append(distinct(np.array(renumbered, np.uint32)[of[split]]))
         table = merge(tables)
         # Drop columns that no sentence is long enough for: they cost time in every layer.
         table = table[:, : max(1, int((table > 0).any(axis=0).sum()))].astype(np.uint16)
         chunks = ({"target": table[at : at + SHARD]} for at in range(0, len(table), SHARD))
-        rows[part] = write_shards(folder / part, chunks)
+        rows[split] = write_shards(folder / split, chunks)
     return rows
 
 
@@ -74,9 +74,9 @@ def prepare(data: Path, folder: Path, tokenised: Path | None = None) -> dict[str
     problems = [f"{count} files are named {name}" for name, count in names.items() if count > 1]
     problems += [f"there is no {path}" for path in written if not path.is_file()]
     rows = {} if problems else collect(written, folder)
-    problems += [f"no sentence of {part} is in the files" for part, of in rows.items() if not of]
+    problems += [f"no sentence of {split} is in the files" for split, of in rows.items() if not of]
     if problems:
-        expected = "files of filings of both parts, each with a name of its own and tokenised"
+        expected = "files of filings of both splits, each with a name of its own and tokenised"
         raise DataRefused([Flaw("missing-file", data, 0, of, expected) for of in problems])
     return rows
 
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with refusing():
         rows = prepare(options.data, options.corpus, options.tokenised)
-    counts = ", ".join(f"{count:,} of {part}" for part, count in rows.items())
+    counts = ", ".join(f"{count:,} of {split}" for split, count in rows.items())
     print(f"corpus {options.corpus}: different sentences: {counts}")
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import yaml
 from numpy.typing import NDArray
 
-from ml.projects.filings_nlp.corpus import SCHEMA, TRAIN, VALIDATION, Split
+from ml.projects.filings_nlp.corpus import SCHEMA, TRAIN, VALIDATION, SplitRule
 from ml.projects.filings_nlp.tokens import (
     MOST_CHARACTERS,
     MOST_SENTENCES,
@@ -134,27 +134,27 @@ def tokenise(path: Path, folder: Path) -> Path:
     filings that have it, into `folder`, atomically. Raises DataRefused with every problem of the
     file, by its schema.
     """
-    schema, split = _schema()
+    schema, rule = _schema()
     table, findings = read_table(path, schema)
     if findings:
         raise DataRefused(findings)
     filed = zip(table.column("company"), table.column("filed"), strict=True)
-    parts = np.array([split.part(company, day) for company, day in filed])
+    splits = np.array([rule.split_of(company, day) for company, day in filed])
     tokeniser, seen = Tokeniser(), [np.zeros(0, np.int64)]
     tables: dict[str, list[Table]] = {TRAIN: [], VALIDATION: []}
-    read = np.flatnonzero(np.isin(parts, [*tables]))
+    read = np.flatnonzero(np.isin(splits, [*tables]))
     columns: list[NDArray[Any]] = [np.array(table.column(name), object)[read] for name in SECTIONS]
     # So many characters at a time that the arrays stay in the processor's cache.
     lengths = np.sum([[len(text) for text in column] for column in columns], axis=0)
     pieces = np.flatnonzero(np.diff(np.cumsum(lengths) // CHARACTERS)) + 1
     for documents in np.split(np.arange(len(read)), pieces) if len(read) else ():
         rows, document = tokeniser.cut([column[documents] for column in columns])
-        part = parts[read][documents][document]
+        split = splits[read][documents][document]
         for name, those in tables.items():
-            those.append(distinct(rows[part == name]))
-        trains = rows[part == TRAIN]
+            those.append(distinct(rows[split == name]))
+        trains = rows[split == TRAIN]
         # Count each word once per filing.
-        pairs = document[part == TRAIN, None] << 32 | trains
+        pairs = document[split == TRAIN, None] << 32 | trains
         pairs = np.sort(pairs[trains > 0])
         seen.append(pairs[np.diff(pairs, prepend=-1) > 0] & 0xFFFFFFFF)
     arrays: dict[str, Any] = {
@@ -169,10 +169,10 @@ def tokenise(path: Path, folder: Path) -> Path:
 
 
 @cache
-def _schema() -> tuple[TableSchema, Split]:
+def _schema() -> tuple[TableSchema, SplitRule]:
     """Return the schema of a file, which may have few of a corpus's rows, and the split."""
     schema = TableSchema.parse(yaml.safe_load(SCHEMA.read_text(encoding="utf-8")))
-    return replace(schema, rows=(1, schema.rows[1])), Split.read()
+    return replace(schema, rows=(1, schema.rows[1])), SplitRule.read()
 
 
 def merge(tables: Sequence[Table]) -> Table:

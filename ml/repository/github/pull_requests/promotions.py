@@ -42,7 +42,7 @@ MERGE = ".github/workflows/merge.yml"
 _EARLIER = 10
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,60}", re.ASCII)
 _ENVIRONMENT, _VERSION = re.compile(r"[a-z]{1,20}"), re.compile(r"\d{1,9}", re.ASCII)
-# What follows the prefix of a branch: the version and, from its second serving code on, that.
+# What follows the prefix of a branch: the version and, from its second deployment digest on, that.
 _SHORT = 12
 _PROPOSAL = re.compile(rf"(\d{{1,9}})(?:-[0-9a-f]{{{_SHORT}}})?", re.ASCII)
 
@@ -72,13 +72,14 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
     file = f"ml/projects/{project}/{FILE}"
     compared = Value(document["comparison"])
     prefix = f"promote/{project}-{environment}-"
-    branch, serving = f"{prefix}{version}", _serving(document["files"][file], environment)
+    branch = f"{prefix}{version}"
+    deployment_digest = _deployment_digest(document["files"][file], environment)
     for pull in github.pull_requests_of(branch):
-        # The same model by other serving code is another proposal.
-        other = _serving(github.text(file, str(pull["head"]["sha"])), environment)
-        if not serving or serving == other:
+        # The same model with other serving code is another proposal.
+        other = _deployment_digest(github.text(file, str(pull["head"]["sha"])), environment)
+        if not deployment_digest or deployment_digest == other:
             return f"pull request {pull['number']} is about it already"
-        branch = f"{prefix}{version}-{serving[:_SHORT]}"
+        branch = f"{prefix}{version}-{deployment_digest[:_SHORT]}"
     for pull in github.pull_requests_of(branch):
         return f"pull request {pull['number']} is about it already"
     main = github.head()
@@ -101,12 +102,14 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
     return done
 
 
-def _serving(content: str, environment: str) -> str:
+def _deployment_digest(content: str, environment: str) -> str:
     """The digest of the serving code that release.yml declares; "" where it declares none, or where
     a branch has something else than YAML.
     """
     try:
-        return str(documents.parse(content, FILE).get(ENTRIES, environment, "serving") or "")
+        return str(
+            documents.parse(content, FILE).get(ENTRIES, environment, "deployment_digest") or ""
+        )
     except UserError:
         return ""
 

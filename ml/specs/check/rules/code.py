@@ -21,7 +21,7 @@ from ml.specs.assets.assets import Links
 from ml.specs.check.nodes import WITH_NODES, Node
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import did_you_mean
-from ml.specs.parts import Part
+from ml.specs.yaml_node import YamlNode
 
 Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -158,7 +158,7 @@ _SPACE = re.compile(r"\$\{\{\s*search_space\.(\w+)\s*\}\}")
 class _Entry:
     """A module that a job or an endpoint runs; `owner` has the fields, below the keys `at`."""
 
-    owner: Part
+    owner: YamlNode
     at: tuple[Key, ...]
     code: Path
     module: str
@@ -263,7 +263,7 @@ def _packages(links: Links, folder: Path, written: str) -> packages.Packages | N
     return packages.of_environment(folder, written)
 
 
-def _other(owner: Part, instead_of: packages.Packages, needed: frozenset[str]) -> str:
+def _other(owner: YamlNode, instead_of: packages.Packages, needed: frozenset[str]) -> str:
     """Return the environment of the repository with the needed libraries that is most alike."""
     best, most = "", -1
     for spec in assets.definitions(repository.root(owner.file)):

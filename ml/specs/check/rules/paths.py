@@ -15,8 +15,8 @@ from ml.core.errors import Severity, UserError
 from ml.specs.assets import assets, packages
 from ml.specs.check.nodes import FAMILIES, WITH_NODES, environments
 from ml.specs.check.rules.rule import Finding, Subject, rule
-from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec
+from ml.specs.yaml_node import YamlNode
 
 # Keys whose text is a path, and keys whose text is one when it looks like one.
 _PATHS = frozenset({"code", "path", "conda_file", "local_path", "training_data"})
@@ -146,11 +146,11 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
 
     The SDK reads one only as YAML; Azure ML finds the fault when it builds the environment.
     """
-    for part in environments(subject.spec):
-        written = part.get("conda_file")
-        path = assets.local(written, part.folder) if isinstance(written, str) else None
+    for node in environments(subject.spec):
+        written = node.get("conda_file")
+        path = assets.local(written, node.folder) if isinstance(written, str) else None
         if path is None and isinstance(written, dict | list):
-            contents = packages.conda_part(part.at("conda_file"))
+            contents = packages.conda_of_node(node.child("conda_file"))
         elif path is None or not path.is_file():
             continue
         else:
@@ -177,7 +177,7 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
             yield Finding(keys, message, f"a file with `paths:`, {example}", hint)
             continue
         try:
-            table = Part(read(file), file)
+            table = YamlNode(read(file), file)
         except UserError as refused:
             first = refused.problems[0]
             yield Finding(keys, first.actual, first.expected, first.hint, place=first.place)
@@ -197,7 +197,7 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
                     )
 
 
-def _table_faults(table: Part) -> Iterator[tuple[tuple[Key, ...], str, str]]:
+def _table_faults(table: YamlNode) -> Iterator[tuple[tuple[Key, ...], str, str]]:
     """Yield the faults of an MLTable file: their keys, the value, and what is expected."""
     paths, steps = table.get("paths"), table.get("transformations")
     if not isinstance(paths, list) or not paths:
@@ -226,7 +226,7 @@ def _table_faults(table: Part) -> Iterator[tuple[tuple[Key, ...], str, str]]:
             yield keys, f"`{keys[-1]}` is {value!r}", f"a value of the form `{pattern}`"
 
 
-def _line_by_line(table: Part) -> Mapping[str, Any]:
+def _line_by_line(table: YamlNode) -> Mapping[str, Any]:
     """Return the options of `read_delimited` if it reads each line as a row; else {}."""
     for step in table.get("transformations") or ():
         if step == "read_delimited" or (isinstance(step, dict) and "read_delimited" in step):
@@ -268,7 +268,7 @@ def _exists(path: Path, text: str) -> bool:
 
 @rule(
     "duplicate-declaration",
-    scope=(*assets.KINDS, "online_endpoint"),
+    scope=(*assets.ASSET_FAMILIES, "online_endpoint"),
     root_only=True,
     source="two files with one name are ambiguous",
 )
@@ -281,7 +281,7 @@ def declared_twice(subject: Subject) -> Iterator[Finding]:
     spec, root = subject.spec, repository.root(subject.spec.file)
     family, name = spec.kind.family, str(spec.get("name"))
     version = "1" if spec.get("version") is None else str(spec.get("version"))
-    if family in assets.KINDS:
+    if family in assets.ASSET_FAMILIES:
         same = (family, name, version)
         specs = assets.definitions(root)
         others = [asset.file for asset in specs if (asset.kind, asset.name, asset.version) == same]

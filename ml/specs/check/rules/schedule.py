@@ -9,8 +9,8 @@ from ml.specs.assets import assets
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import kind_of
-from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec, time_zones
+from ml.specs.yaml_node import YamlNode
 
 _YAML = "reference-yaml-schedule"
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -54,16 +54,16 @@ def cron_fault(expression: str) -> tuple[str, str] | None:
 _TRIGGERED = ("schedule", "compute", "feature_set")
 
 
-def _triggers(spec: Spec) -> Iterator[Part]:
+def _triggers(spec: Spec) -> Iterator[YamlNode]:
     """Yield the triggers of a spec."""
     if spec.kind.family == "schedule":
-        yield spec.at("trigger")
+        yield spec.child("trigger")
     elif spec.kind.family == "feature_set":
-        yield spec.at("materialization_settings", "schedule")
+        yield spec.child("materialization_settings", "schedule")
     else:
         starts = spec.get("schedules", "compute_start_stop")
         for number in range(len(starts) if isinstance(starts, list) else 0):
-            yield spec.at("schedules", "compute_start_stop", number, "trigger")
+            yield spec.child("schedules", "compute_start_stop", number, "trigger")
 
 
 @rule("bad-cron", scope=_TRIGGERED, source=f"{_YAML}: cron expression")
@@ -86,7 +86,7 @@ def bad_recurrence(subject: Subject) -> Iterator[Finding]:
         yield from _recurrence(trigger)
 
 
-def _recurrence(trigger: Part) -> Iterator[Finding]:
+def _recurrence(trigger: YamlNode) -> Iterator[Finding]:
     """Yield what is wrong with the recurrence of one trigger."""
     frequency, pattern = str(trigger.get("frequency")).lower(), trigger.get("schedule")
     for key, expected in {"week_days": "week", "month_days": "month"}.items():

@@ -17,11 +17,11 @@ from ml.specs.check import secret_patterns
 from ml.specs.check.nodes import WITH_NODES, Node, inside
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import Reference, literal
-from ml.specs.parts import Part
 from ml.specs.plan.plans import LITERALS
+from ml.specs.yaml_node import YamlNode
 
 # A value that may replace a placeholder: its text, the part that sets it and its keys there.
-Value = tuple[str, Part, tuple[Key, ...]]
+Value = tuple[str, YamlNode, tuple[Key, ...]]
 
 PARENT_INPUT = re.compile(r"\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}")
 # Characters that a shell interprets in a path. The path of data on a node may end in its name.
@@ -119,7 +119,7 @@ def _bound(
 
 
 def _literal(
-    value: object, part: Part, keys: tuple[Key, ...], kind: str, mode: str
+    value: object, part: YamlNode, keys: tuple[Key, ...], kind: str, mode: str
 ) -> Iterator[Value]:
     """Yield the text of a literal; of data only a path that a shell would interpret."""
     text = literal(value)
@@ -261,10 +261,10 @@ def moving_environment(subject: Subject) -> Iterator[Finding]:
     yield from environment_faults(subject.spec)
 
 
-def environment_faults(deployment: Part) -> Iterator[Finding]:
+def environment_faults(deployment: YamlNode) -> Iterator[Finding]:
     """Yield parts of a deployment's environment that the digest of its files does not cover."""
     written = deployment.get("environment")
-    part, keys = deployment.at("environment"), ("environment",)
+    part, keys = deployment.child("environment"), ("environment",)
     if isinstance(written, str):
         reference = assets.parse(written)
         if reference is None or not reference.version:

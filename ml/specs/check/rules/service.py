@@ -23,9 +23,9 @@ from ml.specs.check.nodes import Node, environments, fields
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import without_placeholders
 from ml.specs.kinds import MODEL_TYPES, kind_of
-from ml.specs.parts import Part
 from ml.specs.sdk.errors import in_words
 from ml.specs.sdk.load import Spec, spark_sizes
+from ml.specs.yaml_node import YamlNode
 
 DEPLOYMENTS = frozenset({"online_deployment", "batch_deployment", "model_batch_deployment"})
 _COMPUTING = frozenset({"command", "sweep", "parallel", "automl", "data_transfer"})
@@ -88,8 +88,8 @@ def variable_not_text(subject: Subject) -> Iterator[Finding]:
 )
 def bad_environment(subject: Subject) -> Iterator[Finding]:
     """An environment is an image, with or without a conda file, or a folder with a Dockerfile."""
-    for part in environments(subject.spec):
-        data, below = part.mapping(), part.keys
+    for node in environments(subject.spec):
+        data, below = node.mapping(), node.keys
         build, image = data.get("build"), data.get("image")
         context = build.get("path") if isinstance(build, dict) else None
         if isinstance(build, dict) and not context:
@@ -105,15 +105,15 @@ def bad_environment(subject: Subject) -> Iterator[Finding]:
         if not image and build is None:
             hint = "image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
             yield Finding(below, "neither `image` nor `build`", "one of both", hint)
-        yield from _dockerfile(part, context)
+        yield from _dockerfile(node, context)
 
 
-def _dockerfile(part: Part, context: object) -> Iterator[Finding]:
+def _dockerfile(node: YamlNode, context: object) -> Iterator[Finding]:
     """Check the Dockerfile of a local build context, and the files that it copies."""
-    folder = assets.local(context, part.folder) if isinstance(context, str) else None
+    folder = assets.local(context, node.folder) if isinstance(context, str) else None
     if folder is None or not folder.exists():
         return  # `missing-file`
-    keys, written = (*part.keys, "build", "path"), part.get("build", "dockerfile_path")
+    keys, written = (*node.keys, "build", "path"), node.get("build", "dockerfile_path")
     if not folder.is_dir():
         yield Finding(keys, f"`{context}` is a file", "the folder that the Dockerfile is in")
         return
@@ -318,11 +318,11 @@ def _is_not_installed(node: Node, module: str, command: str) -> bool:
     )
 
 
-def _named(spec: Spec, key: str) -> Part | None:
+def _named(spec: Spec, key: str) -> YamlNode | None:
     """Return the model or environment of a deployment: inline, or declared in this repository."""
     written = spec.get(key)
     if not isinstance(written, str):
-        return spec.at(key) if isinstance(written, dict) else None
+        return spec.child(key) if isinstance(written, dict) else None
     file = assets.included(written, spec.folder)
     return file or assets.find(written, key, repository.root(spec.file))
 
@@ -372,8 +372,8 @@ def no_compute(node: Node) -> Iterator[Finding]:
 )
 def scale_settings(subject: Subject) -> Iterator[Finding]:
     """A managed deployment scales by Azure Monitor; one on Kubernetes and a cluster in a range."""
-    is_deployment = subject.spec.kind.family == "online_deployment"
-    at: tuple[Key, ...] = ("scale_settings",) if is_deployment else ()
+    matches_deployment = subject.spec.kind.family == "online_deployment"
+    at: tuple[Key, ...] = ("scale_settings",) if matches_deployment else ()
     scale = subject.spec.mapping(*at)
     is_kubernetes = (
         "kubernetes" in f"{subject.spec.get('$schema')}{subject.spec.get('type')}".lower()

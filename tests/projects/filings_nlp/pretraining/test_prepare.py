@@ -92,12 +92,12 @@ def written(folder: Path) -> dict[str, bytes]:
 def test_a_corpus_is_that_of_the_row_loop(whole: Path, divided: Path, tmp_path: Path) -> None:
     """Every sentence and the vocabulary; not a byte depends on how the filings are divided."""
     rows = read(whole)
-    vocabulary = Vocabulary.learn(rows.parts[TRAIN].documents)
+    vocabulary = Vocabulary.learn(rows.splits[TRAIN].documents)
     prepare.main(["--data", str(whole), "--corpus", str(tmp_path / "corpus")])
     assert Vocabulary.load(tmp_path / "corpus") == vocabulary
-    for part in (TRAIN, VALIDATION):
-        table = Shards(tmp_path / "corpus" / part).column("target")
-        assert np.array_equal(table, unique(rows, part, vocabulary))
+    for split in (TRAIN, VALIDATION):
+        table = Shards(tmp_path / "corpus" / split).column("target")
+        assert np.array_equal(table, unique(rows, split, vocabulary))
     prepare.prepare(divided, tmp_path / "again")
     assert written(tmp_path / "again") == written(tmp_path / "corpus")
 

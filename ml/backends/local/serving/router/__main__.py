@@ -43,7 +43,7 @@ CHECK_S = 0.5
 # Requests in flight may end before the process does; `ml serve --stop` waits ten seconds.
 PATIENCE_S = 8.0
 BACKLOG = 2048
-# Each caller has a connection, and so has each request in flight to a deployment.
+# Each client has a connection, and so has each request in flight to a deployment.
 DESCRIPTORS = 4 * MAX_CONNECTIONS
 
 

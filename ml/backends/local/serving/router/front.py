@@ -1,7 +1,7 @@
-"""The callers' side of the router: their connections, and bounds on what they make it hold.
+"""The clients' side of the router: their connections, and bounds on what they make it hold.
 
-A connection is not read while its request is handled, so a caller that sends requests faster than
-they are answered waits. An answer that its caller does not read ends the connection. What large
+A connection is not read while its request is handled, so a client that sends requests faster than
+they are answered waits. An answer that its client does not read ends the connection. What large
 requests and answers occupy in all is bounded, and so is the number of connections.
 """
 
@@ -23,13 +23,13 @@ MAX_BODY = 10 * 2**20
 MAX_HEADERS = 64 * 2**10
 MAX_CONNECTIONS = 1024
 # The bytes of all requests and answers in memory. Each request has this much beside that bound, so
-# that callers with large bodies do not shut out those with small ones.
+# that clients with large bodies do not shut out those with small ones.
 MAX_HELD = 64 * 2**20
 SMALL = 64 * 2**10
-# A caller's connection may be silent this long between requests. A caller may take this long to
+# A client's connection may be silent this long between requests. A client may take this long to
 # send a request, and as long to read its answer.
 CALLER_IDLE_S, CALLER_SLOW_S = 75.0, 30.0
-# How long a refused caller may go on sending before the connection is closed.
+# How long a refused client may go on sending before the connection is closed.
 LINGER_S = 1.0
 # These answers are written where aiohttp has no request to answer.
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -51,7 +51,7 @@ class Room:
 
 
 class Load:
-    """The memory of one request: its body and its response, until the caller has read that."""
+    """The memory of one request: its body and its response, until the client has read that."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
@@ -118,7 +118,7 @@ class BoundedServer(web.Server):
             except TimeoutError:
                 connection.abort()
             except ConnectionError:
-                pass  # the caller is gone
+                pass  # the client is gone
         finally:
             load.end()
             connection.end(closes=answer is not None and answer.keep_alive is False)
@@ -147,7 +147,7 @@ class BoundedServer(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One caller's connection."""
+    """One client's connection."""
 
     def __init__(self, server: BoundedServer) -> None:
         super().__init__(
@@ -177,7 +177,7 @@ class _Connection(web.RequestHandler):
         server.idle[self] = None
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """aiohttp: the caller is gone."""
+        """aiohttp: the client is gone."""
         self._server.open -= 1
         self._server.idle.pop(self, None)
         super().connection_lost(exc)
@@ -235,7 +235,7 @@ class _Connection(web.RequestHandler):
         return refuse(status, f"not a valid HTTP request: {message}")
 
     def log_exception(self, *args: Any, **keywords: Any) -> None:
-        """aiohttp: a defect, unless the caller went away while aiohttp waited for its body."""
+        """aiohttp: a defect, unless the client went away while aiohttp waited for its body."""
         gone = self.transport is None and isinstance(keywords.get("exc_info"), RuntimeError)
         if not gone:
             super().log_exception(*args, **keywords)

@@ -34,13 +34,16 @@ from ml.backends.local.serving.router.records import (
 )
 from ml.backends.local.serving.router.routes import SAMPLE_HEADER, RoutesError, RouteTable
 from ml.backends.traffic import (
+    CLIENT,
     DEPLOYMENT_HEADER,
+    EXCLUDED,
     KEY_HEADER,
     REQUEST_ID,
+    SAMPLE,
     TIMEOUT_MS,
     Counters,
-    Kind,
     Recent,
+    RequestKind,
     ticket,
 )
 from ml.serving.scoring.messages import is_finite
@@ -95,7 +98,7 @@ class Proxy:
     """The routes in force, the counters of each deployment, and the requests in flight.
 
     An error of a deployment is passed on and counted; the request is not sent to another one. A
-    managed endpoint does not either: a retry would hide from the canary what a caller on Azure
+    managed endpoint does not either: a retry would hide from the canary what a client on Azure
     would see, and would score a request twice.
     """
 
@@ -112,7 +115,7 @@ class Proxy:
         self._file = file
         self._file_id: tuple[int, int] | None = None
         self._sample = sample.encode()
-        # No caller can tell from the answers so far which deployment gets the next request.
+        # No client can tell from the answers so far which deployment gets the next request.
         self._random = random.SystemRandom()
         self._keys = Keys()
         self._renewed = self.loop.time()
@@ -176,7 +179,7 @@ class Proxy:
         await self._session.close()
 
     async def handle(self, request: web.BaseRequest, body: bytes, load: Load) -> web.Response:
-        """Answer one request of a caller."""
+        """Answer one request of a client."""
         routes = self.routes
         if routes is None:
             return error(404, "no deployment has a positive weight")
@@ -193,16 +196,16 @@ class Proxy:
         kind = self._kind(request, named, key, routes)
         # As the server reads the path; it also runs the script for GET.
         scores = request.rel_url.path == SCORE
-        mirror = self._mirror(chosen, routes) if scores and kind != "apart" else None
+        mirror = self._mirror(chosen, routes) if scores and kind != EXCLUDED else None
         if mirror is not None:
             self._copy(mirror, kind, scores, request, body, load)
-        if self.leased and (kind == "apart" or len(body) > SMALL):
-            # Whatever callers choose to send to a canary's green its baseline gets too, and the
+        if self.leased and (kind == EXCLUDED or len(body) > SMALL):
+            # Whatever clients choose to send to a canary's green its baseline gets too, and the
             # reverse. Large requests too, of which a few would make all the difference. So both
             # stay under the same load, and their latency and memory can be compared.
             for deployment in (chosen, mirror):
                 if deployment is not None and (twin := routes.twin(deployment.name)) is not None:
-                    self._copy(self.deployments[twin], "apart", scores, request, body, load)
+                    self._copy(self.deployments[twin], EXCLUDED, scores, request, body, load)
         collects = (
             scores
             and named is None
@@ -218,19 +221,19 @@ class Proxy:
 
     def _kind(
         self, request: web.BaseRequest, named: str | None, key: str | None, routes: RouteTable
-    ) -> Kind:
+    ) -> RequestKind:
         """Return how a request is counted if it scores.
 
         Nobody can foresee where a new routing key leads, but the response shows it: whoever sends
         the key again has chosen the deployment.
         """
         if named is not None:
-            return "apart"
+            return EXCLUDED
         if key is not None and routes.lease_s is not None:
             is_new = self._keys.add(ticket(key, routes.salt))
-            return "callers" if is_new else "apart"
+            return CLIENT if is_new else EXCLUDED
         sample = request.headers.get(SAMPLE_HEADER, "").encode("utf-8", "surrogateescape")
-        return "samples" if sample and hmac.compare_digest(sample, self._sample) else "callers"
+        return SAMPLE if sample and hmac.compare_digest(sample, self._sample) else CLIENT
 
     def _mirror(self, chosen: Deployment, routes: RouteTable) -> Deployment | None:
         """Return the deployment that gets a copy of a request, drawn at random."""
@@ -242,7 +245,7 @@ class Proxy:
     def _copy(
         self,
         to: Deployment,
-        kind: Kind,
+        kind: RequestKind,
         scores: bool,
         request: web.BaseRequest,
         body: bytes,
@@ -255,8 +258,8 @@ class Proxy:
         except Full:
             return
         if scores:
-            to.counters.of(kind).mirrored += 1
-        is_drawn = kind != "apart"
+            to.counters.tally(kind).mirrored += 1
+        is_drawn = kind != EXCLUDED
         to.mirrored += is_drawn
 
         async def send() -> None:
@@ -303,7 +306,7 @@ class Proxy:
     async def _send(
         self,
         to: Deployment,
-        kind: Kind,
+        kind: RequestKind,
         scores: bool,
         request: web.BaseRequest,
         body: bytes,
@@ -311,14 +314,14 @@ class Proxy:
     ) -> web.Response:
         """Return the response of a deployment, and count it if the request `scores`.
 
-        Requests that a busy router rejects are counted separately, because callers can cause them.
+        Requests that a busy router rejects are counted separately, because clients can cause them.
         """
         timeout_ms = self.routes.timeout_ms if self.routes else TIMEOUT_MS
         seconds = 0.0
         own = False
         if to.in_flight >= MAX_IN_FLIGHT:
             text = f"deployment `{to.name}` has too many pending requests"
-            kind, answer = "apart", error(TOO_MANY, text, to.name)
+            kind, answer = EXCLUDED, error(TOO_MANY, text, to.name)
         else:
             to.in_flight += 1
             start = perf_counter()
@@ -330,7 +333,7 @@ class Proxy:
                 answer.headers[DEPLOYMENT_HEADER] = to.name
             except Full:
                 text = f"deployment `{to.name}`: no room for its answer; try again"
-                kind, answer = "apart", error(TOO_FULL, text, to.name)
+                kind, answer = EXCLUDED, error(TOO_FULL, text, to.name)
             except TimeoutError:
                 text = f"deployment `{to.name}` took longer than {timeout_ms / 1000:g} s"
                 answer = error(TOO_LATE, text, to.name)
@@ -340,8 +343,8 @@ class Proxy:
                 to.in_flight -= 1
             seconds = perf_counter() - start
         if scores:
-            to.counters.of(kind).add(answer.status, seconds, own)
-            if kind != "apart" and len(self.deployments) > 1:
+            to.counters.tally(kind).add(answer.status, seconds, own)
+            if kind != EXCLUDED and len(self.deployments) > 1:
                 self.recent.add(to.name, kind, answer.status, _bytes(answer) if own else b"")
         return answer
 
@@ -433,7 +436,7 @@ def _bytes(answer: web.Response) -> bytes:
 
 
 def _decoded(answer: web.Response) -> bytes:
-    """An answer as its caller reads it; raises ClientPayloadError for what only some can read."""
+    """An answer as its client reads it; raises ClientPayloadError for what only some can read."""
     charset = (answer.charset or "utf-8").lower()
     if charset not in _CHARSETS:
         raise aiohttp.ClientPayloadError(f"an answer in the charset `{charset[:80]}`")

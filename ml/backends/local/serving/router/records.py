@@ -33,7 +33,7 @@ _NAME = re.compile(r"\d{8}\.jsonl")
 class Keys:
     """The routing keys of a canary: one bit each, at a position derived from its secret.
 
-    No key ever counts as new twice. A new key rarely collides with another, whatever callers send:
+    No key ever counts as new twice. A new key rarely collides with another, whatever clients send:
     15 in a thousand after a million keys.
     """
 
@@ -58,7 +58,7 @@ class Collector:
 
     A deployment's `data_collector` turns it on, as on a managed endpoint, whose collector records
     the payloads too: learn.microsoft.com/azure/machine-learning/concept-data-collection. The bodies
-    hold all that a caller sent, names and secrets included; headers are not recorded. Only the
+    hold all that a client sent, names and secrets included; headers are not recorded. Only the
     owner may read the files; the oldest is removed once there are MAX_FILES. Lines that cannot be
     written are counted as `lost`, and the requests are still answered. A kill loses the lines of
     the last FLUSH_S.

@@ -1,4 +1,4 @@
-"""Parts of specs: a mapping in a YAML file, and a step layered over its component."""
+"""Nodes of specs: a mapping in a YAML file, and a step layered over its component."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ml.core.errors import Place
 
 
 @dataclass(frozen=True)
-class Part:
+class YamlNode:
     """The mapping at `keys` of a document, which `file` holds; without keys the whole document."""
 
     document: Document
@@ -37,20 +37,20 @@ class Part:
         """Return the line of the node at `keys`, or of its nearest ancestor."""
         return self.document.place(*self.keys, *keys)
 
-    def at(self, *keys: Key) -> Part:
-        """Return the part of this part at `keys`."""
-        return Part(self.document, self.file, (*self.keys, *keys))
+    def child(self, *keys: Key) -> YamlNode:
+        """Return the node at `keys` below this one."""
+        return YamlNode(self.document, self.file, (*self.keys, *keys))
 
 
 @dataclass(frozen=True)
 class Layers:
     """The fields of a job or step, layered over those of the component or trial that it runs."""
 
-    own: Part
-    component: Part | None = None
+    own: YamlNode
+    component: YamlNode | None = None
 
-    def owner(self, key: Key) -> Part:
-        """Return the part that has `key`: the component only if the step lacks it."""
+    def owner(self, key: Key) -> YamlNode:
+        """Return the node that has `key`: the component only if the step lacks it."""
         if self.component is not None and self.own.get(key) is None:
             return self.component if self.component.get(key) is not None else self.own
         return self.own
@@ -67,4 +67,4 @@ class Layers:
         return self.owner(keys[0]).place(*keys) if keys else self.own.place()
 
 
-Fields = Part | Layers
+Fields = YamlNode | Layers
