@@ -246,11 +246,11 @@ def find_in_use(backend: Backend) -> Needed:
                 runs[str(run)] = why
     for project in desired_state.projects(backend):
         for environment in desired_state.ENVIRONMENTS:
-            declared = desired_state.read(backend, project, environment)
-            if declared and declared.digest:
+            entry = desired_state.read(backend, project, environment)
+            if entry and entry.digest:
                 why = f"{project} declares it in {environment}"
-                paths[model_folder(declared.digest)] = why
-                paths.update(dict.fromkeys(_code(declared.serving), why))
+                paths[model_folder(entry.digest)] = why
+                paths.update(dict.fromkeys(_code(entry.serving), why))
     for line in audit.verify(backend.audit_log):
         if line["event"] == "applied":
             why = f"{line['model']} {line['version']} served with it: a rollback may need it"

@@ -254,7 +254,7 @@ def _release(backend: Backend, version: Version, notes: list[str]) -> Release:
     registry, line = backend.registry, _audit_line(backend, version, notes)
     decision = line.get("decision")
     champion = registry.champion(version.model, desired_state.ENVIRONMENTS[0])
-    declared = desired_state.read(backend, version.project, desired_state.ENVIRONMENTS[0])
+    entry = desired_state.read(backend, version.project, desired_state.ENVIRONMENTS[0])
     is_champion = champion is not None and champion.digest == version.digest
     against = champion
     if is_champion:
@@ -265,7 +265,7 @@ def _release(backend: Backend, version: Version, notes: list[str]) -> Release:
         evidence=evidence.load(backend, version),
         decision=decision,
         decided=str(line.get("at", "")),
-        declared=declared is not None and declared.digest == version.digest,
+        declared=entry is not None and entry.digest == version.digest,
         is_champion=is_champion,
         against=_side(against, evidence.load(backend, against)) if against else None,
     )

@@ -19,7 +19,7 @@ from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.core.errors import Exit, UserError
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.evidence import evidence
 from ml.release.evidence.evidence import ATTESTATION
 from ml.release.promotion.gate_check import GateCheck, champion_of, check_gates, request
@@ -38,7 +38,7 @@ from tests.stand_ins.memory import MemoryBackend
 __all__ = ["rehearsed"]
 
 
-def now_declared(environment: str = "local") -> Declared:
+def now_declared(environment: str = "local") -> ReleaseEntry:
     """What is declared."""
     found = desired_state.read(BACKEND, "tiny", environment)
     assert found is not None
@@ -66,10 +66,10 @@ def edited(version: Version, change: Callable[[dict[str, Any]], object]) -> str:
 @pytest.mark.attack("A declaration names evidence that the registry never kept")
 def test_evidence_that_the_registry_does_not_have(declared_world: World) -> None:
     """A folder of that hash is not enough."""
-    declared = now_declared()
-    version = BACKEND.registry.find("tiny", declared.version)
+    entry = now_declared()
+    version = BACKEND.registry.find("tiny", entry.version)
     other = edited(version, lambda document: document.update(created="2030-01-01T00:00:00+00:00"))
-    desired_state.declare(BACKEND, "tiny", "local", replace(declared, evidence=other))
+    desired_state.declare(BACKEND, "tiny", "local", replace(entry, evidence=other))
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "digest-mismatch"
     assert endpoint.live("tiny").launch.version == "1"  # type: ignore[union-attr]
 
@@ -105,7 +105,7 @@ def test_claims_are_told_again(declared_world: World) -> None:
 @pytest.mark.parametrize("how", ["nothing", "another version", "another event"])
 def test_an_invented_decision(declared_world: World, how: str) -> None:
     """It has to be one of the gates that allowed this model here."""
-    declared = now_declared()
+    entry = now_declared()
     hashes = {
         "nothing": lambda: "d" * 64,
         "another version": lambda: str(audit.verify(LOG)[0]["hash"]),
@@ -115,16 +115,16 @@ def test_an_invented_decision(declared_world: World, how: str) -> None:
             {"decision": audit.verify(LOG)[-1]["decision"], "endpoint": "tiny"},
         ),
     }
-    desired_state.declare(BACKEND, "tiny", "local", replace(declared, decision=hashes[how]()))
+    desired_state.declare(BACKEND, "tiny", "local", replace(entry, decision=hashes[how]()))
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "decision-unknown"
     stops = plan(BACKEND, "tiny").stops
     assert stops and stops.problems[0].code == "decision-unknown"
-    run = BACKEND.registry.find("tiny", declared.version).run
+    run = BACKEND.registry.find("tiny", entry.version).run
     assert (
         stops.problems[0].hint
         == f"ml release propose tiny --run {run} --env local evaluates the gates"
     )
-    desired_state.declare(BACKEND, "tiny", "local", declared)
+    desired_state.declare(BACKEND, "tiny", "local", entry)
     assert plan(BACKEND, "tiny").stops is None
 
 
@@ -287,19 +287,19 @@ def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.Monkey
     tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
     one, two = (
-        Declared("tiny", number, f"sha256:{number * 64}", "e" * 64, "d" * 64, serving="c" * 64)
+        ReleaseEntry("tiny", number, f"sha256:{number * 64}", "e" * 64, "d" * 64, serving="c" * 64)
         for number in "12"
     )
 
-    def before(declared: Declared) -> bool:
-        return desired_state.was_declared_before(BACKEND, "tiny", "prod", declared)
+    def before(entry: ReleaseEntry) -> bool:
+        return desired_state.was_declared_before(BACKEND, "tiny", "prod", entry)
 
     assert not before(one)
-    for declared in (one, two):
-        desired_state.declare(BACKEND, "tiny", "prod", declared)
-        assert not before(declared)
+    for entry in (one, two):
+        desired_state.declare(BACKEND, "tiny", "prod", entry)
+        assert not before(entry)
         commit("promote")
-        assert not before(declared)
+        assert not before(entry)
     assert before(one) and not before(replace(one, serving="b" * 64))
     desired_state.declare(BACKEND, "tiny", "prod", one)
     assert before(one)
@@ -370,16 +370,16 @@ def test_an_environment_has_served_what_the_branch_declared(
     version = backend.registry.register("tiny", "tiny", "sha256:" + "d" * 64, "run")
     backend.registry.promote(version, "dev", "a" * 64)
     hashes = {"evidence": "e" * 64, "decision": "f" * 64, "serving": "a" * 64}
-    declared = Declared("tiny", version.version, version.digest, **hashes)
+    entry = ReleaseEntry("tiny", version.version, version.digest, **hashes)
 
     def served_in() -> tuple[str, ...]:
         known = backend.registry.find("tiny", version.version)
         return request(backend, known, "staging", serving="a" * 64).served_in
 
     assert served_in() == ()
-    desired_state.declare(BACKEND, "tiny", "dev", replace(declared, serving="b" * 64))
+    desired_state.declare(BACKEND, "tiny", "dev", replace(entry, serving="b" * 64))
     commit("another serving code")
-    desired_state.declare(BACKEND, "tiny", "dev", declared)
+    desired_state.declare(BACKEND, "tiny", "dev", entry)
     assert served_in() == ()
     commit("dev")
     assert served_in() == ("dev",)

@@ -27,7 +27,7 @@ from ml.core.terminal import printable
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
-    from ml.release.declaration.release_file import Declared
+    from ml.release.declaration.release_file import ReleaseEntry
     from ml.release.rollout.apply import Applied, RolloutPlan
 
 app = typer.Typer()
@@ -435,7 +435,7 @@ def _apply(
     project: str,
     to: str,
     approved_by: str,
-    approved: Declared | None = None,
+    approved: ReleaseEntry | None = None,
     port: int | None = None,
     through_canary: bool = False,
 ) -> Applied | None:

@@ -97,7 +97,7 @@ def status_text(state: Status) -> str:
 
 def rollout_text(rollout: Plan) -> str:
     """Return the declared version, the serving version, and the steps of an apply."""
-    declared, serving = rollout.declared, rollout.serving
+    declared, serving = rollout.entry, rollout.serving
     version = named(declared.model, declared.version, declared.digest) if declared else "nothing"
     serves = "nothing"
     if serving:

@@ -199,7 +199,7 @@ def _readable(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Declared:
+class ReleaseEntry:
     """A declared version: `digest` is the model's; the other hashes are sha256, in hex.
 
     `ml release propose` writes it. `reason` says why a champion is replaced by a version that is
@@ -249,7 +249,7 @@ class Declared:
         Field(description="Of the serving code and the deployment's settings."),
     ] = ""
 
-    def serves_as(self, other: Declared | None) -> bool:
+    def serves_as(self, other: ReleaseEntry | None) -> bool:
         """Return whether both have the same model, evidence and serving code."""
         return other is not None and (self.digest, self.evidence, self.serving) == (
             other.digest,
@@ -259,7 +259,7 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Entry(Declared):
+class EnvironmentEntry(ReleaseEntry):
     """What an environment is to serve, and how a new version is tried there."""
 
     __pydantic_config__ = ConfigDict(
@@ -302,11 +302,11 @@ class NewField(Waiver):
 # The environments that git declares: those of the gate `order` in the repository's own gates.yml.
 TRACKED = repository.environments(ROOT)
 if TYPE_CHECKING:
-    Environments = Mapping[str, Entry | None]
-    LocalEnvironments = Mapping[str, Entry | None]
+    Environments = Mapping[str, EnvironmentEntry | None]
+    LocalEnvironments = Mapping[str, EnvironmentEntry | None]
 else:
-    Environments = settings.mapping(dict.fromkeys(TRACKED, Entry | None), required=False)
-    LocalEnvironments = settings.mapping({"local": Entry | None}, required=False)
+    Environments = settings.mapping(dict.fromkeys(TRACKED, EnvironmentEntry | None), required=False)
+    LocalEnvironments = settings.mapping({"local": EnvironmentEntry | None}, required=False)
 
 
 @dataclass(frozen=True)
@@ -344,16 +344,18 @@ class ReleaseFile:
     """A release.yml without problems: its entries and strategies by environment."""
 
     document: Document
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, EnvironmentEntry]
     strategies: Mapping[str, Strategy]
     new_fields: tuple[NewField, ...] = ()
 
-    def declared(self, environment: str) -> Declared | None:
+    def declared(self, environment: str) -> ReleaseEntry | None:
         """Return the version that the environment is to serve; None if none is declared."""
         entry = self.entries.get(environment)
         if entry is None or not entry.model:
             return None
-        return Declared(**{item.name: getattr(entry, item.name) for item in fields(Declared)})
+        return ReleaseEntry(
+            **{item.name: getattr(entry, item.name) for item in fields(ReleaseEntry)}
+        )
 
     def strategy(self, environment: str) -> Strategy:
         """Return the canary strategy there; the project's own where the environment states none.
@@ -513,7 +515,7 @@ def _traffic(document: Document, environment: str) -> dict[str, Any]:
     return {**project, **own, **({"tolerances": tolerances} if tolerances else {})}
 
 
-def _gaps(name: str, entry: Entry, document: Document) -> Iterator[Problem]:
+def _gaps(name: str, entry: EnvironmentEntry, document: Document) -> Iterator[Problem]:
     """A declaration has all of its fields or none."""
     missing = [part for part in REQUIRED if not getattr(entry, part)]
     if missing and (len(missing) < len(REQUIRED) or entry.reason):
@@ -538,7 +540,7 @@ def _unfit(error: StrategyError, environment: str, document: Document) -> Proble
 
 
 def _entry_problems(
-    path: Path, environment: str, entry: Entry, model: str | None, document: Document
+    path: Path, environment: str, entry: EnvironmentEntry, model: str | None, document: Document
 ) -> Iterator[Problem]:
     keys = ("environments", environment)
     if model and entry.model != model:

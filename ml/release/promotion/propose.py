@@ -20,7 +20,7 @@ from ml.release.canary.canary import smoke_fault
 from ml.release.comparison import versus
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
-from ml.release.declaration.release_file import Declared, evidence_path
+from ml.release.declaration.release_file import ReleaseEntry, evidence_path
 from ml.release.evidence import cost, evidence, served
 from ml.release.evidence.evidence import ATTESTATION
 from ml.release.promotion.candidate import choose, train
@@ -112,10 +112,10 @@ def propose(
         call = _Call(backend, target, environment, files.snapshot(), progress, prices)
         version = _evidenced(call, chosen, attested, attestor) if chosen else before
         assert version is not None
-        declared = desired_state.read(backend, target.name, environment)
-        check, rival = _judged(call, version, declared, reason)
+        entry = desired_state.read(backend, target.name, environment)
+        check, rival = _judged(call, version, entry, reason)
         if check.decision.allowed:
-            unapplied = _unapplied(call, version, declared)
+            unapplied = _unapplied(call, version, entry)
             written = _declared(call, version, check, reason, samples)
     return Proposal(
         **vars(check),
@@ -189,10 +189,10 @@ def _attested_before(backend: Backend, project: Project, environment: str) -> Ve
     if environment not in desired_state.TRACKED[1:]:
         return None
     earlier = desired_state.TRACKED[desired_state.TRACKED.index(environment) - 1]
-    declared = desired_state.read(backend, project.name, earlier)
-    if declared is None:
+    entry = desired_state.read(backend, project.name, earlier)
+    if entry is None:
         return None
-    version = backend.registry.find(declared.model, declared.version)
+    version = backend.registry.find(entry.model, entry.version)
     return version if evidence.load(backend, version).attested else None
 
 
@@ -318,7 +318,7 @@ def _measured(
 
 
 def _judged(
-    call: _Call, version: Version, declared: Declared | None, reason: str
+    call: _Call, version: Version, entry: ReleaseEntry | None, reason: str
 ) -> tuple[GateCheck, Version | None]:
     """Return the decision of the gates, and the declared version that also had to be beaten."""
     backend, project, serves = call.backend, call.project, call.serves
@@ -327,11 +327,11 @@ def _judged(
         version,
         call.environment,
         reason=reason,
-        serving_changes=_serving_changes(call, declared, version),
+        serving_changes=_serving_changes(call, entry, version),
         serving=serves.digest,
     )
     check = check_gates(backend, project, version, wanted, progress=call.progress)
-    rival = _rival(call, declared)
+    rival = _rival(call, entry)
     if rival is None or rival.digest == version.digest or not check.decision.allowed:
         return check, None
     against = check_gates(backend, project, version, wanted, rival=rival, progress=call.progress)
@@ -343,7 +343,7 @@ def _launch(call: _Call, version: Version) -> Launch:
     return call.serves.launch(version, name)
 
 
-def _serving_changes(call: _Call, declared: Declared | None, version: Version) -> bool:
+def _serving_changes(call: _Call, entry: ReleaseEntry | None, version: Version) -> bool:
     """Return whether the release would change the serving code or settings of the same model.
 
     True if the model is declared or live with other ones, or a rollout with these was rejected.
@@ -351,36 +351,36 @@ def _serving_changes(call: _Call, declared: Declared | None, version: Version) -
     """
     launch = _launch(call, version)
     live = call.backend.endpoints.live(launch.endpoint)
-    state = (declared, live.launch if live else None)
+    state = (entry, live.launch if live else None)
     same = [side for side in state if side and side.digest == launch.digest]
-    if declared in same and declared.serving == launch.serving:
+    if entry in same and entry.serving == launch.serving:
         history = audit.history(call.backend.audit_log, launch.endpoint)
-        return history.refusal(declared) is not None
+        return history.refusal(entry) is not None
     return any(side.serving != launch.serving for side in same)
 
 
-def _rival(call: _Call, declared: Declared | None) -> Version | None:
+def _rival(call: _Call, entry: ReleaseEntry | None) -> Version | None:
     """Return the declared version that is not champion yet; None if it cannot become champion.
 
     None, too, if its canary rejected it. `ml release rollback` removes one that is in the way.
     """
     backend = call.backend
-    if declared is None or _champion(call, declared.model, declared.digest):
+    if entry is None or _champion(call, entry.model, entry.digest):
         return None
-    name = backend.endpoints.name_of(declared.model, call.environment)
-    if audit.history(backend.audit_log, name).refusal(declared) is not None:
+    name = backend.endpoints.name_of(entry.model, call.environment)
+    if audit.history(backend.audit_log, name).refusal(entry) is not None:
         return None
     try:
-        return backend.registry.find(declared.model, declared.version)
+        return backend.registry.find(entry.model, entry.version)
     except UserError:
         return None
 
 
-def _unapplied(call: _Call, version: Version, declared: Declared | None) -> str | None:
+def _unapplied(call: _Call, version: Version, entry: ReleaseEntry | None) -> str | None:
     """Return the declared version that is not the champion, unless it is the one proposed."""
-    if declared is None or declared.digest == version.digest:
+    if entry is None or entry.digest == version.digest:
         return None
-    return None if _champion(call, declared.model, declared.digest) else declared.version
+    return None if _champion(call, entry.model, entry.digest) else entry.version
 
 
 def _declared(
@@ -392,7 +392,7 @@ def _declared(
 ) -> tuple[Path, ...]:
     """Declare the version, kept with its serving code and samples; the files that were written."""
     registry, serves = call.backend.registry, call.serves
-    declares = Declared(
+    declares = ReleaseEntry(
         model=version.model,
         version=version.version,
         digest=version.digest,

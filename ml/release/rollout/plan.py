@@ -10,7 +10,7 @@ from ml.backends.base import Backend
 from ml.core.errors import Exit, UserError
 from ml.release import serving
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.rollout.apply import RolloutPlan, plan_rollout
 from policies.promotion.decision import Decision, listed
 
@@ -36,7 +36,7 @@ class Plan:
     project: str
     environment: str
     endpoint: str
-    declared: Declared | None
+    entry: ReleaseEntry | None
     serving: LiveVersion | None
     verdict: str
     rollout: RolloutPlan | None = None
@@ -63,7 +63,7 @@ class Plan:
             "project": self.project,
             "environment": self.environment,
             "endpoint": self.endpoint,
-            "declared": asdict(self.declared) if self.declared else None,
+            "declared": asdict(self.entry) if self.entry else None,
             "serving": asdict(self.serving) if self.serving else None,
             "champion": champion.version if champion else None,
             "decision": self.decision.to_json() if self.decision else None,
@@ -91,19 +91,19 @@ def plan(
     """
     desired_state.check_environment(environment)
     target = projects.find(backend.root, project)
-    declared = desired_state.read(backend, target.name, environment)
+    entry = desired_state.read(backend, target.name, environment)
     name = backend.endpoints.name_of(target.endpoint(), environment)
     live = backend.endpoints.live(name)
     serving = None
     if live is not None:
         serving = LiveVersion(live.launch.version, live.launch.digest, backend.endpoints.url(name))
-    report = partial(Plan, target.name, environment, name, declared, serving)
+    report = partial(Plan, target.name, environment, name, entry, serving)
     try:
         rollout = plan_rollout(
             backend, target, environment, step="propose", record=False, progress=progress
         )
     except UserError as refused:
-        if declared is None or refused.problems[0].code not in _OF_THE_VERSION:
+        if entry is None or refused.problems[0].code not in _OF_THE_VERSION:
             raise
         return report("apply would refuse before changing anything", stops=refused)
     if rollout is None:

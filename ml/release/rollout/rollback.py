@@ -21,7 +21,7 @@ from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.audit import WITHDRAWN, History
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.promotion.gate_check import load_gates
 from ml.release.promotion.propose import attach
 
@@ -42,8 +42,8 @@ class RolledBack:
 
     project: str
     environment: str
-    declared: Declared
-    replaced: Declared
+    declared: ReleaseEntry
+    replaced: ReleaseEntry
     written: tuple[Path, ...]
     further: tuple[str, ...] = ()
 
@@ -96,7 +96,7 @@ def roll_back(
             version = replace(version, evidence=back.evidence)
             if (shared := backend.registry.shared) is not None:
                 shared.bring(version)
-        back = back or Declared()
+        back = back or ReleaseEntry()
         beside: list[Path] = []
 
         def first(file: Path) -> None:
@@ -117,7 +117,7 @@ def roll_back(
     return RolledBack(target.name, environment, back, now, (written, *beside))
 
 
-def _is_return(branch: Sequence[Declared], now: Declared) -> bool:
+def _is_return(branch: Sequence[ReleaseEntry], now: ReleaseEntry) -> bool:
     """Return whether `now` is a rollback: the branch declared it before its present release.
 
     The decision must be the same, too. A rollback that is not committed counts; one that was
@@ -131,8 +131,8 @@ def _is_return(branch: Sequence[Declared], now: Declared) -> bool:
 
 
 def _before(
-    registry: Registry, now: Declared, log: History, branch: Sequence[Declared]
-) -> Sequence[Declared]:
+    registry: Registry, now: ReleaseEntry, log: History, branch: Sequence[ReleaseEntry]
+) -> Sequence[ReleaseEntry]:
     """Return the good versions before the declared one, latest first.
 
     They come from the branch if it declares `now`, or if the audit log has none; otherwise from
@@ -144,17 +144,17 @@ def _before(
     return good if is_committed else [*_served(registry, now, log)] or good
 
 
-def _is_named(declared: Declared, to: str) -> bool:
+def _is_named(entry: ReleaseEntry, to: str) -> bool:
     version, _, serving = to.partition("@")
-    return declared.version == version and declared.serving.startswith(serving)
+    return entry.version == version and entry.serving.startswith(serving)
 
 
-def _served(registry: Registry, now: Declared, log: History) -> Iterator[Declared]:
+def _served(registry: Registry, now: ReleaseEntry, log: History) -> Iterator[ReleaseEntry]:
     """Yield the versions that served before, by the audit log, the last one first."""
     for line in reversed([*takewhile(lambda line: not audit.is_declared(line, now), log.served)]):
         version = registry.find(str(line["model"]), str(line["version"]))
         decision = str(line["decision"])
-        yield Declared(
+        yield ReleaseEntry(
             model=version.model,
             version=version.version,
             digest=str(line["digest"]),
@@ -182,5 +182,5 @@ def _nowhere(
     )
 
 
-def _name(declared: Declared) -> str:
-    return f"{declared.version}@{declared.serving[:_SHORT]}".removesuffix("@")
+def _name(entry: ReleaseEntry) -> str:
+    return f"{entry.version}@{entry.serving[:_SHORT]}".removesuffix("@")

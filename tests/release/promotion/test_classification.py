@@ -51,8 +51,8 @@ def test_a_classification_from_propose_to_the_next_champion(
 
         worse = propose(BACKEND, "tiny", fair)
         assert {"non-inferiority", "superiority"} <= {one.gate for one in worse.decision.blocking}
-        declared = desired_state.read(BACKEND, "tiny", "local")
-        assert declared and declared.version == "3"
+        entry = desired_state.read(BACKEND, "tiny", "local")
+        assert entry and entry.version == "3"
         third = BACKEND.registry.find("tiny", "3")
         assert all(check.sound for check in checks(third))
         path = third.evidence_folder / "predictions.csv"

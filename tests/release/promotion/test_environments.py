@@ -21,7 +21,7 @@ from ml.backends.local.serving import endpoint
 from ml.core.errors import Exit, UserError
 from ml.release import audit
 from ml.release.declaration import desired_state
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.promotion import propose as proposing
 from ml.release.promotion.propose import propose
 from ml.release.rollout import plan, rollback
@@ -183,14 +183,14 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     assert desired_state.read(BACKEND, "tiny", "local") == waiting
     assert rollback.roll_back(BACKEND, "tiny").declared.version == "1"
     assert propose(BACKEND, "tiny", challenged.run(0.8025), reason=why).decision.allowed
-    declared = desired_state.read(BACKEND, "tiny", "local")
-    assert declared and declared.version == "3"
+    entry = desired_state.read(BACKEND, "tiny", "local")
+    assert entry and entry.version == "3"
     assert propose(BACKEND, "tiny", challenged.run(0.95)).unapplied == "3"
     second = desired_state.read(BACKEND, "tiny", "local")
     assert second
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done and (done.outcome, done.version.version) == ("applied", "2")
-    desired_state.declare(BACKEND, "tiny", "local", declared)
+    desired_state.declare(BACKEND, "tiny", "local", entry)
     code, out, err = ml(capsys, "release", "plan", "tiny")
     assert code == 3 and "rejected: gates that failed for version 3" in out and "superiority" in err
     done = apply(BACKEND, "tiny", "local", "ana")
@@ -297,6 +297,6 @@ def test_rollback_needs_something_to_go_back_to(
         with pytest.raises(UserError) as raised:
             rollback.roll_back(BACKEND, "tiny", "dev")
         assert raised.value.problems[0].code == "no-earlier-version"
-        one = Declared("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)
+        one = ReleaseEntry("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)
         desired_state.declare(BACKEND, "tiny", "dev", one)
     assert desired_state.read(BACKEND, "tiny", "dev") == one

@@ -111,12 +111,12 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     killed_at(step, call, IMPORTS, work)
 
     tiny.staged()
-    declared, found = (
+    entry, found = (
         desired_state.read(BACKEND, "tiny", "prod"),
         plan.plan(BACKEND, "tiny", "prod"),
     )
-    assert declared and declared.version in ("1", "2")
-    attached = hashlib.sha256(evidence().read_bytes()).hexdigest() == declared.evidence
+    assert entry and entry.version in ("1", "2")
+    attached = hashlib.sha256(evidence().read_bytes()).hexdigest() == entry.evidence
     assert attached is ((step, call) not in BETWEEN)
     if attached:
         assert found.steps and not found.stops
@@ -132,11 +132,11 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     again = proposing.propose(BACKEND, "tiny", run, "prod")
     assert again.candidate.version == "2" and again.decision.allowed and len(again.written) == 2
     tiny.staged()
-    declared, found = (
+    entry, found = (
         desired_state.read(BACKEND, "tiny", "prod"),
         plan.plan(BACKEND, "tiny", "prod"),
     )
-    assert declared and declared.version == "2" and found.steps and not found.stops
+    assert entry and entry.version == "2" and found.steps and not found.stops
     every = BACKEND.registry.versions("tiny")
     assert [one.version for one in every] == ["1", "2"]
     assert all(check.sound for one in every for check in checks(one))

@@ -58,8 +58,8 @@ def test_a_model_that_is_no_better_needs_a_reason(served: World) -> None:
     assert propose(BACKEND, "tiny", served.run(0.8025)).decision.outcome == "rejected"
     made = propose(BACKEND, "tiny", served.run(0.8025), reason="it forgets a withdrawn answer")
     assert made.decision.outcome == "pending"
-    declared = desired_state.read(BACKEND, "tiny", "local")
-    assert declared and declared.reason == "it forgets a withdrawn answer"
+    entry = desired_state.read(BACKEND, "tiny", "local")
+    assert entry and entry.reason == "it forgets a withdrawn answer"
     # A reviewer sees what the proposal came to.
     assert (
         check_registered(BACKEND, "tiny", made.candidate.version, "local").decision.outcome
@@ -216,14 +216,12 @@ def test_a_corrupted_model_is_not_proposed(world: World) -> None:
 @pytest.mark.attack("The disk is full while a model is proposed")
 def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
     """Registry, declaration and the served model are untouched, and the error says what to do."""
-    declared, live = desired_state.read(BACKEND, "tiny", "local"), endpoint.live("tiny")
+    entry, live = desired_state.read(BACKEND, "tiny", "local"), endpoint.live("tiny")
     with full_disk(100), pytest.raises(UserError) as raised:
         propose(BACKEND, "tiny", served.run(0.95))
     assert raised.value.problems[0].code == "disk-full"
     assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1"]
-    assert (
-        desired_state.read(BACKEND, "tiny", "local") == declared and endpoint.live("tiny") == live
-    )
+    assert desired_state.read(BACKEND, "tiny", "local") == entry and endpoint.live("tiny") == live
     assert ask(BACKEND, "tiny", {"question": "how?"}).version == "1"
     assert propose(BACKEND, "tiny", served.run(0.95)).decision.allowed
 
