@@ -45,7 +45,7 @@ NEVER: Mapping[str, str] = {
     "identity": "evidence of another model says nothing of this one",
     "attestation": "a waiver cannot replace an attestation",
     "order": "the environment before it serves a version first",
-    "recomputed": "every other gate relies on metrics that can be recomputed",
+    "verified-metrics": "every other gate relies on metrics that can be recomputed",
     "serving": "every other gate evaluates these predictions, and callers would get others",
     "completeness": "missing evidence cannot be excused",
     "superiority": "write a reason with the request instead",

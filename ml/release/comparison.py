@@ -294,7 +294,7 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
     if isinstance(reference, Version):
         version = reference
         own = evidence.load(backend, version)
-        outcomes = {} if own.disagreements else _predictions(version, own).every_outcome()
+        outcomes = {} if own.mismatches else _predictions(version, own).every_outcome()
         return Side(_name(version), version.digest, own, outcomes), version.model
     run = reference
     evaluated = next((part for part in (run, *run.below()) if EVALUATION in part.outputs), None)
@@ -308,7 +308,7 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
         )
     evaluation = evidence.evaluation_of(evaluated)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, evaluation)
-    own = replace(with_predictions(Evidence(evaluation=evaluation), rows), disagreements=())
+    own = replace(with_predictions(Evidence(evaluation=evaluation), rows), mismatches=())
     notes.append(f"{run.name} has no evidence yet, only the evaluation of {evaluated.name}")
     return Side(run.name, digest_of(run), own, rows.every_outcome()), evaluation.model or ""
 
@@ -333,7 +333,7 @@ def _measured_alike(
     ):
         return theirs
     if not again.evaluation.metrics:
-        why = "; ".join(again.disagreements or ("nothing was measured",))
+        why = "; ".join(again.mismatches or ("nothing was measured",))
         notes.append(f"{theirs.name} could not be scored on the data of {ours.name}: {why}")
     else:
         notes.append(f"{theirs.name} was scored again on the data of {ours.name}")
@@ -389,7 +389,7 @@ def _unpaired(candidate: Side, champion: Side | None) -> str:
     if champion is None:
         return ""
     for side in (candidate, champion):
-        wrong = side.evidence.disagreements
+        wrong = side.evidence.mismatches
         if wrong is None:
             again = f"`{side.evidence.proposal}` measures it anew"
             return f"the metrics of {side.name} were not recomputed: {again}"

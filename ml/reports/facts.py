@@ -240,8 +240,8 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         notes.append(f"{part.name} evaluated another model. This page shows {release.name}.")
     if release is None:
         return None
-    if release.evidence.disagreements:
-        first, *more = release.evidence.disagreements
+    if release.evidence.mismatches:
+        first, *more = release.evidence.mismatches
         others = f" (and {count(len(more), 'more mismatch', 'more mismatches')})" if more else ""
         notes.append(f"The evidence of {release.name} is not valid: {first}{others}.")
     evaluation, folder = release.evidence.evaluation, release.version.evidence_folder

@@ -413,11 +413,11 @@ def _better(amount: float) -> str:
 def _unsound(ours: Evidence, theirs: Evidence | None) -> str:
     """Return why two models cannot be compared: the metrics of one are not verified."""
     for name, evidence in (("candidate", ours), ("champion", theirs)):
-        if evidence is None or evidence.disagreements is None:
+        if evidence is None or evidence.mismatches is None:
             command = evidence.proposal if evidence else ours.proposal
             return f"the {name}'s metrics were not recomputed: `{command}` measures it anew"
-        if evidence.disagreements:
-            return f"the {name} cannot be measured: {evidence.disagreements[0]}"
+        if evidence.mismatches:
+            return f"the {name} cannot be measured: {evidence.mismatches[0]}"
     return "nothing says why"
 
 
@@ -426,7 +426,7 @@ def _difference(
 ) -> Difference:
     """Return the difference; raise ValueError if the two models cannot be compared."""
     ours, theirs = case.evidence, case.champion
-    if theirs is None or theirs.disagreements != () or ours.disagreements != ():
+    if theirs is None or theirs.mismatches != () or ours.mismatches != ():
         raise ValueError(_unsound(ours, theirs))
     own, other = ours.evaluation, theirs.evaluation
     if (own.primary_metric, own.goal) != (other.primary_metric, other.goal):

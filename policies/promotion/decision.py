@@ -16,7 +16,7 @@ Verdict = Literal["pass", "fail", "waived", "pending", "not evaluated"]
 Outcome = Literal["rejected", "pending", "approved", "already-champion"]
 Step = Literal["propose", "apply"]
 # The gates that a version keeps passing until somebody changes its files.
-PROPERTIES = ("identity", "recomputed", "format")
+PROPERTIES = ("identity", "verified-metrics", "format")
 # The split that the model and its hyperparameters are selected on.
 VALIDATION = "validation"
 # A finding lists so many things; the evidence has them all.

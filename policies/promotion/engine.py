@@ -43,7 +43,7 @@ RULES: Mapping[str, Rule] = {
     "attestation": provenance.attestation,
     "freshness": provenance.freshness,
     "completeness": provenance.completeness,
-    "recomputed": provenance.recomputed,
+    "verified-metrics": provenance.verified_metrics,
     "lineage": provenance.lineage,
     "format": provenance.model_format,
     "quality": measurements.quality,
@@ -70,7 +70,7 @@ ROLLBACK_GATES = frozenset({*PROPERTIES, "attestation", "order", "sign-off"})
 EVALUATION_RULES = {
     name: RULES[name]
     for name in (
-        *("recomputed", "quality", "gap", "leakage", "first-promotion", "non-inferiority"),
+        *("verified-metrics", "quality", "gap", "leakage", "first-promotion", "non-inferiority"),
         *("superiority", "forecasting", "fairness", "explainability"),
     )
 }

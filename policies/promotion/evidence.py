@@ -183,7 +183,7 @@ class Evidence(Part):
     them. `rehearsal` says that nobody attested it when it was made.
 
     `files` maps each file of the model folder to the format of its content ("" for none that is
-    allowed). `disagreements` lists what differs between the document and the predictions; None
+    allowed). `mismatches` lists what differs between the document and the predictions; None
     means that nobody compared them. By split: `outcomes` has the primary metric of every unit,
     `labels` its right answer, `groups` what was drawn with a unit, `members` the units of every
     slice by dimension. Where the primary metric is one of all units together (an AUC),
@@ -215,7 +215,7 @@ class Evidence(Part):
     attested: Mapping[str, str] = _computed(default_factory=dict)
     unattested: str = _computed(default="no attestation is kept with the evidence")
     files: Mapping[str, str] | None = _computed(default=None)
-    disagreements: tuple[str, ...] | None = _computed(default=None)
+    mismatches: tuple[str, ...] | None = _computed(default=None)
     outcomes: Mapping[str, Mapping[str, float]] = _computed(default_factory=dict)
     labels: Mapping[str, Mapping[str, str]] = _computed(default_factory=dict)
     statistics: Mapping[str, Statistic] = _computed(default_factory=dict, compare=False)

@@ -64,7 +64,7 @@ _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     },
     "freshness": {"max_age_days": maximum(366)},  # the data of last year's season
     "completeness": {},
-    "recomputed": {},
+    "verified-metrics": {},
     "lineage": {"dirty_allowed_in": ALLOW_LIST},
     "format": {"allowed": ALLOW_LIST, "imports": ALLOW_LIST},
     "quality": {

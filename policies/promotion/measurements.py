@@ -114,7 +114,8 @@ def leakage(case: Case, gate: Gate) -> Finding:
     A check without a bound in gates.yml fails, and so does a check over no rows. One that comes
     near its bound warns, and so does an AUC of the model itself. What training and
     test share is counted over every row of the promoted splits, from identifiers that are kept
-    with the evidence: `recomputed` compares them. No row of those splits is in validation as well.
+    with the evidence: `verified-metrics` compares them. No row of those splits is in validation as
+    well.
     """
     limits = gate.numbers("at_most")
     bounds = [f"{name} ≤ {limit:g}" for name, limit in limits.items()]

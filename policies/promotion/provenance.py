@@ -37,8 +37,8 @@ def identity(case: Case, gate: Gate) -> Finding:
     request, evidence = case.request, case.evidence
     required = f"{request.model} {request.version} {_short(request.digest)}"
     actual = f"{evidence.model} {evidence.version} {_short(evidence.digest)}"
-    if evidence.schema_version is None and evidence.disagreements:
-        reason = evidence.disagreements[0]
+    if evidence.schema_version is None and evidence.mismatches:
+        reason = evidence.mismatches[0]
         return Finding("fail", "no evidence that can be trusted", required, reason)
     if evidence.schema_version != SCHEMA_VERSION:
         reason = f"another version of this code made it: `{evidence.proposal}` again"
@@ -150,12 +150,12 @@ def _count(estimate: Estimate) -> float:
     return count if count >= 0 else 0.0
 
 
-def recomputed(case: Case, gate: Gate) -> Finding:
+def verified_metrics(case: Case, gate: Gate) -> Finding:
     """Every metric follows from the hashed predictions that are kept with the evidence, and what
     training and test share follows from the hashed identifiers.
     """
     required = "equal to what the hashed predictions and identifiers give"
-    differences = case.evidence.disagreements
+    differences = case.evidence.mismatches
     if differences is None:
         return Finding("fail", "not recomputed", required)
     if differences:

@@ -22,7 +22,7 @@ from ml.measures.schema import Evaluation, KeptPredictions
 from ml.measures.tasks import EVERY_METRIC, KINDS, Task
 from ml.release.evidence.recomputation import (
     Predictions,
-    disagreements,
+    mismatches,
     read_predictions,
     sha256,
     with_predictions,
@@ -85,7 +85,7 @@ def read(folder: Path) -> tuple[Evaluation, Predictions]:
 def test_they_are_computed_again_without_the_function(kept: Path) -> None:
     """Value, interval, slices, fairness; by hand too, and as training logs them."""
     evaluation, predictions = read(kept)
-    assert evaluation.goal == "minimize" and disagreements(evaluation, predictions) == ()
+    assert evaluation.goal == "minimize" and mismatches(evaluation, predictions) == ()
     rows, _ = splits()
     test = rows["test"]
     answers, amounts = predictions.answers("test"), np.array(test.columns["amount"])
@@ -199,7 +199,7 @@ def test_a_statement_that_is_no_metric(kept: Path, stated: dict[str, Any]) -> No
         check({**document, "own_metrics": {**document["own_metrics"], **stated}})
     evaluation = schema.read(Evaluation, {**document, "own_metrics": stated})
     rows = read_predictions(kept / "predictions.csv", evaluation)
-    assert rows.faults and disagreements(replace(evaluation, metrics={}, slices={}), rows)
+    assert rows.faults and mismatches(replace(evaluation, metrics={}, slices={}), rows)
 
 
 @pytest.mark.attack("The kept values of a project's own metric are edited")
@@ -220,7 +220,7 @@ def test_values_that_are_edited(kept: Path, tmp_path: Path, to: str) -> None:
     # One number suffices to tell; the others take time.
     metrics = {split: {"cost": of["cost"]} for split, of in evaluation.metrics.items()}
     edited = replace(evaluation, predictions=hashed, metrics=metrics, slices={}, fairness={})
-    wrong = disagreements(edited, rows)
+    wrong = mismatches(edited, rows)
     assert any("cost" in of for of in wrong)
 
 
@@ -243,4 +243,4 @@ def test_a_kind_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     evaluate(tmp_path, *world("regression"), **told)
     evaluation = read_evaluation(tmp_path)
     rows = read_predictions(tmp_path / "predictions.csv", evaluation)
-    assert disagreements(evaluation, rows) == () and evaluation.metrics["test"].keys() == {"off"}
+    assert mismatches(evaluation, rows) == () and evaluation.metrics["test"].keys() == {"off"}

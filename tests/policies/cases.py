@@ -168,7 +168,7 @@ def computed(evidence: Evidence, share: float = 0.8) -> Evidence:
     return replace(
         evidence,
         files={"model.txt": "lightgbm-text", "words.json": "json"},
-        disagreements=(),
+        mismatches=(),
         outcomes={"test": outcomes(share)},
         labels={"test": dict.fromkeys(outcomes(share), "a")},
         members={"test": {"topic": members()}},

@@ -112,7 +112,7 @@ def test_a_rollback_needs_unchanged_files(gate: str, tmp_path: Path) -> None:
     """Evidence of another model, edited evidence and files that run code block it."""
     broken = {
         "identity": {"digest": "sha256:" + "0" * 64},
-        "recomputed": {"disagreements": ("edited",)},
+        "verified-metrics": {"mismatches": ("edited",)},
         "format": {"files": {"model.pkl": "pickle"}},
         "attestation": {"unattested": "nobody signed it"},
         "order": {},
@@ -283,10 +283,10 @@ def test_the_champion_is_blocked_by_changed_files_only(tmp_path: Path) -> None:
     """It does not beat itself, which does not block; files that were edited since do."""
     itself = good(version="9")
     assert [one.gate for one in judged(tmp_path, good(), itself).blocking] == []
-    edited = replace(good(), disagreements=("x",))
+    edited = replace(good(), mismatches=("x",))
     decision = judged(tmp_path, edited, itself)
     assert decision.outcome == "already-champion"
-    assert [one.gate for one in decision.blocking] == ["recomputed"]
+    assert [one.gate for one in decision.blocking] == ["verified-metrics"]
 
 
 def test_a_missing_digest_matches_nothing(tmp_path: Path) -> None:

@@ -326,11 +326,12 @@ ENTRIES = {
         ),
     ),
     "a waiver of a gate that has none": (
-        "  {}\nwaivers:\n  - {gate: recomputed, owner: a, expires: 2026-01-01, reason: b}",
+        "  {}\nwaivers:\n  - {gate: verified-metrics, owner: a, expires: 2026-01-01, reason: b}",
         (
             5,
-            "`waivers[0]` waives `recomputed`",
-            "no waiver of `recomputed`: every other gate relies on metrics that can be recomputed",
+            "`waivers[0]` waives `verified-metrics`",
+            "no waiver of `verified-metrics`: every other gate relies on metrics that can be "
+            "recomputed",
         ),
     ),
     "a gate that is a number": ("  latency: 3", (3, "`gates.latency` is 3", "a mapping")),

@@ -196,7 +196,7 @@ class ReleaseScenario:
         made = team.promote(run)
         assert made.champion is None and made.candidate.version == "1"
         assert result(made.decision, "first-promotion").verdict == "pass"
-        assert made.evidence.latency.hardware and made.evidence.disagreements == ()
+        assert made.evidence.latency.hardware and made.evidence.mismatches == ()
         assert "not on the deployment's" in str([one.why for one in made.decision.results])
         assert made.evidence.lineage.environment == "azureml:ml-cpu:1"
         names = ["release.yml", "dev.json", *["dev.attestation.json"] * bool(team.attestor)]

@@ -108,10 +108,10 @@ def test_without_a_champion():
         ({"primary_metric": "gain_at_3"}, "different primary metrics"),
         ({"goal": "minimize"}, "different primary metrics"),
         (
-            {"disagreements": ("test.gain_at_1 states 0.9",)},
+            {"mismatches": ("test.gain_at_1 states 0.9",)},
             "of tiny 6 cannot be trusted",
         ),
-        ({"disagreements": None}, "the metrics of tiny 6 were not recomputed"),
+        ({"mismatches": None}, "the metrics of tiny 6 were not recomputed"),
     ],
 )
 def test_what_cannot_be_paired_is_not(changes: dict[str, object], why: str):

@@ -36,8 +36,8 @@ from ml.release.evidence.cost import hardware
 from ml.release.evidence.feature_sets import declared
 from ml.release.evidence.recomputation import (
     Predictions,
-    disagreements,
-    overlap_disagreements,
+    mismatches,
+    overlap_mismatches,
     read_predictions,
     with_predictions,
 )
@@ -53,7 +53,7 @@ from policies.supply_chain.packages import Package
 _COMPARED = (MODEL, "baseline")
 # What an evaluation measures.
 _MEASURED = (
-    *("evaluation", "data", "disagreements"),
+    *("evaluation", "data", "mismatches"),
     *("outcomes", "labels", "statistics", "groups", "members", "range"),
 )
 # The field of evidence.json with the sha256 of the reference.
@@ -241,7 +241,7 @@ def load(backend: Backend, version: Version) -> Evidence:
     Metrics are recomputed from the predictions, the overlap of training and test from the
     identifiers, formats from the model's files; without a valid attestation, also what
     `_as_told_here` tells. When the evidence or the model is missing or was
-    edited, the result is empty with the reason in `disagreements`.
+    edited, the result is empty with the reason in `mismatches`.
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     if (shared := backend.registry.shared) is not None:
@@ -250,18 +250,18 @@ def load(backend: Backend, version: Version) -> Evidence:
         content = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
         verify(version.folder, version.digest)
     except (OSError, ManifestError) as error:
-        return replace(nothing, disagreements=(str(error),))
+        return replace(nothing, mismatches=(str(error),))
     if hashlib.sha256(content).hexdigest() != version.evidence:
         edited = f"{EVIDENCE_FILE} is not the file that was kept with the version"
-        return replace(nothing, disagreements=(edited,))
+        return replace(nothing, mismatches=(edited,))
     evidence = parse(json.loads(content))
     if evidence.schema_version != SCHEMA_VERSION:
         mismatch = f"{EVIDENCE_FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
-        return replace(nothing, schema_version=evidence.schema_version, disagreements=(mismatch,))
+        return replace(nothing, schema_version=evidence.schema_version, mismatches=(mismatch,))
     try:
         rows = read_predictions(version.evidence_folder / PREDICTIONS, evidence.evaluation)
     except OSError as error:
-        return replace(nothing, disagreements=(str(error),))
+        return replace(nothing, mismatches=(str(error),))
     try:
         attested = _identity(version, content, evidence, backend.verifier)
         evidence = replace(evidence, attested=attested)
@@ -269,9 +269,9 @@ def load(backend: Backend, version: Version) -> Evidence:
         evidence = replace(_as_told_here(backend.root, version, evidence), unattested=str(error))
     return replace(
         with_predictions(evidence, rows),
-        disagreements=(
-            *_recomputed(version.evidence, evidence.evaluation, rows),
-            *overlap_disagreements(evidence.evaluation, version.evidence_folder),
+        mismatches=(
+            *_verified(version.evidence, evidence.evaluation, rows),
+            *overlap_mismatches(evidence.evaluation, version.evidence_folder),
         ),
         files=formats(version.folder),
         feature_sets=declared(backend.root, version.project, evidence.lineage),
@@ -279,14 +279,14 @@ def load(backend: Backend, version: Version) -> Evidence:
 
 
 # A proposal loads the same evidence several times.
-_RECOMPUTED: dict[tuple[str, str], tuple[str, ...]] = {}
+_MISMATCHES: dict[tuple[str, str], tuple[str, ...]] = {}
 
 
-def _recomputed(digest: str, evaluation: Evaluation, rows: Predictions) -> tuple[str, ...]:
-    """The disagreements of the evidence with that digest: of its bytes and of those of the rows."""
-    if (key := (digest, rows.sha256)) not in _RECOMPUTED:
-        _RECOMPUTED[key] = disagreements(evaluation, rows)
-    return _RECOMPUTED[key]
+def _verified(digest: str, evaluation: Evaluation, rows: Predictions) -> tuple[str, ...]:
+    """The mismatches of the evidence with that digest: of its bytes and of those of the rows."""
+    if (key := (digest, rows.sha256)) not in _MISMATCHES:
+        _MISMATCHES[key] = mismatches(evaluation, rows)
+    return _MISMATCHES[key]
 
 
 def _statement(content: bytes, evidence: Evidence) -> Statement:
@@ -393,7 +393,7 @@ def measured(backend: Backend, evaluated: Run) -> Evidence:
     }
     own = parse(stated)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.evaluation)
-    return replace(with_predictions(own, rows), disagreements=disagreements(own.evaluation, rows))
+    return replace(with_predictions(own, rows), mismatches=mismatches(own.evaluation, rows))
 
 
 def _assets(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:

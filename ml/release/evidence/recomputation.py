@@ -280,7 +280,7 @@ def _row_fault(
     return probabilities_fault(task, expected, predicted, score, probabilities)
 
 
-def disagreements(evaluation: Evaluation, predictions: Predictions) -> tuple[str, ...]:
+def mismatches(evaluation: Evaluation, predictions: Predictions) -> tuple[str, ...]:
     """Return the statements that do not follow from the predictions; () when all do."""
     wrong = list(predictions.faults)
     if predictions.sha256 != evaluation.predictions.sha256:
@@ -405,7 +405,7 @@ def _close(claimed: float | None, recomputed: float | None) -> bool:
     return math.isclose(claimed, recomputed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def overlap_disagreements(evaluation: Evaluation, folder: Path) -> tuple[str, ...]:
+def overlap_mismatches(evaluation: Evaluation, folder: Path) -> tuple[str, ...]:
     """The stated overlaps of training and test that the identifiers in the folder contradict.
 
     () when all follow, and for evidence without identifiers, which the gate `leakage` refuses.

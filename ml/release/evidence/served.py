@@ -218,7 +218,7 @@ def champion_on(
             out_of_fold={},
         ),
         data=candidate.data,
-        disagreements=(),
+        mismatches=(),
     )
     return with_predictions(measured, Predictions(splits, "", (), task))
 

@@ -287,7 +287,7 @@ def champion_evidence(
             f"the schema as it was, or set {version} aside in gates.yml: "
             f"{setting_aside(champion.version, champion.digest)}"
         )
-        return Evidence(version=champion.version, digest=champion.digest, disagreements=(wrong,))
+        return Evidence(version=champion.version, digest=champion.digest, mismatches=(wrong,))
     own_code, their_code = (side.lineage.evaluation_snapshot or "" for side in (own, theirs))
     is_kept = believed and their_code != "" and _snapshot(their_code).is_dir()
     scored = partial(_scored_again, backend, project, own, champion, theirs, progress)
@@ -313,7 +313,7 @@ def champion_evidence(
         f"these ({'; '.join(dict.fromkeys(faults))}): propose the change of the model on {data} "
         "first, where kept predictions are compared, and the other data after it"
     )
-    return Evidence(version=champion.version, digest=champion.digest, disagreements=(wrong,))
+    return Evidence(version=champion.version, digest=champion.digest, mismatches=(wrong,))
 
 
 def _on_one_line(fault: str) -> str:

@@ -234,7 +234,7 @@ def _answers_by(call: _Call, version: Version) -> bool:
     (it is attested, or its metrics do not match the predictions).
     """
     own = evidence.load(call.backend, version)
-    return bool(own.attested or own.disagreements) or own.serving.code == call.serves.digest
+    return bool(own.attested or own.mismatches) or own.serving.code == call.serves.digest
 
 
 def _measure(

@@ -297,7 +297,7 @@ def test_a_champion_answers_the_candidates_rows(
     own, theirs = champion_on(tmp_path, task, monkeypatch, asked(task))
     mine = with_predictions(own, read_predictions(tmp_path / "predictions.csv", own.evaluation))
     assert theirs.outcomes["test"] == mine.outcomes["test"]
-    assert theirs.labels["test"] == mine.labels["test"] and theirs.disagreements == ()
+    assert theirs.labels["test"] == mine.labels["test"] and theirs.mismatches == ()
     again, before = theirs.evaluation, own.evaluation
     assert again.metrics["test"] == before.metrics["test"] and again.slices == before.slices
     assert (again.primary_metric, theirs.data) == (before.primary_metric, own.data)

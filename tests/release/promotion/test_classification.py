@@ -32,7 +32,7 @@ def test_a_classification_from_propose_to_the_next_champion(
         assert "log_loss on test misses 0.55" in str(refused.decision.blocking)
         made = propose(BACKEND, "tiny", fair)
         assert made.decision.allowed, made.decision.blocking
-        assert made.evidence.evaluation.task == "binary" and made.evidence.disagreements == ()
+        assert made.evidence.evaluation.task == "binary" and made.evidence.mismatches == ()
         stated = made.evidence.evaluation.metrics["test"]
         assert stated.keys() == BINARY.keys()
         assert stated["auc"].low and stated["auc"].count == 500

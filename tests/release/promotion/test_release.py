@@ -133,7 +133,9 @@ def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
         (version.evidence_folder / "evidence.json").unlink()
     live = endpoint.live("tiny")
     refused = apply(BACKEND, "tiny", "local", "ana")
-    assert refused.outcome == "rejected" and verdicts(refused.decision)["recomputed"] == "fail"
+    assert (
+        refused.outcome == "rejected" and verdicts(refused.decision)["verified-metrics"] == "fail"
+    )
     assert (
         endpoint.live("tiny") == live and ask(BACKEND, "tiny", {"question": "how?"}).version == "1"
     )
@@ -427,4 +429,6 @@ def test_a_champion_whose_files_were_changed_is_told_by_plan_and_gate(
     code, _, err = ml(capsys, "gate", "tiny", "1")
     assert "no evidence that can be trusted" in err and "another version of this code" not in err
     told = " ".join(err.split())
-    assert code == 0 and "it changed since it was promoted: identity, recomputed, format" in told
+    assert (
+        code == 0 and "it changed since it was promoted: identity, verified-metrics, format" in told
+    )
