@@ -492,7 +492,7 @@ def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
 def metric_sign(own: Evaluation, metric: str) -> int:
     """Return 1 if higher is better, −1 if lower is better, 0 if neither or unknown."""
     kind = KINDS.get(own.task or "")
-    definition = own.own_metrics.get(metric) or (kind.metrics.get(metric) if kind else None)
+    definition = own.custom_metrics.get(metric) or (kind.metrics.get(metric) if kind else None)
     goal = own.goal if metric == own.primary_metric else definition.goal if definition else ""
     return 0 if metric in UNDIRECTED else {"maximize": 1, "minimize": -1}.get(goal or "", 0)
 

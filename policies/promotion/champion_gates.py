@@ -268,8 +268,8 @@ def _margin(case: Case, gate: Gate) -> float:
     split. A project may limit it by the spread over seeds.
     """
     share, metric = gate.number("margin"), case.evaluation.primary_metric or ""
-    own = case.evaluation.own_metrics.get(metric)
-    # Of a project's own metric gates.yml and the evaluation both say a range: the narrower counts.
+    own = case.evaluation.custom_metrics.get(metric)
+    # Of a custom metric gates.yml and the evaluation both say a range: the narrower counts.
     ranges = [case.evidence.range] if own is None else [case.bounds(metric), own.range]
     widths = [_width(bounds or ()) for bounds in ranges]
     margin = share * min(widths) if all(width > 0 for width in widths) else math.nan
@@ -438,7 +438,7 @@ def _difference(
     if not labels or labels != theirs.labels.get(split):
         raise ValueError("the champion was not evaluated on the same rows with the same labels")
     metric = own.primary_metric or ""
-    if own.own_metrics.get(metric) != other.own_metrics.get(metric):
+    if own.custom_metrics.get(metric) != other.custom_metrics.get(metric):
         raise ValueError(f"the champion's metrics.py computes another {metric}")
     if own.out_of_fold.get(split) != other.out_of_fold.get(split):
         raise ValueError("only one of the two was measured out of fold")

@@ -188,7 +188,7 @@ class Evidence(Part):
     `labels` its right answer, `groups` what was drawn with a unit, `members` the units of every
     slice by dimension. Where the primary metric is one of all units together (an AUC),
     `statistics` computes it and the `outcomes` are NaN. `range` are its lowest and highest value,
-    infinity without an end; None for a metric of the project's own. `undefined` has, for a slice as
+    infinity without an end; None for a custom metric. `undefined` has, for a slice as
     `DIMENSION SLICE`, what its rows lack for a metric that is not defined on them. `attested` is
     who made it, by a valid attestation (the fields are those of the gate `attestation`);
     `unattested` says why nobody did. `feature_sets` maps each feature set that the project declares

@@ -161,8 +161,8 @@ def verified_metrics(case: Case, gate: Gate) -> Finding:
     if differences:
         more = f"{len(differences)} differ in all" if len(differences) > LISTED_DIFFERENCES else ""
         return Finding("fail", "; ".join(differences[:LISTED_DIFFERENCES]), required, more)
-    own = listed(list(case.evaluation.own_metrics))
-    reason = f"of {own} the value of each unit is the project's own word" if own else ""
+    custom = listed(list(case.evaluation.custom_metrics))
+    reason = f"the project itself computes the values of {custom}" if custom else ""
     folds = [f"{split} ({n:g} folds)" for split, n in case.evaluation.out_of_fold.items() if n]
     if folds:
         reason += "; " * bool(reason) + (

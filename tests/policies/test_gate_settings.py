@@ -69,7 +69,7 @@ VACUOUS = {
     "a gap by a hair": "  gap: {at_most: {t.gain_at_1: 0.999999}}",
     "a gap of a loss": "  gap: {at_most: {t.log_loss: 30}}",
     "slices apart by nearly everything": "  fairness: {at_most: {topic.gain_at_1: 0.8}}",
-    "a ceiling of a metric of its own": "  quality: {bounds: {mae: [0, 9]}, at_most: {t.mae: 8.9}}",
+    "a ceiling of a custom metric": "  quality: {bounds: {mae: [0, 9]}, at_most: {t.mae: 8.9}}",
     "a floor of zero": "  quality: {at_least: {t.auc: 0}}",
     "a floor far below": "  quality: {at_least: {t.auc: -1.0e+300}}",
     "a ceiling at the top": "  quality: {at_most: {t.auc: 1}}",
@@ -83,7 +83,7 @@ UNREACHABLE = {
     "just above": "  quality: {at_least: {t.auc: 1.01}}",
     "a ceiling below": "  quality: {at_most: {t.mean_rank: 0.5}}",
     "a negative ceiling": "  quality: {at_most: {t.log_loss: -1}}",
-    "of a metric of its own": "  quality: {bounds: {mae: [1, 9]}, at_least: {t.mae: 10}}",
+    "of a custom metric": "  quality: {bounds: {mae: [1, 9]}, at_least: {t.mae: 10}}",
     "a negative gap": "  gap: {at_most: {t.auc: -0.1}}",
     "slices closer than equal": "  fairness: {at_most: {topic.auc: -0.1}}",
 }

@@ -368,7 +368,7 @@ def by_metric_of(own: Evidence, other: Evidence, folder: Path) -> Evidence:
     name = ours.primary_metric or ""
     if (name, ours.goal) == (theirs.primary_metric, theirs.goal):
         return other
-    if ours.own_metrics.get(name) != theirs.own_metrics.get(name):
+    if ours.custom_metrics.get(name) != theirs.custom_metrics.get(name):
         return other
     rows = read_predictions(folder / PREDICTIONS, theirs)
     judged = replace(theirs, primary_metric=ours.primary_metric, goal=ours.goal)

@@ -25,14 +25,14 @@ from ml.measures.evaluation import (
     PROBABILITY,
     SLICE,
     Prediction,
-    own_columns,
-    own_metrics,
+    custom_columns,
+    custom_metrics,
     task_of,
     wrong_primary,
 )
 from ml.measures.fairness import FEWEST
 from ml.measures.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
-from ml.measures.metrics import Answers, Draws, Metric, OwnMetric, estimates, value
+from ml.measures.metrics import Answers, CustomMetric, Draws, Metric, estimates, value
 from ml.measures.schema import Disparity, Estimate, Evaluation
 from ml.measures.tasks import KINDS, Task, fault, metrics_of, probabilities_fault
 from policies.promotion.evidence import Evidence, Statistic
@@ -43,20 +43,20 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Predictions:
-    """The rows of a `task` by split and unit; `faults` are the reasons why the file is unfit. `own`
-    are the metrics of the project's own, whose values the rows have.
+    """The rows of a `task` by split and unit; `faults` are the reasons why the file is unfit.
+    `custom` are the custom metrics, whose values the rows have.
     """
 
     rows: Mapping[str, Mapping[str, Prediction]]
     sha256: str
     faults: tuple[str, ...]
     task: Task = "ranking"
-    own: Mapping[str, OwnMetric] = field(default_factory=dict)
+    custom: Mapping[str, CustomMetric] = field(default_factory=dict)
 
     @cached_property
     def metrics(self) -> Mapping[str, Metric]:
         """Every metric that can be computed from the rows."""
-        return metrics_of(self.task, self.own)
+        return metrics_of(self.task, self.custom)
 
     def answers(self, split: str) -> Answers:
         """Return the answers of a split, in the order of the file."""
@@ -181,11 +181,11 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
     splits: dict[str, dict[str, Prediction]] = {}
     faults = []
     task: Task = "ranking"
-    own: Mapping[str, OwnMetric] = {}
+    custom: Mapping[str, CustomMetric] = {}
     try:
-        task, stated = task_of(evaluation), own_metrics(evaluation.own_metrics)
+        task, stated = task_of(evaluation), custom_metrics(evaluation.custom_metrics)
         metrics_of(task, stated)
-        own = stated
+        custom = stated
     except ValueError as error:
         faults.append(str(error))
     # Read once: the rows are of the very bytes that are hashed, whoever writes the file meanwhile.
@@ -198,11 +198,11 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
             [name for name in names[len(COLUMNS) :] if name.startswith(prefix)]
             for prefix in (SLICE, PROBABILITY)
         )
-        expected = (*COLUMNS, *slices, *classes, *own_columns(own))
+        expected = (*COLUMNS, *slices, *classes, *custom_columns(custom))
         if names != expected or len(set(names)) != len(names):
             problem = (
                 f"{PREDICTIONS} does not have the columns {COLUMNS}, of slices, of classes and of "
-                "the project's own metrics"
+                "custom metrics"
             )
             return Predictions({}, digest, (*faults, problem), task)
         for line, row in enumerate(rows, start=2):
@@ -210,7 +210,7 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
             if None in row or None in row.values():
                 wrong = f"{len(names)} columns are expected"
             else:
-                wrong = _row_fault(row, task, classes, own)
+                wrong = _row_fault(row, task, classes, custom)
                 if not wrong and row["unit"] in units:
                     wrong = f"{row['unit']} twice in {row['split']}"
             if wrong:
@@ -228,12 +228,12 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
                 probabilities={
                     name.removeprefix(PROBABILITY): float(row[name]) for name in classes
                 },
-                own={
-                    name: tuple(float(row[column]) for column in own_columns({name: metric}))
-                    for name, metric in own.items()
+                custom={
+                    name: tuple(float(row[column]) for column in custom_columns({name: metric}))
+                    for name, metric in custom.items()
                 },
             )
-    return Predictions(splits, digest, tuple(faults), task, own)
+    return Predictions(splits, digest, tuple(faults), task, custom)
 
 
 def with_predictions(evidence: Evidence, rows: Predictions) -> Evidence:
@@ -257,12 +257,12 @@ def with_predictions(evidence: Evidence, rows: Predictions) -> Evidence:
 
 
 def _row_fault(
-    row: Mapping[str, str], task: Task, classes: Sequence[str], own: Mapping[str, OwnMetric]
+    row: Mapping[str, str], task: Task, classes: Sequence[str], custom: Mapping[str, CustomMetric]
 ) -> str:
     if not row["rank"].isdecimal():
         return f"rank {row['rank']!r}"
     numbers = {}
-    for name in ("score", *classes, *own_columns(own)):
+    for name in ("score", *classes, *custom_columns(custom)):
         try:
             numbers[name] = float(row[name])
         except ValueError:
@@ -271,8 +271,8 @@ def _row_fault(
     expected, predicted = row["expected"], row["predicted"]
     if wrong := fault(task, expected, predicted, int(row["rank"]), score):
         return wrong
-    for name, metric in own.items():
-        if wrong := metric.fault([numbers[column] for column in own_columns({name: metric})]):
+    for name, metric in custom.items():
+        if wrong := metric.fault([numbers[column] for column in custom_columns({name: metric})]):
             return f"the metric {name} gives {wrong}"
     if not classes:
         return ""
@@ -292,8 +292,8 @@ def mismatches(evaluation: Evaluation, predictions: Predictions) -> tuple[str, .
     for split, metrics in evaluation.metrics.items():
         answers, labels = predictions.answers(split), predictions.group_labels(split)
         wrong += _metric_disagreements(split, metrics, predictions, answers, labels)
-    own = (predictions.task, evaluation.primary_metric, evaluation.goal, predictions.own)
-    if problem := wrong_primary(*own):
+    primary = (predictions.task, evaluation.primary_metric, evaluation.goal, predictions.custom)
+    if problem := wrong_primary(*primary):
         wrong.append(problem)
     return (*wrong, *_slice_disagreements(evaluation, predictions))
 

@@ -269,7 +269,7 @@ def _predicted(
         rank=rank,
         score=score,
         probabilities=classes if row.probabilities else {},
-        own={},
+        custom={},
     )
 
 

@@ -25,7 +25,7 @@ BINS = 10
 FEWEST = 10
 # The most classes with curves of their own: page.css has as many colours.
 CURVES = 6
-# The most classes in the table of errors, and the most own metrics in a cell of it.
+# The most classes in the table of errors, and the most custom metrics in a cell of it.
 CONFUSED, SUMS = 12, 2
 _DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
 _ROC = "ROC", "false positive rate", "true positive rate"
@@ -181,7 +181,7 @@ def confusion(answers: Answers, note: str = "") -> Markup:
     """Draw the confusion matrix; cells also show sums of custom metrics, such as a cost."""
     every = Counter([*answers.expected.tolist(), *answers.predicted.tolist()])
     labels = sorted(label for label, _ in every.most_common(CONFUSED))
-    sums = [name for name, values in answers.own.items() if values.shape[1] == 1][:SUMS]
+    sums = [name for name, values in answers.custom.items() if values.shape[1] == 1][:SUMS]
     names = short_names(labels, 12)
     cells = []
     for (up, label), (across, taken) in product(enumerate(labels), repeat=2):
@@ -189,7 +189,7 @@ def confusion(answers: Answers, note: str = "") -> Markup:
         inside = of_label & (answers.predicted == taken)
         rows, costs = (
             int(inside.sum()),
-            [f"{name} {number(float(answers.own[name][inside].sum()))}" for name in sums],
+            [f"{name} {number(float(answers.custom[name][inside].sum()))}" for name in sums],
         )
         share = rows / max(1, int(of_label.sum()))
         words = [f"{label} predicted as {taken}: {count(rows, 'row')}", f"{share:.1%} of {label}"]
