@@ -180,7 +180,7 @@ class Evidence(Part):
     loaded, from the model folder and the hashed predictions.
 
     `evaluation` is evaluation.json. `data` are the assets that it was given, as the backend knows
-    them. `rehearsal` says that nobody attested it when it was made.
+    them. `simulated` says that nobody attested it when it was made.
 
     `files` maps each file of the model folder to the format of its content ("" for none that is
     allowed). `mismatches` lists what differs between the document and the predictions; None
@@ -202,7 +202,7 @@ class Evidence(Part):
     version: Text = None
     digest: Text = None
     uri: Text = None
-    rehearsal: Flag = None
+    simulated: Flag = None
     evaluation: Evaluation = field(default_factory=Evaluation)
     cost: Cost = field(default_factory=Cost)
     data: Mapping[str, DataVersion] = field(default_factory=dict)

@@ -442,7 +442,7 @@ def latency(case: Case, gate: Gate) -> Finding:
     if measured.hardware == measured.instance_type:
         return Finding("pass", actual, required)
     other = f"not on the deployment's {measured.instance_type}"
-    if not case.request.rehearsal:
+    if not case.request.simulated:
         return Finding(
             "pass", actual, required, f"{other}, which apply measures before any traffic"
         )

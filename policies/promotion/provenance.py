@@ -63,11 +63,13 @@ def attestation(case: Case, gate: Gate) -> Finding:
     required = "evidence made by {repository}/{workflow}@{ref}".format(**trusted)
     if request.environment in gate.names("unattested_allowed_in"):
         return Finding("not evaluated", "evidence of this machine needs no attestation", required)
-    if request.rehearsal:
-        return Finding("pass", "a rehearsal on this machine: it can never be applied to Azure", "")
-    if not evidence.attested or evidence.rehearsal is not False:
+    if request.simulated:
+        actual = "a simulated environment: its evidence can never be applied to Azure"
+        return Finding("pass", actual, "")
+    if not evidence.attested or evidence.simulated is not False:
         actual = "the evidence has no attestation"
-        return Finding("fail", actual, required, evidence.unattested or "it is of a rehearsal")
+        reason = evidence.unattested or "it is of a simulated environment"
+        return Finding("fail", actual, required, reason)
     made_by = {name: evidence.attested.get(name, "") for name in (*WORKFLOW, "runner", "trigger")}
     actual = "made by {repository}/{workflow}@{ref}".format(**made_by)
     other = [name for name in WORKFLOW if made_by[name] != trusted[name]]

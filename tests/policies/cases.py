@@ -58,7 +58,7 @@ DOCUMENT: dict[str, Any] = {
     "version": "7",
     "digest": DIGEST,
     "uri": "models:/tiny/7",
-    "rehearsal": False,
+    "simulated": False,
     "evaluation": {
         "schema_version": EVALUATION_SCHEMA,
         "model": "tiny",

@@ -121,7 +121,7 @@ def test_a_rollback_needs_unchanged_files(gate: str, tmp_path: Path) -> None:
     if gate == "attestation":
         back = replace(back, environment="dev")
     elif gate == "order":
-        back = replace(back, environment="prod", rehearsal=True)
+        back = replace(back, environment="prod", simulated=True)
     decision = judged(tmp_path, replace(good(0.7), **broken[gate]), champion(0.8), back)
     assert [one.gate for one in decision.blocking] == [gate]
 

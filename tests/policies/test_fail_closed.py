@@ -50,7 +50,7 @@ BAD += ["", "  ", [], {}, "nan", [1], 10**400]
 SOUND: Mapping[tuple[str, ...], list[Any]] = {
     ("lineage", "dirty"): [True],
     ("lineage", "evaluation_dirty"): [True],
-    ("rehearsal",): [True],
+    ("simulated",): [True],
     ("evaluation", "hyperparameters"): [{}],
     ("evaluation", "seed"): [-1, 1.797e308],
 }

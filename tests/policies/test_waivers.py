@@ -64,7 +64,7 @@ _DIRTY = replace(good(), lineage=replace(good().lineage, dirty=True))
 EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
     "too slow": (replace(good(), latency=_SLOW), None, REQUEST),
     "stale": (replace(good(), created=NOW - timedelta(days=31)), None, REQUEST),
-    "uncommitted code for prod": (_DIRTY, None, request(environment="prod", rehearsal=True)),
+    "uncommitted code for prod": (_DIRTY, None, request(environment="prod", simulated=True)),
     "below the threshold": (_measured(0.55), None, REQUEST),
     "chosen on luck": (
         evaluated(

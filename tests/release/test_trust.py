@@ -31,11 +31,11 @@ from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.authority import Authority, Workflow
 from tests.release.conftest import World
-from tests.release.promotion.test_environments import commit, git, rehearse, rehearsed
+from tests.release.promotion.test_environments import commit, git, prepare_environments, simulated
 from tests.release.test_commands import ml
 from tests.stand_ins.memory import MemoryBackend
 
-__all__ = ["rehearsed"]
+__all__ = ["simulated"]
 
 
 def now_declared(environment: str = "local") -> ReleaseEntry:
@@ -310,16 +310,16 @@ def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 @pytest.mark.attack("prod is declared without staging")
 def test_an_environment_waits_for_the_one_before(
-    rehearsed: World, capsys: pytest.CaptureFixture[str]
+    simulated: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Plan and apply refuse until staging served this model by this serving code."""
-    proposal = propose(BACKEND, "tiny", rehearsed.run(0.8), "prod")
-    assert proposal.decision.outcome == "pending" and proposal.decision.request.rehearsal
+    proposal = propose(BACKEND, "tiny", simulated.run(0.8), "prod")
+    assert proposal.decision.outcome == "pending" and proposal.decision.request.simulated
     words = ("tiny", "--env", "prod", "--on", "local")
     code, _, err = ml(capsys, "release", "plan", *words)
     assert code == 3 and "staging has not served this model" in err
     code, _, err = ml(capsys, "release", "apply", *words, "--approved-by", "ana")
-    assert code == 3 and "as a rehearsal on this machine" in err and "order" in err
+    assert code == 3 and "simulated on this machine" in err and "order" in err
     version = BACKEND.registry.find("tiny", "1")
     BACKEND.registry.promote(version, "staging", "a" * 64)  # by other serving code
     assert apply(BACKEND, "tiny", "prod", "ana").outcome == "rejected"  # type: ignore[union-attr]
@@ -330,16 +330,16 @@ def test_an_environment_waits_for_the_one_before(
 @pytest.mark.slow
 @pytest.mark.attack("The evaluation has uncommitted changes")
 @pytest.mark.parametrize("hidden", [False, True])
-def test_an_uncommitted_evaluation(rehearsed: World, hidden: bool) -> None:
+def test_an_uncommitted_evaluation(simulated: World, hidden: bool) -> None:
     """prod refuses it, whatever git says; `local` takes it and says so."""
-    script = rehearsed.project.folder / "evaluate.py"
+    script = simulated.project.folder / "evaluate.py"
     if hidden:
         git("update-index", "--skip-worktree", "ml/projects/tiny/evaluate.py")
     script.write_text(script.read_text() + "# Another line.\n")
     with pytest.raises(UserError, match="lineage: evaluated by commit") as raised:
-        propose(BACKEND, "tiny", rehearsed.run(0.8), "prod")
+        propose(BACKEND, "tiny", simulated.run(0.8), "prod")
     assert "commit it" in str(raised.value) and "train again" not in str(raised.value)
-    made = propose(BACKEND, "tiny", rehearsed.run(0.8))
+    made = propose(BACKEND, "tiny", simulated.run(0.8))
     assert made.decision.allowed and made.evidence.lineage.evaluation_dirty is True
 
 
@@ -390,13 +390,13 @@ def test_an_environment_has_served_what_the_branch_declared(
 def test_the_real_place_takes_attested_evidence_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rehearsal, another authority, another workflow, edited evidence: the gate refuses all."""
+    """A simulation, another authority, another workflow, edited evidence: the gate refuses all."""
     root = tmp_path / "repository"
     root.mkdir()
     monkeypatch.chdir(root)
     project, authority = tiny.make(root), Authority()
     git("init", "-q")
-    rehearse(project.folder, tmp_path / "osv")
+    prepare_environments(project.folder, tmp_path / "osv")
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
     backend = MemoryBackend(tmp_path / "memory", authority.verifier)
     run = project.train(0.8, backend).name
@@ -420,17 +420,17 @@ def test_the_real_place_takes_attested_evidence_alone(
         result = gate(attestor)
         assert result.verdict == "fail" and why in result.why, result
 
-    # A rehearsal that borrows the attestation of the true evidence.
-    (rehearsed,) = backend.registry.versions("tiny")
+    # A simulated environment that borrows the attestation of the true evidence.
+    (simulated,) = backend.registry.versions("tiny")
     other = edited(version, lambda document: document["latency"].update(p95_ms=0.1))
-    version = backend.registry.keep_evidence(rehearsed, other)
+    version = backend.registry.keep_evidence(simulated, other)
     assert (version.evidence_folder / ATTESTATION).is_file()
     checked = judged(backend, version)
     result = next(one for one in checked.decision.results if one.gate == "attestation")
     assert result.verdict == "fail" and "is not that of a subject" in result.why
     # Without the authority of the tests nothing is attested: there is no default.
     backend.verifier = None
-    checked = judged(backend, rehearsed)
+    checked = judged(backend, simulated)
     assert "attestation" in [one.gate for one in checked.decision.blocking]
 
 

@@ -35,7 +35,7 @@ app = typer.Typer()
 Project = Annotated[str, typer.Argument(help="A folder under ml/projects.")]
 On = Annotated[
     Literal["local", "azure"] | None,
-    typer.Option(help="azure, or `local`: rehearse an environment of release.yml here."),
+    typer.Option(help="azure, or `local`: simulate an environment of release.yml here."),
 ]
 Trained = Annotated[
     Path | None,

@@ -149,7 +149,7 @@ def _is_of(backend: Backend, environment: str, entry: ReleaseEntry) -> bool:
     if not any(version.kept_at(entry.evidence) for version in versions):
         return False
     name = backend.endpoints.name_of(entry.model, environment)
-    return backend.rehearsal or backend.endpoints.live(name) is not None
+    return backend.simulated or backend.endpoints.live(name) is not None
 
 
 def reason_for(backend: Backend, project: str, environment: str, digest: str) -> str:

@@ -89,7 +89,7 @@ def collect(
     latency: Latency,
     served: Mapping[str, object],
     cost: Mapping[str, object],
-    rehearsal: bool,
+    simulated: bool,
     attestor: Attestor | None = None,
 ) -> Version:
     """Assemble the evidence; return the version with its hash. The evidence is not stored yet.
@@ -111,7 +111,7 @@ def collect(
         "version": version.version,
         "digest": version.digest,
         "uri": uri(version.model, version.version),
-        "rehearsal": rehearsal,
+        "simulated": simulated,
         "evaluation": schema.stated(evaluation),
         "data": _assets(trained_lineage, scored_lineage),
         "lineage": {

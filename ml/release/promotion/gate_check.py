@@ -119,13 +119,13 @@ def request(
         reason=reason,
         served_before=served_before,
         serving_changes=serving_changes,
-        rehearsal=backend.rehearsal,
+        simulated=backend.simulated,
         serving=serving,
         served_in=tuple(
             place
             for place in version.served_in(serving)
-            # Only of a rehearsal the registry's word is enough.
-            if backend.rehearsal
+            # The registry alone is trusted only about simulated environments.
+            if backend.simulated
             or desired_state.was_declared(backend, version.project, place, version.digest, serving)
         ),
     )
@@ -271,7 +271,7 @@ def champion_evidence(
     theirs = evidence.load(backend, champion)
     if champion.digest == digest:
         return theirs
-    believed = backend.rehearsal or bool(theirs.attested)
+    believed = backend.simulated or bool(theirs.attested)
     if believed and _measured_by(theirs) == _measured_by(own):
         return evidence.by_metric_of(own, theirs, champion.evidence_folder)
     version = f"version {champion.version}"

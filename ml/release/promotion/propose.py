@@ -90,11 +90,11 @@ def propose(
     `run` the version that is declared for the one before is proposed there, from any workspace.
 
     `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
-    what an instance costs. Without an `attestor` the evidence is of a rehearsal. What is declared
-    and waits to be applied has to be beaten too: of two that are proposed at once the better one
-    ends as champion. A refusal by a gate is in the Proposal; UserError is raised for what is wrong
-    with the call or the machine, and for what a gate refuses whatever the evaluation measures: then
-    it is not evaluated, and nothing is registered.
+    what an instance costs. Without an `attestor` the evidence is of a simulated environment. What
+    is declared and waits to be applied has to be beaten too: of two that are proposed at once the
+    better one ends as champion. A refusal by a gate is in the Proposal; UserError is raised for
+    what is wrong with the call or the machine, and for what a gate refuses whatever the evaluation
+    measures: then it is not evaluated, and nothing is registered.
     """
     target = _project(backend, project, environment)
     samples, files = target.samples(), target.serving()
@@ -153,7 +153,7 @@ def collect(
             if evidence.statement(attested).commit == commit:
                 return attested
         measured = _measure(call, chosen, digest)
-        return evidence.collect(backend, *measured, backend.rehearsal)
+        return evidence.collect(backend, *measured, backend.simulated)
 
 
 def promotion(backend: Backend, proposal: Proposal, environment: str) -> dict[str, Any]:
@@ -222,8 +222,8 @@ def _evidenced(
     if version is not None and _answers_by(call, version):
         return version
     measured = _measure(call, chosen, digest, is_judged=version is None)
-    is_rehearsal = attestor is None
-    collected = evidence.collect(call.backend, *measured, is_rehearsal, attestor)
+    simulated = attestor is None
+    collected = evidence.collect(call.backend, *measured, simulated, attestor)
     return call.backend.registry.keep_evidence(measured[0], collected.evidence)
 
 

@@ -290,7 +290,7 @@ def _parity_check(
     None in the simulated environment, where the proposal already checked this server, and for a
     rollback.
     """
-    if wanted.rehearsal or wanted.served_before:
+    if wanted.simulated or wanted.served_before:
         return None
     pointer = check.evidence.serving.prediction or ""
     asks = served.parity_check(check.candidate.evidence_folder, check.evidence.evaluation, pointer)
@@ -303,7 +303,7 @@ def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple
     It is not needed in a simulated environment, for a rollback, and if the gate is waived or its
     evidence was measured on such a machine.
     """
-    if wanted.rehearsal or wanted.served_before:
+    if wanted.simulated or wanted.served_before:
         return None
     gate = load_gates(project)["latency"]
     (result,) = (result for result in check.decision.results if result.gate == gate.name)

@@ -123,8 +123,8 @@ def _verdict(compared: Value) -> Iterator[str]:
         outcome = OUTCOMES.get(decision["outcome"].string, "❌ unknown")
         yield f"**Gates: {outcome}**" + (f" ({blocking})." if blocking else ".")
         request = decision["request"]
-        if request["rehearsal"].json is True and request["environment"].json != LOCAL:
-            yield "A rehearsal on one machine: its evidence cannot be applied to Azure."
+        if request["simulated"].json is True and request["environment"].json != LOCAL:
+            yield "Simulated on one machine: its evidence cannot be applied to Azure."
         if stated := request["set_aside"]:
             yield f"⚠️ **Set aside, not beaten**: {stated.text()}."
         waived = [r["gate"].code() for r in decision["results"] if r["verdict"].json == "waived"]

@@ -162,7 +162,7 @@ def test_a_champion_of_other_folds_is_not_asked(
 
     monkeypatch.setattr(evidence, "load", lambda *_: replace(of, evaluation=folds(theirs)))
     own = replace(of, evaluation=folds(ours), labels={"test": {"b": "1"}})
-    nothing = cast(Any, SimpleNamespace(rehearsal=True))
+    nothing = cast(Any, SimpleNamespace(simulated=True))
     answer = champion_evidence(nothing, nothing, own, tmp_path, champion, "", lambda _: None)
     assert answer is not None
     (wrong,) = answer.mismatches or ()

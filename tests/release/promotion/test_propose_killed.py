@@ -22,7 +22,7 @@ from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
-from tests.release.promotion.test_environments import commit, evidence, git, rehearsal
+from tests.release.promotion.test_environments import commit, evidence, git, simulated_environments
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ class Waiting:
 @pytest.fixture(scope="module")
 def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Waiting:
     """Made once, in a repository and a home of its own."""
-    with rehearsal(trained, tmp_path_factory) as made:
+    with simulated_environments(trained, tmp_path_factory) as made:
         assert proposing.propose(BACKEND, "tiny", made.names[0.8], "prod").decision.allowed
         commit("version 1 waits")
         model = LocalRuns().find(made.names[0.95]).outputs["model"]
