@@ -224,7 +224,7 @@ def test_values_that_are_edited(kept: Path, tmp_path: Path, to: str) -> None:
     assert any("cost" in of for of in wrong)
 
 
-def test_the_floor_knows_the_range_of_each_metric() -> None:
+def test_the_policy_knows_the_range_of_each_metric() -> None:
     """Of the table of kinds: bounds in gates.yml are the range, as far as it has an end."""
     bounds = load()["quality"].bounds("bounds")
     for name, metric in EVERY_METRIC.items():

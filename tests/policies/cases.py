@@ -37,7 +37,7 @@ gates:
 
 
 def load_gates(folder: Path, text: str = PROJECT) -> Gates:
-    """The floor, tightened by a project's file."""
+    """The organisation policy, tightened by a project's file."""
     path = folder / "gates.yml"
     path.write_text(text)
     return gate_settings.load(path)

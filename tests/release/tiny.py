@@ -278,7 +278,7 @@ instance_count: 1
 """,
     "ml/projects/tiny/release.yml": """
 schema_version: 1
-traffic: # few requests, so that a test is soon done; tests/release has a floor of its own
+traffic: # few requests, so that a test is soon done; tests/release has its own policy
   requests: [20, 20, 20]
 environments:
   dev:

@@ -25,7 +25,7 @@ from ml.core.imports import ROOT
 from ml.core.names import not_words
 from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration.projects import Project
-from policies.promotion import floor
+from policies.promotion import policy
 from policies.waivers import Waiver, as_text, lapsed, located
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
@@ -360,11 +360,11 @@ class ReleaseFile:
     def strategy(self, environment: str) -> Strategy:
         """Return the canary strategy there; the project's own where the environment states none.
 
-        Raises UserError where it is looser than the floor of such an environment.
+        Raises UserError where it is looser than the organisation policy on such an environment.
         """
         strategy = self.strategies.get(environment, self.strategies[""])
         if environment in TRACKED and (
-            problems := [*_below_floor(strategy, environment, self.document)]
+            problems := [*_looser_than_policy(strategy, environment, self.document)]
         ):
             raise UserError(*problems)
         return strategy
@@ -392,7 +392,7 @@ def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseF
                 break
             continue
         if name and kind is Tracked:
-            problems += _below_floor(strategies[name], name, document)
+            problems += _looser_than_policy(strategies[name], name, document)
     if problems:
         raise UserError(*problems)
     new_fields = release.new_fields if isinstance(release, Tracked) else ()
@@ -488,10 +488,10 @@ def complete(traffic: Mapping[str, object]) -> Strategy:
     return replace(strategy, steps=steps, requests=requests)
 
 
-def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[Problem]:
+def _looser_than_policy(strategy: Strategy, name: str, document: Document) -> Iterator[Problem]:
     """Yield a problem for each canary setting that is looser than the organisation policy's."""
     values = settings_of(strategy)
-    for setting, expected in floor.load(floor.CANARY).looser(values):
+    for setting, expected in policy.load(policy.CANARY).looser(values):
         keys = setting.split(".")
         places = (("environments", name, "traffic", *keys), ("traffic", *keys))
         stated = (path for path in places if document.get(*path) is not None)
@@ -502,7 +502,7 @@ def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[
 
 
 def settings_of(strategy: Strategy) -> Mapping[str, Any]:
-    """Return the settings that a floor can hold, by their names with dots."""
+    """Return the settings that a policy can bound, by their names with dots."""
     tolerances = {f"tolerances.{key}": value for key, value in vars(strategy.tolerances).items()}
     return {**vars(strategy), **tolerances}
 

@@ -147,7 +147,7 @@ def check_gates(
     again by the candidate's evaluation when it was measured on other data or rows.
     Advisories are looked up again, because new ones may exist. A candidate that served there before
     skips both: it is a way back. Raises UserError for a gates.yml that is wrong or looser than the
-    floor.
+    policy.
     """
     gates = load_gates(project)
     own = evidence.load(backend, version)
@@ -241,7 +241,7 @@ def _why_not_git(root: Path) -> str:
 
 
 def load_gates(project: Project) -> Gates:
-    """The floor with the project's tighter values.
+    """The organisation policy with the project's tighter values.
 
     Raise UserError when a file is wrong or looser.
     """

@@ -256,7 +256,7 @@ def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
     assert verdicts(made.decision)["format"] == "waived" and made.written
 
 
-def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: World) -> None:
+def test_a_gates_file_that_loosens_the_policy_stops_before_anything_runs(world: World) -> None:
     """Told with file and line; nothing is evaluated."""
     path = world.project.folder / "gates.yml"
     path.write_text(path.read_text() + "  latency:\n    p95_ms: 9000\n")
