@@ -37,7 +37,7 @@ _computed = partial(field, metadata=COMPUTED)
 
 
 @dataclass(frozen=True)
-class Spent(Part):
+class ComputeUsage(Part):
     """Machine time: `seconds` on each of `nodes`, and what it costs where the price is known.
 
     `instance_type` is the one that would be paid for, absent where no deployment or cluster names
@@ -61,8 +61,8 @@ class Cost(Part):
     `source` and `as_of` say where the prices are from; absent when no price is known.
     """
 
-    training: Spent = field(default_factory=Spent)
-    thousand_predictions: Spent = field(default_factory=Spent)
+    training: ComputeUsage = field(default_factory=ComputeUsage)
+    thousand_predictions: ComputeUsage = field(default_factory=ComputeUsage)
     currency: Text = field(default=None, metadata=OPTIONAL)
     source: Text = field(default=None, metadata=OPTIONAL)
     as_of: Text = field(default=None, metadata=OPTIONAL)

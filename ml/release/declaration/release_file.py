@@ -277,7 +277,7 @@ class NewField(Waiver):
 
     A canary takes an answer with it for one without. It says nothing of a version whose serving
     code is the one that serves, and nothing where the old version's answers have the field: it
-    hides no change of what callers know, and is spent once it serves.
+    hides no change of what callers know, and expires once it serves.
     """
 
     __pydantic_config__ = CLOSED

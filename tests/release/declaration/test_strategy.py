@@ -163,7 +163,7 @@ OLD, NEW = '{"score": 1, "rows": [{"a": 1}]}', '{"score": 1, "rows": [{"a": 1, "
     ],
     ids=[
         *("declared", "two", "not declared", "another", "beside another change"),
-        *("gone", "of another kind", "what holds it", "known already", "spent"),
+        *("gone", "of another kind", "what holds it", "known already", "expired"),
     ],
 )
 @pytest.mark.attack("A new field that is declared hides another change of the answers")
