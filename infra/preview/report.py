@@ -21,9 +21,9 @@ from infra.preview import sdk_types
 from infra.preview.capture import (
     Breach,
     Capture,
-    Change,
     Property,
     Resource,
+    ResourceChange,
     changes,
     immutable_changes,
 )
@@ -76,11 +76,11 @@ class Report:
     type_problems: tuple[str, ...] = ()
     base: str = ""
     base_cost: Estimate | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ResourceChange, ...] = ()
     removed: bool = False
     imported: tuple[str, ...] = ()
     private: bool = False
-    edits: tuple[Change, ...] = ()
+    edits: tuple[ResourceChange, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ def located(capture: Capture, settings: Settings, root: Path) -> Capture:
 
 def _before(
     programs: Runner, stacks: Sequence[str], revision: str, root: Path
-) -> tuple[dict[str, tuple[Settings | None, Capture]], dict[str, tuple[Change, ...]]]:
+) -> tuple[dict[str, tuple[Settings | None, Capture]], dict[str, tuple[ResourceChange, ...]]]:
     """Return the settings and capture of each stack at the revision, and its changed files.
 
     Without names: of all stacks of the revision. The settings are None if today's classes cannot
@@ -449,7 +449,7 @@ def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
     yield "\n</details>"
 
 
-def _counts(changes: Sequence[Change]) -> str:
+def _counts(changes: Sequence[ResourceChange]) -> str:
     kinds = [change.what for change in changes]
     counts = {kind: kinds.count(kind) for kind in ("added", "changed", "removed")}
     return ", ".join(f"{n} {kind}" for kind, n in counts.items() if n) or "no changes"
