@@ -164,7 +164,7 @@ def simulate(
             for one, count, part in zip(servers, counts, shares, strict=True):
                 one.answer(int(count), part, moment, moment + step)
             total, moment, looks = total + int(counts[0]), moment + step, looks + 1
-            latencies = intervals.look(_tallies(servers))
+            latencies = intervals.observe(_tallies(servers))
             if looks % max(round(least / LOOKS / step), 1):
                 continue
             sides = [one.side for one in servers]

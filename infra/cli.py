@@ -290,10 +290,10 @@ def _declared(stack: str, arm: Arm | None = None) -> Sequence[Resource]:
     from infra.preview.engine import registry
     from infra.preview.runner import runner
 
-    def ask(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    def ask(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         from infra.live.arm import asset_registry
 
-        return (asset_registry(arm, asked) if arm else {}) or registry(asked)
+        return (asset_registry(arm, arguments) if arm else {}) or registry(arguments)
 
     with runner() as programs:
         return programs.capture(stack, ask=ask).resources

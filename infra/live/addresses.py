@@ -157,8 +157,8 @@ class Addresses:
         if match["output"] == "id":
             return self.place(other).id
         template, _ = self._template(other)
-        own = re.findall(r"{(\w+)}", template)[-1]
-        return self.resolved(str(other.inputs[own]))
+        parameter = re.findall(r"{(\w+)}", template)[-1]
+        return self.resolved(str(other.inputs[parameter]))
 
     def _template(self, resource: Resource) -> tuple[str, str]:
         if resource.kind not in PLACES:

@@ -479,8 +479,8 @@ def _identities(settings: Settings) -> Iterator[Step]:
     group = ("--resource-group", names.group, "--subscription", settings.subscription)
     deploy = ("gh", "workflow", "run", "infra.yml", "--repo", settings.github)
     for purpose in OF_THE_PROGRAM:
-        look = ("az", "identity", "show", "--name", names.local("id", purpose), *group)
-        yield Step(f"{settings.environment}-{purpose}-identity", look, deploy, by_hand=True)
+        query = ("az", "identity", "show", "--name", names.local("id", purpose), *group)
+        yield Step(f"{settings.environment}-{purpose}-identity", query, deploy, by_hand=True)
 
 
 def _identity(settings: Settings, purpose: Purpose) -> Iterator[Step]:

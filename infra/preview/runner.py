@@ -253,12 +253,12 @@ def last_exception(errors: str, root: Path, room: str) -> tuple[str, Place | Non
     # After a traceback comes the exception, on one line or more; other output ends with the reason.
     message = [line for line in lines[last + 1 :] if not line.startswith(" ")]
     reason = " ".join(line.strip() for line in (message if frames else lines[-1:]))
-    own = [
+    places = [
         Place(str(Path(path).relative_to(root)), int(line))
         for path, line in (match.groups() for match in frames.values())
         if Path(path).is_relative_to(root / room)
     ]
-    return reason[:1500] or "no message", own[-1] if own else None
+    return reason[:1500] or "no message", places[-1] if places else None
 
 
 @contextlib.contextmanager

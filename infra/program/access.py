@@ -130,15 +130,15 @@ class Grants(Component):
         self.register_outputs({})
 
     def _assignment(self, name: str, site: Site, grant: Grant) -> authorization.RoleAssignment:
-        own = site.settings.subscription
+        subscription = site.settings.subscription
         # What another stack made is known by its id, maybe in another subscription: a custom role
         # is granted where it is defined.
         is_known = isinstance(grant.scope, str) and grant.scope.startswith("/subscriptions/")
-        there = str(grant.scope).split("/")[2] if is_known else own
+        there = str(grant.scope).split("/")[2] if is_known else subscription
         definition = (
             f"providers/Microsoft.Authorization/roleDefinitions/{role_id(grant.role, there)}"
         )
-        key = f"{own}/{site.names.group}/{name}/{grant.name}/{grant.role}"
+        key = f"{subscription}/{site.names.group}/{name}/{grant.name}/{grant.role}"
         return authorization.RoleAssignment(
             self.child(grant.name),
             # Stable, and different for each role: Azure refuses to change an assignment's role.
@@ -177,9 +177,11 @@ def roles_before_workspace(
     redis: OnlineStore | None,
 ) -> list[Grant]:
     """Return the roles that must exist before the workspace."""
-    own, images, operator = identity.workspace, registry.id, "Managed Identity Operator"
+    workspace, images, operator = identity.workspace, registry.id, "Managed Identity Operator"
     account, lake = storage.workspace.id, storage.lake.id
-    holders = {"workspace": own} | ({"features": identity.features} if identity.features else {})
+    holders = {"workspace": workspace} | (
+        {"features": identity.features} if identity.features else {}
+    )
     grants = [
         grant
         for name, holder in holders.items()
@@ -197,7 +199,7 @@ def roles_before_workspace(
         offline = storage.containers[FEATURES].id
         grants.append(Grant("features-offline-store", identity.features, READ_BLOBS, offline))
     grants += [
-        Grant("workspace-lake", own, READ_BLOBS, lake),
+        Grant("workspace-lake", workspace, READ_BLOBS, lake),
         Grant("endpoints-images", identity.endpoints, "AcrPull", images),
         # Reads models; a `data_collector` writes requests (how-to-collect-production-data).
         Grant("endpoints-storage", identity.endpoints, BLOB_WRITER.name, account, _BY_ENDPOINTS),
@@ -215,13 +217,13 @@ def roles_before_workspace(
     ]
     # The studio needs it to find the resources behind them (how-to-enable-studio-virtual-network).
     grants += [
-        Grant(f"workspace-sees-{name}", own, "Reader", endpoint.id)
+        Grant(f"workspace-sees-{name}", workspace, "Reader", endpoint.id)
         for name, endpoint in storage.endpoints.items()
     ]
     if settings.network.isolation == "managed":
         # Also for the shared registry: how-to-managed-network, "Approval of private endpoints".
         grants += [
-            Grant(f"workspace-approves-{name}", own, APPROVER, scope)
+            Grant(f"workspace-approves-{name}", workspace, APPROVER, scope)
             for name, scope in (
                 ("storage", account),
                 ("lake", lake),

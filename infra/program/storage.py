@@ -197,8 +197,8 @@ class Storage(Component):
         # Writes to each account that private endpoints must wait for.
         self._written: dict[str, list[pulumi.Resource]] = {}
         adopted = site.settings.workspace.storage_account
-        own = adopted or site.names.worldwide("stws")
-        self.workspace = self._account("workspace-storage", own, lake=False)
+        account_name = adopted or site.names.worldwide("stws")
+        self.workspace = self._account("workspace-storage", account_name, lake=False)
         self.lake = self._account("lake", site.names.worldwide("stlk"), lake=True)
         self.services = {
             "workspace-storage": self._blobs("workspace-storage", self.workspace),
@@ -325,8 +325,8 @@ class Storage(Component):
         return blobs
 
     def _share(self, gib: int) -> storage.StorageAccount:
-        own = self._site.names.worldwide("stnf")
-        account = self._account("share-storage", own, lake=False, nfs=True)
+        account_name = self._site.names.worldwide("stnf")
+        account = self._account("share-storage", account_name, lake=False, nfs=True)
         share = storage.FileShare(
             self.child("share"),
             share_name="shared",

@@ -121,12 +121,12 @@ def _numbered(parameters: Mapping[str, object], apps: Mapping[str, Any]) -> dict
     }
 
 
-def _is_as_strict(value: Any, asked: Any) -> bool:
-    if isinstance(asked, list):
-        return all(item in (value or []) for item in asked)
-    if isinstance(asked, bool):
-        return bool(value) is asked
-    return isinstance(value, int) and value >= asked
+def _is_as_strict(value: Any, required: Any) -> bool:
+    if isinstance(required, list):
+        return all(item in (value or []) for item in required)
+    if isinstance(required, bool):
+        return bool(value) is required
+    return isinstance(value, int) and value >= required
 
 
 # Parameters that GitHub demands, whatever their value.

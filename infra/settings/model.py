@@ -601,8 +601,8 @@ class Settings(StackFile):
     def workspace_name(self) -> str:
         """The name of the workspace."""
         generation = self.workspace.generation
-        own = self.names.local("mlw", str(generation) if generation > 1 else "")
-        return self.workspace.name or own
+        default = self.names.local("mlw", str(generation) if generation > 1 else "")
+        return self.workspace.name or default
 
     @property
     def github(self) -> str:
@@ -675,10 +675,10 @@ class Settings(StackFile):
     @property
     def needs_nat(self) -> bool:
         """True if machines are in a network of this stack and need a NAT gateway to get out."""
-        own = self.network.isolation == "own" or bool(self.machines("data-science-vm"))
-        own = own or bool(self.network.runners)
+        has_machines = self.network.isolation == "own" or bool(self.machines("data-science-vm"))
+        has_machines = has_machines or bool(self.network.runners)
         ours = not (self.network.virtual_network or self.network.hub_firewall)
-        return self.private and own and ours
+        return self.private and has_machines and ours
 
     @property
     def builder(self) -> Cluster | None:

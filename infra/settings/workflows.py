@@ -188,8 +188,8 @@ def writes_only(*containers: str, path: str = "", apart: str = "") -> str:
     below = f" AND ({_PATH} StringLike '{path}')" if path else ""
     if not apart:
         return f"(({writes}) OR (({names}){below}))"
-    beside = f"({_PATH} StringNotLike '{apart}')"
-    return f"(({writes}) OR (({names}){below} AND {beside})) AND {reads_except(apart)}"
+    excluded = f"({_PATH} StringNotLike '{apart}')"
+    return f"(({writes}) OR (({names}){below} AND {excluded})) AND {reads_except(apart)}"
 
 
 def reads_except(path: str) -> str:

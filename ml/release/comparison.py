@@ -231,9 +231,9 @@ def versus_champion(
     The champion is scored again where the candidate's evaluation or its data are others. The gates
     that judge measurements are asked, as if the model were proposed. Nothing is registered.
     """
-    own = evidence.measured(backend, evaluated)
-    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.evaluation)
-    ours = Side(trained.name, digest_of(trained), own, rows.every_outcome())
+    measured = evidence.measured(backend, evaluated)
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, measured.evaluation)
+    ours = Side(trained.name, digest_of(trained), measured, rows.every_outcome())
     model = project.endpoint()
     notes = ["only the gates that judge measurements were asked: the model is not registered"]
     champion = champion_of(backend, model, environment)
@@ -242,7 +242,7 @@ def versus_champion(
         notes.append(f"{environment} has no champion of {model} to compare with")
     elif champion.digest == ours.digest:
         notes.append(f"{ours.name} is the same model as {_name(champion)}")
-        against = own
+        against = measured
     else:
         folder = evaluated.outputs[EVALUATION]
         theirs = _measured_alike(backend, project, ours, folder, champion, notes, progress)
@@ -251,7 +251,7 @@ def versus_champion(
     unregistered = Version(model, trained.name, ours.digest, project.name, trained.id, "")
     wanted = request(backend, unregistered, environment)
     valid, wanted = without_invalid(gates, wanted, champion)
-    decision = decide(gates, own, against if valid else None, wanted, EVALUATION_RULES)
+    decision = decide(gates, measured, against if valid else None, wanted, EVALUATION_RULES)
     if decision.outcome == "approved":  # a promotion waits for a person too
         decision = replace(decision, outcome="pending")
     return replace(
@@ -293,9 +293,9 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
     """Return the evidence of a version or a run, and the name of its model."""
     if isinstance(reference, Version):
         version = reference
-        own = evidence.load(backend, version)
-        outcomes = {} if own.mismatches else _predictions(version, own).every_outcome()
-        return Side(_name(version), version.digest, own, outcomes), version.model
+        loaded = evidence.load(backend, version)
+        outcomes = {} if loaded.mismatches else _predictions(version, loaded).every_outcome()
+        return Side(_name(version), version.digest, loaded, outcomes), version.model
     run = reference
     evaluated = next((part for part in (run, *run.below()) if EVALUATION in part.outputs), None)
     if evaluated is None:
@@ -308,9 +308,9 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
         )
     evaluation = evidence.evaluation_of(evaluated)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, evaluation)
-    own = replace(with_predictions(Evidence(evaluation=evaluation), rows), mismatches=())
+    loaded = replace(with_predictions(Evidence(evaluation=evaluation), rows), mismatches=())
     notes.append(f"{run.name} has no evidence yet, only the evaluation of {evaluated.name}")
-    return Side(run.name, digest_of(run), own, rows.every_outcome()), evaluation.model or ""
+    return Side(run.name, digest_of(run), loaded, rows.every_outcome()), evaluation.model or ""
 
 
 def _measured_alike(
@@ -340,8 +340,8 @@ def _measured_alike(
     return Side(theirs.name, theirs.digest, again)
 
 
-def _predictions(version: Version, own: Evidence) -> Predictions:
-    return read_predictions(version.evidence_folder / PREDICTIONS, own.evaluation)
+def _predictions(version: Version, version_evidence: Evidence) -> Predictions:
+    return read_predictions(version.evidence_folder / PREDICTIONS, version_evidence.evaluation)
 
 
 def _name(version: Version) -> str:
@@ -352,13 +352,13 @@ def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) ->
     """Return the comparison; `confidence` is that of the paired intervals, two-sided."""
     ours = candidate.evidence
     unpaired = _unpaired(candidate, champion)
-    beside = None if champion and _on_other_data(ours, champion.evidence) else champion
+    comparable = None if champion and _on_other_data(ours, champion.evidence) else champion
     return Comparison(
         candidate=candidate,
         champion=champion,
         primary=ours.evaluation.primary_metric or "",
-        metrics=tuple(_metrics(candidate, beside, confidence, not unpaired)),
-        slices=tuple(_slices(candidate, beside, confidence, not unpaired)),
+        metrics=tuple(_metrics(candidate, comparable, confidence, not unpaired)),
+        slices=tuple(_slices(candidate, comparable, confidence, not unpaired)),
         amounts=tuple(_amounts(ours, champion.evidence if champion else Evidence())),
         missing=tuple(missing(ours)),
         unpaired=unpaired,
@@ -396,8 +396,11 @@ def _unpaired(candidate: Side, champion: Side | None) -> str:
         if wrong:
             return f"the evidence of {side.name} cannot be trusted: {wrong[0]}"
     ours, theirs = candidate.evidence, champion.evidence
-    own, other = ours.evaluation, theirs.evaluation
-    if (own.primary_metric, own.goal) != (other.primary_metric, other.goal):
+    evaluation, champion_evaluation = ours.evaluation, theirs.evaluation
+    if (evaluation.primary_metric, evaluation.goal) != (
+        champion_evaluation.primary_metric,
+        champion_evaluation.goal,
+    ):
         return "they have different primary metrics"
     hashes = [_hashes(side) for side in (ours, theirs)]
     if not hashes[0] or hashes[0] != hashes[1]:
@@ -422,11 +425,11 @@ def _metrics(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[MetricComparison]:
     """The primary metric first, then the others, each over all splits."""
-    own = candidate.evidence.evaluation
+    evaluation = candidate.evidence.evaluation
     against = champion.evidence.evaluation.metrics if champion else {}
-    names = dict.fromkeys(metric for metrics in own.metrics.values() for metric in metrics)
-    for metric in sorted(names, key=lambda name: name != own.primary_metric):
-        for split, metrics in own.metrics.items():
+    names = dict.fromkeys(metric for metrics in evaluation.metrics.values() for metric in metrics)
+    for metric in sorted(names, key=lambda name: name != evaluation.primary_metric):
+        for split, metrics in evaluation.metrics.items():
             if metric not in metrics:
                 continue
             theirs = _estimate(against, split, metric)
@@ -434,7 +437,7 @@ def _metrics(
             if champion and theirs and paired:
                 difference = _paired(candidate, champion, split, metric, confidence)
             yield MetricComparison(
-                split, metric, metrics[metric], theirs, difference, metric_sign(own, metric)
+                split, metric, metrics[metric], theirs, difference, metric_sign(evaluation, metric)
             )
 
 
@@ -442,11 +445,11 @@ def _slices(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[MetricComparison]:
     """The primary metric of every slice, with Bonferroni's correction as of `non-inferiority`."""
-    own = candidate.evidence.evaluation
-    confidence = 1 - (1 - confidence) / max(sum(map(len, own.slices.values())), 1)
-    metric, split = own.primary_metric or "", own.slice_split or ""
+    evaluation = candidate.evidence.evaluation
+    confidence = 1 - (1 - confidence) / max(sum(map(len, evaluation.slices.values())), 1)
+    metric, split = evaluation.primary_metric or "", evaluation.slice_split or ""
     members = candidate.evidence.members.get(split, {})
-    for dimension, slices in own.slices.items():
+    for dimension, slices in evaluation.slices.items():
         against = champion.evidence.evaluation.slices.get(dimension, {}) if champion else {}
         for name, metrics in slices.items():
             if metric not in metrics:
@@ -458,7 +461,7 @@ def _slices(
                 difference = _paired(candidate, champion, split, metric, confidence, units)
             place = f"{dimension}={name}"
             yield MetricComparison(
-                place, metric, metrics[metric], theirs, difference, metric_sign(own, metric)
+                place, metric, metrics[metric], theirs, difference, metric_sign(evaluation, metric)
             )
 
 
@@ -489,11 +492,19 @@ def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
     return metrics.get(place, {}).get(metric)
 
 
-def metric_sign(own: Evaluation, metric: str) -> int:
+def metric_sign(evaluation: Evaluation, metric: str) -> int:
     """Return 1 if higher is better, −1 if lower is better, 0 if neither or unknown."""
-    kind = KINDS.get(own.task or "")
-    definition = own.custom_metrics.get(metric) or (kind.metrics.get(metric) if kind else None)
-    goal = own.goal if metric == own.primary_metric else definition.goal if definition else ""
+    kind = KINDS.get(evaluation.task or "")
+    definition = evaluation.custom_metrics.get(metric) or (
+        kind.metrics.get(metric) if kind else None
+    )
+    goal = (
+        evaluation.goal
+        if metric == evaluation.primary_metric
+        else definition.goal
+        if definition
+        else ""
+    )
     return 0 if metric in UNDIRECTED else {"maximize": 1, "minimize": -1}.get(goal or "", 0)
 
 

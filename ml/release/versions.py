@@ -194,8 +194,8 @@ def version_of(registry: Registry, run: Run) -> Version | None:
 
 def parts(run: Run, output: str) -> list[Run]:
     """The run and the steps below it that have the output; a sweep has that of its best trial."""
-    own = [run] if output in run.outputs else []
-    return own + [part for step in run.steps for part in parts(step, output)]
+    runs = [run] if output in run.outputs else []
+    return runs + [part for step in run.steps for part in parts(step, output)]
 
 
 def digest_of(run: Run) -> str:

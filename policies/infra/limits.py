@@ -88,11 +88,11 @@ class Limits:
 
 
 def load(
-    rules: Collection[str], file: Path = FILE, own: Collection[str] = ()
+    rules: Collection[str], file: Path = FILE, fork_rules: Collection[str] = ()
 ) -> Mapping[str, Limits]:
     """Read the limits of each environment, including `default`.
 
-    `advice` may name `rules` in `ADVISABLE`, or the fork's `own`. An environment states its
+    `advice` may name `rules` in `ADVISABLE`, or the fork's `fork_rules`. An environment states its
     differences from `default`, or `{}`. Raises UserError with every problem of the file.
     """
     document = documents.read(file)
@@ -108,7 +108,7 @@ def load(
         )
         for name, stated in differences.items()
         for rule in stated.get("advice", ())
-        if rule not in rules or rule not in ADVISABLE | {*own}
+        if rule not in rules or rule not in ADVISABLE | {*fork_rules}
     ]
     folder = file.parents[2] / "infra"
     stacks = [path.name.split(".")[1] for path in sorted(folder.glob("Pulumi.*.yaml"))]

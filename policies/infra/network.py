@@ -248,10 +248,10 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
     targets += [(item, _ELSEWHERE, part) for item in used[:1] for part in SHARED_PARTS]
     for item, urn, part in targets:
         what = "the shared registry's" if urn == _ELSEWHERE else "its"
-        own = [endpoint for endpoint in endpoints.get(urn, []) if part in _groups(endpoint)]
-        if not own:
+        matching = [endpoint for endpoint in endpoints.get(urn, []) if part in _groups(endpoint)]
+        if not matching:
             yield item, f"{what} `{part}` has no private endpoint"
-        elif not limits.dns_by_policy and not any(endpoint.urn in in_dns for endpoint in own):
+        elif not limits.dns_by_policy and not any(endpoint.urn in in_dns for endpoint in matching):
             yield item, f"the private endpoint of {what} `{part}` is in no DNS zone"
 
 

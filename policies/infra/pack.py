@@ -108,8 +108,10 @@ def load() -> Context:
     Raise UserError when a file is wrong.
     """
     rules = [rule.name for rule in RULES]
-    own = [rule.name for rule in _OWN_RULES]
-    return Context(limits.load(rules, own=own), rule_waivers(rules), datetime.now(UTC).date())
+    fork_rules = [rule.name for rule in _OWN_RULES]
+    return Context(
+        limits.load(rules, fork_rules=fork_rules), rule_waivers(rules), datetime.now(UTC).date()
+    )
 
 
 def violations(
@@ -126,13 +128,13 @@ def violations(
             yield from _merged([(_violation(context, rule, *each), each[1]) for each in breaches])
 
 
-def _merged(found: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:
+def _merged(pairs: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:
     """Merge violations with the same finding about several resources into one.
 
     A waiver exempts one resource: its violation is not merged.
     """
     resources: dict[str, dict[str, Violation]] = {}
-    for violation, finding in found:
+    for violation, finding in pairs:
         if violation.exemption:
             yield violation
         else:
@@ -176,9 +178,11 @@ def policies() -> list[Policy]:
     ]
 
 
-def _report(found: Iterable[Violation], report: ReportViolation, set_aside: bool = False) -> None:
+def _report(
+    breaches: Iterable[Violation], report: ReportViolation, set_aside: bool = False
+) -> None:
     """Report violations, or with `set_aside` the waived ones with their rule and exemption."""
-    for breach in found:
+    for breach in breaches:
         if set_aside and breach.exemption:
             report(f"{breach.rule}: {breach.message}; {breach.exemption}", breach.item.urn)
         elif not set_aside and not breach.exemption:

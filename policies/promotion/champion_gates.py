@@ -268,9 +268,9 @@ def _margin(case: Case, gate: Gate) -> float:
     split. A project may limit it by the spread over seeds.
     """
     share, metric = gate.number("margin"), case.evaluation.primary_metric or ""
-    own = case.evaluation.custom_metrics.get(metric)
+    custom = case.evaluation.custom_metrics.get(metric)
     # Of a custom metric gates.yml and the evaluation both say a range: the narrower counts.
-    ranges = [case.evidence.range] if own is None else [case.bounds(metric), own.range]
+    ranges = [case.evidence.range] if custom is None else [case.bounds(metric), custom.range]
     widths = [_width(bounds or ()) for bounds in ranges]
     margin = share * min(widths) if all(width > 0 for width in widths) else math.nan
     if math.isinf(margin) and case.champion is not None:
@@ -428,8 +428,11 @@ def _difference(
     ours, theirs = case.evidence, case.champion
     if theirs is None or theirs.mismatches != () or ours.mismatches != ():
         raise ValueError(_unsound(ours, theirs))
-    own, other = ours.evaluation, theirs.evaluation
-    if (own.primary_metric, own.goal) != (other.primary_metric, other.goal):
+    evaluation, champion_evaluation = ours.evaluation, theirs.evaluation
+    if (evaluation.primary_metric, evaluation.goal) != (
+        champion_evaluation.primary_metric,
+        champion_evaluation.goal,
+    ):
         raise ValueError("the champion has another primary metric")
     hashes = {name: version.sha256 for name, version in ours.data.items()}
     if not hashes or hashes != {name: version.sha256 for name, version in theirs.data.items()}:
@@ -437,17 +440,20 @@ def _difference(
     labels = ours.labels.get(split)
     if not labels or labels != theirs.labels.get(split):
         raise ValueError("the champion was not evaluated on the same rows with the same labels")
-    metric = own.primary_metric or ""
-    if own.custom_metrics.get(metric) != other.custom_metrics.get(metric):
+    metric = evaluation.primary_metric or ""
+    if evaluation.custom_metrics.get(metric) != champion_evaluation.custom_metrics.get(metric):
         raise ValueError(f"the champion's metrics.py computes another {metric}")
-    if own.out_of_fold.get(split) != other.out_of_fold.get(split):
+    if evaluation.out_of_fold.get(split) != champion_evaluation.out_of_fold.get(split):
         raise ValueError("only one of the two was measured out of fold")
-    sign = _sign(own)
+    sign = _sign(evaluation)
     if sign is None:
         raise ValueError("there is no goal")
-    bounds = case.bounds(own.primary_metric)
+    bounds = case.bounds(evaluation.primary_metric)
     if split in ours.statistics:
-        values = [estimate(evaluation.metrics, split, metric).value for evaluation in (own, other)]
+        values = [
+            estimate(side.metrics, split, metric).value
+            for side in (evaluation, champion_evaluation)
+        ]
     else:
         outcomes = (chosen(evidence.outcomes.get(split, {}), only) for evidence in (ours, theirs))
         values = [value for units in outcomes for value in units.values()]

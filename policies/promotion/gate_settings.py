@@ -136,11 +136,11 @@ _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def _own_gates() -> Mapping[str, OwnGate]:
-    own: dict[str, OwnGate] = {}
+    gates: dict[str, OwnGate] = {}
     for module in plug_ins.load("gates"):
-        plug_ins.check_names("gate", module.GATES, [*_SETTINGS, *own], module)
-        own |= module.GATES
-    return own
+        plug_ins.check_names("gate", module.GATES, [*_SETTINGS, *gates], module)
+        gates |= module.GATES
+    return gates
 
 
 # The gates of the fork's plug-ins, by name.

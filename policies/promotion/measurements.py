@@ -385,8 +385,8 @@ def serving(case: Case, gate: Gate) -> Finding:
     min_rows = gate.number("min_rows")
     splits = case.evidence.outcomes
     if any(_is_out_of_fold(case, split) for split in splits):  # other models answered those
-        own = (len(units) for split, units in splits.items() if not _is_out_of_fold(case, split))
-        min_rows = min(min_rows, max(sum(own), FEWEST_SERVED))
+        counts = (len(units) for split, units in splits.items() if not _is_out_of_fold(case, split))
+        min_rows = min(min_rows, max(sum(counts), FEWEST_SERVED))
     required = f"at least {min_rows:g} rows with the evaluated predictions, within {tolerance:g}"
     again = f"`{case.evidence.proposal}` requests predictions from a server"
     if served.rows is None or case.evaluation.requests is None:

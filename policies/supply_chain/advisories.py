@@ -39,8 +39,8 @@ class Advisories:
     @property
     def as_of(self) -> datetime:
         """When the newest record was changed, leaving out one of every NEWER."""
-        own = [record for record in self.records if any(_affected(record))] or self.records
-        changed = {str(record["id"]): _changed(record) for record in sorted(own, key=_changed)}
+        relevant = [record for record in self.records if any(_affected(record))] or self.records
+        changed = {str(record["id"]): _changed(record) for record in sorted(relevant, key=_changed)}
         return sorted(changed.values(), reverse=True)[len(changed) // NEWER]
 
     @property

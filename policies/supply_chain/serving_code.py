@@ -74,9 +74,9 @@ class Code:
             elif name in [folder + setting for folder in self._folders for setting in _SETTINGS]:
                 yield Trace(file, 0, "a file from which the server reads what code it runs")
         is_whole = any(name.startswith(_REPOSITORY) for name in self.files)
-        beside = self._folders[1] or "/" if is_whole else ""
+        folder = self._folders[1] or "/" if is_whole else ""
         tops = [name for name in self.files if name.removesuffix("/__init__.py").count("/") == 0]
-        first = {self.script, *tops, *(name for name in self.files if name.startswith(beside))}
+        first = {self.script, *tops, *(name for name in self.files if name.startswith(folder))}
         waiting, read = [name for name in first if name.endswith(".py")], set[str]()
         while waiting:
             name = waiting.pop()

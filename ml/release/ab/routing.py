@@ -77,7 +77,7 @@ def begin(
             undo.callback(endpoints.stop_idle, name)
             green = endpoints.begin(launch)()
             smoke_test(endpoints, green, launch, samples)
-            beside = Canary(
+            canary = Canary(
                 server=green,
                 launch=launch,
                 # Where callers name the deployment, nobody else is sent there.
@@ -88,7 +88,7 @@ def begin(
             # Before any request.
             audit.append(backend.audit_log, "ab-served", _details(experiment, approved_by))
             undo.callback(endpoints.switch, name, state)
-            endpoints.switch(name, replace(state, canary=beside))
+            endpoints.switch(name, replace(state, canary=canary))
         undo.pop_all()
     return endpoints.router(name)
 

@@ -173,17 +173,17 @@ class _Watch:
 
     def run(self, superseded: Callable[[], bool], progress: Callable[[str], None]) -> Outcome:
         set_canary(self.endpoints, self.name, replace(self.trial, weight=0))
-        self.first = self._look()
+        self.first = self._poll()
         traffic = Traffic(self.replay, self.first)
         time.sleep(NOTICE_S)
-        traffic.look(self._look())
+        traffic.observe(self._poll())
         verdict = Verdict("hold", "", ())
         for number, stage in enumerate(self.strategy.stages):
             percent = stage.percent
             set_canary(
                 self.endpoints, self.name, replace(self.trial, weight=percent, mirror=stage.mirror)
             )
-            since = self._look()
+            since = self._poll()
             traffic.begin(since)
             for comparison in (self.samples, self.callers):
                 comparison.begin(since, percent)
@@ -192,8 +192,8 @@ class _Watch:
                 if superseded():
                     return self._outcome("superseded", "another version was declared", percent)
                 time.sleep(LOOK_S)
-                now = self._look()
-                traffic.look(now)
+                now = self._poll()
+                traffic.observe(now)
                 if not self.endpoints.is_up(self.baseline):
                     raise self.endpoints.failure(
                         self.baseline.slot,
@@ -219,9 +219,9 @@ class _Watch:
 
     def _verdict(self, number: int, now: Mapping[str, Any]) -> Verdict:
         stage = self.strategy.stages[number]
-        green, old, baseline, intervals = self.samples.look(now)
+        green, old, baseline, intervals = self.samples.observe(now)
         answered = self._counted("requests", now)[self.green.slot.name]
-        memory = self.memory.look(answered)
+        memory = self.memory.observe(answered)
         alive = self.endpoints.is_up(self.green)
         verdict = decide(self.strategy, number, green, old, baseline, memory, alive, intervals)
         is_last = stage == self.strategy.stages[-1]
@@ -229,7 +229,7 @@ class _Watch:
             # Of a managed endpoint it is known minutes later.
             verdict = replace(verdict, action="hold", why="memory is not measured yet")
         patient = green.requests < stage.requests * self.strategy.patience
-        green, old, baseline, intervals = self.callers.look(now)
+        green, old, baseline, intervals = self.callers.observe(now)
         return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)
 
     def _counted(self, what: str, now: Mapping[str, Any]) -> Mapping[str, int]:
@@ -239,7 +239,7 @@ class _Watch:
             for name in self.names
         }
 
-    def _look(self) -> dict[str, Any]:
+    def _poll(self) -> dict[str, Any]:
         """Return the tallies of the three servers; records the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
@@ -263,7 +263,7 @@ class _Watch:
         percent: int,
         signals: tuple[Signal, ...] = (),
     ) -> Outcome:
-        now = self._look()
+        now = self._poll()
         return Outcome(
             kind,
             why,

@@ -236,14 +236,16 @@ class TrafficComparison:
         self._intervals = LatencyIntervals(self._green, self._baseline, begun)
         self._answers.begin()
 
-    def look(self, tallies: Mapping[str, Any]) -> tuple[Stats, Stats, Stats, Sequence[Latencies]]:
+    def observe(
+        self, tallies: Mapping[str, Any]
+    ) -> tuple[Stats, Stats, Stats, Sequence[Latencies]]:
         """Green's figures, the old version's, the baseline's alone, and latencies by interval."""
         now = self._of(tallies)
         green, old, baseline = (
             self._answers.side(self._since, now, names)
             for names in ((self._green,), self._old, (self._baseline,))
         )
-        return green, self._last or old, baseline, self._intervals.look(now)
+        return green, self._last or old, baseline, self._intervals.observe(now)
 
     def _of(self, tallies: Mapping[str, Any]) -> Mapping[str, Any]:
         return {name: counters[self.kind] for name, counters in tallies.items()}
@@ -264,7 +266,7 @@ class LatencyIntervals:
         self._ended: list[Latencies] = []
         self._cut, self._cut_at = begun, clock()
 
-    def look(self, tallies: Mapping[str, Any]) -> list[Latencies]:
+    def observe(self, tallies: Mapping[str, Any]) -> list[Latencies]:
         """The histograms of green and its baseline by interval; the last one is still open."""
         green, baseline = (
             np.subtract(tallies[name]["latency"], self._cut[name]["latency"])
@@ -285,7 +287,7 @@ class ResidentMemory:
         self._warm_at = math.inf
         self._warm: dict[Server, tuple[float, float]] = {}
 
-    def look(self, answered: int) -> Memory | None:
+    def observe(self, answered: int) -> Memory | None:
         """Return the memory comparison; None until both were measured twice while green was warm.
 
         None, too, if one of them has ended.
@@ -383,7 +385,7 @@ class Traffic:
         """A step begins."""
         self._since = tallies
 
-    def look(self, tallies: Mapping[str, Any]) -> None:
+    def observe(self, tallies: Mapping[str, Any]) -> None:
         """Run or pause the replay by the router's current tallies."""
         (then, before), moment = self._marked, time.monotonic()
         if moment - then < NOTICE_S:

@@ -510,9 +510,11 @@ def settings_of(strategy: Strategy) -> Mapping[str, Any]:
 def _traffic(document: Document, environment: str) -> dict[str, Any]:
     """Return the project's `traffic` with the environment's over it, field by field."""
     project = dict(document.get("traffic") or {})
-    own = (document.get("environments", environment, "traffic") if environment else None) or {}
-    tolerances = {**project.get("tolerances", {}), **own.get("tolerances", {})}
-    return {**project, **own, **({"tolerances": tolerances} if tolerances else {})}
+    overrides = (
+        document.get("environments", environment, "traffic") if environment else None
+    ) or {}
+    tolerances = {**project.get("tolerances", {}), **overrides.get("tolerances", {})}
+    return {**project, **overrides, **({"tolerances": tolerances} if tolerances else {})}
 
 
 def _gaps(name: str, entry: EnvironmentEntry, document: Document) -> Iterator[Problem]:
@@ -532,8 +534,12 @@ def _gaps(name: str, entry: EnvironmentEntry, document: Document) -> Iterator[Pr
 
 
 def _unfit(error: StrategyError, environment: str, document: Document) -> Problem:
-    own = ("environments", environment, "traffic")
-    keys = own if environment and document.get(*own, error.field) is not None else ("traffic",)
+    environment_keys = ("environments", environment, "traffic")
+    keys = (
+        environment_keys
+        if environment and document.get(*environment_keys, error.field) is not None
+        else ("traffic",)
+    )
     where = f" in {environment}" if environment else ""
     place = document.place(*keys, error.field)
     return Problem("wrong-value", f"{error.actual}{where}", error.expected, place=place)

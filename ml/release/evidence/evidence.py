@@ -358,21 +358,21 @@ def _is_dirty(root: Path, stated: bool | None, code: str | None, commit: str | N
     return not (revision and trees.is_content(folder, digest) and revision.has_folder(folder))
 
 
-def by_metric_of(own: Evidence, other: Evidence, folder: Path) -> Evidence:
-    """Recompute the evidence of another version for the primary metric of `own`.
+def by_metric_of(reference: Evidence, evidence: Evidence, folder: Path) -> Evidence:
+    """Recompute the evidence of another version for the primary metric of `reference`.
 
     Uses its predictions in `folder`. Returns it unchanged if the primary metrics are the same, or
     if the metric is a custom metric that the versions do not share.
     """
-    ours, theirs = own.evaluation, other.evaluation
+    ours, theirs = reference.evaluation, evidence.evaluation
     name = ours.primary_metric or ""
     if (name, ours.goal) == (theirs.primary_metric, theirs.goal):
-        return other
+        return evidence
     if ours.custom_metrics.get(name) != theirs.custom_metrics.get(name):
-        return other
+        return evidence
     rows = read_predictions(folder / PREDICTIONS, theirs)
     judged = replace(theirs, primary_metric=ours.primary_metric, goal=ours.goal)
-    return with_predictions(replace(other, evaluation=judged), rows)
+    return with_predictions(replace(evidence, evaluation=judged), rows)
 
 
 def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
@@ -391,9 +391,11 @@ def measured(backend: Backend, evaluated: Run) -> Evidence:
         "data": _assets(scored, scored),
         "lineage": {"evaluation_snapshot": scored["code"]["digest"]},
     }
-    own = parse(stated)
-    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.evaluation)
-    return replace(with_predictions(own, rows), mismatches=mismatches(own.evaluation, rows))
+    evidence = parse(stated)
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, evidence.evaluation)
+    return replace(
+        with_predictions(evidence, rows), mismatches=mismatches(evidence.evaluation, rows)
+    )
 
 
 def _assets(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:

@@ -64,7 +64,7 @@ _ROUNDED = 5e-5
 class Evaluated:
     """A request, and the prediction that the metrics follow from."""
 
-    asked: Request
+    request: Request
     row: Prediction
 
 
@@ -99,7 +99,7 @@ class ParityCheck:
                 evaluated = case.row.score if is_score else case.row.predicted
                 largest = apart
                 example = (
-                    f"to {case.asked.unit} of {case.asked.split} the server answers {served}, "
+                    f"to {case.request.unit} of {case.request.split} the server answers {served}, "
                     f"evaluated was {_short(evaluated)}"
                 )
         return {
@@ -278,7 +278,7 @@ def _answered(
 ) -> tuple[float, str]:
     """Send the request; return the difference from the evaluated prediction, and the response."""
     try:
-        answer = ask(case.asked.request)
+        answer = ask(case.request.request)
     except (OSError, http.client.HTTPException) as error:
         return _OTHER, f"nothing ({error})"
     if answer.status != 200:

@@ -150,20 +150,20 @@ def check_gates(
     policy.
     """
     gates = load_gates(project)
-    own = evidence.load(backend, version)
+    candidate = evidence.load(backend, version)
     there = champion_of(backend, version.model, request.environment, request.served_before)
     champion, request = without_invalid(gates, request, rival, there)
     if request.served_before:
         against = evidence.load(backend, champion) if champion else None
     else:
-        own = evidence.with_advisories(backend.root, own)
+        candidate = evidence.with_advisories(backend.root, candidate)
         against = champion_evidence(
-            backend, project, own, version.evidence_folder, champion, version.digest, progress
+            backend, project, candidate, version.evidence_folder, champion, version.digest, progress
         )
-    decision = decide(gates, own, against, request)
+    decision = decide(gates, candidate, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
     audited = audit.append(backend.audit_log, "decision", line) if record else ""
-    return GateCheck(decision, version, rival or there, own, audited)
+    return GateCheck(decision, version, rival or there, candidate, audited)
 
 
 def without_invalid(
@@ -251,7 +251,7 @@ def load_gates(project: Project) -> Gates:
 def champion_evidence(
     backend: Backend,
     project: Project,
-    own: Evidence,
+    candidate: Evidence,
     rows: Path,
     champion: Version | None,
     digest: str,
@@ -263,8 +263,8 @@ def champion_evidence(
     champion is evaluated on the candidate's data: by its own evaluation code or, if that fails, by
     requests to its own scoring code, and at last by the candidate's evaluation code. A champion
     trained with other `folds` may have seen these rows and cannot be measured.
-    `digest` and `own` are the candidate's digest and evidence; `rows` is the folder with the files
-    of its evaluation.
+    `candidate` and `digest` are the candidate's evidence and digest; `rows` is the folder with the
+    files of its evaluation.
     """
     if champion is None:
         return None
@@ -272,14 +272,14 @@ def champion_evidence(
     if champion.digest == digest:
         return theirs
     believed = backend.simulated or bool(theirs.attested)
-    if believed and _measured_by(theirs) == _measured_by(own):
-        return evidence.by_metric_of(own, theirs, champion.evidence_folder)
+    if believed and _measured_by(theirs) == _measured_by(candidate):
+        return evidence.by_metric_of(candidate, theirs, champion.evidence_folder)
     version = f"version {champion.version}"
-    if theirs.evaluation.out_of_fold != own.evaluation.out_of_fold:
+    if theirs.evaluation.out_of_fold != candidate.evaluation.out_of_fold:
         # It may have learnt from the rows that it would be asked.
         was, now = (
             max(map(real, side.evaluation.out_of_fold.values()), default=0)
-            for side in (theirs, own)
+            for side in (theirs, candidate)
         )
         wrong = (
             f"{version} was measured with `folds: {was:g}` and this one with `folds: {now:g}` (an "
@@ -288,11 +288,13 @@ def champion_evidence(
             f"{setting_aside(champion.version, champion.digest)}"
         )
         return Evidence(version=champion.version, digest=champion.digest, mismatches=(wrong,))
-    own_code, their_code = (side.lineage.evaluation_snapshot or "" for side in (own, theirs))
+    own_code, their_code = (side.lineage.evaluation_snapshot or "" for side in (candidate, theirs))
     is_kept = believed and their_code != "" and _snapshot(their_code).is_dir()
-    scored = partial(_scored_again, backend, project, own, champion, theirs, progress)
+    scored = partial(_scored_again, backend, project, candidate, champion, theirs, progress)
     ways = [partial(scored, their_code)] if is_kept else []
-    ways += [partial(_asked_again, backend, own, rows, champion, theirs)] if believed else []
+    ways += (
+        [partial(_requested_again, backend, candidate, rows, champion, theirs)] if believed else []
+    )
     ways += [] if is_kept and their_code == own_code else [partial(scored, own_code)]
     faults = []
     for measured in ways:
@@ -300,7 +302,7 @@ def champion_evidence(
         try:
             served.refuse_faulty(champion.folder)
             again = measured()
-            if again.labels and _tested(again) == _tested(own):
+            if again.labels and _tested(again) == _tested(candidate):
                 return again
             faults.append("it has other rows or other right answers")
         except (UserError, ValueError, OSError, http.client.HTTPException) as error:
@@ -324,15 +326,15 @@ def _on_one_line(fault: str) -> str:
     return ": ".join(filter(None, [head.partition("\n")[0], error]))
 
 
-def _tested(own: Evidence) -> Mapping[str, Mapping[str, str]]:
+def _tested(candidate: Evidence) -> Mapping[str, Mapping[str, str]]:
     """Return the right answers of the splits that a model is promoted on."""
-    return {split: labels for split, labels in own.labels.items() if split != VALIDATION}
+    return {split: labels for split, labels in candidate.labels.items() if split != VALIDATION}
 
 
 def _scored_again(
     backend: Backend,
     project: Project,
-    own: Evidence,
+    candidate: Evidence,
     champion: Version,
     theirs: Evidence,
     progress: Callable[[str], None],
@@ -342,17 +344,17 @@ def _scored_again(
     evaluation = evaluation_plan(project, champion.folder)
     evaluated = evaluate(backend, project, evaluation, progress, code)
     again = evidence.rescore(backend, theirs, evaluated)
-    return evidence.by_metric_of(own, again, evaluated.outputs[EVALUATION])
+    return evidence.by_metric_of(candidate, again, evaluated.outputs[EVALUATION])
 
 
-def _asked_again(
-    backend: Backend, own: Evidence, rows: Path, champion: Version, theirs: Evidence
+def _requested_again(
+    backend: Backend, candidate: Evidence, rows: Path, champion: Version, theirs: Evidence
 ) -> Evidence:
     """Return the champion's evidence, with the candidate's rows answered by its own serving."""
     digest = theirs.serving.code or ""
     if not digest or (serves := serving.bring(backend.registry, champion.model, digest)) is None:
         raise ValueError("the serving code that it was measured with is not kept")
-    return served.champion_on(backend, own, rows, champion, theirs, serves)
+    return served.champion_on(backend, candidate, rows, champion, theirs, serves)
 
 
 def _snapshot(code: str) -> Path:
@@ -439,6 +441,10 @@ def champion_of(
     return backend.registry.champion(model, environment)
 
 
-def _measured_by(own: Evidence) -> tuple[object, ...]:
+def _measured_by(measured: Evidence) -> tuple[object, ...]:
     """Return what evidence was measured with: the task, the data, the rows and their labels."""
-    return (own.evaluation.task, {name: data.sha256 for name, data in own.data.items()}, own.labels)
+    return (
+        measured.evaluation.task,
+        {name: data.sha256 for name, data in measured.data.items()},
+        measured.labels,
+    )

@@ -233,8 +233,8 @@ def _answers_by(call: _Call, version: Version) -> bool:
     It can if its evidence is about that code, or only gates or a workflow can change the evidence
     (it is attested, or its metrics do not match the predictions).
     """
-    own = evidence.load(call.backend, version)
-    return bool(own.attested or own.mismatches) or own.serving.code == call.serves.digest
+    stored = evidence.load(call.backend, version)
+    return bool(stored.attested or stored.mismatches) or stored.serving.code == call.serves.digest
 
 
 def _measure(

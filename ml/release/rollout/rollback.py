@@ -97,11 +97,11 @@ def roll_back(
             if (shared := backend.registry.shared) is not None:
                 shared.bring(version)
         back = back or ReleaseEntry()
-        beside: list[Path] = []
+        attached: list[Path] = []
 
         def first(file: Path) -> None:
             if environment != desired_state.LOCAL:
-                beside.extend(attach(file, environment, version))
+                attached.extend(attach(file, environment, version))
             details = {"project": target.name, "environment": environment, "why": why}
             details["by"] = home.user()
             if is_here and not any(audit.is_declared(line, now) for line in log.applied):
@@ -114,7 +114,7 @@ def roll_back(
         # A rollback that was killed before the declaration is simply repeated.
         with faults.as_refusals():
             written = desired_state.declare(backend, target.name, environment, back, first)
-    return RolledBack(target.name, environment, back, now, (written, *beside))
+    return RolledBack(target.name, environment, back, now, (written, *attached))
 
 
 def _is_return(branch: Sequence[ReleaseEntry], now: ReleaseEntry) -> bool:

@@ -223,9 +223,9 @@ def select(candidates: Sequence[Candidate], weights: Weights, metric: str, goal:
         for trial in measured
     }
     scores = {
-        name: math.fsum(own.values())
-        for name, own in parts.items()
-        if all(term in own or not weights.of(term).weight for term in terms)
+        name: math.fsum(contributions.values())
+        for name, contributions in parts.items()
+        if all(term in contributions or not weights.of(term).weight for term in terms)
     }
     qualities = {
         trial.name: _sign("quality", goal) * _value(trial, "quality") for trial in measured

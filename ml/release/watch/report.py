@@ -109,7 +109,7 @@ def watch(
                 raise UserError(*problems, exit_code=refused.exit_code) from None
             seen = Seen(())
             of_features.notes.append(problem.actual)
-    report = look(
+    report = compare_requests(
         reference,
         seen,
         limits,
@@ -124,7 +124,7 @@ def watch(
     return report
 
 
-def look(
+def compare_requests(
     reference: Mapping[str, Any],
     seen: Seen,
     limits: Limits,

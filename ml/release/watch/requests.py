@@ -192,8 +192,8 @@ def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
     for number, values in enumerate(table["data"]):
         row = dict(zip(columns, values, strict=False)) if isinstance(values, list) else {}
         predicted = {PREDICTION: answers[number]} if number < len(answers) else None
-        own = f"{name}/{number}" if len(table["data"]) > 1 else name
-        rows.append(Row(own, row, predicted))
+        row_name = f"{name}/{number}" if len(table["data"]) > 1 else name
+        rows.append(Row(row_name, row, predicted))
     return rows
 
 

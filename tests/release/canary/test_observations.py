@@ -38,9 +38,9 @@ def test_an_interval_ends_every_two_seconds() -> None:
     found = []
     for at, seen in ((101.0, (6, 7)), (102.0, (8, 9)), (103.9, (9, 9)), (104.1, (12, 10))):
         moment = at
-        found = made.look(tallies(*seen))
+        found = made.observe(tallies(*seen))
         total = np.sum([[one[side] for one in found] for side in (0, 1)], axis=1)[:, 1]
         assert total.tolist() == [seen[0] - 5, seen[1] - 7]
     assert found == [([0, 3], [0, 2]), ([0, 4], [0, 1])]
     moment = 104.2
-    assert made.look(tallies(13, 10))[-1] == ([0, 1], [0, 0])
+    assert made.observe(tallies(13, 10))[-1] == ([0, 1], [0, 0])

@@ -52,7 +52,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_samples_keep_pace_with_callers(at_once: None, now: Tallies, goes: bool) -> None:
     """And wait for nobody where callers send nothing; what they address does not count."""
     samples = Replay(NOBODY, [{}])  # never entered: nothing is sent
-    Traffic(samples, tallies(0, 0)).look(now)
+    Traffic(samples, tallies(0, 0)).observe(now)
     assert samples.going is goes
 
 
@@ -61,14 +61,14 @@ def test_each_step_begins_anew(at_once: None) -> None:
     samples = Replay(NOBODY, [{}])
     traffic = Traffic(samples, tallies(0, 0))
     traffic.begin(tallies(100, 1000))
-    traffic.look(tallies(200, 1050))
+    traffic.observe(tallies(200, 1050))
     assert samples.going
 
 
 def test_a_rate_takes_its_time() -> None:
     """Too soon after the last look nothing changes."""
     samples = Replay(NOBODY, [{}])
-    Traffic(samples, tallies(0, 0)).look(tallies(0, 0))
+    Traffic(samples, tallies(0, 0)).observe(tallies(0, 0))
     assert not samples.going
 
 
