@@ -82,9 +82,11 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
     if not environments:
         raise cannot("no environment", "at least one stack file")
     first = environments[0]
-    for other in environments:
-        if (other.name, other.repository) != (first.name, first.repository):
-            message = f"{first.environment} and {other.environment} belong to different platforms"
+    for environment in environments:
+        if (environment.name, environment.repository) != (first.name, first.repository):
+            message = (
+                f"{first.environment} and {environment.environment} belong to different platforms"
+            )
             raise cannot(message, "one platform:name and platform:repository in every stack file")
     return (
         github.token_subject(first),
@@ -96,7 +98,8 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
         *(step for environment in environments for step in _stack(environment, state(environment))),
         *github.protected_environment(BOT, first),
         *github.rulesets(
-            first, tuple(f"{each.environment}-stack-key-on-main" for each in environments)
+            first,
+            tuple(f"{environment.environment}-stack-key-on-main" for environment in environments),
         ),
         *_runner(environments),
     )
@@ -113,7 +116,9 @@ def _runner(environments: Sequence[Settings]) -> Iterator[Step]:
         raise cannot(f"runners are labelled {', '.join(sorted(labels))}", expected)
     where = ("--repo", environments[0].github)
     for label in labels:
-        deployed = tuple(f"{each.environment}-train-identity" for each in with_runners)
+        deployed = tuple(
+            f"{environment.environment}-train-identity" for environment in with_runners
+        )
         yield github.variable("RUNNER", "RUNNER", label, where, after=deployed)
 
 

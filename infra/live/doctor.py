@@ -234,7 +234,10 @@ def _needed_cores(settings: Settings) -> Mapping[str, tuple[int, int]]:
     """Quota → the cores of all nodes, and of the largest minimum."""
     machines = [
         # Azure refuses a cluster without quota for one node, even if it starts with none.
-        *((of.hardware, of.spot, of.max_nodes, max(of.min_nodes, 1)) for of in settings.computes),
+        *(
+            (cluster.hardware, cluster.spot, cluster.max_nodes, max(cluster.min_nodes, 1))
+            for cluster in settings.computes
+        ),
         *((SIZES[machine.size], False, 1, 1) for machine in settings.machines("compute-instance")),
     ]
     needed: dict[str, tuple[int, int]] = {}

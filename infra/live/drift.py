@@ -162,8 +162,8 @@ class _Comparison:
                 return
         if isinstance(declared, Mapping) and isinstance(actual, Mapping):
             for key, value in declared.items():
-                other = _value(self.kind, actual, key)
-                yield from self.compared(f"{path}.{key}", value, other)
+                actual_value = _value(self.kind, actual, key)
+                yield from self.compared(f"{path}.{key}", value, actual_value)
         elif (
             isinstance(declared, list) and isinstance(actual, list) and len(declared) == len(actual)
         ):
@@ -182,8 +182,10 @@ class _Comparison:
         """Compare lists in any order: each declared item with the most similar actual one."""
         rest = list(actual)
         for number, value in enumerate(declared):
-            differences = [[*self.compared(f"{path}[{number}]", value, other)] for other in rest]
-            nearest = min(range(len(rest)), key=lambda at: len(differences[at]))
+            differences = [
+                [*self.compared(f"{path}[{number}]", value, candidate)] for candidate in rest
+            ]
+            nearest = min(range(len(rest)), key=lambda index: len(differences[index]))
             yield from differences[nearest]
             del rest[nearest]
 

@@ -113,8 +113,8 @@ def _holders(settings: Settings, declared: Sequence[Resource]) -> dict[str, set[
             identity = resource.inputs.get("identity") or {}
             identities = identity.get("userAssignedIdentities") or []
             name = f"{resource.kind.partition(':')[2]} {resource.name}"
-        for each in identities:
-            holders.setdefault(logical_name(str(each)), set()).add(name)
+        for identity_id in identities:
+            holders.setdefault(logical_name(str(identity_id)), set()).add(name)
     return holders
 
 

@@ -76,7 +76,7 @@ class Capture:
 
     def component(self, resource: Resource) -> str:
         """Return the name of the component that a resource belongs to; "" if it has none."""
-        by_urn = {other.urn: other for other in self.resources}
+        by_urn = {item.urn: item for item in self.resources}
         top = resource
         while top.parent and by_urn[top.parent].type != STACK:
             top = by_urn[top.parent]
@@ -317,8 +317,8 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list) and value:
         names = [_item_name(item) for item in value]
         named = all(names) and len(set(names)) == len(names)
-        for at, item in enumerate(value):
-            yield from _walk(item, f"{path}[{names[at] if named else at}]")
+        for index, item in enumerate(value):
+            yield from _walk(item, f"{path}[{names[index] if named else index}]")
     elif path:
         yield path, value
 

@@ -124,8 +124,8 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         self._note(urn, request.name, request.id)
         if request.type == "pulumi:pulumi:StackReference":
             text = self._answered(f"${{StackReference:{request.name}.id}}")
-            other = {SIGNATURE: RESOURCE_SIGNATURE, "urn": urn, "name": text, "type": OUTPUTS}
-            answer.update({"name": request.id, "outputs": other, "secretOutputNames": []})
+            reference = {SIGNATURE: RESOURCE_SIGNATURE, "urn": urn, "name": text, "type": OUTPUTS}
+            answer.update({"name": request.id, "outputs": reference, "secretOutputNames": []})
         else:
             outputs = sdk_types.answer(
                 request.type, f"{request.type.split(':')[-1]}:{request.name}"

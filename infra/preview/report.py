@@ -228,7 +228,9 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
 def budgeted(capture: Capture, cost: Estimate, limits: Limits) -> Iterator[Breach]:
     """Yield budgets that warn too late or every month; their currency is that of the bill."""
     month = cost.total
-    for budget in (each for each in capture.provided if each.kind == "consumption:Budget"):
+    for budget in (
+        resource for resource in capture.provided if resource.kind == "consumption:Budget"
+    ):
         amount = budget.inputs.get("amount")
         if not isinstance(amount, int) or not month.typical:
             continue
@@ -345,7 +347,9 @@ def _total(cost: Estimate) -> str:
 def _text(report: Report) -> Iterator[str]:
     yield report.headline
     if report.base:
-        yield from (f"  weakening: {truncate(plain(each), LETTERS)}" for each in report.weakenings)
+        yield from (
+            f"  weakening: {truncate(plain(weakening), LETTERS)}" for weakening in report.weakenings
+        )
         yield f"  against {report.base}: {_counts(report.changes)}"
         for change in (*report.edits, *report.changes):
             sign = {"added": "+", "removed": "-", "changed": "~"}[change.what]
@@ -468,8 +472,12 @@ def _values(difference: Property) -> tuple[str, str]:
         return before, after
     if " ".join(before.split()) == " ".join(after.split()):
         # A table folds white space, and a text may read as a number: quotes and marks tell them.
-        before, after = (json.dumps(of, ensure_ascii=False).replace(" ", "␣") for of in values)
-    differs = (at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new)
+        before, after = (
+            json.dumps(value, ensure_ascii=False).replace(" ", "␣") for value in values
+        )
+    differs = (
+        index for index, (old, new) in enumerate(zip(before, after, strict=False)) if old != new
+    )
     start = max(next(differs, 0) - CONTEXT, 0) if max(len(before), len(after)) > LONGEST else 0
     return _cut(before, start), _cut(after, start)
 

@@ -71,8 +71,8 @@ def rules(part: Part, region: str, redis: bool = False) -> Iterator[network.Secu
     yield _rule(INBOUND[part], 100, "Inbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-inbound", ("*",), "*", "*")
     yield _rule(nothing, 4096, "Inbound", source="*", region=region)
-    for at, opening in enumerate(OUTBOUND[part]):
-        yield _rule(opening, 100 + 10 * at, "Outbound", source="VirtualNetwork", region=region)
+    for number, opening in enumerate(OUTBOUND[part]):
+        yield _rule(opening, 100 + 10 * number, "Outbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-outbound", ("*",), "Internet", "*")
     yield _rule(nothing, 4096, "Outbound", source="*", region=region)
     if redis and part == "endpoints":

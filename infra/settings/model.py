@@ -42,7 +42,7 @@ class Form:
             return text
         lower = text.strip().lower()
         similar = [re.sub(r"[\s_]+", "-", lower), re.sub(r"\s+", "", lower)]
-        meant = next((other for other in similar if self._fits(other)), None)
+        meant = next((candidate for candidate in similar if self._fits(candidate)), None)
         raise invalid(self.words, f"did you mean `{meant}`?" if meant else "")
 
     def _fits(self, text: str) -> bool:

@@ -113,19 +113,19 @@ class Comparison:
         """Return the comparison for a program and for the comment of a pull request."""
         evidence, decision = self.candidate.evidence, self.decision
 
-        def row(of: MetricComparison) -> dict[str, Any]:
+        def row(metric: MetricComparison) -> dict[str, Any]:
             return {
-                "place": of.place,
-                "metric": of.metric,
-                "candidate": stated(of.ours),
-                "champion": stated(of.theirs),
-                "difference": asdict(of.difference) if of.difference else None,
-                "sign": of.sign,
-                "verdict": of.verdict or None,
+                "place": metric.place,
+                "metric": metric.metric,
+                "candidate": stated(metric.ours),
+                "champion": stated(metric.theirs),
+                "difference": asdict(metric.difference) if metric.difference else None,
+                "sign": metric.sign,
+                "verdict": metric.verdict or None,
             }
 
-        def side(of: Side) -> dict[str, str]:
-            return {"name": of.name, "digest": of.digest}
+        def side(compared: Side) -> dict[str, str]:
+            return {"name": compared.name, "digest": compared.digest}
 
         return {
             "model": self.model,
@@ -267,7 +267,11 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
     """Return the version of a reference, or the run where its model is not registered."""
     if reference.startswith(CHAMPION):
         environment = desired_state.check_environment(reference.removeprefix(CHAMPION))
-        models = [model] if model else [each.endpoint() for each in projects.every(backend.root)]
+        models = (
+            [model]
+            if model
+            else [candidate.endpoint() for candidate in projects.every(backend.root)]
+        )
         champions = [
             champion
             for name in models
@@ -376,7 +380,10 @@ def other_features(candidate: Side, champion: Side) -> str:
     hashes = [side.feature_set_hash for side in sides]
     if not all(hashes) or hashes[0] == hashes[1]:
         return ""
-    ours, theirs = ({each.feature for each in side.contributions if each.feature} for side in sides)
+    ours, theirs = (
+        {contribution.feature for contribution in side.contributions if contribution.feature}
+        for side in sides
+    )
     lists = {"new": sorted(ours - theirs), "gone": sorted(theirs - ours)}
     changes = "; ".join(f"{word}: {', '.join(names)}" for word, names in lists.items() if names)
     return (
@@ -509,8 +516,8 @@ def metric_sign(evaluation: Evaluation, metric: str) -> int:
 
 
 def _amounts(ours: Evidence, theirs: Evidence) -> Iterator[Amount]:
-    def amount(what: str, unit: str, mine: float | None, other: float | None) -> Amount:
-        return Amount(what, unit, _finite(mine), _finite(other))
+    def amount(what: str, unit: str, value: float | None, champion_value: float | None) -> Amount:
+        return Amount(what, unit, _finite(value), _finite(champion_value))
 
     for name in ("p50", "p95", "p99"):
         times = (getattr(side.latency, f"{name}_ms") for side in (ours, theirs))
@@ -520,12 +527,14 @@ def _amounts(ours: Evidence, theirs: Evidence) -> Iterator[Amount]:
         ("training", "training"),
         ("thousand_predictions", "1,000 predictions"),
     ):
-        mine, other = getattr(ours.cost, name), getattr(theirs.cost, name)
-        yield amount(f"{what}, machine time", "s", mine.seconds, other.seconds)
-        if mine.amount is not None or other.amount is not None:
+        usage, champion_usage = getattr(ours.cost, name), getattr(theirs.cost, name)
+        yield amount(f"{what}, machine time", "s", usage.seconds, champion_usage.seconds)
+        if usage.amount is not None or champion_usage.amount is not None:
             comparable = other_currency in (None, currency)
             unit = currency or other_currency or "of an unnamed currency"
-            yield amount(f"{what}, price", unit, mine.amount, other.amount if comparable else None)
+            yield amount(
+                f"{what}, price", unit, usage.amount, champion_usage.amount if comparable else None
+            )
     metric = ours.evaluation.primary_metric or ""
     refits = (side.evaluation.stability.get(metric, Stability()) for side in (ours, theirs))
     spreads = [refit.std for refit in refits]

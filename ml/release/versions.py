@@ -139,7 +139,9 @@ def descendants(backend: Backend, run: Run) -> Sequence[Descendant]:
 def _descendant(backend: Backend, version: Version, relation: Relation) -> Descendant:
     # `local` is this machine's.
     environments = desired_state.ENVIRONMENTS if backend.simulated else desired_state.TRACKED
-    endpoints = sorted({backend.endpoints.name_of(version.model, each) for each in environments})
+    endpoints = sorted(
+        {backend.endpoints.name_of(version.model, environment) for environment in environments}
+    )
     declared = [
         environment
         for environment in environments

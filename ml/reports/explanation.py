@@ -112,14 +112,15 @@ class Explanation:
             return ()
         excluded = {*good, *running}
         others = [
-            other
-            for other in self.sweep.trials
-            if other.sample_number < trial.sample_number
-            and other.sample_number not in excluded
-            and other.outcome in ("completed", "stopped")
+            earlier
+            for earlier in self.sweep.trials
+            if earlier.sample_number < trial.sample_number
+            and earlier.sample_number not in excluded
+            and earlier.outcome in ("completed", "stopped")
         ]
         rest = [
-            self._named[other.sample_number] for other in others[:: max(1, len(others) // _OTHERS)]
+            self._named[earlier.sample_number]
+            for earlier in others[:: max(1, len(others) // _OTHERS)]
         ]
         best = [self._named[number] for number in good if number in self._named]
         preferences = [

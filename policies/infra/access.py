@@ -164,7 +164,7 @@ def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
         items,
         Kind.CREDENTIAL,
         "resourceName",
-        lambda of: str(of.at("subject", "")).endswith("-release"),
+        lambda credential: str(credential.at("subject", "")).endswith("-release"),
     )
     for item in items:
         granted = role(item) if item.kind == Kind.ROLE_ASSIGNMENT else ""

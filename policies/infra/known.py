@@ -88,8 +88,10 @@ def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
             for id in _texts(name, item.props[name]):
                 match = _GROUP.match(id)
                 if match and not is_known(id, match[2].lower()):
-                    other = _REGISTRY.match(id)
-                    field = "registries" if other and other[2].lower() not in listed else "given"
+                    registry = _REGISTRY.match(id)
+                    field = (
+                        "registries" if registry and registry[2].lower() not in listed else "given"
+                    )
                     yield item, f"names {id}: add it to `{field}` in limits.yml"
 
 

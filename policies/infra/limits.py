@@ -139,7 +139,7 @@ def strictest(limits: Mapping[str, Limits]) -> Limits:
     every = list(limits.values())
 
     def tightest(name: str) -> Any:
-        first, *others = values = [getattr(each, name) for each in every]
+        first, *others = values = [getattr(stack_limits, name) for stack_limits in every]
         if name == "tags":
             return tuple(dict.fromkeys(tag for value in values for tag in value))
         if isinstance(first, tuple):

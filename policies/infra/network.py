@@ -279,7 +279,9 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
         items,
         Kind.DNS_LINK,
         "privateZoneName",
-        lambda of: of.sources("virtualNetwork") or limits.knows(str(of.at("virtualNetwork.id"))),
+        lambda link: (
+            link.sources("virtualNetwork") or limits.knows(str(link.at("virtualNetwork.id")))
+        ),
     )
     for item in items:
         if item.kind == Kind.DNS_GROUP:

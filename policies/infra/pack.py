@@ -125,7 +125,9 @@ def violations(
         elif item is None and rule.stack_check and items:
             stack = limits.of(context.limits, items[0].urn)
             breaches = rule.stack_check(items, stack)
-            yield from _merged([(_violation(context, rule, *each), each[1]) for each in breaches])
+            yield from _merged(
+                [(_violation(context, rule, *breach), breach[1]) for breach in breaches]
+            )
 
 
 def _merged(pairs: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:
@@ -226,7 +228,10 @@ def _item(args: ResourceValidationArgs | PolicyResource) -> Item:
 def _items(args: StackValidationArgs) -> list[Item]:
     uses = (resource.property_dependencies.items() for resource in args.resources)
     return [
-        replace(_item(resource), uses={key: tuple(of.urn for of in sources) for key, sources in by})
+        replace(
+            _item(resource),
+            uses={key: tuple(source.urn for source in sources) for key, sources in by},
+        )
         for resource, by in zip(args.resources, uses, strict=True)
     ]
 

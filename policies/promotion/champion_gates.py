@@ -104,12 +104,14 @@ def difference_of_statistics(
     ValueError as `difference`, and when the metric is not defined on the units or on most draws.
     """
     names = sorted(units)
-    at = _numbered([groups.get(unit, "") for unit in names]) if groups else np.arange(len(names))
-    count = int(at.max()) + 1
+    group_numbers = (
+        _numbered([groups.get(unit, "") for unit in names]) if groups else np.arange(len(names))
+    )
+    count = int(group_numbers.max()) + 1
     ours, theirs = candidate(names), champion(names)
 
     def apart(times: np.ndarray) -> np.ndarray:
-        counted = times.take(at, axis=1).astype(np.float64)
+        counted = times.take(group_numbers, axis=1).astype(np.float64)
         return ours(counted) - theirs(counted)
 
     point = float(apart(np.ones((1, count)))[0])
@@ -157,18 +159,18 @@ def chosen(outcomes: Mapping[str, float], only: Collection[str] | None) -> dict[
 
 def _grouped(rows: np.ndarray, labels: list[str]) -> np.ndarray:
     """Return the sum of the rows of every group."""
-    at = _numbered(labels)
-    return np.stack([np.bincount(at, column) for column in rows.T], axis=1)
+    group_numbers = _numbered(labels)
+    return np.stack([np.bincount(group_numbers, column) for column in rows.T], axis=1)
 
 
 def _numbered(labels: list[str]) -> np.ndarray:
     """Return the number of the group of every row."""
-    names, at = np.unique(labels, return_inverse=True)
+    names, numbers = np.unique(labels, return_inverse=True)
     if "" in names:
         raise ValueError("a unit has no group")
     if len(names) < FEWEST_GROUPS:
         raise ValueError(f"{len(names)} groups, at least {FEWEST_GROUPS} are needed")
-    return at
+    return numbers
 
 
 _NO_SPLIT = Finding("fail", "no split", "`non-inferiority.splits` in the project's gates.yml")

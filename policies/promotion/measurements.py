@@ -441,15 +441,15 @@ def latency(case: Case, gate: Gate) -> Finding:
         return Finding("fail", actual, required, "too slow", measured=True)
     if measured.hardware == measured.instance_type:
         return Finding("pass", actual, required)
-    other = f"not on the deployment's {measured.instance_type}"
+    reason = f"not on the deployment's {measured.instance_type}"
     if not case.request.simulated:
         return Finding(
-            "pass", actual, required, f"{other}, which apply measures before any traffic"
+            "pass", actual, required, f"{reason}, which apply measures before any traffic"
         )
-    other += ": on such a machine, set MLOPS_INSTANCE_TYPE and propose the version there"
+    reason += ": on such a machine, set MLOPS_INSTANCE_TYPE and propose the version there"
     if case.request.environment in gate.names("other_hardware_allowed_in"):
-        return Finding("pass", actual, required, other)
-    return Finding("fail", actual, required, other, measured=True)
+        return Finding("pass", actual, required, reason)
+    return Finding("fail", actual, required, reason, measured=True)
 
 
 def forecasting(case: Case, gate: Gate) -> Finding:

@@ -72,14 +72,14 @@ def attestation(case: Case, gate: Gate) -> Finding:
         return Finding("fail", actual, required, reason)
     made_by = {name: evidence.attested.get(name, "") for name in (*WORKFLOW, "runner", "trigger")}
     actual = "made by {repository}/{workflow}@{ref}".format(**made_by)
-    other = [name for name in WORKFLOW if made_by[name] != trusted[name]]
-    other += [
+    differing = [name for name in WORKFLOW if made_by[name] != trusted[name]]
+    differing += [
         f"{name} `{made_by[name]}`"
         for name in ("runner", "trigger")
         if made_by[name] not in gate.names(f"{name}s")
     ]
-    why = f"other {', '.join(other)}" if other else ""
-    return Finding("fail" if other else "pass", actual, required, why)
+    why = f"other {', '.join(differing)}" if differing else ""
+    return Finding("fail" if differing else "pass", actual, required, why)
 
 
 def order(case: Case, gate: Gate) -> Finding:
@@ -251,27 +251,29 @@ def model_format(case: Case, gate: Gate) -> Finding:
     files = case.evidence.files
     if not files:
         return Finding("fail", "no file was checked", required)
-    other = {file: kind for file, kind in files.items() if kind not in listed_formats}
-    if not other:
+    unlisted_files = {file: kind for file, kind in files.items() if kind not in listed_formats}
+    if not unlisted_files:
         return Finding("pass", ", ".join(sorted(set(files.values()))), required)
-    actual = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in other.items())
-    unlisted = sorted({kind for kind in other.values() if kind in FORMATS})
+    actual = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in unlisted_files.items())
+    unlisted = sorted({kind for kind in unlisted_files.values() if kind in FORMATS})
     reasons = []
     if unlisted:
         reasons.append(f"`format.allowed` of gates.yml has no {', no '.join(unlisted)}")
-    if len(unlisted) == len({*other.values()}):
+    if len(unlisted) == len({*unlisted_files.values()}):
         if case.request.served_before or case.is_champion:
             return Finding("pass", actual, required, f"{reasons[0]}: it served here before")
-    elif any(kind.partition(": ")[0] not in FORMATS for kind in other.values()):
+    elif any(kind.partition(": ")[0] not in FORMATS for kind in unlisted_files.values()):
         reasons.append("a format that is unknown; loading it may run code, as a pickle does")
-    if any(is_faulty(kind) for kind in other.values()):
+    if any(is_faulty(kind) for kind in unlisted_files.values()):
         reasons.append("a model that may crash, hang or exhaust its library: train it again")
-    if any(file.lower().endswith(".onnx") and not kind for file, kind in other.items()):
+    if any(file.lower().endswith(".onnx") and not kind for file, kind in unlisted_files.items()):
         reasons.append(
             "of ONNX, only models whose operators are the standard's and whose tensors are in the "
             "file itself"
         )
-    return Finding("fail", actual, required, "; ".join(reasons), measured=True, items=tuple(other))
+    return Finding(
+        "fail", actual, required, "; ".join(reasons), measured=True, items=tuple(unlisted_files)
+    )
 
 
 def supply_chain(case: Case, gate: Gate) -> Finding:

@@ -154,12 +154,12 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
             "start another experiment against the live version",
         )
     if state.canary is not None and not _is_on(state, experiment):
-        other = state.canary.experiment
+        running = state.canary.experiment
         raise UserError.of(
             "ab-occupied",
-            f"{f'the experiment `{other}`' if other else 'a canary'} is running there",
+            f"{f'the experiment `{running}`' if running else 'a canary'} is running there",
             "an endpoint with one version",
-            f"ml ab stop {other}" if other else "wait for it to end",
+            f"ml ab stop {running}" if running else "wait for it to end",
         )
     return state
 

@@ -272,7 +272,7 @@ def drift_evidence(green: Sequence[int], old: Sequence[int], tolerated: float) -
 def _signals(
     strategy: Strategy, green: Stats, old: Stats, baseline: Stats | None, memory: Memory | None
 ) -> tuple[Signal, ...]:
-    limits, at = strategy.tolerances, limit(strategy)
+    limits, threshold = strategy.tolerances, limit(strategy)
     signals = []
     for name, g, n, b, m, margin in (
         ("errors", green.errors, green.requests, old.errors, old.requests, limits.errors),
@@ -281,18 +281,18 @@ def _signals(
     ):
         log_e = float(evidence(g, n, b, m, margin, RARE))
         text = f"{name}: {_share(g, n)} of green's, {_share(b, m)} of the old version's"
-        signals.append(Signal(name, log_e, at, text))
+        signals.append(Signal(name, log_e, threshold, text))
     if baseline is not None:
         log_e = latency_evidence(green.latency, baseline.latency, limits.latency, limits.latency_ms)
         text = (
             f"latency: more than {limits.latency:g} times the baseline's, and over"
             f" {limits.latency_ms:g} ms"
         )
-        signals.append(Signal("latency", log_e, at, text))
+        signals.append(Signal("latency", log_e, threshold, text))
     if strategy.prediction and green.predictions and old.predictions:
         log_e = drift_evidence(green.predictions, old.predictions, limits.drift)
         text = f"predictions: more than {limits.drift:.0%} lie where the old version's do not"
-        signals.append(Signal("predictions", log_e, at, text))
+        signals.append(Signal("predictions", log_e, threshold, text))
     if memory is not None:
         signals.append(_memory(memory, limits.memory_mib))
     return tuple(signals)

@@ -432,11 +432,11 @@ def evidence_path(file: Path, environment: str) -> Path:
     return file.parent / "evidence" / f"{environment}.json"
 
 
-def other_project(other: str, model: str, place: Place) -> Problem:
+def other_project(actual: str, model: str, place: Place) -> Problem:
     """Return the problem of a model that another project makes."""
     expected = f"`{model}`, the model of this project's endpoint"
     hint = "`ml release propose` writes the right one"
-    return Problem("model-of-another-project", f"the model `{other}`", expected, hint, place)
+    return Problem("model-of-another-project", f"the model `{actual}`", expected, hint, place)
 
 
 def evidence_edited(file: Path, state: str, sha256: str, place: Place) -> Problem:

@@ -106,10 +106,10 @@ class Predictions:
 
     def _statistic(self, split: str, of_all: Callable[[Draws], Values]) -> Statistic:
         answers = self.answers(split)
-        at = {unit: number for number, unit in enumerate(self.rows[split])}
+        row_numbers = {unit: number for number, unit in enumerate(self.rows[split])}
 
         def statistic(units: Sequence[str]) -> Callable[[Values], Values]:
-            of_units = answers[[at[unit] for unit in units]]
+            of_units = answers[[row_numbers[unit] for unit in units]]
             return lambda times: of_all(Draws(of_units, times))
 
         return statistic
@@ -142,11 +142,11 @@ class Predictions:
     def undefined(self, split: str) -> Mapping[str, Mapping[str, str]]:
         """`DIMENSION SLICE` → metric → what the rows of the slice lack for it to be defined."""
         answers = self.answers(split)
-        at = {unit: number for number, unit in enumerate(self.rows.get(split, {}))}
+        row_numbers = {unit: number for number, unit in enumerate(self.rows.get(split, {}))}
         lacking: dict[str, dict[str, str]] = {}
         for dimension, slices in self.members().get(split, {}).items():
             for name, units in slices.items():
-                of_slice = answers[[at[unit] for unit in units]]
+                of_slice = answers[[row_numbers[unit] for unit in units]]
                 words = _lacking(self.task, of_slice)
                 for metric, definition in metrics_of(self.task).items():
                     try:

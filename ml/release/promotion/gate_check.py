@@ -207,7 +207,7 @@ def check_before_evaluation(
     }
     decision = decide(gates, stated, None, request(backend, version, environment), rules)
     if refused := [result for result in decision.results if result.blocks]:
-        numbers = [other.version for other in backend.registry.versions(version.model)]
+        numbers = [registered.version for registered in backend.registry.versions(version.model)]
         following = 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
         is_dirty = stated.lineage.dirty is not False
         commit_it = f"commit it{' and train again, a run has the code of its start' * is_dirty}"

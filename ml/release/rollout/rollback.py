@@ -78,7 +78,10 @@ def roll_back(
         log = audit.history(backend.audit_log, name)
         branch = desired_state.on_branch(backend, target.name, environment)
         is_back = log.went_back_to(now, target.name, environment) or _is_return(branch, now)
-        invalid = {each.digest for each in load_gates(target)["superiority"].invalid_versions}
+        invalid = {
+            invalid_version.digest
+            for invalid_version in load_gates(target)["superiority"].invalid_versions
+        }
         before = _before(backend.registry, now, log, branch)
         before = sorted(before, key=lambda version: version.digest in invalid)  # stable: last
         can_withdraw = is_here and not log.applied and backend.endpoints.live(name) is None
@@ -138,7 +141,7 @@ def _before(
     They come from the branch if it declares `now`, or if the audit log has none; otherwise from
     the audit log.
     """
-    *before, _ = audit.returnable([*branch, now], lambda each: (each.digest, each.serving))
+    *before, _ = audit.returnable([*branch, now], lambda entry: (entry.digest, entry.serving))
     good = [entry for entry in reversed(before) if log.is_good(entry)]
     is_committed = good and branch[-1] == now
     return good if is_committed else [*_served(registry, now, log)] or good

@@ -58,7 +58,7 @@ def status(
     Raises UserError when a line of the audit log was changed or a declaration cannot be read.
     """
     # A declaration in the local home outlives its project.
-    releasable = {each.name for each in projects.every(backend.root)}
+    releasable = {target.name for target in projects.every(backend.root)}
     names = [name for name in desired_state.projects(backend) if name in releasable]
     if project:
         names = [projects.find(backend.root, project).name]
@@ -70,10 +70,13 @@ def status(
     log = audit.verify(backend.audit_log)
     places = [(name, place) for name in names for place in environments]
     entries = [desired_state.read(backend, *place) for place in places]
-    return [_of(*of, what, backend, log) for of, what in zip(places, entries, strict=True)]
+    return [
+        _environment_status(*place, entry, backend, log)
+        for place, entry in zip(places, entries, strict=True)
+    ]
 
 
-def _of(
+def _environment_status(
     project: str,
     environment: str,
     entry: ReleaseEntry | None,

@@ -107,8 +107,8 @@ def _difference(selection: Selection, term: str, ours: float, theirs: float) -> 
             return f"{_plain(selection, abs(ours - theirs))} {more} {selection.metric}"
         case "stability":
             steady = "steadier" if ours < theirs else "less steady"
-            spread, other = _plain(selection, ours), _plain(selection, theirs)
-            return f"{steady}, a spread of {spread} instead of {other}"
+            spread, their_spread = _plain(selection, ours), _plain(selection, theirs)
+            return f"{steady}, a spread of {spread} instead of {their_spread}"
         case _:
             fast, slow = ("faster", "slower") if term == "latency" else ("cheaper", "dearer")
             unit = "ms" if term == "latency" else "s of a node"

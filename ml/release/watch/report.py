@@ -196,8 +196,8 @@ def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits
     for name, column in reference[part].items():
         if name in limits.ignore:
             continue
-        of = [row.value(name) if part == "inputs" else row.predicted(name) for row in rows]
-        findings += drift.compare(name, column, of, limits)
+        values = [row.value(name) if part == "inputs" else row.predicted(name) for row in rows]
+        findings += drift.compare(name, column, values, limits)
     return findings
 
 

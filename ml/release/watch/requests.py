@@ -90,12 +90,16 @@ def read_collected(
     unreadable = others = failed = earlier = total = crashed = 0
     newest: list[tuple[float, bool]] = []
     for line in lines:
-        at = line.get("at")
-        if not isinstance(at, int | float) or not math.isfinite(at) or "request" not in line:
+        recorded_at = line.get("at")
+        if (
+            not isinstance(recorded_at, int | float)
+            or not math.isfinite(recorded_at)
+            or "request" not in line
+        ):
             unreadable += 1
         elif line.get("digest") != digest:
             others += 1
-        elif since is not None and at < since:
+        elif since is not None and recorded_at < since:
             earlier += 1
         else:
             status = line.get("status")
@@ -103,7 +107,7 @@ def read_collected(
             failed += status != 200
             is_crash = isinstance(status, int) and status >= 500
             crashed += is_crash
-            heapq.heappush(newest, (at, is_crash))
+            heapq.heappush(newest, (recorded_at, is_crash))
             if len(newest) > _NEWEST:
                 heapq.heappop(newest)
             rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))

@@ -73,21 +73,21 @@ def classifier_charts(answers: Answers) -> list[Markup]:
     """Return the charts of a binary classifier; [] if only one label occurs."""
     if len({*answers.expected.tolist()}) < 2:
         return []
-    at, share = thresholds(answers), float(answers.ones.mean())
+    rates, share = thresholds(answers), float(answers.ones.mean())
     auc, precision, lift = (
         number(value(BINARY[name], answers)) for name in ("auc", "average_precision", "lift_at_10")
     )
-    lifts, best = at.precision / share, "share of rows, highest score first"
+    lifts, best = rates.precision / share, "share of rows, highest score first"
     return [
         _chart(
             *_ROC,
-            [Series("ours", _points(at.false_rate, at.recall, start=True))],
+            [Series("ours", _points(rates.false_rate, rates.recall, start=True))],
             _DIAGONAL,
             f"AUC: {auc}. Grey: chance level.",
         ),
         _chart(
             *_PRECISION,
-            [Series("ours", _points(at.recall, at.precision))],
+            [Series("ours", _points(rates.recall, rates.precision))],
             [(0.0, share), (1.0, share)],
             f"Average precision: {precision}. Grey: chance level, {share:.1%} positives.",
         ),
@@ -101,7 +101,7 @@ def classifier_charts(answers: Answers) -> list[Markup]:
             "Gain",
             best,
             "recall",
-            [Series("ours", _points(at.share, at.recall, start=True))],
+            [Series("ours", _points(rates.share, rates.recall, start=True))],
             _DIAGONAL,
             "Grey: chance level.",
         ),
@@ -109,7 +109,7 @@ def classifier_charts(answers: Answers) -> list[Markup]:
             "Lift",
             best,
             "lift",
-            [Series("ours", _points(at.share, lifts))],
+            [Series("ours", _points(rates.share, lifts))],
             [(0.0, 1.0), (1.0, 1.0)],
             f"Lift in the top decile: {lift}. Grey: chance level.",
             most=float(lifts.max()),
@@ -136,14 +136,14 @@ def class_charts(answers: Answers, probabilities: Mapping[str, Values]) -> list[
     for place, (label, rows) in enumerate(counts.most_common(CURVES), 1):
         expected = np.where(answers.expected == label, "1", "0")
         against_rest = replace(answers, expected=expected, score=probabilities[label])
-        at, colour = thresholds(against_rest), f"class{place}"
+        rates, colour = thresholds(against_rest), f"class{place}"
         auc, precision = (
             number(value(BINARY[name], against_rest)) for name in ("auc", "average_precision")
         )
-        curve = _points(at.false_rate, at.recall, start=True)
+        curve = _points(rates.false_rate, rates.recall, start=True)
         roc.append(Series(colour, curve, meaning=f"{label}: AUC {auc}"))
         meaning = f"{label}: average precision {precision}"
-        precisions.append(Series(colour, _points(at.recall, at.precision), meaning=meaning))
+        precisions.append(Series(colour, _points(rates.recall, rates.precision), meaning=meaning))
         calibrations.append(_calibration_series(colour, against_rest, f"{label}: {rows:,} rows"))
     axes = "Calibration", "mean predicted probability", "fraction of the class"
     return [
@@ -277,5 +277,5 @@ def _chart(
 
 def _line(points: Points, colour: str) -> alt.Chart:
     # In the order of the thresholds: where one rate stays, the line is upright.
-    rows = svg.rows({"x": x, "y": y, "at": at} for at, (x, y) in enumerate(points))
+    rows = svg.rows({"x": x, "y": y, "at": index} for index, (x, y) in enumerate(points))
     return rows.mark_line(color=f"var(--{colour})").encode(order="at:Q")
