@@ -263,15 +263,15 @@ def _undeclared_rules(
     Somebody approved them, or an update of the workspace left them: it need not remove rules that
     it does not name. Azure's own rules have other categories.
     """
-    names = {name.lower() for name in _at(declared, RULES)}
-    for name, rule in _at(actual, f"properties.{RULES}").items():
+    names = {name.lower() for name in _mapping_at(declared, RULES)}
+    for name, rule in _mapping_at(actual, f"properties.{RULES}").items():
         if not isinstance(rule, Mapping) or rule.get("category") != "UserDefined":
             continue
         if name.lower() not in names:
             yield f"{RULES}.{name}", rule.get("destination")
 
 
-def _at(value: Any, path: str) -> Mapping[str, Any]:
+def _mapping_at(value: Any, path: str) -> Mapping[str, Any]:
     """Return the mapping at a dotted path; empty if there is none."""
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

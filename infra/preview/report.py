@@ -204,7 +204,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
     for capture in results:
         old, old_capture = before.get(capture.stack, (None, None))
         cost = estimate(settings[capture.stack], prices, counted(capture))
-        bounds = limits.of(context.limits, f"{capture.stack}::")
+        bounds = limits.for_urn(context.limits, f"{capture.stack}::")
         findings = (*capture.findings, *budgeted(capture, cost, bounds))
         current.append(
             Report(

@@ -144,7 +144,7 @@ def explain(run: Run, store: RunStore) -> Explanation:
     endings = {}
     try:
         tags = [store.tag(run.trials, f"ended_by.{name}") for name in _ENDING_TAGS]
-        for trial in sweep.of("stopped"):
+        for trial in sweep.with_outcome("stopped"):
             texts = [of_trial.get(trial.run.id, "") for of_trial in tags]
             if all(texts):
                 interval, value, threshold = map(float, texts)
@@ -214,7 +214,7 @@ def importance(sweep: Sweep) -> Importance:
 
     A trial that was stopped early has no final value and is left out, as Optuna does too.
     """
-    ranked = sweep.of("completed")
+    ranked = sweep.with_outcome("completed")
     if len(ranked) < MIN_TRIALS:
         return Importance(
             reason=f"fANOVA needs {MIN_TRIALS} completed trials, the sweep has {len(ranked)}"

@@ -128,7 +128,7 @@ def load(
     return {name: replace(base, **stated) for name, stated in differences.items()}
 
 
-def of(limits: Mapping[str, Limits], urn: str) -> Limits:
+def for_urn(limits: Mapping[str, Limits], urn: str) -> Limits:
     """The limits of the environment that a URN belongs to; the strictest where it has none."""
     name = environment(urn)
     return limits[name] if name in limits and name != BASE else strictest(limits)

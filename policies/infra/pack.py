@@ -120,10 +120,10 @@ def violations(
     """Yield the violations of one resource, or of the whole stack when `item` is None."""
     for rule in rules:
         if item is not None and rule.check and (not rule.kinds or item.kind in rule.kinds):
-            for message in rule.check(item, limits.of(context.limits, item.urn)):
+            for message in rule.check(item, limits.for_urn(context.limits, item.urn)):
                 yield _violation(context, rule, item, message)
         elif item is None and rule.stack_check and items:
-            stack = limits.of(context.limits, items[0].urn)
+            stack = limits.for_urn(context.limits, items[0].urn)
             breaches = rule.stack_check(items, stack)
             yield from _merged(
                 [(_violation(context, rule, *breach), breach[1]) for breach in breaches]
@@ -150,7 +150,7 @@ def _merged(pairs: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:
 def _violation(context: Context, rule: Rule, item: Item, finding: str) -> Violation:
     message = f"{item.name}: {finding}"
     environment = limits.environment(item.urn)
-    if rule.name in limits.of(context.limits, item.urn).advice:
+    if rule.name in limits.for_urn(context.limits, item.urn).advice:
         return Violation(rule.name, item, message, f"advice in {environment} (limits.yml)")
     subject = (rule.name, environment, item.name)
     waiver = next((waiver for waiver in context.waivers if waiver.subject == subject), None)

@@ -386,7 +386,7 @@ def check_answers(endpoints: Endpoints, green: Server, asks: ParityCheck, tolera
         raise endpoints.failure(
             green.slot, "predictions-unverified", asks.reason, hint="apply again"
         )
-    answers = asks.of(partial(endpoints.score, green))
+    answers = asks.run(partial(endpoints.score, green))
     largest, example = answers["largest"], answers["example"]
     if not isinstance(largest, float) or not largest <= tolerance:
         raise endpoints.failure(

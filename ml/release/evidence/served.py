@@ -80,7 +80,7 @@ class ParityCheck:
     pointer: str
     reason: str = ""
 
-    def of(self, ask: Ask) -> Mapping[str, object]:
+    def run(self, ask: Ask) -> Mapping[str, object]:
         """Return the part `serving` of the evidence, without the code: how the answers differ.
 
         A row without an answer differs. For the largest difference the unit and the predictions are
@@ -91,13 +91,13 @@ class ParityCheck:
         usual = _usual(self.rows, self.task)
         largest, differing, example = 0.0, 0, None
         for case in self.rows:
-            apart, served = _answered(ask, case, self.task, self.pointer, usual)
-            apart = min(apart, MOST) if math.isfinite(apart) else MOST
-            differing += apart > DIFFERS
-            if apart > largest:
+            distance, served = _answered(ask, case, self.task, self.pointer, usual)
+            distance = min(distance, MOST) if math.isfinite(distance) else MOST
+            differing += distance > DIFFERS
+            if distance > largest:
                 is_score = self.task in ("binary", "detection", "forecasting")
                 evaluated = case.row.score if is_score else case.row.predicted
-                largest = apart
+                largest = distance
                 example = (
                     f"to {case.request.unit} of {case.request.split} the server answers {served}, "
                     f"evaluated was {_short(evaluated)}"
@@ -287,7 +287,7 @@ def _answered(
     if value is None:
         return _OTHER, f"nothing at `{pointer}`"
     try:
-        return _apart(value, answer.body, case.row, task, usual), _short(value)
+        return _distance(value, answer.body, case.row, task, usual), _short(value)
     except (ValueError, TypeError, KeyError, OverflowError):  # probabilities of another form
         return _OTHER, f"{_short(value)}, with probabilities that cannot be read"
 
@@ -311,7 +311,7 @@ def _value(body: object, task: Task, pointer: str) -> float | str | None:
     return prediction(body, pointer)
 
 
-def _apart(value: float | str, body: object, row: Prediction, task: Task, usual: float) -> float:
+def _distance(value: float | str, body: object, row: Prediction, task: Task, usual: float) -> float:
     """Return the distance between an answer of the server and the prediction in the evaluation.
 
     - probability: the absolute difference; other number: the difference relative to its size;
@@ -322,9 +322,9 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     `_OTHER` also if the number of boxes or steps differs.
     """
     if task == "detection":
-        return _boxes_apart(str(value), row.predicted)
+        return _box_distance(str(value), row.predicted)
     if task == "forecasting":
-        return _steps_apart(str(value), row.predicted)
+        return _step_distance(str(value), row.predicted)
     if task == "regression":
         number, expected = value if isinstance(value, float) else math.inf, float(row.predicted)
         return abs(number - expected) / max(abs(expected), usual)
@@ -335,12 +335,12 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     if task != "multiclass" or (served := probabilities(body)) is None:
         return 0.0
     # The file has the probability of the right class, and of the others four digits.
-    apart = [abs(served[name] - share) - _ROUNDED for name, share in row.probabilities.items()]
-    apart.append(abs(served.get(row.expected, 0.0) - row.score))
-    return max(0.0, *apart) if all(map(math.isfinite, apart)) else _OTHER
+    distances = [abs(served[name] - share) - _ROUNDED for name, share in row.probabilities.items()]
+    distances.append(abs(served.get(row.expected, 0.0) - row.score))
+    return max(0.0, *distances) if all(map(math.isfinite, distances)) else _OTHER
 
 
-def _boxes_apart(served: str, evaluated: str) -> float:
+def _box_distance(served: str, evaluated: str) -> float:
     ours, theirs = (detection.read(boxes, 5) for boxes in (served, evaluated))
     if len(ours) != len(theirs):
         return _OTHER
@@ -348,7 +348,7 @@ def _boxes_apart(served: str, evaluated: str) -> float:
     return float((np.abs(ours - theirs) / (*[size] * 4, 1.0)).max(initial=0.0))
 
 
-def _steps_apart(served: str, evaluated: str) -> float:
+def _step_distance(served: str, evaluated: str) -> float:
     ours, theirs = (forecasting.read(steps) for steps in (served, evaluated))
     if len(ours) != len(theirs):
         return _OTHER

@@ -274,7 +274,7 @@ def _measure(
     times, answers = _measured(call, launch, evaluated, pointer)
     version = backend.registry.register(model, project.name, digest, chosen.id)
     latency = _latency(times, call.serves.instance_type)
-    priced = cost.of(chosen, latency, call.prices, backend.runs.entry(chosen).lineage)
+    priced = cost.estimate(chosen, latency, call.prices, backend.runs.entry(chosen).lineage)
     return version, chosen, evaluated, latency, answers, priced
 
 
@@ -307,7 +307,7 @@ def _measured(
             call.progress(f"measuring the latency of {REQUESTS} requests")
             times = candidate.measure(samples, REQUESTS)
             call.progress(f"comparing {len(parity_check.rows)} answers with the evaluation")
-            return times, {**parity_check.of(candidate.score), "code": launch.serving}
+            return times, {**parity_check.run(candidate.score), "code": launch.serving}
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise candidate.failure(
                 "candidate-fails",

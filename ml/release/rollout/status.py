@@ -123,7 +123,7 @@ def _environment_status(
         champion=champion.version if champion else None,
         serving=serving,
         url=url,
-        beside=_beside(live) if url else "",
+        beside=_canary_share(live) if url else "",
         signed_off=history.approver(live.launch.digest) if live else "",
         last_attempt=history.last_attempt(project, environment),
         refused=history.refused(),
@@ -152,7 +152,7 @@ def _failing(backend: Backend, name: str, live: Live) -> str:
     return ""
 
 
-def _beside(live: Live | None) -> str:
+def _canary_share(live: Live | None) -> str:
     if live is None or (canary := live.canary) is None:
         return ""
     version = f"version {canary.launch.version} has {canary.weight} % of the requests"

@@ -38,7 +38,7 @@ def formula(selection: Selection) -> str:
     weights, goal = selection.weights, selection.goal
     parts = []
     for term in TERMS:
-        setting = weights.of(term)
+        setting = weights.term(term)
         if not setting.weight or term in selection.left_out:
             continue
         sign = "+" if term == "quality" and goal == "maximize" else "−"
@@ -147,7 +147,7 @@ def _missing(selection: Selection) -> Iterator[str]:
             reasons = (
                 f"{logged_as(term, selection.metric, selection.weights)} is {why}"
                 for term, why in ranked.missing.items()
-                if selection.weights.of(term).weight
+                if selection.weights.term(term).weight
             )
             yield f"{ranked.candidate.label} has no score: {'; '.join(reasons)}"
 

@@ -53,7 +53,7 @@ def summary(rows: ExplainedRows) -> Markup:
         levels = _levels(values, rows.names[place] in rows.categories)
         kinds |= {*levels}
         for index, (value, effect, level, up) in enumerate(
-            zip(values, added, levels, _apart(added), strict=True)
+            zip(values, added, levels, _vertical_offsets(added), strict=True)
         ):
             row_id = rows.ids[sample[index]]
             words = f"{name} {_shown(rows, place, value)}: {signed(float(effect))} ({row_id})"
@@ -205,7 +205,7 @@ def _levels(values: NDArray[np.float64], is_category: bool) -> list[str]:
     return [_LEVELS[index] if ok else "stopped" for index, ok in zip(fifth, there, strict=True)]
 
 
-def _apart(added: NDArray[np.float64]) -> NDArray[np.float64]:
+def _vertical_offsets(added: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the vertical offset of each dot, so that dots at the same value do not overlap."""
     low, high = float(added.min()), float(added.max())
     of_bin = np.round((added - low) / ((high - low) or 1.0) * 60).astype(int)

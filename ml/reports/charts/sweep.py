@@ -83,9 +83,9 @@ def history(sweep: Sweep) -> Markup | None:
     classes = {
         "line": bool(steps),
         "best": sweep.best is not None,
-        "done": bool(sweep.of("completed")),
-        "stopped": bool(sweep.of("stopped")),
-        "failed": bool(sweep.of("failed", "unranked", "canceled", "running")),
+        "done": bool(sweep.with_outcome("completed")),
+        "stopped": bool(sweep.with_outcome("stopped")),
+        "failed": bool(sweep.with_outcome("failed", "unranked", "canceled", "running")),
     }
     legend = [kind for kind, is_present in classes.items() if is_present]
     return svg.figure("History", alt.layer(*layers), WIDTH, 320, caption, legend)
@@ -278,7 +278,7 @@ def tooltip(sweep: Sweep, trial: Trial) -> str:
 def _best_so_far(sweep: Sweep) -> list[tuple[float, float]]:
     """(trial number, value) of each completed trial that was the best so far, and the end."""
     steps: list[tuple[float, float]] = []
-    for trial in sweep.of("completed"):
+    for trial in sweep.with_outcome("completed"):
         assert trial.value is not None
         if not steps or is_better(trial.value, steps[-1][1], sweep.goal):
             steps.append((trial.number, trial.value))
