@@ -84,8 +84,10 @@ def cost(
     environments = [loader.load(stack) for stack in loader.select(stacks)]
     if refresh:
         for region in sorted({environment.location for environment in environments}):
-            there = [environment for environment in environments if environment.location == region]
-            sizes = sorted({size for environment in there for size in environment.sizes})
+            in_region = [
+                environment for environment in environments if environment.location == region
+            ]
+            sizes = sorted({size for environment in in_region for size in environment.sizes})
             fresh, missing = prices.refreshed(sizes, region)
             price_list = price_list.updated(fresh)
             for size in missing:

@@ -199,12 +199,14 @@ def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 def registry_permissions(settings: Settings, arm: Arm) -> Iterator[Check]:
     """Check the permissions on the asset registry's subscription, if it is another one."""
-    there = settings.registry_subscription
-    if settings.asset_registry.mode == "use" and there != settings.subscription:
+    registry_subscription = settings.registry_subscription
+    if settings.asset_registry.mode == "use" and registry_subscription != settings.subscription:
         needed = [ACTIONS["authorization:RoleAssignment"]]
         if settings.private:
             needed.append(CONNECTION)
-        yield from granted("permissions on the registry", needed, arm, f"/subscriptions/{there}")
+        yield from granted(
+            "permissions on the registry", needed, arm, f"/subscriptions/{registry_subscription}"
+        )
 
 
 def quota(settings: Settings, arm: Arm) -> Iterator[Check]:

@@ -228,10 +228,10 @@ def _value(kind: str, answer: Mapping[str, Any], name: str, *, outermost: bool =
     inner = answer.get(PROPERTIES)
     inner = inner if isinstance(inner, Mapping) else {}
     # A kind may have an input of the same name as a key that every resource has.
-    first, then = (inner, answer) if outermost and name not in _OUTSIDE else (answer, inner)
+    first, second = (inner, answer) if outermost and name not in _OUTSIDE else (answer, inner)
     value = _named(kind, first, name)
     is_other = outermost and name == PROPERTIES and not isinstance(value, Mapping)
-    return _named(kind, then, name) if value is ABSENT or is_other else value
+    return _named(kind, second, name) if value is ABSENT or is_other else value
 
 
 def _enabled(kind: str, answer: Any) -> Any:

@@ -134,10 +134,9 @@ class Grants(Component):
         # What another stack made is known by its id, maybe in another subscription: a custom role
         # is granted where it is defined.
         is_known = isinstance(grant.scope, str) and grant.scope.startswith("/subscriptions/")
-        there = str(grant.scope).split("/")[2] if is_known else subscription
-        definition = (
-            f"providers/Microsoft.Authorization/roleDefinitions/{role_id(grant.role, there)}"
-        )
+        scope_subscription = str(grant.scope).split("/")[2] if is_known else subscription
+        definition_id = role_id(grant.role, scope_subscription)
+        definition = f"providers/Microsoft.Authorization/roleDefinitions/{definition_id}"
         key = f"{subscription}/{site.names.group}/{name}/{grant.name}/{grant.role}"
         return authorization.RoleAssignment(
             self.child(grant.name),
@@ -147,7 +146,7 @@ class Grants(Component):
             if isinstance(grant.assignee, str)
             else grant.assignee.principal_id,
             principal_type=grant.kind,
-            role_definition_id=f"/subscriptions/{there}/{definition}",
+            role_definition_id=f"/subscriptions/{scope_subscription}/{definition}",
             scope=grant.scope,
             condition=grant.condition,
             condition_version="2.0" if grant.condition else None,
@@ -160,8 +159,8 @@ READ_BLOBS, WRITE_BLOBS = "Storage Blob Data Reader", "Storage Blob Data Contrib
 WRITE_FILES = "Storage File Data Privileged Contributor"
 _LAKE = {"read": READ_BLOBS, "write": BLOB_WRITER.name}
 # Beside what jobs write, the account of the workspace holds what releases note: the audit log.
-_BY_JOBS = writes_only(*OF_JOBS, apart=COLLECTED)
-_BY_CLIENTS = writes_only(*OF_JOBS, *OF_UPLOADS, apart=COLLECTED)
+_BY_JOBS = writes_only(*OF_JOBS, except_path=COLLECTED)
+_BY_CLIENTS = writes_only(*OF_JOBS, *OF_UPLOADS, except_path=COLLECTED)
 _BY_ENDPOINTS = writes_only(*OF_JOBS, path=COLLECTED)
 _BY_RELEASES = writes_only(*OF_JOBS, *OF_UPLOADS, RELEASES)
 

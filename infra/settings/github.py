@@ -81,15 +81,15 @@ class Ruleset:
             *self.refs
         } <= {*(conditions.get("include") or ())}:
             yield f"it does not apply to {' and '.join(self.refs)}"
-        allowed, there = self.actors(apps), bypassing(answer)
-        if there is None:
+        allowed, actual = self.actors(apps), bypassing(answer)
+        if actual is None:
             yield "GitHub shows its bypass list only to administrators"
         else:
-            for kind, number in there:
+            for kind, number in actual:
                 if (kind, number) not in allowed:
                     yield f"{kind} {number} may bypass it"
             for kind, number in allowed:
-                if (kind, number) not in there:
+                if (kind, number) not in actual:
                     yield f"{kind} {number} may not bypass it"
         rules = {rule["type"]: rule.get("parameters") or {} for rule in answer.get("rules") or ()}
         for kind, parameters in self.rules.items():
@@ -186,16 +186,16 @@ def environment_differences(answer: Mapping[str, Any], reviewers: Collection[str
         for rule in answer.get("protection_rules") or ()
         if rule.get("type") == "required_reviewers" and rule.get("reviewers")
     ]
-    there = {_reviewer(reviewer) for rule in rules for reviewer in rule["reviewers"]}
+    actual = {_reviewer(reviewer) for rule in rules for reviewer in rule["reviewers"]}
     # A team is one of the repository's organisation. GitHub takes names in any case.
     declared = {
         f"{name.rpartition('/')[2]}{_TEAM if '/' in name else ''}".lower() for name in reviewers
     }
     if reviewers and not rules:
         yield "it has no required reviewers"
-    elif there != declared:
+    elif actual != declared:
         names = ", ".join(reviewers) or "nobody"
-        yield f"its reviewers are {', '.join(sorted(there))}, not {names} (platform:reviewers)"
+        yield f"its reviewers are {', '.join(sorted(actual))}, not {names} (platform:reviewers)"
     if reviewers and not all(rule.get("prevent_self_review") for rule in rules):
         yield "who starts a job may approve it"
 
@@ -213,14 +213,14 @@ def _reviewer(answer: Mapping[str, Any]) -> str:
 
 def policy_differences(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield how the refs that may deploy to an environment differ from main."""
-    there = [
+    policies = [
         (str(policy.get("type") or "branch"), str(policy.get("name")))
         for policy in answer.get("branch_policies") or ()
     ]
-    if int(answer.get("total_count", len(there))) != len(there):
+    if int(answer.get("total_count", len(policies))) != len(policies):
         yield f"it has {answer['total_count']} policies, which are too many to read"
-    for kind, name in there:
+    for kind, name in policies:
         if (kind, name) not in POLICIES:
             yield f"the {kind} `{name}` may deploy"
-    if not {*POLICIES} <= {*there}:
+    if not {*POLICIES} <= {*policies}:
         yield f"the branch {MAIN} may not deploy"

@@ -626,9 +626,9 @@ class Settings(StackFile):
     @property
     def registry_subscription(self) -> str:
         """The subscription of the asset registry."""
-        there = self.asset_registry.subscription
-        is_own = there.lower() in ("", self.subscription.lower())
-        return self.subscription if is_own else there
+        subscription = self.asset_registry.subscription
+        is_own = subscription.lower() in ("", self.subscription.lower())
+        return self.subscription if is_own else subscription
 
     @property
     def registry_id(self) -> str:

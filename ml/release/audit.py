@@ -244,8 +244,8 @@ class History:
             decision = line.get("decision")
             if line["event"] == "decision" and isinstance(decision, Mapping):
                 request = decision["request"]
-                here = (line.get("project"), request["environment"]) == (project, environment)
-                if here and request["step"] == "apply" and decision["outcome"] == "rejected":
+                is_about = (line.get("project"), request["environment"]) == (project, environment)
+                if is_about and request["step"] == "apply" and decision["outcome"] == "rejected":
                     failed = [
                         str(result["gate"])
                         for result in decision["results"]

@@ -83,8 +83,10 @@ class Limits:
 
     def knows(self, id: str) -> bool:
         """Return whether a resource id is in `given`, or below one that is; case is ignored."""
-        here = f"{id}/".lower()
-        return any(here.startswith(f"{listed.rstrip('/')}/".lower()) for listed in self.given)
+        resource_path = f"{id}/".lower()
+        return any(
+            resource_path.startswith(f"{listed.rstrip('/')}/".lower()) for listed in self.given
+        )
 
 
 def load(

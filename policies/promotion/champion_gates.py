@@ -110,18 +110,18 @@ def difference_of_statistics(
     count = int(group_numbers.max()) + 1
     ours, theirs = candidate(names), champion(names)
 
-    def apart(times: np.ndarray) -> np.ndarray:
+    def statistic_difference(times: np.ndarray) -> np.ndarray:
         counted = times.take(group_numbers, axis=1).astype(np.float64)
         return ours(counted) - theirs(counted)
 
-    point = float(apart(np.ones((1, count)))[0])
+    point = float(statistic_difference(np.ones((1, count)))[0])
     if not math.isfinite(point):
         raise ValueError("the metric is not defined on these units")
     values, rng = [], np.random.default_rng(SEED)
     for numbers in _draws(rng, count, STATISTIC_RESAMPLES, _HELD // len(names)):
         of_draw = numbers + count * np.arange(len(numbers))[:, None]
         times = np.bincount(of_draw.ravel(), minlength=numbers.size).reshape(numbers.shape)
-        values.append(apart(times))
+        values.append(statistic_difference(times))
     drawn = np.concatenate(values)
     defined = drawn[np.isfinite(drawn)]
     if 2 * len(defined) < len(drawn):

@@ -98,12 +98,12 @@ def gap(case: Case, gate: Gate) -> Finding:
         ]
         if split == VALIDATION:
             problems.append(f"{metric_on_split(key)} is compared with itself")
-        apart = abs(real(on_split.value) - real(on_validation.value))
+        difference = abs(real(on_split.value) - real(on_validation.value))
         if problems:
             measured = False
             failures += problems
-        elif not apart <= limit + ROUNDING:
-            failures.append(f"{metric} differs by {apart:.4g}, more than {limit:g}")
+        elif not difference <= limit + ROUNDING:
+            failures.append(f"{metric} differs by {difference:.4g}, more than {limit:g}")
     verdict: Verdict = "fail" if failures else "pass"
     return Finding(verdict, "; ".join(parts), required, "; ".join(failures), measured)
 
@@ -241,12 +241,12 @@ def fairness(case: Case, gate: Gate) -> Finding:
         missing = dict(slices.undefined)
         if len(slices.values) >= 2:
             low, *_, high = sorted(slices.values, key=lambda item: slices.values[item])
-            apart = slices.values[high] - slices.values[low]
+            difference = slices.values[high] - slices.values[low]
             ends = " and ".join(
                 f"{dimension} {end} ({slices.values[end]:.4g})" for end in (low, high)
             )
-            parts.append(f"{name} differs by {apart:.4g} between {ends}")
-            if not apart <= limit + SUM_ROUNDING:
+            parts.append(f"{name} differs by {difference:.4g} between {ends}")
+            if not difference <= limit + SUM_ROUNDING:
                 failures.append(f"{name} by {dimension} differs by more than {limit:g}")
                 items.append("")
             share = slices.values[low] / slices.values[high] if slices.values[high] else 1.0

@@ -430,8 +430,8 @@ def with_advisories(root: Path, evidence: Evidence) -> Evidence:
         for name, stated in chain.packages.items()
     )
     if chain.as_of is not None and chain.as_of > advisories.as_of:
-        every = tuple(sorted({*affecting, *(chain.advisories or ())}))
-        return replace(evidence, supply_chain=replace(chain, advisories=every))
+        merged = tuple(sorted({*affecting, *(chain.advisories or ())}))
+        return replace(evidence, supply_chain=replace(chain, advisories=merged))
     today = replace(
         chain,
         source=name,

@@ -135,12 +135,14 @@ def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCh
             requests = [
                 request for request in requests if request.split not in evaluation.out_of_fold
             ]
-            every = [
+            evaluated_requests = [
                 Evaluated(request, predictions.rows[request.split][request.unit])
                 for request in requests
             ]
-            others = every[FIRST:]
-            rows = every[:FIRST] + random.SystemRandom().sample(others, min(DRAWN, len(others)))
+            others = evaluated_requests[FIRST:]
+            rows = evaluated_requests[:FIRST] + random.SystemRandom().sample(
+                others, min(DRAWN, len(others))
+            )
             reason = _unasked(requests, predictions, evaluation.out_of_fold)
         except RequestsRefused as error:
             reason = str(error)
@@ -156,10 +158,10 @@ def _unasked(
 
     If other models predicted those out of fold, the splits that this one predicted count.
     """
-    aside = out_of_fold or {VALIDATION}
+    excluded = out_of_fold or {VALIDATION}
     with_request = {(request.split, request.unit) for request in requests}
     rows = [(name, unit) for name, units in predictions.rows.items() for unit in units]
-    missing = [row for row in rows if row[0] not in aside and row not in with_request]
+    missing = [row for row in rows if row[0] not in excluded and row not in with_request]
     if not missing or len(requests) >= MOST_REQUESTS:
         return ""
     split, unit = missing[0]

@@ -151,8 +151,10 @@ def check_gates(
     """
     gates = load_gates(project)
     candidate = evidence.load(backend, version)
-    there = champion_of(backend, version.model, request.environment, request.served_before)
-    champion, request = without_invalid(gates, request, rival, there)
+    current_champion = champion_of(
+        backend, version.model, request.environment, request.served_before
+    )
+    champion, request = without_invalid(gates, request, rival, current_champion)
     if request.served_before:
         against = evidence.load(backend, champion) if champion else None
     else:
@@ -163,7 +165,7 @@ def check_gates(
     decision = decide(gates, candidate, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
     audited = audit.append(backend.audit_log, "decision", line) if record else ""
-    return GateCheck(decision, version, rival or there, candidate, audited)
+    return GateCheck(decision, version, rival or current_champion, candidate, audited)
 
 
 def without_invalid(

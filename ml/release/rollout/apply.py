@@ -170,9 +170,9 @@ def apply(
     target = projects.find(backend.root, project)
     approved = approved or desired_state.read(backend, target.name, environment)
     name = backend.endpoints.name_of(target.model() or target.name, environment)
-    here = partial(waiting, f"another apply to {environment} is running; waiting")
+    report_waiting = partial(waiting, f"another apply to {environment} is running; waiting")
     with (
-        desired_state.rollout_lock(target.name, environment, here),
+        desired_state.rollout_lock(target.name, environment, report_waiting),
         reserved(backend.endpoints, name, waiting),
     ):
         while True:

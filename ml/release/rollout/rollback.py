@@ -88,18 +88,18 @@ def roll_back(
         further = (*map(_name, before), *([NONE] if can_withdraw else []))
         if to in (None, now.version) and is_back and log.refusal(now) is None:
             return RolledBack(target.name, environment, now, now, (), further)
-        back = next((entry for entry in before if to is None or _is_named(entry, to)), None)
-        if back is None and not (can_withdraw and to in (None, NONE)):
+        target_entry = next((entry for entry in before if to is None or _is_named(entry, to)), None)
+        if target_entry is None and not (can_withdraw and to in (None, NONE)):
             which = "nothing served" if to is None else f"version {to} did not serve"
             state = f"{which} before version {now.version}"
             raise _nowhere(target.name, environment, state, further, is_here)
         version = None
-        if back is not None:
-            version = backend.registry.find(back.model, back.version)
-            version = replace(version, evidence=back.evidence)
+        if target_entry is not None:
+            version = backend.registry.find(target_entry.model, target_entry.version)
+            version = replace(version, evidence=target_entry.evidence)
             if (shared := backend.registry.shared) is not None:
                 shared.bring(version)
-        back = back or ReleaseEntry()
+        target_entry = target_entry or ReleaseEntry()
         attached: list[Path] = []
 
         def first(file: Path) -> None:
@@ -110,14 +110,16 @@ def roll_back(
             if is_here and not any(audit.is_declared(line, now) for line in log.applied):
                 about = {**details, **asdict(now), "endpoint": name}
                 audit.append(backend.audit_log, WITHDRAWN, about)
-            declared = {name: getattr(back, name) for name in ("digest", "serving", "decision")}
-            numbers = {"from": now.version, "to": back.version}
+            declared = {
+                name: getattr(target_entry, name) for name in ("digest", "serving", "decision")
+            }
+            numbers = {"from": now.version, "to": target_entry.version}
             audit.append(backend.audit_log, "rollback", {**details, **declared, **numbers})
 
         # A rollback that was killed before the declaration is simply repeated.
         with faults.as_refusals():
-            written = desired_state.declare(backend, target.name, environment, back, first)
-    return RolledBack(target.name, environment, back, now, (written, *attached))
+            written = desired_state.declare(backend, target.name, environment, target_entry, first)
+    return RolledBack(target.name, environment, target_entry, now, (written, *attached))
 
 
 def _is_return(branch: Sequence[ReleaseEntry], now: ReleaseEntry) -> bool:

@@ -174,10 +174,14 @@ def loss(kind: Kind, predicted: object, label: str) -> float | None:
     None if either number is invalid.
     """
     right = _typed(label) if kind == "numeric" or isinstance(predicted, float) else label
-    now, then = clean(kind, predicted), clean(kind, right)
+    actual, expected = clean(kind, predicted), clean(kind, right)
     if kind != "numeric":
-        return float(now != then)
-    return abs(now - then) if isinstance(now, float) and isinstance(then, float) else None
+        return float(actual != expected)
+    return (
+        abs(actual - expected)
+        if isinstance(actual, float) and isinstance(expected, float)
+        else None
+    )
 
 
 def _expanded(name: str, request: Any, answer: Any) -> list[Row]:

@@ -119,16 +119,16 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
         if len(every) > len(common):
             caption = f"The {len(common)} most frequent of {len(every)} categories."
     else:
-        there = np.isfinite(values)
-        first, last = _range(values[there], has_zero=False)
+        is_finite = np.isfinite(values)
+        first, last = _range(values[is_finite], has_zero=False)
         x = alt.X("x:Q", title=shorten(name, 40), **axis(first, last))
         dots = [
             {"x": float(value), "y": float(more), "words": text}
             for value, more, text in zip(
-                values[there], added[there], np.array(words)[there], strict=True
+                values[is_finite], added[is_finite], np.array(words)[is_finite], strict=True
             )
         ]
-        if missing := int((~there).sum()):
+        if missing := int((~is_finite).sum()):
             caption = f"{missing} rows without a value are omitted."
     marks = svg.rows(dots).mark_point(size=18, color="var(--q4)", opacity=0.8)
     zero = svg.rows([{"y": 0}]).mark_rule(color="var(--baseline)").encode(y)
@@ -195,14 +195,14 @@ def _range(values: NDArray[np.float64], has_zero: bool = True) -> tuple[float, f
 
 def _levels(values: NDArray[np.float64], is_category: bool) -> list[str]:
     """Return the fifth (quintile) of the values that each value lies in, as a colour level."""
-    there = np.isfinite(values)
-    if is_category or not there.any():
+    is_finite = np.isfinite(values)
+    if is_category or not is_finite.any():
         return ["stopped"] * len(values)
-    ordered = np.sort(values[there])
+    ordered = np.sort(values[is_finite])
     # Where values tie, their middle: a column of two values is the first and the last fifth.
     below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
     fifth = np.minimum((5 * below / (2 * len(ordered))).astype(int), 4)
-    return [_LEVELS[index] if ok else "stopped" for index, ok in zip(fifth, there, strict=True)]
+    return [_LEVELS[index] if ok else "stopped" for index, ok in zip(fifth, is_finite, strict=True)]
 
 
 def _vertical_offsets(added: NDArray[np.float64]) -> NDArray[np.float64]:
