@@ -86,7 +86,7 @@ class Statement:
 
     __pydantic_config__ = CLOSED
     NAME: ClassVar[str]
-    # It has to be renewed, and so looked at again, after this long.
+    # It has to be renewed, and so reviewed again, after this long.
     LONGEST: ClassVar[timedelta]
 
     owner: Annotated[Words, Field(description="who answers for it")]

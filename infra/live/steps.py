@@ -1,4 +1,4 @@
-"""Repeatable steps: each asks whether something exists, and creates it if not, with `az` or `gh`.
+"""Repeatable steps: each checks whether something exists, and creates it if not, with `az` or `gh`.
 
 An interrupted run continues where it stopped; a second run changes nothing.
 """

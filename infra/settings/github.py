@@ -1,5 +1,5 @@
 """What is set in GitHub, since no file can: who deploys from which branch, and who changes which
-branch or tag. `infra bootstrap` makes it, `ml doctor github` looks whether it is so.
+branch or tag. `infra bootstrap` makes it, `ml doctor github` checks it.
 
 docs.github.com/rest: deployments/environments, deployments/branch-policies, repos/rules.
 """
@@ -19,7 +19,7 @@ BOT = "bot"
 # The only branch policy of an environment. "Protected branches" would be every branch of a
 # repository without a protected one, and a tag may have the name of a branch.
 POLICIES = (("branch", MAIN),)
-# Answers name apps by numbers, which are asked for.
+# Answers name apps by numbers, which are queried.
 APP, ACTIONS = "the team's app", "GitHub Actions"
 # GitHub's numbers of its roles.
 _ROLES = {"maintain": 2, "admin": 5}

@@ -229,13 +229,13 @@ def versus_champion(
     """Compare the model of a run, which `evaluated` scored, with the environment's champion.
 
     The champion is scored again where the candidate's evaluation or its data are others. The gates
-    that judge measurements are asked, as if the model were proposed. Nothing is registered.
+    that judge measurements are evaluated, as if the model were proposed. Nothing is registered.
     """
     measured = evidence.measured(backend, evaluated)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, measured.evaluation)
     ours = Side(trained.name, digest_of(trained), measured, rows.every_outcome())
     model = project.endpoint()
-    notes = ["only the gates that judge measurements were asked: the model is not registered"]
+    notes = ["only the gates that judge measurements were evaluated: the model is not registered"]
     champion = champion_of(backend, model, environment)
     theirs, against = None, None
     if champion is None:

@@ -27,7 +27,7 @@ def serve(
 ) -> tuple[Decision, Router | None]:
     """Start B beside A and send B its keys; when B serves already, make sure that both run.
 
-    Callers are answered by B, so the gates are asked as for a promotion, with the experiment as the
+    B answers callers, so the gates are evaluated as for a promotion, with the experiment as the
     reason; the router is None when one fails. Raises UserError when A is not live, when another
     version is on trial, when B's canary rolled it back, and when B fails. B serves until `stop`, or
     until a release is applied. No canary watches it: the share of an experiment is fixed, and a

@@ -18,15 +18,15 @@ A process that shares its core for a moment is slow alone: tens of requests are 
 the test would count as independent. So latency rolls back only if it still would with any one
 interval of the step left out.
 
-The test of a signal may be looked at any time. Its `evidence` is the logarithm of an e-process: as
+The test of a signal is valid at any time. Its `evidence` is the logarithm of an e-process: as
 long as green's rate exceeds the old version's by no more than the margin, the chance that it *ever*
-reaches log(1/alpha), however often one looks and whatever one decides upon looking, is at most
+reaches log(1/alpha), however often it is evaluated and whatever follows from it, is at most
 alpha (Ville's inequality). It is a mixture likelihood ratio by universal inference: each side's
 counts under a Beta mixture over its rate, over the likelihood of the best pair of rates that the
 null allows (Ramdas, Grünwald, Vovk, Shafer 2023, "Game-theoretic statistics and safe anytime-valid
 inference", sections 4 and 5; Wasserman, Ramdas, Balakrishnan 2020). The two sides are independent,
 and which of them gets the next request may depend on the past. Averages of e-processes with fixed
-weights are e-processes, so one signal may look at many thresholds; several signals split alpha.
+weights are e-processes, so one signal may test many thresholds; several signals split alpha.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Percentages of traffic one after another, and what each asks for."""
+    """Percentages of traffic one after another, and what each requires."""
 
     __pydantic_config__ = CLOSED
 

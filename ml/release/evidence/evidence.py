@@ -239,9 +239,9 @@ def load(backend: Backend, version: Version) -> Evidence:
     """Return the evidence of a version for the gates: brought here, parsed and verified.
 
     Metrics are recomputed from the predictions, the overlap of training and test from the
-    identifiers, formats from the model's files; without a valid attestation, also what
-    `_as_told_here` tells. When the evidence or the model is missing or was
-    edited, the result is empty with the reason in `mismatches`.
+    identifiers, formats from the model's files; without a valid attestation, also the claims that
+    `_without_attestation` replaces. When the evidence or the model is missing or was edited, the
+    result is empty with the reason in `mismatches`.
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     if (shared := backend.registry.shared) is not None:
@@ -266,7 +266,9 @@ def load(backend: Backend, version: Version) -> Evidence:
         attested = _identity(version, content, evidence, backend.verifier)
         evidence = replace(evidence, attested=attested)
     except AttestationError as error:
-        evidence = replace(_as_told_here(backend.root, version, evidence), unattested=str(error))
+        evidence = replace(
+            _without_attestation(backend.root, version, evidence), unattested=str(error)
+        )
     return replace(
         with_predictions(evidence, rows),
         mismatches=(
@@ -316,7 +318,7 @@ def _identity(
     return verifier.verify(content, attestation, statement).to_json()
 
 
-def _as_told_here(root: Path, version: Version, evidence: Evidence) -> Evidence:
+def _without_attestation(root: Path, version: Version, evidence: Evidence) -> Evidence:
     """Replace what the evidence claims by what this machine can verify.
 
     The date is the registry's if that is earlier. The code is dirty unless the commit contains the

@@ -143,7 +143,7 @@ def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCh
             rows = evaluated_requests[:FIRST] + random.SystemRandom().sample(
                 others, min(DRAWN, len(others))
             )
-            reason = _unasked(requests, predictions, evaluation.out_of_fold)
+            reason = _missing_request(requests, predictions, evaluation.out_of_fold)
         except RequestsRefused as error:
             reason = str(error)
         except KeyError as error:
@@ -151,7 +151,7 @@ def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCh
     return ParityCheck([] if reason else rows, predictions.task, pointer, reason)
 
 
-def _unasked(
+def _missing_request(
     requests: Sequence[Request], predictions: Predictions, out_of_fold: Collection[str]
 ) -> str:
     """Return a message if a row of the promoted splits has no request though there is room, or "".

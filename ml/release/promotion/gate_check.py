@@ -278,7 +278,7 @@ def champion_evidence(
         return evidence.by_metric_of(candidate, theirs, champion.evidence_folder)
     version = f"version {champion.version}"
     if theirs.evaluation.out_of_fold != candidate.evaluation.out_of_fold:
-        # It may have learnt from the rows that it would be asked.
+        # It may have learnt from the rows that it would have to predict.
         was, now = (
             max(map(real, side.evaluation.out_of_fold.values()), default=0)
             for side in (theirs, candidate)

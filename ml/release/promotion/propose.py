@@ -138,7 +138,7 @@ def collect(
     """Measure and register a run's model, and assemble its evidence here, to be attested.
 
     Without a `run` it is that of the project's training job, which a backend follows where it has
-    run for this commit. No gate is asked. Evidence that was attested for
+    run for this commit. No gate is evaluated. Evidence that was attested for
     this run and this commit before is taken again. Raises UserError as `propose` does.
     """
     target = _project(backend, project, environment)

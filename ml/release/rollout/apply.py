@@ -293,8 +293,10 @@ def _parity_check(
     if wanted.simulated or wanted.served_before:
         return None
     pointer = check.evidence.serving.prediction or ""
-    asks = served.parity_check(check.candidate.evidence_folder, check.evidence.evaluation, pointer)
-    return asks, by_precision(check.evidence, load_gates(project)["serving"], "tolerance")
+    parity_check = served.parity_check(
+        check.candidate.evidence_folder, check.evidence.evaluation, pointer
+    )
+    return parity_check, by_precision(check.evidence, load_gates(project)["serving"], "tolerance")
 
 
 def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple[int, float] | None:

@@ -61,7 +61,7 @@ class Seen:
     others: int = 0
     failed: int = 0
     earlier: int = 0
-    requests: int = 0  # those that the model was asked
+    requests: int = 0  # those sent to the model
     crashed: int = 0  # of them, those with a status of 500 and more
     newest: Sequence[bool] = ()  # whether each of the last _NEWEST requests did
 
