@@ -291,14 +291,14 @@ def mismatches(evaluation: Evaluation, predictions: Predictions) -> tuple[str, .
         wrong.append(f"{PREDICTIONS} does not group {evaluation.unit}s as the evidence states")
     for split, metrics in evaluation.metrics.items():
         answers, labels = predictions.answers(split), predictions.group_labels(split)
-        wrong += _metric_disagreements(split, metrics, predictions, answers, labels)
+        wrong += _metric_mismatches(split, metrics, predictions, answers, labels)
     primary = (predictions.task, evaluation.primary_metric, evaluation.goal, predictions.custom)
     if problem := wrong_primary(*primary):
         wrong.append(problem)
-    return (*wrong, *_slice_disagreements(evaluation, predictions))
+    return (*wrong, *_slice_mismatches(evaluation, predictions))
 
 
-def _slice_disagreements(evaluation: Evaluation, predictions: Predictions) -> Iterator[str]:
+def _slice_mismatches(evaluation: Evaluation, predictions: Predictions) -> Iterator[str]:
     split = evaluation.slice_split or ""
     members = predictions.members().get(split, {})
     answers, groups = predictions.answers(split), predictions.group_labels(split)
@@ -320,16 +320,16 @@ def _slice_disagreements(evaluation: Evaluation, predictions: Predictions) -> It
         for name in units.keys() & slices.keys():
             rows = [row_of[unit] for unit in units[name]]
             labels = [groups[row] for row in rows] if groups else None
-            yield from _metric_disagreements(
+            yield from _metric_mismatches(
                 f"{dimension} {name}", slices[name], predictions, answers[rows], labels
             )
     for dimension, metrics in evaluation.fairness.items():
         for metric, stated in metrics.items():
             slices = evaluation.slices.get(dimension, {})
-            yield from _disparity_disagreements(dimension, metric, stated, split, slices)
+            yield from _disparity_mismatches(dimension, metric, stated, split, slices)
 
 
-def _disparity_disagreements(
+def _disparity_mismatches(
     dimension: str,
     metric: str,
     stated: Disparity,
@@ -358,7 +358,7 @@ def _disparity_disagreements(
         yield f"the difference {name} states {stated.difference}, recomputed {highest - lowest:.6g}"
 
 
-def _metric_disagreements(
+def _metric_mismatches(
     place: str,
     metrics: Mapping[str, Estimate],
     predictions: Predictions,
@@ -383,10 +383,10 @@ def _metric_disagreements(
         elif metric not in again:
             yield f"{name} cannot be recomputed: {why}"
         else:
-            yield from _estimate_disagreements(name, stated, again[metric])
+            yield from _estimate_mismatches(name, stated, again[metric])
 
 
-def _estimate_disagreements(name: str, stated: Estimate, again: Estimate) -> Iterator[str]:
+def _estimate_mismatches(name: str, stated: Estimate, again: Estimate) -> Iterator[str]:
     """The parts of an estimate, its interval included, that are not what was computed again."""
     pairs = {
         "": (stated.value, again.value),
