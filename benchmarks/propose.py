@@ -2,7 +2,7 @@
 
 Beside it a plain bootstrap in numpy: the same metrics on the same draws of the same predictions,
 one draw at a time. A proposal measures both splits, each slice and a baseline, and the gate
-`recomputed` does it again; it also refits the model twice, and serves it.
+`verified-metrics` does it again; it also refits the model twice, and serves it.
 """
 
 from __future__ import annotations

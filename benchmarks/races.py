@@ -71,16 +71,16 @@ def _race(names: list[str], draw: random.Random) -> bool:
     second.start()
     first.join()
     second.join()
-    champion, declared = (
+    champion, entry = (
         LocalRegistry().champion("tiny", "local"),
         desired_state.read(backend, "tiny", "local"),
     )
     applied = [line["version"] for line in audit.verify(LOG) if line["event"] == "applied"]
-    assert champion and declared
+    assert champion and entry
     answered = ask(backend, "tiny", {"question": "how?"}).version
     skill = json.loads((champion.folder / "skill.json").read_text())["skill"]
     print(f"applied {', '.join(map(str, applied))}; the champion's skill is {skill}", flush=True)
-    agreed = {champion.version, declared.version, answered, str(applied[-1])}
+    agreed = {champion.version, entry.version, answered, str(applied[-1])}
     return first.exitcode == second.exitcode == 0 and len(agreed) == 1 and skill == BETTER
 
 

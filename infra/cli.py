@@ -84,8 +84,10 @@ def cost(
     environments = [loader.load(stack) for stack in loader.select(stacks)]
     if refresh:
         for region in sorted({environment.location for environment in environments}):
-            there = [environment for environment in environments if environment.location == region]
-            sizes = sorted({size for environment in there for size in environment.sizes})
+            in_region = [
+                environment for environment in environments if environment.location == region
+            ]
+            sizes = sorted({size for environment in in_region for size in environment.sizes})
             fresh, missing = prices.refreshed(sizes, region)
             price_list = price_list.updated(fresh)
             for size in missing:
@@ -290,10 +292,10 @@ def _declared(stack: str, arm: Arm | None = None) -> Sequence[Resource]:
     from infra.preview.engine import registry
     from infra.preview.runner import runner
 
-    def ask(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    def ask(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         from infra.live.arm import asset_registry
 
-        return (asset_registry(arm, asked) if arm else {}) or registry(asked)
+        return (asset_registry(arm, arguments) if arm else {}) or registry(arguments)
 
     with runner() as programs:
         return programs.capture(stack, ask=ask).resources

@@ -45,7 +45,7 @@ NEVER: Mapping[str, str] = {
     "identity": "evidence of another model says nothing of this one",
     "attestation": "a waiver cannot replace an attestation",
     "order": "the environment before it serves a version first",
-    "recomputed": "every other gate relies on metrics that can be recomputed",
+    "verified-metrics": "every other gate relies on metrics that can be recomputed",
     "serving": "every other gate evaluates these predictions, and callers would get others",
     "completeness": "missing evidence cannot be excused",
     "superiority": "write a reason with the request instead",
@@ -86,7 +86,7 @@ class Statement:
 
     __pydantic_config__ = CLOSED
     NAME: ClassVar[str]
-    # It has to be renewed, and so looked at again, after this long.
+    # It has to be renewed, and so reviewed again, after this long.
     LONGEST: ClassVar[timedelta]
 
     owner: Annotated[Words, Field(description="who answers for it")]

@@ -19,8 +19,8 @@ from policies.waivers import NEVER
 _TIGHTER = {
     id(gate.ALLOW_LIST): "remove names",
     id(gate.DEMANDS): "add names",
-    id(gate.FLOORS): "add entries, raise values",
-    id(gate.CEILINGS): "add entries, lower values",
+    id(gate.AT_LEAST): "add entries, raise values",
+    id(gate.AT_MOST): "add entries, lower values",
     id(gate.BOUNDS): "add entries, narrow ranges",
     id(gate.POINTER): "set it",
 }
@@ -29,9 +29,9 @@ _DIRECTIONS: Mapping[Any, str] = {gt: "lower", lt: "raise", ne: "not change"}
 
 def page() -> str:
     """Every gate, in the order in which they are evaluated."""
-    floor = gate_settings.FLOOR.read_text(encoding="utf-8")
-    values = yaml.safe_load(floor)["gates"]
-    comments = read_comments(floor)
+    policy = gate_settings.POLICY.read_text(encoding="utf-8")
+    values = yaml.safe_load(policy)["gates"]
+    comments = read_comments(policy)
     return "\n\n".join(_gate(name, values[name], comments) for name in RULES)
 
 

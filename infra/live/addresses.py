@@ -151,14 +151,14 @@ class Addresses:
         return _REFERENCE.sub(self._output, text)
 
     def _output(self, match: re.Match[str]) -> str:
-        other = self._declared.get((match["type"], match["name"]))
-        if other is None or match["output"] not in ("id", "name"):
+        referenced = self._declared.get((match["type"], match["name"]))
+        if referenced is None or match["output"] not in ("id", "name"):
             raise Unplaced(match[0])
         if match["output"] == "id":
-            return self.place(other).id
-        template, _ = self._template(other)
-        own = re.findall(r"{(\w+)}", template)[-1]
-        return self.resolved(str(other.inputs[own]))
+            return self.place(referenced).id
+        template, _ = self._template(referenced)
+        parameter = re.findall(r"{(\w+)}", template)[-1]
+        return self.resolved(str(referenced.inputs[parameter]))
 
     def _template(self, resource: Resource) -> tuple[str, str]:
         if resource.kind not in PLACES:

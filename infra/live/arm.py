@@ -98,13 +98,13 @@ class Arm:
         return body
 
 
-def asset_registry(arm: Arm, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def asset_registry(arm: Arm, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the `properties` of an asset registry with its accounts; {} before it exists.
 
-    `asked` are the arguments of the program's invoke `getRegistry`.
+    `arguments` are the arguments of the program's invoke `getRegistry`.
     """
-    group, name = asked["resourceGroupName"], asked["registryName"]
-    subscription = asked.get("subscriptionId", arm.subscription)
+    group, name = arguments["resourceGroupName"], arguments["registryName"]
+    subscription = arguments.get("subscriptionId", arm.subscription)
     path = f"/subscriptions/{subscription}/resourceGroups/{group}"
     id = f"{path}/providers/Microsoft.MachineLearningServices/registries/{name}"
     answer = arm.get(id, version("machinelearningservices:Registry")) or {}

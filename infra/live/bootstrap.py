@@ -82,9 +82,11 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
     if not environments:
         raise cannot("no environment", "at least one stack file")
     first = environments[0]
-    for other in environments:
-        if (other.name, other.repository) != (first.name, first.repository):
-            message = f"{first.environment} and {other.environment} belong to different platforms"
+    for environment in environments:
+        if (environment.name, environment.repository) != (first.name, first.repository):
+            message = (
+                f"{first.environment} and {environment.environment} belong to different platforms"
+            )
             raise cannot(message, "one platform:name and platform:repository in every stack file")
     return (
         github.token_subject(first),
@@ -96,7 +98,8 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
         *(step for environment in environments for step in _stack(environment, state(environment))),
         *github.protected_environment(BOT, first),
         *github.rulesets(
-            first, tuple(f"{each.environment}-stack-key-on-main" for each in environments)
+            first,
+            tuple(f"{environment.environment}-stack-key-on-main" for environment in environments),
         ),
         *_runner(environments),
     )
@@ -113,7 +116,9 @@ def _runner(environments: Sequence[Settings]) -> Iterator[Step]:
         raise cannot(f"runners are labelled {', '.join(sorted(labels))}", expected)
     where = ("--repo", environments[0].github)
     for label in labels:
-        deployed = tuple(f"{each.environment}-train-identity" for each in with_runners)
+        deployed = tuple(
+            f"{environment.environment}-train-identity" for environment in with_runners
+        )
         yield github.variable("RUNNER", "RUNNER", label, where, after=deployed)
 
 
@@ -174,16 +179,16 @@ _OPENINGS = {
 
 def _state_steps(settings: Settings) -> Iterator[Step]:
     """The container of an environment's state, and the key of its secrets."""
-    home, here = state(settings), ("--subscription", settings.subscription)
+    home, subscription = state(settings), ("--subscription", settings.subscription)
     prefix, location = settings.environment, settings.location
-    where = ("--resource-group", home.group, *here)
+    where = ("--resource-group", home.group, *subscription)
     # Azure refuses copies in another region where there is no paired one:
     # RedundancyConfigurationNotAvailableInRegion (Azure/Azure-Landing-Zones#2437).
     copies = "Standard_ZRS" if location in NO_PAIR else "Standard_GRS"
     yield Step(
         f"{prefix}-group",
-        ("az", "group", "show", "--name", home.group, *here),
-        ("az", "group", "create", "--name", home.group, "--location", location, *here),
+        ("az", "group", "show", "--name", home.group, *subscription),
+        ("az", "group", "create", "--name", home.group, "--location", location, *subscription),
     )
     yield Step(
         f"{prefix}-account",
@@ -221,7 +226,7 @@ def _state_steps(settings: Settings) -> Iterator[Step]:
     # "A vault with the same name already exists in deleted state" (Azure/azure-cli#29115).
     yield Step(
         f"{prefix}-deleted-vault",
-        ("az", "keyvault", "list-deleted", "--resource-type", "vault", *here),
+        ("az", "keyvault", "list-deleted", "--resource-type", "vault", *subscription),
         ("az", "keyvault", "recover", "--name", home.vault, "--location", location, *where),
         partial(_not_deleted, home.vault),
     )
@@ -284,8 +289,8 @@ def _role_definition(settings: Settings, role: CustomRole) -> Step:
 
     The role's id is derived from the subscription, so all its platforms share one definition.
     """
-    here = role != REGISTRY_PUBLISHER
-    subscription = settings.subscription if here else settings.registry_subscription
+    is_in_subscription = role != REGISTRY_PUBLISHER
+    subscription = settings.subscription if is_in_subscription else settings.registry_subscription
     path = f"/subscriptions/{subscription}/providers/Microsoft.Authorization/roleDefinitions"
     url = ("--url", f"{path}/{role.id(subscription)}?api-version=2022-04-01")
     offered = f"{{operations.{_slug(role)}}}"
@@ -366,11 +371,14 @@ def grants(settings: Settings) -> Iterator[Grant]:
         yield Grant("locks", "deploy", LOCKS, scope)
     yield Grant("state", "deploy", f"{blobs} Contributor", account)
     yield Grant("key", "deploy", "Key Vault Crypto User", vault)
-    there = settings.registry_subscription
-    if settings.asset_registry.mode != "use" or there == settings.subscription:
+    registry_subscription = settings.registry_subscription
+    if settings.asset_registry.mode != "use" or registry_subscription == settings.subscription:
         return
     # Its group, and those that Azure makes for its accounts, may not be there yet.
-    scope, condition = f"/subscriptions/{there}", _condition(ON_REGISTRY, there)
+    scope, condition = (
+        f"/subscriptions/{registry_subscription}",
+        _condition(ON_REGISTRY, registry_subscription),
+    )
     yield Grant("preview-registry", "preview", "Reader", scope)
     yield Grant("registry", "deploy", "Reader", scope)
     yield Grant("registry-connections", "deploy", APPROVER, scope)
@@ -419,16 +427,19 @@ def _stack(settings: Settings, home: State) -> Iterator[Step]:
     # Makes Pulumi's client of the vault sign in as the Azure CLI's user.
     signed_in = (f"PULUMI_BACKEND_URL={home.url}", "AZURE_KEYVAULT_AUTH_VIA_CLI=true")
     program = ("env", *signed_in, "pulumi", "stack")
-    there, this = (*program, "ls", "--json", "--cwd", "infra"), ("--stack", name, "--cwd", "infra")
+    list_stacks, this = (
+        (*program, "ls", "--json", "--cwd", "infra"),
+        ("--stack", name, "--cwd", "infra"),
+    )
     yield Step(
         f"{name}-stack",
-        there,
+        list_stacks,
         (*program, "init", name, "--secrets-provider", home.secrets, "--cwd", "infra"),
         partial(_listed, name),
     )
     yield Step(
         f"{name}-stack-key",
-        there,
+        list_stacks,
         (*program, "change-secrets-provider", home.secrets, *this),
         partial(_keyed, name),
         home.secrets,
@@ -447,12 +458,12 @@ def _stack(settings: Settings, home: State) -> Iterator[Step]:
 
 def _missing(answer: Any) -> list[str]:
     """The providers that are not registered, and not about to be in the regions that are left."""
-    there = {
+    registered = {
         item["namespace"].lower()
         for item in answer
         if item["registrationState"] in ("Registered", "Registering")
     }
-    return [name for name in PROVIDERS if name.lower() not in there]
+    return [name for name in PROVIDERS if name.lower() not in registered]
 
 
 def _listed(name: str, answer: Any, _: str) -> Any:
@@ -479,8 +490,8 @@ def _identities(settings: Settings) -> Iterator[Step]:
     group = ("--resource-group", names.group, "--subscription", settings.subscription)
     deploy = ("gh", "workflow", "run", "infra.yml", "--repo", settings.github)
     for purpose in OF_THE_PROGRAM:
-        look = ("az", "identity", "show", "--name", names.local("id", purpose), *group)
-        yield Step(f"{settings.environment}-{purpose}-identity", look, deploy, by_hand=True)
+        query = ("az", "identity", "show", "--name", names.local("id", purpose), *group)
+        yield Step(f"{settings.environment}-{purpose}-identity", query, deploy, by_hand=True)
 
 
 def _identity(settings: Settings, purpose: Purpose) -> Iterator[Step]:

@@ -199,12 +199,14 @@ def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 def registry_permissions(settings: Settings, arm: Arm) -> Iterator[Check]:
     """Check the permissions on the asset registry's subscription, if it is another one."""
-    there = settings.registry_subscription
-    if settings.asset_registry.mode == "use" and there != settings.subscription:
+    registry_subscription = settings.registry_subscription
+    if settings.asset_registry.mode == "use" and registry_subscription != settings.subscription:
         needed = [ACTIONS["authorization:RoleAssignment"]]
         if settings.private:
             needed.append(CONNECTION)
-        yield from granted("permissions on the registry", needed, arm, f"/subscriptions/{there}")
+        yield from granted(
+            "permissions on the registry", needed, arm, f"/subscriptions/{registry_subscription}"
+        )
 
 
 def quota(settings: Settings, arm: Arm) -> Iterator[Check]:
@@ -234,7 +236,10 @@ def _needed_cores(settings: Settings) -> Mapping[str, tuple[int, int]]:
     """Quota → the cores of all nodes, and of the largest minimum."""
     machines = [
         # Azure refuses a cluster without quota for one node, even if it starts with none.
-        *((of.hardware, of.spot, of.max_nodes, max(of.min_nodes, 1)) for of in settings.computes),
+        *(
+            (cluster.hardware, cluster.spot, cluster.max_nodes, max(cluster.min_nodes, 1))
+            for cluster in settings.computes
+        ),
         *((SIZES[machine.size], False, 1, 1) for machine in settings.machines("compute-instance")),
     ]
     needed: dict[str, tuple[int, int]] = {}

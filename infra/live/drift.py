@@ -168,8 +168,8 @@ class _Comparison:
                 return
         if isinstance(declared, Mapping) and isinstance(actual, Mapping):
             for key, value in declared.items():
-                other = _value(self.kind, actual, key)
-                yield from self.compared(f"{path}.{key}", value, other)
+                actual_value = _value(self.kind, actual, key)
+                yield from self.compared(f"{path}.{key}", value, actual_value)
         elif (
             isinstance(declared, list) and isinstance(actual, list) and len(declared) == len(actual)
         ):
@@ -188,8 +188,10 @@ class _Comparison:
         """Compare lists in any order: each declared item with the most similar actual one."""
         rest = list(actual)
         for number, value in enumerate(declared):
-            differences = [[*self.compared(f"{path}[{number}]", value, other)] for other in rest]
-            nearest = min(range(len(rest)), key=lambda at: len(differences[at]))
+            differences = [
+                [*self.compared(f"{path}[{number}]", value, candidate)] for candidate in rest
+            ]
+            nearest = min(range(len(rest)), key=lambda index: len(differences[index]))
             yield from differences[nearest]
             del rest[nearest]
 
@@ -232,10 +234,10 @@ def _value(kind: str, answer: Mapping[str, Any], name: str, *, outermost: bool =
     inner = answer.get(PROPERTIES)
     inner = inner if isinstance(inner, Mapping) else {}
     # A kind may have an input of the same name as a key that every resource has.
-    first, then = (inner, answer) if outermost and name not in _OUTSIDE else (answer, inner)
+    first, second = (inner, answer) if outermost and name not in _OUTSIDE else (answer, inner)
     value = _named(kind, first, name)
     is_other = outermost and name == PROPERTIES and not isinstance(value, Mapping)
-    return _named(kind, then, name) if value is ABSENT or is_other else value
+    return _named(kind, second, name) if value is ABSENT or is_other else value
 
 
 def _enabled(kind: str, answer: Any) -> Any:
@@ -267,15 +269,15 @@ def _undeclared_rules(
     Somebody approved them, or an update of the workspace left them: it need not remove rules that
     it does not name. Azure's own rules have other categories.
     """
-    names = {name.lower() for name in _at(declared, RULES)}
-    for name, rule in _at(actual, f"properties.{RULES}").items():
+    names = {name.lower() for name in _mapping_at(declared, RULES)}
+    for name, rule in _mapping_at(actual, f"properties.{RULES}").items():
         if not isinstance(rule, Mapping) or rule.get("category") != "UserDefined":
             continue
         if name.lower() not in names:
             yield f"{RULES}.{name}", rule.get("destination")
 
 
-def _at(value: Any, path: str) -> Mapping[str, Any]:
+def _mapping_at(value: Any, path: str) -> Mapping[str, Any]:
     """Return the mapping at a dotted path; empty if there is none."""
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -186,9 +186,9 @@ def variables(settings: Settings, purpose: Purpose, variables: Mapping[str, str]
 
 def variable(step: str, name: str, value: str, where: Words, after: Words = ()) -> Step:
     """Return a variable of the repository or of one of its environments."""
-    look = ("gh", "variable", "list", *where, "--json", "name,value")
+    query = ("gh", "variable", "list", *where, "--json", "name,value")
     make = ("gh", "variable", "set", name, *where, "--body", value)
-    return Step(step, look, make, partial(_has, name), value, after=after)
+    return Step(step, query, make, partial(_has, name), value, after=after)
 
 
 def _has(variable: str, answer: Any, value: str) -> bool:

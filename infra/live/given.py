@@ -198,8 +198,8 @@ def _zones(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterat
             str(((link.get("properties") or {}).get("virtualNetwork") or {}).get("id")).lower()
             for link in links
         }
-        here = {settings.network.virtual_network.lower(), settings.network.peer.lower()} - {""}
-        if linked & here:
+        networks = {settings.network.virtual_network.lower(), settings.network.peer.lower()} - {""}
+        if linked & networks:
             yield Check(name, "ok", "exists, and is linked to the network or its hub")
         else:
             message = "is linked neither to the network nor to `peer`"

@@ -1,4 +1,4 @@
-"""Repeatable steps: each asks whether something exists, and creates it if not, with `az` or `gh`.
+"""Repeatable steps: each checks whether something exists, and creates it if not, with `az` or `gh`.
 
 An interrupted run continues where it stopped; a second run changes nothing.
 """
@@ -47,7 +47,7 @@ class Step:
     """
 
     name: str
-    look: Words
+    query: Words
     make: Words
     existing: Callable[[Any, str], Any] = field(default=lambda answer, value: answer)
     value: str = ""
@@ -75,7 +75,7 @@ def carry_out(plan: Sequence[Step], run: Run, *, make: bool) -> Iterator[Result]
     answers: dict[str, Any] = {}
     missing: set[str] = set()
     for step in plan:
-        question, unknown = _filled((*step.look, step.value), answers)
+        question, unknown = _filled((*step.query, step.value), answers)
         answer = None if unknown else step.existing(run(question[:-1], True), question[-1])
         differences = tuple(step.differences(answer, question[-1])) if answer else ()
         if answer and not differences:

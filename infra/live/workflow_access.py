@@ -51,7 +51,7 @@ def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Itera
     granted = _of_program(settings, declared)
     for grant in bootstrap.grants(settings):
         row = granted.setdefault(github_environment(settings, grant.purpose), set())
-        row.add(_of(settings, grant))
+        row.add(_bootstrap_role(settings, grant))
     on_hub = granted.setdefault(github_environment(settings, "deploy"), set())
     for (_, role), id in needed(settings):
         name = id.partition("/virtualNetworks/")[2] or id.rpartition("/")[2]
@@ -69,7 +69,7 @@ def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Itera
         yield Access(f"{settings.environment}: {holder}", None, (), tuple(sorted(grants)), ())
 
 
-def _of(settings: Settings, grant: bootstrap.Grant) -> tuple[str, str]:
+def _bootstrap_role(settings: Settings, grant: bootstrap.Grant) -> tuple[str, str]:
     """A role of the bootstrap; its scope is a subscription, or refers to what a step made."""
     words = {"account": "its state", "vault": "the key of its state"}
     part = re.fullmatch(r"\{.*-(\w+)\.id\}", grant.scope)
@@ -113,8 +113,8 @@ def _holders(settings: Settings, declared: Sequence[Resource]) -> dict[str, set[
             identity = resource.inputs.get("identity") or {}
             identities = identity.get("userAssignedIdentities") or []
             name = f"{resource.kind.partition(':')[2]} {resource.name}"
-        for each in identities:
-            holders.setdefault(logical_name(str(each)), set()).add(name)
+        for identity_id in identities:
+            holders.setdefault(logical_name(str(identity_id)), set()).add(name)
     return holders
 
 

@@ -76,7 +76,7 @@ class Capture:
 
     def component(self, resource: Resource) -> str:
         """Return the name of the component that a resource belongs to; "" if it has none."""
-        by_urn = {other.urn: other for other in self.resources}
+        by_urn = {item.urn: item for item in self.resources}
         top = resource
         while top.parent and by_urn[top.parent].type != STACK:
             top = by_urn[top.parent]
@@ -98,8 +98,8 @@ class Property:
 
 
 @dataclass(frozen=True)
-class Change:
-    """The change of one resource.
+class ResourceChange:
+    """The change of one resource, or of a file that a stack is made from.
 
     `properties` lists the differences of a changed resource, and of an added or removed one the
     properties that identify it (`_essence`).
@@ -237,7 +237,7 @@ IMMUTABLE: tuple[Rule, ...] = (
 )
 
 
-def changes(before: Capture | None, after: Capture) -> tuple[Change, ...]:
+def changes(before: Capture | None, after: Capture) -> tuple[ResourceChange, ...]:
     """Return the changes from one run to another, sorted by URN; without `before` all is added."""
     old = {resource.urn: resource for resource in before.provided} if before else {}
     new = {resource.urn: resource for resource in after.provided}
@@ -248,7 +248,7 @@ def changes(before: Capture | None, after: Capture) -> tuple[Change, ...]:
     ]
     # A stack without resources is one whose file is gone.
     if before and new and (outputs := differences(before.outputs, after.outputs)):
-        replaced.append(Change("changed", "pulumi:outputs", "outputs", "", outputs))
+        replaced.append(ResourceChange("changed", "pulumi:outputs", "outputs", "", outputs))
     return tuple(replaced)
 
 
@@ -264,14 +264,14 @@ def differences(before: Any, after: Any) -> tuple[Property, ...]:
 
 def _change(
     before: Resource | None, after: Resource | None, remaining: Collection[str]
-) -> Iterator[Change]:
+) -> Iterator[ResourceChange]:
     if after is None:
         assert before
         lost = tuple(Property(path, value, ABSENT) for path, value in _essence(before))
-        yield Change("removed", before.kind, before.name, before.urn, lost)
+        yield ResourceChange("removed", before.kind, before.name, before.urn, lost)
     elif before is None:
         new_values = tuple(Property(path, ABSENT, value) for path, value in _essence(after))
-        yield Change("added", after.kind, after.name, after.urn, new_values)
+        yield ResourceChange("added", after.kind, after.name, after.urn, new_values)
     else:
         differing = tuple(
             difference
@@ -284,7 +284,7 @@ def _change(
             names = ", ".join(urn.rpartition("::")[2] for urn in unordered)
             differing += (Property("(dependsOn)", names, ABSENT),)
         if differing:
-            yield Change("changed", after.kind, after.name, after.urn, differing)
+            yield ResourceChange("changed", after.kind, after.name, after.urn, differing)
 
 
 def _essence(resource: Resource) -> Iterator[tuple[str, Any]]:
@@ -317,8 +317,8 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list) and value:
         names = [_item_name(item) for item in value]
         named = all(names) and len(set(names)) == len(names)
-        for at, item in enumerate(value):
-            yield from _walk(item, f"{path}[{names[at] if named else at}]")
+        for index, item in enumerate(value):
+            yield from _walk(item, f"{path}[{names[index] if named else index}]")
     elif path:
         yield path, value
 
@@ -327,7 +327,7 @@ def _item_name(item: Any) -> Any:
     return item.get("name") if isinstance(item, Mapping) else isinstance(item, str) and item
 
 
-def immutable_changes(changes: Iterable[Change]) -> Iterator[str]:
+def immutable_changes(changes: Iterable[ResourceChange]) -> Iterator[str]:
     """Yield a line for each matching rule, with its resources."""
     notes: dict[str, dict[str, None]] = {}
     for change in changes:
@@ -336,7 +336,7 @@ def immutable_changes(changes: Iterable[Change]) -> Iterator[str]:
     yield from (f"{', '.join(names)}: {note}" for note, names in notes.items())
 
 
-def _notes(change: Change) -> Iterator[str]:
+def _notes(change: ResourceChange) -> Iterator[str]:
     leaves = {
         "added": [],
         "removed": [(REMOVED, "", "")],

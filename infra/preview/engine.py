@@ -107,15 +107,15 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         """Answer an invoke: the registry of another stack, placeholders for anything else."""
         answer = struct_pb2.Struct()
         provider = self.providers.get(request.provider.rpartition("::")[0])
-        asked = {**(provider.inputs if provider else {}), **self._passed(request.args)}
+        arguments = {**(provider.inputs if provider else {}), **self._passed(request.args)}
         label = request.tok.rpartition(":")[2]
         if request.tok == REGISTRY:
-            found = self._ask(asked)
+            outputs = self._ask(arguments)
         else:
-            found = sdk_types.answer(request.tok, label)
-            name = f"{label} of {', '.join(map(str, asked.values()))}"
+            outputs = sdk_types.answer(request.tok, label)
+            name = f"{label} of {', '.join(map(str, arguments.values()))}"
             self._note(name, name, name)
-        answer.update(self._answered({**asked, **found}))
+        answer.update(self._answered({**arguments, **outputs}))
         return provider_pb2.InvokeResponse(**{"return": answer})
 
     def ReadResource(self, request: Any, context: Any) -> Any:
@@ -124,11 +124,13 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         self._note(urn, request.name, request.id)
         if request.type == "pulumi:pulumi:StackReference":
             text = self._answered(f"${{StackReference:{request.name}.id}}")
-            other = {SIGNATURE: RESOURCE_SIGNATURE, "urn": urn, "name": text, "type": OUTPUTS}
-            answer.update({"name": request.id, "outputs": other, "secretOutputNames": []})
+            reference = {SIGNATURE: RESOURCE_SIGNATURE, "urn": urn, "name": text, "type": OUTPUTS}
+            answer.update({"name": request.id, "outputs": reference, "secretOutputNames": []})
         else:
-            found = sdk_types.answer(request.type, f"{request.type.split(':')[-1]}:{request.name}")
-            answer.update(self._answered({**found, "name": request.id.rpartition("/")[2]}))
+            outputs = sdk_types.answer(
+                request.type, f"{request.type.split(':')[-1]}:{request.name}"
+            )
+            answer.update(self._answered({**outputs, "name": request.id.rpartition("/")[2]}))
         return resource_pb2.ReadResourceResponse(urn=urn, properties=answer)
 
     def RegisterResource(self, request: Any, context: Any) -> Any:
@@ -193,7 +195,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
     def _passed(self, value: Any) -> Any:
         """Return a value from the program, with Azure-like texts mapped back to references."""
         text = json.dumps(plain(json_format.MessageToDict(value)))
-        return json.loads(_AZURE.sub(lambda found: self._texts.get(found[1], found[0]), text))
+        return json.loads(_AZURE.sub(lambda match: self._texts.get(match[1], match[0]), text))
 
     def _note(self, urn: str, name: str, id: str) -> None:
         """Record a resource that the program reads: only its id is known, so rules check that."""
@@ -220,11 +222,11 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return problems
 
 
-def registry(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def registry(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a registry as the provider would: in every region, its accounts as placeholders."""
 
     def account(part: str) -> Mapping[str, Any]:
-        id = f"${{Registry:{asked['registryName']}.{part}}}"
+        id = f"${{Registry:{arguments['registryName']}.{part}}}"
         return {"armResourceId": {"resourceId": id}}
 
     region = {

@@ -21,9 +21,9 @@ from infra.preview import sdk_types
 from infra.preview.capture import (
     Breach,
     Capture,
-    Change,
     Property,
     Resource,
+    ResourceChange,
     changes,
     immutable_changes,
 )
@@ -76,11 +76,11 @@ class Report:
     type_problems: tuple[str, ...] = ()
     base: str = ""
     base_cost: Estimate | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ResourceChange, ...] = ()
     removed: bool = False
     imported: tuple[str, ...] = ()
     private: bool = False
-    edits: tuple[Change, ...] = ()
+    edits: tuple[ResourceChange, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
     for capture in results:
         old, old_capture = before.get(capture.stack, (None, None))
         cost = estimate(settings[capture.stack], prices, counted(capture))
-        bounds = limits.of(context.limits, f"{capture.stack}::")
+        bounds = limits.for_urn(context.limits, f"{capture.stack}::")
         findings = (*capture.findings, *budgeted(capture, cost, bounds))
         current.append(
             Report(
@@ -228,7 +228,9 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
 def budgeted(capture: Capture, cost: Estimate, limits: Limits) -> Iterator[Breach]:
     """Yield budgets that warn too late or every month; their currency is that of the bill."""
     month = cost.total
-    for budget in (each for each in capture.provided if each.kind == "consumption:Budget"):
+    for budget in (
+        resource for resource in capture.provided if resource.kind == "consumption:Budget"
+    ):
         amount = budget.inputs.get("amount")
         if not isinstance(amount, int) or not month.typical:
             continue
@@ -264,7 +266,7 @@ def located(capture: Capture, settings: Settings, root: Path) -> Capture:
 
 def _before(
     programs: Runner, stacks: Sequence[str], revision: str, root: Path
-) -> tuple[dict[str, tuple[Settings | None, Capture]], dict[str, tuple[Change, ...]]]:
+) -> tuple[dict[str, tuple[Settings | None, Capture]], dict[str, tuple[ResourceChange, ...]]]:
     """Return the settings and capture of each stack at the revision, and its changed files.
 
     Without names: of all stacks of the revision. The settings are None if today's classes cannot
@@ -345,7 +347,9 @@ def _total(cost: Estimate) -> str:
 def _text(report: Report) -> Iterator[str]:
     yield report.headline
     if report.base:
-        yield from (f"  weakening: {truncate(plain(each), LETTERS)}" for each in report.weakenings)
+        yield from (
+            f"  weakening: {truncate(plain(weakening), LETTERS)}" for weakening in report.weakenings
+        )
         yield f"  against {report.base}: {_counts(report.changes)}"
         for change in (*report.edits, *report.changes):
             sign = {"added": "+", "removed": "-", "changed": "~"}[change.what]
@@ -449,7 +453,7 @@ def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
     yield "\n</details>"
 
 
-def _counts(changes: Sequence[Change]) -> str:
+def _counts(changes: Sequence[ResourceChange]) -> str:
     kinds = [change.what for change in changes]
     counts = {kind: kinds.count(kind) for kind in ("added", "changed", "removed")}
     return ", ".join(f"{n} {kind}" for kind, n in counts.items() if n) or "no changes"
@@ -468,8 +472,12 @@ def _values(difference: Property) -> tuple[str, str]:
         return before, after
     if " ".join(before.split()) == " ".join(after.split()):
         # A table folds white space, and a text may read as a number: quotes and marks tell them.
-        before, after = (json.dumps(of, ensure_ascii=False).replace(" ", "␣") for of in values)
-    differs = (at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new)
+        before, after = (
+            json.dumps(value, ensure_ascii=False).replace(" ", "␣") for value in values
+        )
+    differs = (
+        index for index, (old, new) in enumerate(zip(before, after, strict=False)) if old != new
+    )
     start = max(next(differs, 0) - CONTEXT, 0) if max(len(before), len(after)) > LONGEST else 0
     return _cut(before, start), _cut(after, start)
 

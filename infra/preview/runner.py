@@ -151,15 +151,15 @@ def captures(
     context = context or pack.load()
     results = [runner.capture(stack, root=root, policies=context) for stack in stacks]
     return [
-        replace(capture, problems=(*capture.problems, *_told_apart(capture, other)))
+        replace(capture, problems=(*capture.problems, *_id_differences(capture, azure_like)))
         for capture in results
-        for other in [runner.capture(capture.stack, root=root, azure_like=True)]
+        for azure_like in [runner.capture(capture.stack, root=root, azure_like=True)]
     ]
 
 
-def _told_apart(capture: Capture, other: Capture) -> Iterator[str]:
+def _id_differences(capture: Capture, azure_like: Capture) -> Iterator[str]:
     """Yield what the program declares differently if ids look like Azure's."""
-    for change in changes(capture, other):
+    for change in changes(capture, azure_like):
         paths = ", ".join(difference.path for difference in change.properties) or change.what
         yield f"{change.name}: an update declares it otherwise than this preview: {paths}"
 
@@ -186,11 +186,14 @@ def findings(
         raise UserError(Problem("rule-failed", violation, expected, hint, place)) from None
     breaches = [
         Breach(
-            pack.SET_ASIDE, False, each.item.urn, f"{each.rule}: {each.message}; {each.exemption}"
+            pack.SET_ASIDE,
+            False,
+            violation.item.urn,
+            f"{violation.rule}: {violation.message}; {violation.exemption}",
         )
-        if each.exemption
-        else Breach(each.rule, True, each.item.urn, each.message)
-        for each in violations
+        if violation.exemption
+        else Breach(violation.rule, True, violation.item.urn, violation.message)
+        for violation in violations
     ]
     return sorted(breaches, key=lambda breach: (breach.policy, breach.urn, breach.message))
 
@@ -248,17 +251,17 @@ def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
 def last_exception(errors: str, root: Path, room: str) -> tuple[str, Place | None]:
     """The exception of the last traceback in a text, and its last line in a room of the tree."""
     lines = errors.strip().splitlines()
-    frames = {at: match for at, line in enumerate(lines) if (match := _FRAME.match(line))}
+    frames = {number: match for number, line in enumerate(lines) if (match := _FRAME.match(line))}
     last = max(frames, default=-1)
     # After a traceback comes the exception, on one line or more; other output ends with the reason.
     message = [line for line in lines[last + 1 :] if not line.startswith(" ")]
     reason = " ".join(line.strip() for line in (message if frames else lines[-1:]))
-    own = [
+    places = [
         Place(str(Path(path).relative_to(root)), int(line))
         for path, line in (match.groups() for match in frames.values())
         if Path(path).is_relative_to(root / room)
     ]
-    return reason[:1500] or "no message", own[-1] if own else None
+    return reason[:1500] or "no message", places[-1] if places else None
 
 
 @contextlib.contextmanager

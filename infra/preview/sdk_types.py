@@ -153,8 +153,8 @@ def _value(value: Any, hint: Any, path: str) -> list[str]:
         inner = typing.get_args(lists[0])[0]
         return [
             problem
-            for at, item in enumerate(value)
-            for problem in _value(item, inner, f"{path}[{at}]")
+            for index, item in enumerate(value)
+            for problem in _value(item, inner, f"{path}[{index}]")
         ]
     return _scalar(value, kinds, path)
 

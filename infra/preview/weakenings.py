@@ -17,8 +17,8 @@ from infra.preview.capture import (
     ABSENT,
     ADDED,
     REMOVED,
-    Change,
     Property,
+    ResourceChange,
     differences,
     logical_name,
 )
@@ -155,7 +155,7 @@ SIGNS: tuple[Sign, ...] = (
 )  # fmt: skip
 
 
-def weakenings(changes: Iterable[Change]) -> Iterator[str]:
+def weakenings(changes: Iterable[ResourceChange]) -> Iterator[str]:
     """Yield a line for each sign, with its resources or file; one for all that a principal gets."""
     grants: dict[str, dict[str, None]] = {}
     weaker: dict[tuple[str, str], list[str]] = {}
@@ -177,7 +177,7 @@ def weakenings(changes: Iterable[Change]) -> Iterator[str]:
     yield from (f"{principal} gets {', '.join(rights)}" for principal, rights in grants.items())
 
 
-def _differences(change: Change) -> tuple[Property, ...]:
+def _differences(change: ResourceChange) -> tuple[Property, ...]:
     """Return the changed properties; a role of another subscription counts as the same role."""
     if change.what == "changed":
         return tuple(
@@ -199,7 +199,7 @@ def _shown(difference: Property) -> str:
     return f"{difference.path} {truncate(before, LONGEST)} → {truncate(after, LONGEST)}"
 
 
-def edits(stack: str, before: Path, after: Path) -> tuple[Change, ...]:
+def edits(stack: str, before: Path, after: Path) -> tuple[ResourceChange, ...]:
     """Return the changes of the files that a stack is made from, between two trees.
 
     These are its settings, the limits and waivers, and the code of rules and roles. Raise UserError
@@ -220,7 +220,9 @@ def edits(stack: str, before: Path, after: Path) -> tuple[Change, ...]:
         if old != new:
             pairs.append((name, (Property("code", len(old), len(new)),)))
     return tuple(
-        Change("changed", name, Path(name).name, "", changed) for name, changed in pairs if changed
+        ResourceChange("changed", name, Path(name).name, "", changed)
+        for name, changed in pairs
+        if changed
     )
 
 

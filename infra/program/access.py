@@ -130,15 +130,14 @@ class Grants(Component):
         self.register_outputs({})
 
     def _assignment(self, name: str, site: Site, grant: Grant) -> authorization.RoleAssignment:
-        own = site.settings.subscription
+        subscription = site.settings.subscription
         # What another stack made is known by its id, maybe in another subscription: a custom role
         # is granted where it is defined.
         is_known = isinstance(grant.scope, str) and grant.scope.startswith("/subscriptions/")
-        there = str(grant.scope).split("/")[2] if is_known else own
-        definition = (
-            f"providers/Microsoft.Authorization/roleDefinitions/{role_id(grant.role, there)}"
-        )
-        key = f"{own}/{site.names.group}/{name}/{grant.name}/{grant.role}"
+        scope_subscription = str(grant.scope).split("/")[2] if is_known else subscription
+        definition_id = role_id(grant.role, scope_subscription)
+        definition = f"providers/Microsoft.Authorization/roleDefinitions/{definition_id}"
+        key = f"{subscription}/{site.names.group}/{name}/{grant.name}/{grant.role}"
         return authorization.RoleAssignment(
             self.child(grant.name),
             # Stable, and different for each role: Azure refuses to change an assignment's role.
@@ -147,7 +146,7 @@ class Grants(Component):
             if isinstance(grant.assignee, str)
             else grant.assignee.principal_id,
             principal_type=grant.kind,
-            role_definition_id=f"/subscriptions/{there}/{definition}",
+            role_definition_id=f"/subscriptions/{scope_subscription}/{definition}",
             scope=grant.scope,
             condition=grant.condition,
             condition_version="2.0" if grant.condition else None,
@@ -160,8 +159,8 @@ READ_BLOBS, WRITE_BLOBS = "Storage Blob Data Reader", "Storage Blob Data Contrib
 WRITE_FILES = "Storage File Data Privileged Contributor"
 _LAKE = {"read": READ_BLOBS, "write": BLOB_WRITER.name}
 # Beside what jobs write, the account of the workspace holds what releases note: the audit log.
-_BY_JOBS = writes_only(*OF_JOBS, excluded=COLLECTED)
-_BY_CLIENTS = writes_only(*OF_JOBS, *OF_UPLOADS, excluded=COLLECTED)
+_BY_JOBS = writes_only(*OF_JOBS, except_path=COLLECTED)
+_BY_CLIENTS = writes_only(*OF_JOBS, *OF_UPLOADS, except_path=COLLECTED)
 _BY_ENDPOINTS = writes_only(*OF_JOBS, path=COLLECTED)
 _BY_RELEASES = writes_only(*OF_JOBS, *OF_UPLOADS, RELEASES)
 
@@ -177,9 +176,11 @@ def roles_before_workspace(
     redis: OnlineStore | None,
 ) -> list[Grant]:
     """Return the roles that must exist before the workspace."""
-    own, images, operator = identity.workspace, registry.id, "Managed Identity Operator"
+    workspace, images, operator = identity.workspace, registry.id, "Managed Identity Operator"
     account, lake = storage.workspace.id, storage.lake.id
-    holders = {"workspace": own} | ({"features": identity.features} if identity.features else {})
+    holders = {"workspace": workspace} | (
+        {"features": identity.features} if identity.features else {}
+    )
     grants = [
         grant
         for name, holder in holders.items()
@@ -197,7 +198,7 @@ def roles_before_workspace(
         offline = storage.containers[FEATURES].id
         grants.append(Grant("features-offline-store", identity.features, READ_BLOBS, offline))
     grants += [
-        Grant("workspace-lake", own, READ_BLOBS, lake),
+        Grant("workspace-lake", workspace, READ_BLOBS, lake),
         Grant("endpoints-images", identity.endpoints, "AcrPull", images),
         # Reads models; a `data_collector` writes requests (how-to-collect-production-data).
         Grant("endpoints-storage", identity.endpoints, BLOB_WRITER.name, account, _BY_ENDPOINTS),
@@ -215,13 +216,13 @@ def roles_before_workspace(
     ]
     # The studio needs it to find the resources behind them (how-to-enable-studio-virtual-network).
     grants += [
-        Grant(f"workspace-sees-{name}", own, "Reader", endpoint.id)
+        Grant(f"workspace-sees-{name}", workspace, "Reader", endpoint.id)
         for name, endpoint in storage.endpoints.items()
     ]
     if settings.network.isolation == "managed":
         # Also for the shared registry: how-to-managed-network, "Approval of private endpoints".
         grants += [
-            Grant(f"workspace-approves-{name}", own, APPROVER, scope)
+            Grant(f"workspace-approves-{name}", workspace, APPROVER, scope)
             for name, scope in (
                 ("storage", account),
                 ("lake", lake),

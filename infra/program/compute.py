@@ -28,7 +28,9 @@ class Workstations(Component):
         }
         self.register_outputs({})
 
-    def _machine(self, site: Site, own: Network, machine: Workstation) -> compute.VirtualMachine:
+    def _machine(
+        self, site: Site, stack_network: Network, machine: Workstation
+    ) -> compute.VirtualMachine:
         card = network.NetworkInterface(
             self.child(f"{machine.name}-card"),
             network_interface_name=site.names.local("nic", machine.name),
@@ -36,7 +38,7 @@ class Workstations(Component):
             ip_configurations=[
                 network.NetworkInterfaceIPConfigurationArgs(
                     name="private",
-                    subnet=network.SubnetArgs(id=own.subnet("workstations")),
+                    subnet=network.SubnetArgs(id=stack_network.subnet("workstations")),
                     private_ip_allocation_method="Dynamic",
                 )
             ],

@@ -123,7 +123,7 @@ class Monitoring(Component):
 
         Azure refuses categories that the type lacks (azure-monitor/reference/supported-metrics).
         """
-        every = monitor.DiagnosticsLogSettingsArgs(category_group="allLogs", enabled=True)
+        all_logs = monitor.DiagnosticsLogSettingsArgs(category_group="allLogs", enabled=True)
         selected = [
             monitor.DiagnosticsMetricSettingsArgs(category=category, enabled=True)
             for category in metrics
@@ -133,7 +133,7 @@ class Monitoring(Component):
             name="to-log-analytics",
             resource_uri=resource,
             workspace_id=self.logs,
-            logs=[every],
+            logs=[all_logs],
             metrics=selected,
             opts=pulumi.ResourceOptions(parent=self),
         )

@@ -71,8 +71,8 @@ def rules(role: SubnetRole, region: str, redis: bool = False) -> Iterator[networ
     yield _rule(INBOUND[role], 100, "Inbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-inbound", ("*",), "*", "*")
     yield _rule(nothing, 4096, "Inbound", source="*", region=region)
-    for at, opening in enumerate(OUTBOUND[role]):
-        yield _rule(opening, 100 + 10 * at, "Outbound", source="VirtualNetwork", region=region)
+    for number, opening in enumerate(OUTBOUND[role]):
+        yield _rule(opening, 100 + 10 * number, "Outbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-outbound", ("*",), "Internet", "*")
     yield _rule(nothing, 4096, "Outbound", source="*", region=region)
     if redis and role == "endpoints":
@@ -105,7 +105,7 @@ class Network(Component):
     """A virtual network whose subnets each have a security group closed to the internet, or the
     given one, which is not changed.
 
-    `own` is None where the network is given. `dns_records` are the DNS resources of the private
+    `created` is None where the network is given. `dns_records` are the DNS resources of the private
     endpoints created so far.
     """
 
@@ -114,8 +114,10 @@ class Network(Component):
         self._site, self._settings = site, site.settings.network
         self.service_endpoints = self._settings.service_endpoints
         self.security_groups: dict[SubnetRole, network.NetworkSecurityGroup] = {}
-        self.own = None if self._settings.virtual_network else self._virtual()
-        self.id: pulumi.Input[str] = self.own.id if self.own else self._settings.virtual_network
+        self.created = None if self._settings.virtual_network else self._virtual()
+        self.id: pulumi.Input[str] = (
+            self.created.id if self.created else self._settings.virtual_network
+        )
         self._zones: dict[str, privatedns.PrivateZone] = {}
         self._endpoints: list[network.PrivateEndpoint] = []
         self.dns_records: list[pulumi.Resource] = []
@@ -177,9 +179,9 @@ class Network(Component):
     def subnet(self, role: SubnetRole) -> pulumi.Output[str]:
         """Return the id of a subnet; the settings ensure that a given network has it."""
         existing = self._settings.subnet if role == "endpoints" else self._settings.compute_subnet
-        if self.own is None:
+        if self.created is None:
             return pulumi.Output.from_input(existing)
-        return pulumi.Output.concat(self.own.id, f"/subnets/{role}")
+        return pulumi.Output.concat(self.created.id, f"/subnets/{role}")
 
     def private_endpoint(
         self,

@@ -18,7 +18,7 @@ from ml.core.errors import Problem, UserError
 class Registry(Component):
     """A Premium container registry without an administrator's password, or the given one.
 
-    `network` is None with public addresses. `own` is None, and nothing is declared, where a
+    `network` is None with public addresses. `created` is None, and nothing is declared, where a
     registry is given: its owner's network and DNS lead to it.
 
     Retention is on and soft delete off: Azure refuses both together. Quarantine is off: it would
@@ -30,7 +30,7 @@ class Registry(Component):
     ) -> None:
         super().__init__("registry:Registry", name, opts, "registry")
         settings = site.settings.images
-        self.own: containerregistry.Registry | None = None
+        self.created: containerregistry.Registry | None = None
         self.id: pulumi.Input[str] = settings.registry
         self.server: pulumi.Input[str] = (
             f"{settings.registry.rpartition('/')[2].lower()}.azurecr.io"
@@ -38,7 +38,7 @@ class Registry(Component):
         if settings.registry:
             self.register_outputs({"id": self.id})
             return
-        self.own = containerregistry.Registry(
+        self.created = containerregistry.Registry(
             self.child("images"),
             registry_name=site.names.worldwide("cr"),
             **site.place,
@@ -59,7 +59,7 @@ class Registry(Component):
             ),
             opts=pulumi.ResourceOptions(parent=self, protect=site.protect),
         )
-        self.id, self.server = self.own.id, self.own.login_server
+        self.id, self.server = self.created.id, self.created.login_server
         if network:
             network.private_endpoint(self.child("images"), self.id, "registry")
         self.register_outputs({"id": self.id})

@@ -28,25 +28,27 @@ def provision(
     settings: Settings, sas: pulumi.Output[str] | None
 ) -> Mapping[str, pulumi.Input[str]]:
     """Declare every resource of the stack; its outputs by name."""
-    here = site(settings)
+    stack_site = site(settings)
     if settings.makes_registry:
-        return _shared(here)
-    monitoring = Monitoring("monitoring", here)
-    identity = Identity("identity", here)
-    network = Network("network", here) if settings.private else None
+        return _shared(stack_site)
+    monitoring = Monitoring("monitoring", stack_site)
+    identity = Identity("identity", stack_site)
+    network = Network("network", stack_site) if settings.private else None
     if network and settings.makes_scope:
         monitoring.connect(network)
-    vault = Vault("vault", here, network)
-    registry = Registry("registry", here, network)
-    assets = Assets("assets", here, network) if settings.asset_registry.mode != "none" else None
-    storage = Storage("storage", here, network, _key(here, vault, identity, network))
-    redis = _online_store(here, network, identity) if settings.has_redis else None
+    vault = Vault("vault", stack_site, network)
+    registry = Registry("registry", stack_site, network)
+    assets = (
+        Assets("assets", stack_site, network) if settings.asset_registry.mode != "none" else None
+    )
+    storage = Storage("storage", stack_site, network, _key(stack_site, vault, identity, network))
+    redis = _online_store(stack_site, network, identity) if settings.has_redis else None
     before = roles_before_workspace(
         settings, identity, storage, vault, registry, monitoring, assets, redis
     )
-    granted = Grants("rights", here, before)
+    granted = Grants("rights", stack_site, before)
     args = WorkspaceArgs(
-        site=here,
+        site=stack_site,
         identity=identity.workspace,
         granted=granted.assignments,
         network=network,
@@ -63,13 +65,13 @@ def provision(
         features = FeatureStore("features", replace(args, identity=identity.features))
     vms = None
     if network and settings.machines("data-science-vm"):
-        vms = Workstations("workstations", here, network)
+        vms = Workstations("workstations", stack_site, network)
     after = roles_after_workspace(settings, identity, storage, workspace, assets, features, vms)
-    roles = Grants("workspace-rights", here, after)
+    roles = Grants("workspace-rights", stack_site, after)
     compute = Compute(
         "compute",
         ComputeArgs(
-            site=here,
+            site=stack_site,
             workspace=workspace.workspace.name,
             identities=identity.clusters,
             network=network,
@@ -78,7 +80,7 @@ def provision(
     )
     endpoints = Endpoints(
         "endpoints",
-        here,
+        stack_site,
         workspace=workspace.workspace.name,
         identity=identity.endpoints,
         granted=[*granted.assignments, *roles.assignments],
@@ -88,13 +90,13 @@ def provision(
     locked = {
         "workspace-storage": storage.workspace.id,
         "lake": storage.lake.id,
-        **({"vault": vault.id} if vault.own else {}),
-        **({"images": registry.id} if registry.own else {}),
+        **({"vault": vault.id} if vault.created else {}),
+        **({"images": registry.id} if registry.created else {}),
         **({"share": storage.share.id} if storage.share else {}),
     }
-    Guardrails("guardrails", here, monitoring.alerts.id, locked)
+    Guardrails("guardrails", stack_site, monitoring.alerts.id, locked)
     return {
-        "resourceGroup": here.group,
+        "resourceGroup": stack_site.group,
         "workspace": workspace.workspace.name,
         "lake": storage.lake.name,
         "vault": vault.name,
@@ -109,28 +111,30 @@ def provision(
     }
 
 
-def _shared(here: Site) -> Mapping[str, pulumi.Input[str]]:
+def _shared(stack_site: Site) -> Mapping[str, pulumi.Input[str]]:
     """The registry that environments share, with what watches it and keeps it."""
-    monitoring = Monitoring("monitoring", here)
-    shared = SharedRegistry("assets", here)
+    monitoring = Monitoring("monitoring", stack_site)
+    shared = SharedRegistry("assets", stack_site)
     monitoring.diagnose("assets", shared.registry.id, metrics=())
-    Guardrails("guardrails", here, monitoring.alerts.id, {"assets": shared.registry.id})
+    Guardrails("guardrails", stack_site, monitoring.alerts.id, {"assets": shared.registry.id})
     return {
-        "resourceGroup": here.group,
+        "resourceGroup": stack_site.group,
         "assetRegistry": shared.registry.name,
         "assetRegistryId": shared.registry.id,
     }
 
 
-def _online_store(here: Site, network: Network | None, identity: Identity) -> OnlineStore:
+def _online_store(stack_site: Site, network: Network | None, identity: Identity) -> OnlineStore:
     """Redis; endpoints read it, and clusters that write the lake fill it."""
-    writers = [cluster.name for cluster in here.settings.clusters if cluster.lake == "write"]
+    writers = [cluster.name for cluster in stack_site.settings.clusters if cluster.lake == "write"]
     users = {f"cluster-{name}": identity.clusters[name] for name in writers}
-    return OnlineStore("online-store", here, network, {"endpoints": identity.endpoints, **users})
+    return OnlineStore(
+        "online-store", stack_site, network, {"endpoints": identity.endpoints, **users}
+    )
 
 
 def _key(
-    here: Site, vault: Vault, identity: Identity, network: Network | None
+    stack_site: Site, vault: Vault, identity: Identity, network: Network | None
 ) -> EncryptionKey | None:
     """The key of storage, and the role that allows its use.
 
@@ -142,7 +146,7 @@ def _key(
         return None
     role = "Key Vault Crypto Service Encryption User"
     grant = Grant("encryption-vault", identity.encryption, role, vault.id)
-    granted = Grants("encryption-rights", here, [grant]).assignments
+    granted = Grants("encryption-rights", stack_site, [grant]).assignments
     awaited = [*granted, *(network.dns_records if network else ())]
     return EncryptionKey(vault.uri, vault.key_name, identity.encryption, awaited)
 
@@ -158,20 +162,20 @@ def _observe(
     redis: OnlineStore | None,
 ) -> None:
     """Diagnostics of our own resources that have any, and alerts of those that serve or run."""
-    if vault.own:
+    if vault.created:
         monitoring.diagnose("vault", vault.id)
-    if registry.own:
+    if registry.created:
         monitoring.diagnose("images", registry.id)
     monitoring.diagnose("workspace", workspace.workspace.id)
     for name, service in storage.services.items():
         monitoring.diagnose(name, service.id, STORAGE_METRICS)
-    if network and network.own:
-        monitoring.diagnose("virtual-network", network.own.id)
+    if network and network.created:
+        monitoring.diagnose("virtual-network", network.created.id)
         for part, group in network.security_groups.items():
             monitoring.diagnose(f"security-{part}", group.id, metrics=())
     monitoring.alert("failed-runs", workspace.workspace.id, "Failed Runs", 5)
     monitoring.alert("unusable-nodes", workspace.workspace.id, "Unusable Nodes", 0)
-    if vault.own:
+    if vault.created:
         monitoring.alert(
             "vault-saturation", vault.id, "SaturationShoebox", 75, aggregation="Average"
         )

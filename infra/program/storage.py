@@ -30,7 +30,7 @@ class Vault(Component):
         self, name: str, site: Site, network: Network | None, opts: Options = None
     ) -> None:
         super().__init__("vault:Vault", name, opts, "vault")
-        self.own: keyvault.Vault | None = None
+        self.created: keyvault.Vault | None = None
         self.key: keyvault.Key | None = None
         self.id: pulumi.Input[str] = site.settings.vault.id
         self.name: pulumi.Input[str] = site.settings.vault.id.rpartition("/")[2]
@@ -42,7 +42,7 @@ class Vault(Component):
         subnet = None
         if network and network.service_endpoints:
             subnet = network.subnet("compute")
-        self.own = keyvault.Vault(
+        self.created = keyvault.Vault(
             self.child("vault"),
             vault_name=f"{site.names.worldwide('kv')}{site.settings.vault.generation}"
             if site.settings.vault.generation > 1
@@ -68,8 +68,8 @@ class Vault(Component):
             ),
             opts=pulumi.ResourceOptions(parent=self, protect=site.protect),
         )
-        self.id, self.name = self.own.id, self.own.name
-        self.uri = self.own.properties.vault_uri
+        self.id, self.name = self.created.id, self.created.name
+        self.uri = self.created.properties.vault_uri
         if site.settings.has_key:
             self.key = self._key(site)
             self.key_name = self.key.name
@@ -197,8 +197,8 @@ class Storage(Component):
         # Writes to each account that private endpoints must wait for.
         self._written: dict[str, list[pulumi.Resource]] = {}
         adopted = site.settings.workspace.storage_account
-        own = adopted or site.names.worldwide("stws")
-        self.workspace = self._account("workspace-storage", own, lake=False)
+        account_name = adopted or site.names.worldwide("stws")
+        self.workspace = self._account("workspace-storage", account_name, lake=False)
         self.lake = self._account("lake", site.names.worldwide("stlk"), lake=True)
         self.services = {
             "workspace-storage": self._blobs("workspace-storage", self.workspace),
@@ -325,8 +325,8 @@ class Storage(Component):
         return blobs
 
     def _share(self, gib: int) -> storage.StorageAccount:
-        own = self._site.names.worldwide("stnf")
-        account = self._account("share-storage", own, lake=False, nfs=True)
+        account_name = self._site.names.worldwide("stnf")
+        account = self._account("share-storage", account_name, lake=False, nfs=True)
         share = storage.FileShare(
             self.child("share"),
             share_name="shared",

@@ -254,9 +254,11 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
         return ml.ManagedNetworkSettingsArgs(
             isolation_mode="AllowInternetOutbound", outbound_rules=rules
         )
-    lake, own = args.storage.lake.id, args.storage.workspace.id
+    lake, workspace_storage = args.storage.lake.id, args.storage.workspace.id
     rules |= {f"lake-{part}": _endpoint_rule(lake, part) for part in LAKE_PARTS}
-    rules |= {f"workspace-{part}": _endpoint_rule(own, part) for part in PARALLEL_PARTS}
+    rules |= {
+        f"workspace-{part}": _endpoint_rule(workspace_storage, part) for part in PARALLEL_PARTS
+    }
     if args.storage.share:
         rules["share"] = _endpoint_rule(args.storage.share.id, "file")
     for host in args.site.settings.network.allowed_hosts:

@@ -354,8 +354,12 @@ def _network_options(settings: Settings) -> Findings:
         private_only: list[tuple[str, bool, Keys]] = [
             ("an NFS share", settings.storage.nfs_share_gib > 0, (STORAGE, "nfs_share_gib")),
             *(
-                ("a data-science VM", machine.kind == "data-science-vm", (WORKSTATIONS, at, "kind"))
-                for at, machine in enumerate(settings.workstations)
+                (
+                    "a data-science VM",
+                    machine.kind == "data-science-vm",
+                    (WORKSTATIONS, index, "kind"),
+                )
+                for index, machine in enumerate(settings.workstations)
             ),
             ("our own subnet", network.isolation == "own", (NETWORK, "isolation")),
             ("service endpoints", network.service_endpoints, (NETWORK, "service_endpoints")),

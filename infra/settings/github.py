@@ -1,5 +1,5 @@
 """What is set in GitHub, since no file can: who deploys from which branch, and who changes which
-branch or tag. `infra bootstrap` makes it, `ml doctor github` looks whether it is so.
+branch or tag. `infra bootstrap` makes it, `ml doctor github` checks it.
 
 docs.github.com/rest: deployments/environments, deployments/branch-policies, repos/rules.
 """
@@ -19,7 +19,7 @@ BOT = "bot"
 # The only branch policy of an environment. "Protected branches" would be every branch of a
 # repository without a protected one, and a tag may have the name of a branch.
 POLICIES = (("branch", MAIN),)
-# Answers name apps by numbers, which are asked for.
+# Answers name apps by numbers, which are queried.
 APP, ACTIONS = "the team's app", "GitHub Actions"
 # GitHub's numbers of its roles.
 _ROLES = {"maintain": 2, "admin": 5}
@@ -81,15 +81,15 @@ class Ruleset:
             *self.refs
         } <= {*(conditions.get("include") or ())}:
             yield f"it does not apply to {' and '.join(self.refs)}"
-        allowed, there = self.actors(apps), bypassing(answer)
-        if there is None:
+        allowed, actual = self.actors(apps), bypassing(answer)
+        if actual is None:
             yield "GitHub shows its bypass list only to administrators"
         else:
-            for kind, number in there:
+            for kind, number in actual:
                 if (kind, number) not in allowed:
                     yield f"{kind} {number} may bypass it"
             for kind, number in allowed:
-                if (kind, number) not in there:
+                if (kind, number) not in actual:
                     yield f"{kind} {number} may not bypass it"
         rules = {rule["type"]: rule.get("parameters") or {} for rule in answer.get("rules") or ()}
         for kind, parameters in self.rules.items():
@@ -121,12 +121,12 @@ def _numbered(parameters: Mapping[str, object], apps: Mapping[str, Any]) -> dict
     }
 
 
-def _is_as_strict(value: Any, asked: Any) -> bool:
-    if isinstance(asked, list):
-        return all(item in (value or []) for item in asked)
-    if isinstance(asked, bool):
-        return bool(value) is asked
-    return isinstance(value, int) and value >= asked
+def _is_as_strict(value: Any, required: Any) -> bool:
+    if isinstance(required, list):
+        return all(item in (value or []) for item in required)
+    if isinstance(required, bool):
+        return bool(value) is required
+    return isinstance(value, int) and value >= required
 
 
 # Parameters that GitHub demands, whatever their value.
@@ -186,16 +186,16 @@ def environment_differences(answer: Mapping[str, Any], reviewers: Collection[str
         for rule in answer.get("protection_rules") or ()
         if rule.get("type") == "required_reviewers" and rule.get("reviewers")
     ]
-    there = {_reviewer(reviewer) for rule in rules for reviewer in rule["reviewers"]}
+    actual = {_reviewer(reviewer) for rule in rules for reviewer in rule["reviewers"]}
     # A team is one of the repository's organisation. GitHub takes names in any case.
     declared = {
         f"{name.rpartition('/')[2]}{_TEAM if '/' in name else ''}".lower() for name in reviewers
     }
     if reviewers and not rules:
         yield "it has no required reviewers"
-    elif there != declared:
+    elif actual != declared:
         names = ", ".join(reviewers) or "nobody"
-        yield f"its reviewers are {', '.join(sorted(there))}, not {names} (platform:reviewers)"
+        yield f"its reviewers are {', '.join(sorted(actual))}, not {names} (platform:reviewers)"
     if reviewers and not all(rule.get("prevent_self_review") for rule in rules):
         yield "who starts a job may approve it"
 
@@ -213,14 +213,14 @@ def _reviewer(answer: Mapping[str, Any]) -> str:
 
 def policy_differences(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield how the refs that may deploy to an environment differ from main."""
-    there = [
+    policies = [
         (str(policy.get("type") or "branch"), str(policy.get("name")))
         for policy in answer.get("branch_policies") or ()
     ]
-    if int(answer.get("total_count", len(there))) != len(there):
+    if int(answer.get("total_count", len(policies))) != len(policies):
         yield f"it has {answer['total_count']} policies, which are too many to read"
-    for kind, name in there:
+    for kind, name in policies:
         if (kind, name) not in POLICIES:
             yield f"the {kind} `{name}` may deploy"
-    if not {*POLICIES} <= {*there}:
+    if not {*POLICIES} <= {*policies}:
         yield f"the branch {MAIN} may not deploy"

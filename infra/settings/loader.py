@@ -184,15 +184,17 @@ def _reference(settings: Settings, document: Document, folder: Path) -> Iterator
     except UserError as refused:
         yield from refused.problems
         return
-    for what, own, other in (
+    for what, stated, expected in (
         ("name", registry.name, maker.asset_registry.name),
         ("platform:name", settings.name, maker.name),
         ("azure-native:tenantId", settings.tenant, maker.tenant),
     ):
-        if own.lower() != other.lower():
-            message = f"the registry of `{maker.environment}` has `{what}: {other}`, not {own}"
+        if stated.lower() != expected.lower():
+            message = (
+                f"the registry of `{maker.environment}` has `{what}: {expected}`, not {stated}"
+            )
             hint = "write the same in both stack files, or set `mode: none`"
-            yield Problem("registry-mismatch", message, f"{what}: {other}", hint, place)
+            yield Problem("registry-mismatch", message, f"{what}: {expected}", hint, place)
     home = maker.subscription
     if settings.registry_subscription.lower() != home.lower():
         message = f"the registry of `{maker.environment}` is in the subscription {home}"

@@ -42,7 +42,7 @@ class Form:
             return text
         lower = text.strip().lower()
         similar = [re.sub(r"[\s_]+", "-", lower), re.sub(r"\s+", "", lower)]
-        meant = next((other for other in similar if self._fits(other)), None)
+        meant = next((candidate for candidate in similar if self._fits(candidate)), None)
         raise invalid(self.words, f"did you mean `{meant}`?" if meant else "")
 
     def _fits(self, text: str) -> bool:
@@ -601,8 +601,8 @@ class Settings(StackFile):
     def workspace_name(self) -> str:
         """The name of the workspace."""
         generation = self.workspace.generation
-        own = self.names.local("mlw", str(generation) if generation > 1 else "")
-        return self.workspace.name or own
+        default = self.names.local("mlw", str(generation) if generation > 1 else "")
+        return self.workspace.name or default
 
     @property
     def github(self) -> str:
@@ -626,9 +626,9 @@ class Settings(StackFile):
     @property
     def registry_subscription(self) -> str:
         """The subscription of the asset registry."""
-        there = self.asset_registry.subscription
-        is_own = there.lower() in ("", self.subscription.lower())
-        return self.subscription if is_own else there
+        subscription = self.asset_registry.subscription
+        is_own = subscription.lower() in ("", self.subscription.lower())
+        return self.subscription if is_own else subscription
 
     @property
     def registry_id(self) -> str:
@@ -675,10 +675,10 @@ class Settings(StackFile):
     @property
     def needs_nat(self) -> bool:
         """True if machines are in a network of this stack and need a NAT gateway to get out."""
-        own = self.network.isolation == "own" or bool(self.machines("data-science-vm"))
-        own = own or bool(self.network.runners)
+        has_machines = self.network.isolation == "own" or bool(self.machines("data-science-vm"))
+        has_machines = has_machines or bool(self.network.runners)
         ours = not (self.network.virtual_network or self.network.hub_firewall)
-        return self.private and own and ours
+        return self.private and has_machines and ours
 
     @property
     def builder(self) -> Cluster | None:

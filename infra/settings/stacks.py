@@ -72,7 +72,7 @@ def ordered(root: Path) -> tuple[str, ...]:
     """
     stacks, release = read(root / FOLDER), repository.environments(root)
     unordered = repository.environments(root, "unordered")
-    after = {name: at for at, name in enumerate(release)}
+    after = {name: position for position, name in enumerate(release)}
     for name, stack in stacks.items():
         if release and not stack.makes_registry and name not in (*release, *unordered):
             actual = f"{name} has a stack file and no place in the gate `order`"

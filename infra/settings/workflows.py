@@ -170,12 +170,12 @@ OF_JOBS = ("azureml", "azureml-blobstore-*")
 OF_UPLOADS = ("-".join("?" * digits for digits in (8, 4, 4, 4, 12)),)
 
 
-def writes_only(*containers: str, path: str = "", excluded: str = "") -> str:
+def writes_only(*containers: str, path: str = "", except_path: str = "") -> str:
     """Return the condition of a role assignment that writes only blobs of these containers.
 
-    `path` limits writing to paths that match; paths that match `excluded` are neither written nor
-    read. `*` matches any text, `?` one character (role-based-access-control/conditions-format,
-    StringLike).
+    `path` limits writing to paths that match; paths that match `except_path` are neither written
+    nor read. `*` matches any text, `?` one character
+    (role-based-access-control/conditions-format, StringLike).
     """
     writes = " AND ".join(
         f"!(ActionMatches{{'{action}'}})"
@@ -186,10 +186,10 @@ def writes_only(*containers: str, path: str = "", excluded: str = "") -> str:
         f"@Resource[{_CONTAINERS}:name] StringLike '{container}'" for container in containers
     )
     below = f" AND ({_PATH} StringLike '{path}')" if path else ""
-    if not excluded:
+    if not except_path:
         return f"(({writes}) OR (({names}){below}))"
-    beside = f"({_PATH} StringNotLike '{excluded}')"
-    return f"(({writes}) OR (({names}){below} AND {beside})) AND {reads_except(excluded)}"
+    excluded = f"({_PATH} StringNotLike '{except_path}')"
+    return f"(({writes}) OR (({names}){below} AND {excluded})) AND {reads_except(except_path)}"
 
 
 def reads_except(path: str) -> str:

@@ -208,7 +208,7 @@ class Backend(Protocol):
         """The root of the repository that it was opened for."""
 
     @property
-    def rehearsal(self) -> bool:
+    def simulated(self) -> bool:
         """Return whether dev, staging and prod are only simulated here."""
 
     @property

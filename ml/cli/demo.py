@@ -131,7 +131,9 @@ class Steps:
         """Propose the selected trial; print its metrics and the gates."""
         from ml.cli.render import release_text
 
-        proposal = self._propose(run, "the gates; recomputed: metrics from the stored predictions")
+        proposal = self._propose(
+            run, "the gates; verified-metrics: metrics from the stored predictions"
+        )
         _show_quality(proposal.evidence.evaluation)
         release_text.show_decision(proposal.decision, every=True)
         return proposal

@@ -72,8 +72,8 @@ def environments(root: Path, part: str = "environments") -> tuple[str, ...]:
     """
     file = root / GATES
     try:
-        floor = yaml.safe_load(files.content(file)) if file.is_file() else {}
-        names = dict.fromkeys(map(str, floor["gates"]["order"][part]))
+        policy = yaml.safe_load(files.content(file)) if file.is_file() else {}
+        names = dict.fromkeys(map(str, policy["gates"]["order"][part]))
     except (yaml.YAMLError, KeyError, TypeError):
         return ()
     return tuple(name for name in names if re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII))

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ml.measures.leakage import IDENTIFIERS, identifiers
-from ml.measures.metrics import Metric, OwnMetric
+from ml.measures.metrics import CustomMetric, Metric
 from ml.measures.schema import (
     SCHEMA_VERSION,
     Estimate,
@@ -116,8 +116,8 @@ EVALUATION = "evaluation.json"
 PREDICTIONS = "predictions.csv"
 COLUMNS = ("unit", "split", "group", "expected", "predicted", "rank", "score")
 # Behind them one column a dimension that slices the units, such as `slice:topic`, one a class of a
-# multiclass model, such as `probability:setosa`, and of each metric of the project's own what it
-# gave the unit: `metric:cost`, and `weight:cost` where it is a ratio of sums.
+# multiclass model, such as `probability:setosa`, and the value of each custom
+# metric: `metric:cost`, and `weight:cost` where it is a ratio of sums.
 SLICE, PROBABILITY, METRIC, WEIGHT = "slice:", "probability:", "metric:", "weight:"
 
 
@@ -128,8 +128,8 @@ class EvaluationRefused(ValueError):
 @dataclass(frozen=True)
 class Prediction:
     """The first answer to one unit, as the task has it (`ml.measures.metrics.Answers`): where the
-    right one came in a ranking, what was given for what in the others. `own` has what each metric
-    of the project's own gave it.
+    right one came in a ranking, what was given for what in the others. `custom` has the
+    values of the custom metrics.
 
     `unit` names a row across splits: one of the test that is in validation too is a leak. `slices`
     says where the unit belongs by each dimension ("" for nowhere). `group` is what the bootstrap
@@ -146,7 +146,7 @@ class Prediction:
     score: float = 0.0
     group: str = ""
     probabilities: Mapping[str, float] = field(default_factory=dict)
-    own: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    custom: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 def write_evaluation(
@@ -165,9 +165,9 @@ def write_evaluation(
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     of_classes = [PROBABILITY + name for name in classes]
-    task, own = task_of(evaluation), own_metrics(evaluation.own_metrics)
+    task, custom = task_of(evaluation), custom_metrics(evaluation.custom_metrics)
     writer.writerow(
-        [*COLUMNS, *(SLICE + name for name in dimensions), *of_classes, *own_columns(own)]
+        [*COLUMNS, *(SLICE + name for name in dimensions), *of_classes, *custom_columns(custom)]
     )
     for row in predictions:
         if wrong := fault(task, row.expected, row.predicted, row.rank, row.score):
@@ -183,15 +183,15 @@ def write_evaluation(
         if bool(row.group) is not grouped:
             rule = f"{evaluation.resampled}s are drawn, each a group of {evaluation.unit}s"
             raise EvaluationRefused(f"{row.unit}: group {row.group!r}, where {rule}")
-        if row.own.keys() != own.keys():
-            raise EvaluationRefused(f"{row.unit}: metrics {tuple(row.own)}, not {tuple(own)}")
-        for name, metric in own.items():
-            if wrong := metric.fault(row.own[name]):
+        if row.custom.keys() != custom.keys():
+            raise EvaluationRefused(f"{row.unit}: metrics {tuple(row.custom)}, not {tuple(custom)}")
+        for name, metric in custom.items():
+            if wrong := metric.fault(row.custom[name]):
                 raise EvaluationRefused(f"{row.unit}: the metric {name} gives {wrong}")
         values = [getattr(row, name) for name in COLUMNS]
         probabilities = [f"{row.probabilities[name]:.4g}" for name in classes]
-        own_values = [repr(float(value)) for name in own for value in row.own[name]]
-        writer.writerow([*values, *row.slices.values(), *probabilities, *own_values])
+        custom_values = [repr(float(value)) for name in custom for value in row.custom[name]]
+        writer.writerow([*values, *row.slices.values(), *probabilities, *custom_values])
     predicted = {(row.split, row.unit) for row in predictions}
     if unknown := [row.unit for row in requests if (row.split, row.unit) not in predicted]:
         raise EvaluationRefused(f"{unknown[0]}: a request of a unit without a prediction")
@@ -249,7 +249,7 @@ def check(document: object) -> Evaluation:
     evaluation = read(Evaluation, document)
     primary = evaluation.primary_metric
     if wrong := wrong_primary(
-        evaluation.task, primary, evaluation.goal, own_metrics(evaluation.own_metrics)
+        evaluation.task, primary, evaluation.goal, custom_metrics(evaluation.custom_metrics)
     ):
         raise EvaluationRefused(wrong)
     tables = {"metrics": evaluation.metrics, "baseline": evaluation.baseline}
@@ -273,33 +273,33 @@ def task_of(evaluation: Evaluation) -> Task:
     return task
 
 
-def own_metrics(stated: Mapping[str, StatedMetric]) -> Mapping[str, OwnMetric]:
-    """The project's own metrics that an evaluation states, by name; refuses others."""
+def custom_metrics(stated: Mapping[str, StatedMetric]) -> Mapping[str, CustomMetric]:
+    """The custom metrics that an evaluation states, by name; refuses others."""
     try:
-        return {name: OwnMetric.of_statement(metric) for name, metric in sorted(stated.items())}
+        return {name: CustomMetric.of_statement(metric) for name, metric in sorted(stated.items())}
     except ValueError as error:
-        raise EvaluationRefused(f"own_metrics: {error}") from None
+        raise EvaluationRefused(f"custom_metrics: {error}") from None
 
 
-def own_columns(own: Mapping[str, OwnMetric]) -> list[str]:
+def custom_columns(custom: Mapping[str, CustomMetric]) -> list[str]:
     """The columns of predictions.csv with what those metrics gave each unit."""
     return [
         column
-        for name, metric in own.items()
+        for name, metric in custom.items()
         for column in (METRIC + name, *([WEIGHT + name] if metric.ratio else []))
     ]
 
 
 def wrong_primary(
-    task: object, metric: object, goal: object, own: Mapping[str, OwnMetric] | None = None
+    task: object, metric: object, goal: object, custom: Mapping[str, CustomMetric] | None = None
 ) -> str:
-    """Why versions of a model of that task cannot be compared by the metric, or ""; `own` are the
-    metrics of the project's own.
+    """Why versions of a model of that task cannot be compared by the metric, or ""; `custom` are
+    the custom metrics.
     """
     if not isinstance(task, str) or task not in TASKS:
         return f"task is {task!r}, not one of {', '.join(TASKS)}"
     try:
-        metrics: Mapping[str, Metric] = metrics_of(task, own)
+        metrics: Mapping[str, Metric] = metrics_of(task, custom)
     except ValueError as error:
         return str(error)
     if metric not in metrics:

@@ -25,7 +25,7 @@ from ml.measures.fairness import differences
 from ml.measures.leakage import features as leaking_features
 from ml.measures.leakage import model as of_model
 from ml.measures.leakage import shared, together, warning
-from ml.measures.metrics import Answers, Metric, OwnMetric, estimates, values
+from ml.measures.metrics import Answers, CustomMetric, Metric, estimates, values
 from ml.measures.reference import Columns, write_reference
 from ml.measures.schema import (
     Check,
@@ -41,7 +41,7 @@ from ml.measures.tasks import TASKS, Given, Task
 from ml.measures.tasks import metrics_of as metrics_of_task
 
 VALIDATION = "validation"
-NO_METRICS: Mapping[str, OwnMetric] = MappingProxyType({})
+NO_METRICS: Mapping[str, CustomMetric] = MappingProxyType({})
 # What a model says of a row of a table, as `ml watch` calls it.
 PREDICTION = "prediction"
 
@@ -145,7 +145,7 @@ def evaluate(
     leakage: Sequence[Check] = (),
     inputs: Columns | None = None,
     joined: Mapping[str, Columns] = MappingProxyType({}),
-    own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
+    custom_metrics: Mapping[str, CustomMetric] = NO_METRICS,
     linear: Mapping[str, float] = MappingProxyType({}),
 ) -> Evaluation:
     """Measure the model on `splits`, write the files to `folder`, and return the evaluation.
@@ -162,15 +162,15 @@ def evaluate(
     that a first one has to beat, by default one answer to every row, and `baseline_from` says how
     it was made; one that is worse than that default is told on stderr and by the gate. `inputs` are
     the columns of the requests, for reference.json, and `joined` the values of each feature set.
-    `own_metrics` are the project's own. `linear` are the metrics of a linear model on the first
+    `custom_metrics` are the project's. `linear` are the metrics of a linear model on the first
     test split, to be reported.
     Raises EvaluationRefused for what cannot be relied on, ValueError where lengths do not fit.
     """
-    kind, metrics = TASKS[task], metrics_of_task(task, own_metrics)
+    kind, metrics = TASKS[task], metrics_of_task(task, custom_metrics)
     predictions = [
         row
         for name, rows in splits.items()
-        for row in predict(task, name, rows, classes, own_metrics)
+        for row in predict(task, name, rows, classes, custom_metrics)
     ]
     tests = {name: rows for name, rows in splits.items() if name != VALIDATION}
     first = next(iter(tests))
@@ -182,11 +182,13 @@ def evaluate(
         checks += together(taken.table, tests[first].labels, list(taken.names))
     warn(checks)
     if baseline is None:
-        baseline = _constant(task, primary_metric, training.rows, splits, classes, own_metrics)
+        baseline = _constant(task, primary_metric, training.rows, splits, classes, custom_metrics)
         baseline_from = "a constant prediction from the training labels"
     elif kind.target is not None:
         one_split = {first: splits[first]}
-        constant = _constant(task, primary_metric, training.rows, one_split, classes, own_metrics)
+        constant = _constant(
+            task, primary_metric, training.rows, one_split, classes, custom_metrics
+        )
         goal = metrics[primary_metric].goal
         if weakness := _weakness(goal, primary_metric, baseline, constant):
             print(f"warning[weak-baseline]: the baseline is {weakness}", file=sys.stderr)
@@ -216,7 +218,7 @@ def evaluate(
         },
         training=Fit(training.seconds, training.threads),
         leakage=tuple(checks),
-        own_metrics={name: metric.stated() for name, metric in own_metrics.items()},
+        custom_metrics={name: metric.stated() for name, metric in custom_metrics.items()},
         out_of_fold={name: len({*rows.folds}) for name, rows in tests.items() if rows.folds},
         linear=linear,
         threshold=tests[first].threshold if task == "binary" else None,
@@ -302,35 +304,35 @@ def predict(
     split: str,
     rows: Rows,
     classes: Sequence[str] = (),
-    own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
+    custom_metrics: Mapping[str, CustomMetric] = NO_METRICS,
 ) -> list[Prediction]:
     """The rows of a split as predictions.csv has them, as `TaskDefinition.given` makes them.
 
-    Raises ValueError if lengths do not fit, and for what a metric of the project's own cannot give.
+    Raises ValueError if lengths do not fit, and for values that a custom metric cannot give.
     """
     count = len(rows.ids)
     scores = np.asarray(rows.scores, dtype=np.float64)
     answered = TASKS[task].given(list(rows.labels), scores, classes)
     if task == "binary":
         answered = answered._replace(predicted=np.where(scores > rows.threshold, "1", "0").tolist())
-    own = _own(task, answered, rows, own_metrics)
+    custom = _custom_values(task, answered, rows, custom_metrics)
     dimensions = zip(*rows.slices.values(), strict=True) if rows.slices else [()] * count
     groups = rows.groups or [""] * count
     *answer, probabilities = answered
-    fields = (rows.ids, dimensions, *answer, groups, probabilities, own)
+    fields = (rows.ids, dimensions, *answer, groups, probabilities, custom)
     return [
         Prediction(name, split, dict(zip(rows.slices, slice_values, strict=True)), *values)
         for name, slice_values, *values in zip(*fields, strict=True)
     ]
 
 
-def _own(
-    task: Task, answered: Given, rows: Rows, own_metrics: Mapping[str, OwnMetric]
+def _custom_values(
+    task: Task, answered: Given, rows: Rows, custom_metrics: Mapping[str, CustomMetric]
 ) -> list[dict[str, list[float]]]:
     """What each of the metrics gives each row; its function takes numbers where the right answers
     are some, as numpy would compare a text with a number without a word.
     """
-    if not own_metrics:
+    if not custom_metrics:
         return [{} for _ in rows.ids]
     expected, predicted, rank, score, _ = answered
     kind = np.float64 if TASKS[task].seen == "numeric" else np.str_
@@ -342,7 +344,8 @@ def _own(
     )
     columns = {name: np.array(column) for name, column in rows.columns.items()}
     of_metric = {
-        name: metric.values(name, answers, columns).tolist() for name, metric in own_metrics.items()
+        name: metric.values(name, answers, columns).tolist()
+        for name, metric in custom_metrics.items()
     }
     return [{name: column[at] for name, column in of_metric.items()} for at in range(len(answers))]
 
@@ -351,11 +354,11 @@ def metric_values(
     task: Task,
     rows: Rows,
     classes: Sequence[str] = (),
-    own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
+    custom_metrics: Mapping[str, CustomMetric] = NO_METRICS,
 ) -> dict[str, float]:
     """Return all metrics of the task on these rows, without intervals or undefined metrics."""
-    answers = Answers.of(predict(task, "", rows, classes, own_metrics))
-    return values(metrics_of_task(task, own_metrics), answers)
+    answers = Answers.of(predict(task, "", rows, classes, custom_metrics))
+    return values(metrics_of_task(task, custom_metrics), answers)
 
 
 def constant_answer(
@@ -379,14 +382,14 @@ def _constant(
     train: Rows,
     splits: Mapping[str, Rows],
     classes: Sequence[str],
-    own_metrics: Mapping[str, OwnMetric],
+    custom_metrics: Mapping[str, CustomMetric],
 ) -> Metrics:
     """The metrics of the constant that is learnt from the labels of training."""
     same = []
     for name, rows in splits.items():
         scores = constant_answer(task, primary_metric, train.labels, len(rows.ids), classes)
-        same += predict(task, name, replace(rows, scores=scores), classes, own_metrics)
-    return metrics_of(metrics_of_task(task, own_metrics), same)
+        same += predict(task, name, replace(rows, scores=scores), classes, custom_metrics)
+    return metrics_of(metrics_of_task(task, custom_metrics), same)
 
 
 def measure(

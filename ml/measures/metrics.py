@@ -48,16 +48,15 @@ class Answers:
     `score` is the probability of "1". multiclass: labels, and the probability that the right one
     was given. regression: numbers as text. detection: boxes as text (`ml.measures.detection`), and
     the sum of their scores. forecasting: texts (`ml.measures.forecasting`), and the sum of the
-    values. To a metric of the project's own the labels of binary and the numbers
-    of regression are numbers. `own` has what those metrics gave each unit: (rows, 1), or (rows, 2)
-    with a weight.
+    values. A custom metric gets the labels of binary and the values of regression as numbers.
+    `custom` has the values of custom metrics by unit: (rows, 1), or (rows, 2) with a weight.
     """
 
     expected: NDArray[Any]
     predicted: NDArray[Any]
     rank: NDArray[np.int64]
     score: Values
-    own: Mapping[str, Values] = field(default_factory=dict)
+    custom: Mapping[str, Values] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Sequence[Any]) -> Answers:
@@ -72,8 +71,8 @@ class Answers:
             column("rank", np.int64),
             column("score", np.float64),
             {
-                name: np.array([row.own[name] for row in rows], dtype=np.float64)
-                for name in (rows[0].own if rows else ())
+                name: np.array([row.custom[name] for row in rows], dtype=np.float64)
+                for name in (rows[0].custom if rows else ())
             },
         )
 
@@ -104,9 +103,9 @@ class Answers:
 
     def __getitem__(self, rows: Any) -> Answers:
         """Select rows by anything that indexes a numpy array."""
-        own = {name: values[rows] for name, values in self.own.items()}
+        custom = {name: values[rows] for name, values in self.custom.items()}
         labels = self.expected[rows], self.predicted[rows]
-        return Answers(*labels, self.rank[rows], self.score[rows], own)
+        return Answers(*labels, self.rank[rows], self.score[rows], custom)
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class OwnMetric:
+class CustomMetric:
     """A metric that a project defines, computed at evaluation.
 
     `of` takes the answers and the columns of the table (name → a value per row) and returns a value
@@ -172,7 +171,7 @@ class OwnMetric:
         assert self.of is not None
         try:
             result = np.asarray(self.of(answers, columns), dtype=np.float64)
-        except Exception as error:  # whatever a function of the project's own raises
+        except Exception as error:  # whatever the project's function raises
             what = f"{type(error).__name__}: {error}"
             for line in traceback.extract_tb(error.__traceback__)[1:2]:  # the function's own
                 what += f", {Path(line.filename).name}:{line.lineno}"
@@ -200,11 +199,13 @@ class OwnMetric:
         if self.ratio:
 
             def of_all(draws: Draws) -> Values:
-                sums = (weighted_sums(draws.times, column) for column in draws.answers.own[name].T)
+                sums = (
+                    weighted_sums(draws.times, column) for column in draws.answers.custom[name].T
+                )
                 return _by(*sums)
 
             return Metric(self.goal, self.range, of_all=of_all)
-        return Metric(self.goal, self.range, of_units=lambda answers: answers.own[name][:, 0])
+        return Metric(self.goal, self.range, of_units=lambda answers: answers.custom[name][:, 0])
 
     def stated(self) -> StatedMetric:
         """Return the metric as evaluations state it; ValueError if its function is in no file."""
@@ -218,7 +219,7 @@ class OwnMetric:
         return StatedMetric(self.goal, self.range, self.ratio, code)
 
     @classmethod
-    def of_statement(cls, stated: StatedMetric) -> OwnMetric:
+    def of_statement(cls, stated: StatedMetric) -> CustomMetric:
         """The metric that an evaluation states; ValueError where it states none."""
         match stated:
             case StatedMetric(
@@ -228,8 +229,8 @@ class OwnMetric:
         raise ValueError(f"{stated!r} is no goal with a range of two finite numbers")
 
 
-def own_fault(name: str, known: Mapping[str, Metric]) -> str:
-    """Why a project's own metric cannot have that name, or ""; `known` are the framework's."""
+def custom_metric_fault(name: str, known: Mapping[str, Metric]) -> str:
+    """Why a custom metric cannot have that name, or ""; `known` are the framework's."""
     if name in known:
         return f"`{name}` is a metric of the framework: choose another name"
     return "" if _NAME.fullmatch(name) else f"`{name}` is no name such as `cost_per_case`"
@@ -332,9 +333,9 @@ def _lift(draws: Draws) -> Values:
         np.where(at > 0, np.take_along_axis(column, before, axis=1), 0.0)
         for column in (every, ones)
     )
-    own = np.take_along_axis(every, at, axis=1) - below
+    inside = np.take_along_axis(every, at, axis=1) - below
     rest = np.take_along_axis(ones, at, axis=1) - ones_above
-    ones_above = ones_above + rest * (tenth - below) / np.maximum(own, 1.0)
+    ones_above = ones_above + rest * (tenth - below) / np.maximum(inside, 1.0)
     return _by(ones_above / tenth, ones[:, -1:] / every[:, -1:])[:, 0]
 
 

@@ -189,7 +189,7 @@ class Evaluation(Record):
     measured on `slice_split`, and so are the metrics of a linear model (`linear`), which are only
     reported. `leakage` lists every check, with or without a finding. `identifiers` is the sha256 of
     the hashed identifiers that the leakage check compared, `requests` that of the sample requests.
-    `own_metrics` are the project's custom metrics. A binary model predicts "1" for a score above
+    `custom_metrics` are the project's custom metrics. A binary model predicts "1" for a score above
     `threshold` (None: 0.5). `out_of_fold` maps a split to its number of folds if its predictions
     come from cross-validation models instead of this model. `training_set` is absent unless a
     feature set was joined. `ml.measures.evaluation.write_evaluation` fills `schema_version`,
@@ -219,7 +219,7 @@ class Evaluation(Record):
     leakage: tuple[Check, ...] = field(default=(), metadata=OPTIONAL)
     identifiers: Text = field(default=None, metadata=OPTIONAL)
     predictions: KeptPredictions = field(default_factory=KeptPredictions)
-    own_metrics: Mapping[str, StatedMetric] = field(default_factory=dict, metadata=OPTIONAL)
+    custom_metrics: Mapping[str, StatedMetric] = field(default_factory=dict, metadata=OPTIONAL)
     out_of_fold: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)
     requests: Text = field(default=None, metadata=OPTIONAL)
     linear: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)

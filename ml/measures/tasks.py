@@ -24,9 +24,9 @@ from ml.measures.metrics import (
     QUANTILES,
     RANKING,
     REGRESSION,
+    CustomMetric,
     Metric,
-    OwnMetric,
-    own_fault,
+    custom_metric_fault,
 )
 from ml.measures.ranking import ranks
 
@@ -91,17 +91,17 @@ class TaskDefinition:
     has_probabilities: bool = False
 
 
-def metrics_of(task: Task, own: Mapping[str, OwnMetric] | None = None) -> dict[str, Metric]:
-    """Every metric of a model of that kind, the project's own ones behind the framework's.
+def metrics_of(task: Task, custom: Mapping[str, CustomMetric] | None = None) -> dict[str, Metric]:
+    """Every metric of a model of that kind, the custom ones behind the framework's.
 
-    Raises ValueError for an own one with a name that it cannot have.
+    Raises ValueError for a custom one with a name that it cannot have.
     """
-    for name in own or ():
-        if wrong := own_fault(name, EVERY_METRIC):
+    for name in custom or ():
+        if wrong := custom_metric_fault(name, EVERY_METRIC):
             raise ValueError(wrong)
     return {
         **TASKS[task].metrics,
-        **{name: metric.kept(name) for name, metric in (own or {}).items()},
+        **{name: metric.kept(name) for name, metric in (custom or {}).items()},
     }
 
 
@@ -379,7 +379,7 @@ TASKS: Mapping[Task, TaskDefinition] = {
         loss=_scaled_error,
     ),
 }
-# Of every kind: no metric of a project's own has one of these names, of which gates.yml says what
+# Of every kind: no custom metric has one of these names, of which gates.yml says what
 # they can be.
 EVERY_METRIC: Mapping[str, Metric] = {
     name: metric for kind in TASKS.values() for name, metric in kind.metrics.items()

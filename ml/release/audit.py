@@ -16,7 +16,7 @@ from ml.backends.base import AuditLog, Backend
 from ml.backends.endpoints import ModelDeployment
 from ml.core.errors import Exit, Place, UserError
 from ml.release.declaration import desired_state
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 
 START = "0" * 64  # what the first line holds in place of a hash before it
 # Events of a rollout, and of a declaration that was taken back before it was applied.
@@ -168,34 +168,34 @@ class History:
         """The `applied` lines of the versions that a rollback may return to; the last is live."""
         return returnable(self.applied, _pair)
 
-    def has_decided(self, declared: Declared, environment: str) -> bool:
+    def has_decided(self, entry: ReleaseEntry, environment: str) -> bool:
         """Return whether the declared decision is in the audit log and allows this release."""
         for line in self._log:
             decision = line.get("decision")
-            if line["hash"] == declared.decision and isinstance(decision, Mapping):
+            if line["hash"] == entry.decision and isinstance(decision, Mapping):
                 request = decision["request"]
                 about = (request["environment"], request["model"], request["digest"])
                 allowed = line["event"] == "decision" and decision["outcome"] != "rejected"
-                return allowed and about == (environment, declared.model, declared.digest)
+                return allowed and about == (environment, entry.model, entry.digest)
         return False
 
-    def is_good(self, declared: Declared) -> bool:
+    def is_good(self, entry: ReleaseEntry) -> bool:
         """Return whether the declared version was applied here and not rolled back later.
 
         Where no version was ever applied, as on another machine, every version counts that was not
         withdrawn.
         """
         for line in reversed(self._rollouts):
-            if is_declared(line, declared):
+            if is_declared(line, entry):
                 return line["event"] == APPLIED
         return not self.applied
 
-    def refusal(self, declared: Declared) -> Line | None:
+    def refusal(self, entry: ReleaseEntry) -> Line | None:
         """The line that rolled back or withdrew what is declared, if it was not applied since."""
         for line in reversed(self._rollouts):
-            if line["event"] != APPLIED and line.get("decision") == declared.decision:
+            if line["event"] != APPLIED and line.get("decision") == entry.decision:
                 return line
-            if line["event"] == APPLIED and line["digest"] == declared.digest:
+            if line["event"] == APPLIED and line["digest"] == entry.digest:
                 return None
         return None
 
@@ -210,14 +210,14 @@ class History:
                 return line if line["event"] != APPLIED else None
         return None
 
-    def went_back_to(self, declared: Declared, project: str, environment: str) -> bool:
+    def went_back_to(self, entry: ReleaseEntry, project: str, environment: str) -> bool:
         """Return whether the environment's last rollback restored this version and its decision."""
         for line in reversed(self._log):
             if line["event"] == "rollback" and (line["project"], line["environment"]) == (
                 project,
                 environment,
             ):
-                return is_declared(line, declared) and line.get("decision") == declared.decision
+                return is_declared(line, entry) and line.get("decision") == entry.decision
         return False
 
     def refused(self) -> Sequence[Attempt]:
@@ -244,8 +244,8 @@ class History:
             decision = line.get("decision")
             if line["event"] == "decision" and isinstance(decision, Mapping):
                 request = decision["request"]
-                here = (line.get("project"), request["environment"]) == (project, environment)
-                if here and request["step"] == "apply" and decision["outcome"] == "rejected":
+                is_about = (line.get("project"), request["environment"]) == (project, environment)
+                if is_about and request["step"] == "apply" and decision["outcome"] == "rejected":
                     failed = [
                         str(result["gate"])
                         for result in decision["results"]
@@ -311,11 +311,11 @@ def matches_deployment(line: Line, deployment: ModelDeployment) -> bool:
     return _pair(line) == (deployment.digest, deployment.deployment_digest)
 
 
-def is_declared(line: Line, declared: Declared) -> bool:
+def is_declared(line: Line, entry: ReleaseEntry) -> bool:
     """Return whether the line is about the declared model, and its serving code if declared."""
     return _pair(line) == (
-        declared.digest,
-        declared.deployment_digest or line.get("deployment_digest"),
+        entry.digest,
+        entry.deployment_digest or line.get("deployment_digest"),
     )
 
 

@@ -113,19 +113,19 @@ class Comparison:
         """Return the comparison for a program and for the comment of a pull request."""
         evidence, decision = self.candidate.evidence, self.decision
 
-        def row(of: MetricComparison) -> dict[str, Any]:
+        def row(metric: MetricComparison) -> dict[str, Any]:
             return {
-                "place": of.place,
-                "metric": of.metric,
-                "candidate": stated(of.ours),
-                "champion": stated(of.theirs),
-                "difference": asdict(of.difference) if of.difference else None,
-                "sign": of.sign,
-                "verdict": of.verdict or None,
+                "place": metric.place,
+                "metric": metric.metric,
+                "candidate": stated(metric.ours),
+                "champion": stated(metric.theirs),
+                "difference": asdict(metric.difference) if metric.difference else None,
+                "sign": metric.sign,
+                "verdict": metric.verdict or None,
             }
 
-        def side(of: Side) -> dict[str, str]:
-            return {"name": of.name, "digest": of.digest}
+        def side(compared: Side) -> dict[str, str]:
+            return {"name": compared.name, "digest": compared.digest}
 
         return {
             "model": self.model,
@@ -229,20 +229,20 @@ def versus_champion(
     """Compare the model of a run, which `evaluated` scored, with the environment's champion.
 
     The champion is scored again where the candidate's evaluation or its data are others. The gates
-    that judge measurements are asked, as if the model were proposed. Nothing is registered.
+    that judge measurements are evaluated, as if the model were proposed. Nothing is registered.
     """
-    own = evidence.measured(backend, evaluated)
-    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.evaluation)
-    ours = Side(trained.name, digest_of(trained), own, rows.every_outcome())
+    measured = evidence.measured(backend, evaluated)
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, measured.evaluation)
+    ours = Side(trained.name, digest_of(trained), measured, rows.every_outcome())
     model = project.endpoint()
-    notes = ["only the gates that judge measurements were asked: the model is not registered"]
+    notes = ["only the gates that judge measurements were evaluated: the model is not registered"]
     champion = champion_of(backend, model, environment)
     theirs, against = None, None
     if champion is None:
         notes.append(f"{environment} has no champion of {model} to compare with")
     elif champion.digest == ours.digest:
         notes.append(f"{ours.name} is the same model as {_name(champion)}")
-        against = own
+        against = measured
     else:
         folder = evaluated.outputs[EVALUATION]
         theirs = _measured_alike(backend, project, ours, folder, champion, notes, progress)
@@ -251,7 +251,7 @@ def versus_champion(
     unregistered = Version(model, trained.name, ours.digest, project.name, trained.id, "")
     wanted = request(backend, unregistered, environment)
     valid, wanted = without_invalid(gates, wanted, champion)
-    decision = decide(gates, own, against if valid else None, wanted, EVALUATION_RULES)
+    decision = decide(gates, measured, against if valid else None, wanted, EVALUATION_RULES)
     if decision.outcome == "approved":  # a promotion waits for a person too
         decision = replace(decision, outcome="pending")
     return replace(
@@ -267,7 +267,11 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
     """Return the version of a reference, or the run where its model is not registered."""
     if reference.startswith(CHAMPION):
         environment = desired_state.check_environment(reference.removeprefix(CHAMPION))
-        models = [model] if model else [each.endpoint() for each in projects.every(backend.root)]
+        models = (
+            [model]
+            if model
+            else [candidate.endpoint() for candidate in projects.every(backend.root)]
+        )
         champions = [
             champion
             for name in models
@@ -293,9 +297,9 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
     """Return the evidence of a version or a run, and the name of its model."""
     if isinstance(reference, Version):
         version = reference
-        own = evidence.load(backend, version)
-        outcomes = {} if own.disagreements else _predictions(version, own).every_outcome()
-        return Side(_name(version), version.digest, own, outcomes), version.model
+        loaded = evidence.load(backend, version)
+        outcomes = {} if loaded.mismatches else _predictions(version, loaded).every_outcome()
+        return Side(_name(version), version.digest, loaded, outcomes), version.model
     run = reference
     evaluated = next((part for part in (run, *run.below()) if EVALUATION in part.outputs), None)
     if evaluated is None:
@@ -308,9 +312,9 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
         )
     evaluation = evidence.evaluation_of(evaluated)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, evaluation)
-    own = replace(with_predictions(Evidence(evaluation=evaluation), rows), disagreements=())
+    loaded = replace(with_predictions(Evidence(evaluation=evaluation), rows), mismatches=())
     notes.append(f"{run.name} has no evidence yet, only the evaluation of {evaluated.name}")
-    return Side(run.name, digest_of(run), own, rows.every_outcome()), evaluation.model or ""
+    return Side(run.name, digest_of(run), loaded, rows.every_outcome()), evaluation.model or ""
 
 
 def _measured_alike(
@@ -333,15 +337,15 @@ def _measured_alike(
     ):
         return theirs
     if not again.evaluation.metrics:
-        why = "; ".join(again.disagreements or ("nothing was measured",))
+        why = "; ".join(again.mismatches or ("nothing was measured",))
         notes.append(f"{theirs.name} could not be scored on the data of {ours.name}: {why}")
     else:
         notes.append(f"{theirs.name} was scored again on the data of {ours.name}")
     return Side(theirs.name, theirs.digest, again)
 
 
-def _predictions(version: Version, own: Evidence) -> Predictions:
-    return read_predictions(version.evidence_folder / PREDICTIONS, own.evaluation)
+def _predictions(version: Version, version_evidence: Evidence) -> Predictions:
+    return read_predictions(version.evidence_folder / PREDICTIONS, version_evidence.evaluation)
 
 
 def _name(version: Version) -> str:
@@ -352,13 +356,13 @@ def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) ->
     """Return the comparison; `confidence` is that of the paired intervals, two-sided."""
     ours = candidate.evidence
     unpaired = _unpaired(candidate, champion)
-    beside = None if champion and _on_other_data(ours, champion.evidence) else champion
+    comparable = None if champion and _on_other_data(ours, champion.evidence) else champion
     return Comparison(
         candidate=candidate,
         champion=champion,
         primary=ours.evaluation.primary_metric or "",
-        metrics=tuple(_metrics(candidate, beside, confidence, not unpaired)),
-        slices=tuple(_slices(candidate, beside, confidence, not unpaired)),
+        metrics=tuple(_metrics(candidate, comparable, confidence, not unpaired)),
+        slices=tuple(_slices(candidate, comparable, confidence, not unpaired)),
         amounts=tuple(_amounts(ours, champion.evidence if champion else Evidence())),
         missing=tuple(missing(ours)),
         unpaired=unpaired,
@@ -376,7 +380,10 @@ def other_features(candidate: Side, champion: Side) -> str:
     hashes = [side.feature_set_hash for side in sides]
     if not all(hashes) or hashes[0] == hashes[1]:
         return ""
-    ours, theirs = ({each.feature for each in side.contributions if each.feature} for side in sides)
+    ours, theirs = (
+        {contribution.feature for contribution in side.contributions if contribution.feature}
+        for side in sides
+    )
     lists = {"new": sorted(ours - theirs), "gone": sorted(theirs - ours)}
     changes = "; ".join(f"{word}: {', '.join(names)}" for word, names in lists.items() if names)
     return (
@@ -389,15 +396,18 @@ def _unpaired(candidate: Side, champion: Side | None) -> str:
     if champion is None:
         return ""
     for side in (candidate, champion):
-        wrong = side.evidence.disagreements
+        wrong = side.evidence.mismatches
         if wrong is None:
             again = f"`{side.evidence.proposal}` measures it anew"
             return f"the metrics of {side.name} were not recomputed: {again}"
         if wrong:
             return f"the evidence of {side.name} cannot be trusted: {wrong[0]}"
     ours, theirs = candidate.evidence, champion.evidence
-    own, other = ours.evaluation, theirs.evaluation
-    if (own.primary_metric, own.goal) != (other.primary_metric, other.goal):
+    evaluation, champion_evaluation = ours.evaluation, theirs.evaluation
+    if (evaluation.primary_metric, evaluation.goal) != (
+        champion_evaluation.primary_metric,
+        champion_evaluation.goal,
+    ):
         return "they have different primary metrics"
     hashes = [_hashes(side) for side in (ours, theirs)]
     if not hashes[0] or hashes[0] != hashes[1]:
@@ -422,11 +432,11 @@ def _metrics(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[MetricComparison]:
     """The primary metric first, then the others, each over all splits."""
-    own = candidate.evidence.evaluation
+    evaluation = candidate.evidence.evaluation
     against = champion.evidence.evaluation.metrics if champion else {}
-    names = dict.fromkeys(metric for metrics in own.metrics.values() for metric in metrics)
-    for metric in sorted(names, key=lambda name: name != own.primary_metric):
-        for split, metrics in own.metrics.items():
+    names = dict.fromkeys(metric for metrics in evaluation.metrics.values() for metric in metrics)
+    for metric in sorted(names, key=lambda name: name != evaluation.primary_metric):
+        for split, metrics in evaluation.metrics.items():
             if metric not in metrics:
                 continue
             theirs = _estimate(against, split, metric)
@@ -434,7 +444,7 @@ def _metrics(
             if champion and theirs and paired:
                 difference = _paired(candidate, champion, split, metric, confidence)
             yield MetricComparison(
-                split, metric, metrics[metric], theirs, difference, metric_sign(own, metric)
+                split, metric, metrics[metric], theirs, difference, metric_sign(evaluation, metric)
             )
 
 
@@ -442,11 +452,11 @@ def _slices(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[MetricComparison]:
     """The primary metric of every slice, with Bonferroni's correction as of `non-inferiority`."""
-    own = candidate.evidence.evaluation
-    confidence = 1 - (1 - confidence) / max(sum(map(len, own.slices.values())), 1)
-    metric, split = own.primary_metric or "", own.slice_split or ""
+    evaluation = candidate.evidence.evaluation
+    confidence = 1 - (1 - confidence) / max(sum(map(len, evaluation.slices.values())), 1)
+    metric, split = evaluation.primary_metric or "", evaluation.slice_split or ""
     members = candidate.evidence.members.get(split, {})
-    for dimension, slices in own.slices.items():
+    for dimension, slices in evaluation.slices.items():
         against = champion.evidence.evaluation.slices.get(dimension, {}) if champion else {}
         for name, metrics in slices.items():
             if metric not in metrics:
@@ -458,7 +468,7 @@ def _slices(
                 difference = _paired(candidate, champion, split, metric, confidence, units)
             place = f"{dimension}={name}"
             yield MetricComparison(
-                place, metric, metrics[metric], theirs, difference, metric_sign(own, metric)
+                place, metric, metrics[metric], theirs, difference, metric_sign(evaluation, metric)
             )
 
 
@@ -489,17 +499,25 @@ def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
     return metrics.get(place, {}).get(metric)
 
 
-def metric_sign(own: Evaluation, metric: str) -> int:
+def metric_sign(evaluation: Evaluation, metric: str) -> int:
     """Return 1 if higher is better, −1 if lower is better, 0 if neither or unknown."""
-    kind = TASKS.get(own.task or "")
-    definition = own.own_metrics.get(metric) or (kind.metrics.get(metric) if kind else None)
-    goal = own.goal if metric == own.primary_metric else definition.goal if definition else ""
+    kind = TASKS.get(evaluation.task or "")
+    definition = evaluation.custom_metrics.get(metric) or (
+        kind.metrics.get(metric) if kind else None
+    )
+    goal = (
+        evaluation.goal
+        if metric == evaluation.primary_metric
+        else definition.goal
+        if definition
+        else ""
+    )
     return 0 if metric in UNDIRECTED else {"maximize": 1, "minimize": -1}.get(goal or "", 0)
 
 
 def _amounts(ours: Evidence, theirs: Evidence) -> Iterator[Amount]:
-    def amount(what: str, unit: str, mine: float | None, other: float | None) -> Amount:
-        return Amount(what, unit, _finite(mine), _finite(other))
+    def amount(what: str, unit: str, value: float | None, champion_value: float | None) -> Amount:
+        return Amount(what, unit, _finite(value), _finite(champion_value))
 
     for name in ("p50", "p95", "p99"):
         times = (getattr(side.latency, f"{name}_ms") for side in (ours, theirs))
@@ -509,12 +527,14 @@ def _amounts(ours: Evidence, theirs: Evidence) -> Iterator[Amount]:
         ("training", "training"),
         ("thousand_predictions", "1,000 predictions"),
     ):
-        mine, other = getattr(ours.cost, name), getattr(theirs.cost, name)
-        yield amount(f"{what}, machine time", "s", mine.seconds, other.seconds)
-        if mine.amount is not None or other.amount is not None:
+        usage, champion_usage = getattr(ours.cost, name), getattr(theirs.cost, name)
+        yield amount(f"{what}, machine time", "s", usage.seconds, champion_usage.seconds)
+        if usage.amount is not None or champion_usage.amount is not None:
             comparable = other_currency in (None, currency)
             unit = currency or other_currency or "of an unnamed currency"
-            yield amount(f"{what}, price", unit, mine.amount, other.amount if comparable else None)
+            yield amount(
+                f"{what}, price", unit, usage.amount, champion_usage.amount if comparable else None
+            )
     metric = ours.evaluation.primary_metric or ""
     refits = (side.evaluation.stability.get(metric, Stability()) for side in (ours, theirs))
     spreads = [refit.std for refit in refits]

@@ -231,7 +231,7 @@ def bring(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
             )
         content = trees.DIGEST_PREFIX + spec.code.name
         if shared is not None:
-            shared.bring_folder(model, spec.code, lambda at: trees.is_content(at, content))
+            shared.bring_folder(model, spec.code, lambda folder: trees.is_content(folder, content))
     return find(digest)
 
 
@@ -296,10 +296,10 @@ def changes(before: DeploymentSpec, after: DeploymentSpec) -> Iterator[str]:
             ", ".join(
                 _DIGEST.sub(r"\1…", line)
                 for line in first.environment
-                if line not in other.environment
+                if line not in second.environment
             )
             or "nothing"
-            for first, other in ((before, after), (after, before))
+            for first, second in ((before, after), (after, before))
         )
     for key in sorted((before.settings.keys() | after.settings.keys()) - NAMES):
         was, now = before.settings.get(key), after.settings.get(key)

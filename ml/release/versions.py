@@ -138,8 +138,10 @@ def descendants(backend: Backend, run: Run) -> Sequence[Descendant]:
 
 def _descendant(backend: Backend, version: Version, relation: Relation) -> Descendant:
     # `local` is this machine's.
-    environments = desired_state.ENVIRONMENTS if backend.rehearsal else desired_state.TRACKED
-    endpoints = sorted({backend.endpoints.name_of(version.model, each) for each in environments})
+    environments = desired_state.ENVIRONMENTS if backend.simulated else desired_state.TRACKED
+    endpoints = sorted(
+        {backend.endpoints.name_of(version.model, environment) for environment in environments}
+    )
     declared = [
         environment
         for environment in environments
@@ -194,8 +196,8 @@ def version_of(registry: Registry, run: Run) -> Version | None:
 
 def parts(run: Run, output: str) -> list[Run]:
     """The run and the steps below it that have the output; a sweep has that of its best trial."""
-    own = [run] if output in run.outputs else []
-    return own + [part for step in run.steps for part in parts(step, output)]
+    runs = [run] if output in run.outputs else []
+    return runs + [part for step in run.steps for part in parts(step, output)]
 
 
 def digest_of(run: Run) -> str:
@@ -246,11 +248,11 @@ def find_in_use(backend: Backend) -> Needed:
                 runs[str(run)] = why
     for project in desired_state.projects(backend):
         for environment in desired_state.ENVIRONMENTS:
-            declared = desired_state.read(backend, project, environment)
-            if declared and declared.digest:
+            entry = desired_state.read(backend, project, environment)
+            if entry and entry.digest:
                 why = f"{project} declares it in {environment}"
-                paths[model_folder(declared.digest)] = why
-                paths.update(dict.fromkeys(_code(declared.deployment_digest), why))
+                paths[model_folder(entry.digest)] = why
+                paths.update(dict.fromkeys(_code(entry.deployment_digest), why))
     for line in audit.verify(backend.audit_log):
         if line["event"] == "applied":
             why = f"{line['model']} {line['version']} served with it: a rollback may need it"

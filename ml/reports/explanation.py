@@ -112,14 +112,15 @@ class Explanation:
             return ()
         excluded = {*good, *running}
         others = [
-            other
-            for other in self.sweep.trials
-            if other.sample_number < trial.sample_number
-            and other.sample_number not in excluded
-            and other.outcome in ("completed", "stopped")
+            earlier
+            for earlier in self.sweep.trials
+            if earlier.sample_number < trial.sample_number
+            and earlier.sample_number not in excluded
+            and earlier.outcome in ("completed", "stopped")
         ]
         rest = [
-            self._named[other.sample_number] for other in others[:: max(1, len(others) // _OTHERS)]
+            self._named[earlier.sample_number]
+            for earlier in others[:: max(1, len(others) // _OTHERS)]
         ]
         best = [self._named[number] for number in good if number in self._named]
         preferences = [
@@ -143,7 +144,7 @@ def explain(run: Run, store: RunStore) -> Explanation:
     endings = {}
     try:
         tags = [store.tag(run.trials, f"ended_by.{name}") for name in _ENDING_TAGS]
-        for trial in sweep.of("stopped"):
+        for trial in sweep.with_outcome("stopped"):
             texts = [of_trial.get(trial.run.id, "") for of_trial in tags]
             if all(texts):
                 interval, value, threshold = map(float, texts)
@@ -213,7 +214,7 @@ def importance(sweep: Sweep) -> Importance:
 
     A trial that was stopped early has no final value and is left out, as Optuna does too.
     """
-    ranked = sweep.of("completed")
+    ranked = sweep.with_outcome("completed")
     if len(ranked) < MIN_TRIALS:
         return Importance(
             reason=f"fANOVA needs {MIN_TRIALS} completed trials, the sweep has {len(ranked)}"

@@ -240,8 +240,8 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         notes.append(f"{part.name} evaluated another model. This page shows {release.name}.")
     if release is None:
         return None
-    if release.evidence.disagreements:
-        first, *more = release.evidence.disagreements
+    if release.evidence.mismatches:
+        first, *more = release.evidence.mismatches
         others = f" (and {count(len(more), 'more mismatch', 'more mismatches')})" if more else ""
         notes.append(f"The evidence of {release.name} is not valid: {first}{others}.")
     evaluation, folder = release.evidence.evaluation, release.version.evidence_folder
@@ -254,7 +254,7 @@ def _release(backend: Backend, version: Version, notes: list[str]) -> Release:
     registry, line = backend.registry, _audit_line(backend, version, notes)
     decision = line.get("decision")
     champion = registry.champion(version.model, desired_state.ENVIRONMENTS[0])
-    declared = desired_state.read(backend, version.project, desired_state.ENVIRONMENTS[0])
+    entry = desired_state.read(backend, version.project, desired_state.ENVIRONMENTS[0])
     is_champion = champion is not None and champion.digest == version.digest
     against = champion
     if is_champion:
@@ -265,7 +265,7 @@ def _release(backend: Backend, version: Version, notes: list[str]) -> Release:
         evidence=evidence.load(backend, version),
         decision=decision,
         decided=str(line.get("at", "")),
-        declared=declared is not None and declared.digest == version.digest,
+        declared=entry is not None and entry.digest == version.digest,
         is_champion=is_champion,
         against=_side(against, evidence.load(backend, against)) if against else None,
     )

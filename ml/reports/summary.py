@@ -148,8 +148,8 @@ def _decision(release: Release) -> str:
     ]
     request = decision.get("request") or {}
     environment, approver = request.get("environment", ""), request.get("approved_by", "")
-    if request.get("rehearsal") and environment != LOCAL:
-        environment += ", as a rehearsal on one machine"
+    if request.get("simulated") and environment != LOCAL:
+        environment += ", simulated on one machine"
     passes = f"The gates pass except {', '.join(waived)} (waived)" if waived else "The gates pass"
     champion = f"; it is the champion of {environment}" if release.is_champion else ""
     match decision.get("outcome"):

@@ -104,7 +104,7 @@ class Sweep:
         ranked = [trial for trial in self.trials if trial.outcome == "completed"]
         return tuple(sorted(ranked, key=lambda trial: sign * (trial.value or 0.0)))
 
-    def of(self, *outcomes: Outcome) -> tuple[Trial, ...]:
+    def with_outcome(self, *outcomes: Outcome) -> tuple[Trial, ...]:
         """Return the trials with one of these outcomes."""
         return tuple(trial for trial in self.trials if trial.outcome in outcomes)
 

@@ -262,7 +262,9 @@ def slice_rows(evaluation: Evaluation, metrics: Metrics) -> list[tuple[str, Esti
     estimates = {
         value: of_value[metric]
         if metric in of_value
-        else Estimate(count=max((each.count for each in of_value.values()), default=math.nan))
+        else Estimate(
+            count=max((estimate.count for estimate in of_value.values()), default=math.nan)
+        )
         for value, of_value in metrics.items()
     }
     sign = -1 if evaluation.goal == "minimize" else 1

@@ -136,13 +136,13 @@ def _known(item: Item, name: str) -> str:
     "role-managing", "Only the workspace's identity manages the workspace's resources.", "own"
 )
 def _managing(items: Sequence[Item], limits: Limits) -> StackFindings:
-    own = sources_of(items, Kind.WORKSPACE, "identity")
+    identities = sources_of(items, Kind.WORKSPACE, "identity")
     for item in items:
         granted = role(item) if item.kind == Kind.ROLE_ASSIGNMENT else ""
         principals = item.sources("principalId")
-        if granted in MANAGING and (not principals or not principals <= own):
+        if granted in MANAGING and (not principals or not principals <= identities):
             yield item, f"grants {granted} to an identity that is not the workspace's own"
-        if granted == IDENTITY_OPERATOR and own & item.sources("scope"):
+        if granted == IDENTITY_OPERATOR and identities & item.sources("scope"):
             yield item, f"grants {granted} on the workspace's identity: its holder can act as it"
 
 
@@ -158,18 +158,20 @@ def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
     itself may have a role that deletes containers: no condition can limit that action.
     """
     accounts = sources_of(items, Kind.WORKSPACE, "storageAccount")
-    own = sources_of(items, Kind.WORKSPACE, "identity")
+    identities = sources_of(items, Kind.WORKSPACE, "identity")
     clusters = sources_of(items, Kind.COMPUTE, "identity")
     releases = sources_of(
         items,
         Kind.CREDENTIAL,
         "resourceName",
-        lambda of: str(of.at("subject", "")).endswith("-release"),
+        lambda credential: str(credential.at("subject", "")).endswith("-release"),
     )
     for item in items:
         granted = role(item) if item.kind == Kind.ROLE_ASSIGNMENT else ""
         principals = item.sources("principalId")
-        if granted not in (BLOB_WRITER, CONTAINER_WRITER) or (principals and principals <= own):
+        if granted not in (BLOB_WRITER, CONTAINER_WRITER) or (
+            principals and principals <= identities
+        ):
             continue
         if granted == CONTAINER_WRITER:
             yield item, f"grants {granted}, which may delete whole containers: use {BLOB_WRITER}"

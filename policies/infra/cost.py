@@ -103,7 +103,7 @@ def _idle_instance(item: Item, limits: Limits) -> Iterator[str]:
 @RULES.stack("cost-budget", "A budget warns before it is spent.", "own")
 def _budget(items: Sequence[Item], limits: Limits) -> StackFindings:
     in_budget = sources_of(
-        items, Kind.BUDGET, "scope", lambda of: any(map(_warns, of.each("notifications")))
+        items, Kind.BUDGET, "scope", lambda budget: any(map(_warns, budget.each("notifications")))
     )
     for item in items:
         if item.kind == Kind.RESOURCE_GROUP and item.urn not in in_budget:

@@ -56,13 +56,15 @@ def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
     its own, and Azure makes the group of its accounts.
     """
     roles = [item for item in items if item.kind == Kind.ROLE_ASSIGNMENT]
-    own = {
+    subscriptions = {
         str(item.at("roleDefinitionId", "")).lower().split("/")[2:3][0]
         for item in roles
         if item.sources("scope") and str(item.at("roleDefinitionId", "")).count("/") > 2
     }
     used = [match for item in roles if (match := _REGISTRY.match(str(item.at("scope", ""))))]
-    registries = {match[2].lower() for match in used if not own or match[1].lower() in own}
+    registries = {
+        match[2].lower() for match in used if not subscriptions or match[1].lower() in subscriptions
+    }
     listed = {name.lower() for name in limits.registries}
     registries &= listed
     parts = tuple(f"azureml-rg-{name}_" for name in registries)
@@ -86,8 +88,10 @@ def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
             for id in _texts(name, item.props[name]):
                 match = _GROUP.match(id)
                 if match and not is_known(id, match[2].lower()):
-                    other = _REGISTRY.match(id)
-                    field = "registries" if other and other[2].lower() not in listed else "given"
+                    registry = _REGISTRY.match(id)
+                    field = (
+                        "registries" if registry and registry[2].lower() not in listed else "given"
+                    )
                     yield item, f"names {id}: add it to `{field}` in limits.yml"
 
 
@@ -176,14 +180,14 @@ def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
 @RULES.stack("known-accounts", "Datastores are of accounts of the stack.", "own")
 def _accounts(items: Sequence[Item], limits: Limits) -> StackFindings:
     accounts = {item.urn for item in items if item.kind == Kind.ACCOUNT}
-    own = {item.at("name") for item in items if item.kind == Kind.ACCOUNT} | {UNKNOWN}
-    own |= {id.rpartition("/")[2] for id in limits.given}
+    names = {item.at("name") for item in items if item.kind == Kind.ACCOUNT} | {UNKNOWN}
+    names |= {id.rpartition("/")[2] for id in limits.given}
     for item in items:
         if item.kind != Kind.DATASTORE:
             continue
         account, cloud = item.at("properties.accountName"), item.at("properties.endpoint", _CLOUD)
         is_own = account != UNKNOWN or accounts & item.sources("properties")
-        if account not in own or not is_own or cloud != _CLOUD:
+        if account not in names or not is_own or cloud != _CLOUD:
             yield item, f"is of the account {account} in {cloud}, which is none of this stack's"
 
 

@@ -83,16 +83,18 @@ class Limits:
 
     def knows(self, id: str) -> bool:
         """Return whether a resource id is in `given`, or below one that is; case is ignored."""
-        here = f"{id}/".lower()
-        return any(here.startswith(f"{listed.rstrip('/')}/".lower()) for listed in self.given)
+        resource_path = f"{id}/".lower()
+        return any(
+            resource_path.startswith(f"{listed.rstrip('/')}/".lower()) for listed in self.given
+        )
 
 
 def load(
-    rules: Collection[str], file: Path = FILE, own: Collection[str] = ()
+    rules: Collection[str], file: Path = FILE, fork_rules: Collection[str] = ()
 ) -> Mapping[str, Limits]:
     """Read the limits of each environment, including `default`.
 
-    `advice` may name `rules` in `ADVISABLE`, or the fork's `own`. An environment states its
+    `advice` may name `rules` in `ADVISABLE`, or the fork's `fork_rules`. An environment states its
     differences from `default`, or `{}`. Raises UserError with every problem of the file.
     """
     document = documents.read(file)
@@ -108,7 +110,7 @@ def load(
         )
         for name, stated in differences.items()
         for rule in stated.get("advice", ())
-        if rule not in rules or rule not in ADVISABLE | {*own}
+        if rule not in rules or rule not in ADVISABLE | {*fork_rules}
     ]
     folder = file.parents[2] / "infra"
     stacks = [path.name.split(".")[1] for path in sorted(folder.glob("Pulumi.*.yaml"))]
@@ -128,7 +130,7 @@ def load(
     return {name: replace(base, **stated) for name, stated in differences.items()}
 
 
-def of(limits: Mapping[str, Limits], urn: str) -> Limits:
+def for_urn(limits: Mapping[str, Limits], urn: str) -> Limits:
     """The limits of the environment that a URN belongs to; the strictest where it has none."""
     name = environment(urn)
     return limits[name] if name in limits and name != BASE else strictest(limits)
@@ -139,7 +141,7 @@ def strictest(limits: Mapping[str, Limits]) -> Limits:
     every = list(limits.values())
 
     def tightest(name: str) -> Any:
-        first, *others = values = [getattr(each, name) for each in every]
+        first, *others = values = [getattr(stack_limits, name) for stack_limits in every]
         if name == "tags":
             return tuple(dict.fromkeys(tag for value in values for tag in value))
         if isinstance(first, tuple):

@@ -18,9 +18,9 @@ RULES = Rules()
 @RULES.stack("diagnostics", "Logs are sent to Log Analytics.", "AVM WAF")
 def _diagnostics(items: Sequence[Item], limits: Limits) -> StackFindings:
 
-    def sends(of: Item) -> bool:
-        is_enabled = any(log.at("enabled") is True for log in of.each("logs"))
-        goes_to = of.sources("workspaceId") or limits.knows(str(of.at("workspaceId")))
+    def sends(setting: Item) -> bool:
+        is_enabled = any(log.at("enabled") is True for log in setting.each("logs"))
+        goes_to = setting.sources("workspaceId") or limits.knows(str(setting.at("workspaceId")))
         return is_enabled and bool(goes_to)
 
     logged = sources_of(items, Kind.DIAGNOSTICS, "resourceUri", sends)
@@ -45,7 +45,7 @@ def _alerts(items: Sequence[Item], limits: Limits) -> StackFindings:
         items,
         Kind.ALERT,
         "scopes",
-        lambda of: of.at("enabled") is True and groups & of.sources("actions"),
+        lambda alert: alert.at("enabled") is True and groups & alert.sources("actions"),
     )
     for item in items:
         if item.kind in (Kind.WORKSPACE, Kind.ENDPOINT) and item.urn not in alerted:

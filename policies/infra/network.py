@@ -248,10 +248,10 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
     targets += [(item, _ELSEWHERE, part) for item in used[:1] for part in SHARED_PARTS]
     for item, urn, part in targets:
         what = "the shared registry's" if urn == _ELSEWHERE else "its"
-        own = [endpoint for endpoint in endpoints.get(urn, []) if part in _groups(endpoint)]
-        if not own:
+        matching = [endpoint for endpoint in endpoints.get(urn, []) if part in _groups(endpoint)]
+        if not matching:
             yield item, f"{what} `{part}` has no private endpoint"
-        elif not limits.dns_by_policy and not any(endpoint.urn in in_dns for endpoint in own):
+        elif not limits.dns_by_policy and not any(endpoint.urn in in_dns for endpoint in matching):
             yield item, f"the private endpoint of {what} `{part}` is in no DNS zone"
 
 
@@ -279,7 +279,9 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
         items,
         Kind.DNS_LINK,
         "privateZoneName",
-        lambda of: of.sources("virtualNetwork") or limits.knows(str(of.at("virtualNetwork.id"))),
+        lambda link: (
+            link.sources("virtualNetwork") or limits.knows(str(link.at("virtualNetwork.id")))
+        ),
     )
     for item in items:
         if item.kind == Kind.DNS_GROUP:

@@ -108,8 +108,10 @@ def load() -> Context:
     Raise UserError when a file is wrong.
     """
     rules = [rule.name for rule in RULES]
-    own = [rule.name for rule in _OWN_RULES]
-    return Context(limits.load(rules, own=own), rule_waivers(rules), datetime.now(UTC).date())
+    fork_rules = [rule.name for rule in _OWN_RULES]
+    return Context(
+        limits.load(rules, fork_rules=fork_rules), rule_waivers(rules), datetime.now(UTC).date()
+    )
 
 
 def violations(
@@ -118,21 +120,23 @@ def violations(
     """Yield the violations of one resource, or of the whole stack when `item` is None."""
     for rule in rules:
         if item is not None and rule.check and (not rule.kinds or item.kind in rule.kinds):
-            for message in rule.check(item, limits.of(context.limits, item.urn)):
+            for message in rule.check(item, limits.for_urn(context.limits, item.urn)):
                 yield _violation(context, rule, item, message)
         elif item is None and rule.stack_check and items:
-            stack = limits.of(context.limits, items[0].urn)
+            stack = limits.for_urn(context.limits, items[0].urn)
             breaches = rule.stack_check(items, stack)
-            yield from _merged([(_violation(context, rule, *each), each[1]) for each in breaches])
+            yield from _merged(
+                [(_violation(context, rule, *breach), breach[1]) for breach in breaches]
+            )
 
 
-def _merged(found: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:
+def _merged(pairs: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:
     """Merge violations with the same finding about several resources into one.
 
     A waiver exempts one resource: its violation is not merged.
     """
     resources: dict[str, dict[str, Violation]] = {}
-    for violation, finding in found:
+    for violation, finding in pairs:
         if violation.exemption:
             yield violation
         else:
@@ -146,7 +150,7 @@ def _merged(found: Iterable[tuple[Violation, str]]) -> Iterator[Violation]:
 def _violation(context: Context, rule: Rule, item: Item, finding: str) -> Violation:
     message = f"{item.name}: {finding}"
     environment = limits.environment(item.urn)
-    if rule.name in limits.of(context.limits, item.urn).advice:
+    if rule.name in limits.for_urn(context.limits, item.urn).advice:
         return Violation(rule.name, item, message, f"advice in {environment} (limits.yml)")
     subject = (rule.name, environment, item.name)
     waiver = next((waiver for waiver in context.waivers if waiver.subject == subject), None)
@@ -176,9 +180,11 @@ def policies() -> list[Policy]:
     ]
 
 
-def _report(found: Iterable[Violation], report: ReportViolation, set_aside: bool = False) -> None:
+def _report(
+    breaches: Iterable[Violation], report: ReportViolation, set_aside: bool = False
+) -> None:
     """Report violations, or with `set_aside` the waived ones with their rule and exemption."""
-    for breach in found:
+    for breach in breaches:
         if set_aside and breach.exemption:
             report(f"{breach.rule}: {breach.message}; {breach.exemption}", breach.item.urn)
         elif not set_aside and not breach.exemption:
@@ -222,7 +228,10 @@ def _item(args: ResourceValidationArgs | PolicyResource) -> Item:
 def _items(args: StackValidationArgs) -> list[Item]:
     uses = (resource.property_dependencies.items() for resource in args.resources)
     return [
-        replace(_item(resource), uses={key: tuple(of.urn for of in sources) for key, sources in by})
+        replace(
+            _item(resource),
+            uses={key: tuple(source.urn for source in sources) for key, sources in by},
+        )
         for resource, by in zip(args.resources, uses, strict=True)
     ]
 

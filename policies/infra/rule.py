@@ -127,8 +127,8 @@ def sources_of(
 
     `where` selects the resources.
     """
-    every = [item for item in items if item.kind == kind and where(item)]
-    return {urn for item in every for urn in item.sources(name)}
+    selected = [item for item in items if item.kind == kind and where(item)]
+    return {urn for item in selected for urn in item.sources(name)}
 
 
 def users_of(items: Iterable[Item], kinds: Collection[str], name: str) -> dict[str, list[Item]]:

@@ -104,7 +104,10 @@ def _has_soft_delete(items: Sequence[Item], limits: Limits) -> StackFindings:
 @RULES.stack("storage-defender", "Defender for Storage is on.", "AZR-000296")
 def _defender(items: Sequence[Item], limits: Limits) -> StackFindings:
     protected = sources_of(
-        items, Kind.DEFENDER, "resourceId", lambda of: of.at("properties.isEnabled") is True
+        items,
+        Kind.DEFENDER,
+        "resourceId",
+        lambda defender: defender.at("properties.isEnabled") is True,
     )
     for item in items:
         if item.kind == Kind.ACCOUNT and item.urn not in protected:

@@ -104,22 +104,24 @@ def difference_of_statistics(
     ValueError as `difference`, and when the metric is not defined on the units or on most draws.
     """
     names = sorted(units)
-    at = _numbered([groups.get(unit, "") for unit in names]) if groups else np.arange(len(names))
-    count = int(at.max()) + 1
+    group_numbers = (
+        _numbered([groups.get(unit, "") for unit in names]) if groups else np.arange(len(names))
+    )
+    count = int(group_numbers.max()) + 1
     ours, theirs = candidate(names), champion(names)
 
-    def resampled_difference(times: np.ndarray) -> np.ndarray:
-        counted = times.take(at, axis=1).astype(np.float64)
+    def statistic_difference(times: np.ndarray) -> np.ndarray:
+        counted = times.take(group_numbers, axis=1).astype(np.float64)
         return ours(counted) - theirs(counted)
 
-    point = float(resampled_difference(np.ones((1, count)))[0])
+    point = float(statistic_difference(np.ones((1, count)))[0])
     if not math.isfinite(point):
         raise ValueError("the metric is not defined on these units")
     values, rng = [], np.random.default_rng(SEED)
     for numbers in _draws(rng, count, STATISTIC_RESAMPLES, _HELD // len(names)):
         of_draw = numbers + count * np.arange(len(numbers))[:, None]
         times = np.bincount(of_draw.ravel(), minlength=numbers.size).reshape(numbers.shape)
-        values.append(resampled_difference(times))
+        values.append(statistic_difference(times))
     drawn = np.concatenate(values)
     defined = drawn[np.isfinite(drawn)]
     if 2 * len(defined) < len(drawn):
@@ -157,18 +159,18 @@ def chosen(outcomes: Mapping[str, float], only: Collection[str] | None) -> dict[
 
 def _grouped(rows: np.ndarray, labels: list[str]) -> np.ndarray:
     """Return the sum of the rows of every group."""
-    at = _numbered(labels)
-    return np.stack([np.bincount(at, column) for column in rows.T], axis=1)
+    group_numbers = _numbered(labels)
+    return np.stack([np.bincount(group_numbers, column) for column in rows.T], axis=1)
 
 
 def _numbered(labels: list[str]) -> np.ndarray:
     """Return the number of the group of every row."""
-    names, at = np.unique(labels, return_inverse=True)
+    names, numbers = np.unique(labels, return_inverse=True)
     if "" in names:
         raise ValueError("a unit has no group")
     if len(names) < FEWEST_GROUPS:
         raise ValueError(f"{len(names)} groups, at least {FEWEST_GROUPS} are needed")
-    return at
+    return numbers
 
 
 _NO_SPLIT = Finding("fail", "no split", "`non-inferiority.splits` in the project's gates.yml")
@@ -268,9 +270,9 @@ def _margin(case: Case, gate: Gate) -> float:
     split. A project may limit it by the spread over seeds.
     """
     share, metric = gate.number("margin"), case.evaluation.primary_metric or ""
-    own = case.evaluation.own_metrics.get(metric)
-    # Of a project's own metric gates.yml and the evaluation both say a range: the narrower counts.
-    ranges = [case.evidence.range] if own is None else [case.bounds(metric), own.range]
+    custom = case.evaluation.custom_metrics.get(metric)
+    # Of a custom metric gates.yml and the evaluation both say a range: the narrower counts.
+    ranges = [case.evidence.range] if custom is None else [case.bounds(metric), custom.range]
     widths = [_width(bounds or ()) for bounds in ranges]
     margin = share * min(widths) if all(width > 0 for width in widths) else math.nan
     if math.isinf(margin) and case.champion is not None:
@@ -413,11 +415,11 @@ def _better(amount: float) -> str:
 def _unsound(ours: Evidence, theirs: Evidence | None) -> str:
     """Return why two models cannot be compared: the metrics of one are not verified."""
     for name, evidence in (("candidate", ours), ("champion", theirs)):
-        if evidence is None or evidence.disagreements is None:
+        if evidence is None or evidence.mismatches is None:
             command = evidence.proposal if evidence else ours.proposal
             return f"the {name}'s metrics were not recomputed: `{command}` measures it anew"
-        if evidence.disagreements:
-            return f"the {name} cannot be measured: {evidence.disagreements[0]}"
+        if evidence.mismatches:
+            return f"the {name} cannot be measured: {evidence.mismatches[0]}"
     return "nothing says why"
 
 
@@ -426,10 +428,13 @@ def _difference(
 ) -> Difference:
     """Return the difference; raise ValueError if the two models cannot be compared."""
     ours, theirs = case.evidence, case.champion
-    if theirs is None or theirs.disagreements != () or ours.disagreements != ():
+    if theirs is None or theirs.mismatches != () or ours.mismatches != ():
         raise ValueError(_unsound(ours, theirs))
-    own, other = ours.evaluation, theirs.evaluation
-    if (own.primary_metric, own.goal) != (other.primary_metric, other.goal):
+    evaluation, champion_evaluation = ours.evaluation, theirs.evaluation
+    if (evaluation.primary_metric, evaluation.goal) != (
+        champion_evaluation.primary_metric,
+        champion_evaluation.goal,
+    ):
         raise ValueError("the champion has another primary metric")
     hashes = {name: version.sha256 for name, version in ours.data.items()}
     if not hashes or hashes != {name: version.sha256 for name, version in theirs.data.items()}:
@@ -437,17 +442,20 @@ def _difference(
     labels = ours.labels.get(split)
     if not labels or labels != theirs.labels.get(split):
         raise ValueError("the champion was not evaluated on the same rows with the same labels")
-    metric = own.primary_metric or ""
-    if own.own_metrics.get(metric) != other.own_metrics.get(metric):
+    metric = evaluation.primary_metric or ""
+    if evaluation.custom_metrics.get(metric) != champion_evaluation.custom_metrics.get(metric):
         raise ValueError(f"the champion's metrics.py computes another {metric}")
-    if own.out_of_fold.get(split) != other.out_of_fold.get(split):
+    if evaluation.out_of_fold.get(split) != champion_evaluation.out_of_fold.get(split):
         raise ValueError("only one of the two was measured out of fold")
-    sign = _sign(own)
+    sign = _sign(evaluation)
     if sign is None:
         raise ValueError("there is no goal")
-    bounds = case.bounds(own.primary_metric)
+    bounds = case.bounds(evaluation.primary_metric)
     if split in ours.statistics:
-        values = [estimate(evaluation.metrics, split, metric).value for evaluation in (own, other)]
+        values = [
+            estimate(side.metrics, split, metric).value
+            for side in (evaluation, champion_evaluation)
+        ]
     else:
         outcomes = (chosen(evidence.outcomes.get(split, {}), only) for evidence in (ours, theirs))
         values = [value for units in outcomes for value in units.values()]

@@ -16,7 +16,7 @@ Verdict = Literal["pass", "fail", "waived", "pending", "not evaluated"]
 Outcome = Literal["rejected", "pending", "approved", "already-champion"]
 Step = Literal["propose", "apply"]
 # The gates that a version keeps passing until somebody changes its files.
-PROPERTIES = ("identity", "recomputed", "format")
+PROPERTIES = ("identity", "verified-metrics", "format")
 # The split that the model and its hyperparameters are selected on.
 VALIDATION = "validation"
 # A finding lists so many things; the evidence has them all.
@@ -30,8 +30,8 @@ class Request:
     `now` has a time zone. `reason` says in writing why to replace a champion that the candidate
     does not beat. The step `apply` requires `approved_by`. `served_before` means that the version
     served there already, so that this is a rollback; `serving_changes` that it is the champion's
-    own model, to be served by other code or settings. `rehearsal` means that the environment is
-    only acted out on one machine; `served_in` are the environments that have served this very model
+    own model, to be served by other code or settings. `simulated` means that the environment is
+    simulated on one machine; `served_in` are the environments that have served this very model
     by this very serving code. `deployment_digest` is that of the code and settings that are
     to serve it; "" where nothing says which, and nothing is going to be served. `set_aside` says
     which champion does not have to be beaten, because gates.yml states that it is invalid.
@@ -47,7 +47,7 @@ class Request:
     reason: str = ""
     served_before: bool = False
     serving_changes: bool = False
-    rehearsal: bool = False
+    simulated: bool = False
     served_in: tuple[str, ...] = ()
     deployment_digest: str = ""
     set_aside: str = ""

@@ -24,7 +24,7 @@ from policies.promotion.gate_settings import COMPARING, OWN_GATES
 from policies.waivers import GateWaiver
 
 
-def _own(rule: Rule) -> Rule:
+def _plug_in_rule(rule: Rule) -> Rule:
     """Return the rule of a plug-in: it gets a copy, and any answer but a finding fails."""
 
     def judge(case: Case, gate: Gate) -> Finding:
@@ -43,7 +43,7 @@ RULES: Mapping[str, Rule] = {
     "attestation": provenance.attestation,
     "freshness": provenance.freshness,
     "completeness": provenance.completeness,
-    "recomputed": provenance.recomputed,
+    "verified-metrics": provenance.verified_metrics,
     "lineage": provenance.lineage,
     "format": provenance.model_format,
     "quality": measurements.quality,
@@ -60,7 +60,7 @@ RULES: Mapping[str, Rule] = {
     "supply-chain": provenance.supply_chain,
     "order": provenance.order,
     "sign-off": provenance.sign_off,
-    **{name: _own(gate.rule) for name, gate in OWN_GATES.items()},
+    **{name: _plug_in_rule(gate.rule) for name, gate in OWN_GATES.items()},
 }
 # The gates that block a version that served here before. It passed the others when it was promoted;
 # what they find today is shown and blocks nothing.
@@ -70,7 +70,7 @@ ROLLBACK_GATES = frozenset({*PROPERTIES, "attestation", "order", "sign-off"})
 EVALUATION_RULES = {
     name: RULES[name]
     for name in (
-        *("recomputed", "quality", "gap", "leakage", "first-promotion", "non-inferiority"),
+        *("verified-metrics", "quality", "gap", "leakage", "first-promotion", "non-inferiority"),
         *("superiority", "forecasting", "fairness", "explainability"),
     )
 }

@@ -37,7 +37,7 @@ _computed = partial(field, metadata=COMPUTED)
 
 
 @dataclass(frozen=True)
-class Spent(Record):
+class ComputeUsage(Record):
     """Machine time: `seconds` on each of `nodes`, and what it costs where the price is known.
 
     `instance_type` is the one that would be paid for, absent where no deployment or cluster names
@@ -61,8 +61,8 @@ class Cost(Record):
     `source` and `as_of` say where the prices are from; absent when no price is known.
     """
 
-    training: Spent = field(default_factory=Spent)
-    thousand_predictions: Spent = field(default_factory=Spent)
+    training: ComputeUsage = field(default_factory=ComputeUsage)
+    thousand_predictions: ComputeUsage = field(default_factory=ComputeUsage)
     currency: Text = field(default=None, metadata=OPTIONAL)
     source: Text = field(default=None, metadata=OPTIONAL)
     as_of: Text = field(default=None, metadata=OPTIONAL)
@@ -180,15 +180,15 @@ class Evidence(Record):
     loaded, from the model folder and the hashed predictions.
 
     `evaluation` is evaluation.json. `data` are the assets that it was given, as the backend knows
-    them. `rehearsal` says that nobody attested it when it was made.
+    them. `simulated` says that nobody attested it when it was made.
 
     `files` maps each file of the model folder to the format of its content ("" for none that is
-    allowed). `disagreements` lists what differs between the document and the predictions; None
+    allowed). `mismatches` lists what differs between the document and the predictions; None
     means that nobody compared them. By split: `outcomes` has the primary metric of every unit,
     `labels` its right answer, `groups` what was drawn with a unit, `members` the units of every
     slice by dimension. Where the primary metric is one of all units together (an AUC),
     `statistics` computes it and the `outcomes` are NaN. `range` are its lowest and highest value,
-    infinity without an end; None for a metric of the project's own. `undefined` has, for a slice as
+    infinity without an end; None for a custom metric. `undefined` has, for a slice as
     `DIMENSION SLICE`, what its rows lack for a metric that is not defined on them. `attested` is
     who made it, by a valid attestation (the fields are those of the gate `attestation`);
     `unattested` says why nobody did. `feature_sets` maps each feature set that the project declares
@@ -202,7 +202,7 @@ class Evidence(Record):
     version: Text = None
     digest: Text = None
     uri: Text = None
-    rehearsal: Flag = None
+    simulated: Flag = None
     evaluation: Evaluation = field(default_factory=Evaluation)
     cost: Cost = field(default_factory=Cost)
     data: Mapping[str, DataVersion] = field(default_factory=dict)
@@ -215,7 +215,7 @@ class Evidence(Record):
     attested: Mapping[str, str] = _computed(default_factory=dict)
     unattested: str = _computed(default="no attestation is kept with the evidence")
     files: Mapping[str, str] | None = _computed(default=None)
-    disagreements: tuple[str, ...] | None = _computed(default=None)
+    mismatches: tuple[str, ...] | None = _computed(default=None)
     outcomes: Mapping[str, Mapping[str, float]] = _computed(default_factory=dict)
     labels: Mapping[str, Mapping[str, str]] = _computed(default_factory=dict)
     statistics: Mapping[str, Statistic] = _computed(default_factory=dict, compare=False)

@@ -40,7 +40,7 @@ class Gate:
         return cast(float, self.settings[setting])
 
     def text(self, setting: str) -> str:
-        """Return a text that the floor fixes."""
+        """Return a text that the organisation policy fixes."""
         return cast(str, self.settings[setting])
 
     def names(self, setting: str) -> Names:
@@ -48,7 +48,7 @@ class Gate:
         return cast(Names, self.settings[setting])
 
     def numbers(self, setting: str) -> Numbers:
-        """Floors or ceilings by the name of the entry."""
+        """Lower or upper bounds by the name of the entry."""
         return cast(Numbers, self.settings[setting])
 
     def bounds(self, setting: str) -> Bounds:
@@ -61,11 +61,11 @@ Gates = Mapping[str, Gate]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of setting: its type, and whether a project's value is looser than the floor's.
+    """A kind of setting: its type, and whether a project's value is looser than the policy's.
 
-    In a mapping (`entries`) each entry is compared with the floor's entry of the same name, and
-    the floor's other entries hold as well. `loosest` is the constraint on the floor's value: beyond
-    it the gate would judge nothing.
+    In a mapping (`entries`) each entry is compared with the policy's entry of the same name, and
+    the policy's other entries hold as well. `loosest` is the constraint on the policy's value:
+    beyond it the gate would judge nothing.
     """
 
     form: Any
@@ -103,24 +103,24 @@ def minimum(loosest: float) -> Kind:
 
 
 ENABLED = Kind(Literal["enabled"], ne)
-MODE = Kind(Mode, lambda value, floor: MODES.index(value) < MODES.index(floor))
+MODE = Kind(Mode, lambda value, policy: MODES.index(value) < MODES.index(policy))
 # Below 0.8 one comparison of five says what is not so. A higher one makes it harder to show that a
 # candidate is better, and also that it is worse on a slice; beyond 0.99 nothing is shown.
 CONFIDENCE = Kind(Annotated[float, Field(ge=0, le=0.99)], lt, loosest=Field(ge=0.8))
-ALLOW_LIST = Kind(Names, lambda value, floor: not set(value) <= set(floor))
-DEMANDS = Kind(Names, lambda value, floor: not set(value) >= set(floor))
-FLOORS = entries_of("SPLIT.METRIC", float, lt)
-CEILINGS = entries_of("SPLIT.METRIC", float, gt)
+ALLOW_LIST = Kind(Names, lambda value, policy: not set(value) <= set(policy))
+DEMANDS = Kind(Names, lambda value, policy: not set(value) >= set(policy))
+AT_LEAST = entries_of("SPLIT.METRIC", float, lt)
+AT_MOST = entries_of("SPLIT.METRIC", float, gt)
 BOUNDS = entries_of(
     "METRIC",
     Annotated[list[_VALUE], AfterValidator(_pair)],
-    lambda value, floor: bool(value[0] < floor[0] or value[1] > floor[1]),
+    lambda value, policy: bool(value[0] < policy[0] or value[1] > policy[1]),
 )
 
-# What the floor says holds everywhere: any other value is looser.
+# What the organisation policy says holds everywhere: any other value is looser.
 EQUAL = Kind(str, ne)
 GUESSES = Kind(Mapping[str, _VALUE], ne)
-POINTER = Kind(str, lambda value, floor: False)
+POINTER = Kind(str, lambda value, policy: False)
 ORDER = Kind(Names, ne)
 
 

@@ -1,5 +1,5 @@
-"""The gates' settings: the floor in policies/promotion/gates.yml, and a project's own gates.yml,
-which may only tighten the floor.
+"""The gates' settings: the organisation policy in policies/promotion/gates.yml, and a project's
+own gates.yml, which may only tighten it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ml.core.errors import Problem, UserError
 from ml.core.imports import ROOT
 from policies.promotion.gate import (
     ALLOW_LIST,
+    AT_LEAST,
+    AT_MOST,
     BOUNDS,
-    CEILINGS,
     CONFIDENCE,
     DEMANDS,
     ENABLED,
     EQUAL,
-    FLOORS,
     GUESSES,
     MODE,
     ORDER,
@@ -40,7 +40,7 @@ from policies.promotion.gate import (
 )
 from policies.waivers import GateWaiver, InvalidVersion, Review, check_review, check_waiver, located
 
-FLOOR = ROOT / repository.GATES
+POLICY = ROOT / repository.GATES
 # The gates that compare with the champion.
 COMPARING = ("non-inferiority", "superiority")
 # The gates that no file turns off.
@@ -53,7 +53,7 @@ _SPARED = 0.1
 # is served so much worse is not served.
 _APART: Mapping[str, float] = {"gap": 0.5, "fairness": 0.75}
 
-# Every setting of every gate of the framework. The numbers are the loosest that a floor may have.
+# Every setting of every gate of the framework. The numbers are the loosest that a policy may set.
 _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "identity": {},
     "attestation": {
@@ -64,7 +64,7 @@ _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     },
     "freshness": {"max_age_days": maximum(366)},  # the data of last year's season
     "completeness": {},
-    "recomputed": {},
+    "verified-metrics": {},
     "lineage": {"dirty_allowed_in": ALLOW_LIST},
     "format": {"allowed": ALLOW_LIST, "imports": ALLOW_LIST},
     "quality": {
@@ -72,14 +72,14 @@ _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "bounds": BOUNDS,
         "loosest_at_least": GUESSES,
         "loosest_at_most": GUESSES,
-        "at_least": FLOORS,
-        "at_most": CEILINGS,
+        "at_least": AT_LEAST,
+        "at_most": AT_MOST,
     },
     # A mean of fewer has no interval to speak of.
-    "gap": {"at_most": CEILINGS, "min_count_beside_folds": minimum(30)},
+    "gap": {"at_most": AT_MOST, "min_count_beside_folds": minimum(30)},
     "leakage": {
         "checks": DEMANDS,
-        # Rows that are shared, say; a check of the floor has its own bound there.
+        # Rows that are shared, say; a check of the organisation policy has its own bound there.
         "at_most": entries_of("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
         "warn_from": entries_of("KIND.CHECK", Annotated[float, Field(ge=0, le=1000)], gt),
     },
@@ -136,11 +136,11 @@ _SETTINGS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def _own_gates() -> Mapping[str, OwnGate]:
-    own: dict[str, OwnGate] = {}
+    gates: dict[str, OwnGate] = {}
     for module in plug_ins.load("gates"):
-        plug_ins.check_names("gate", module.GATES, [*_SETTINGS, *own], module)
-        own |= module.GATES
-    return own
+        plug_ins.check_names("gate", module.GATES, [*_SETTINGS, *gates], module)
+        gates |= module.GATES
+    return gates
 
 
 # The gates of the fork's plug-ins, by name.
@@ -155,7 +155,7 @@ def _kind(gate: str, setting: str) -> Kind:
 
 
 def _gates(required: bool) -> Any:
-    """The type of `gates`: the floor states every setting, a project those that it tightens."""
+    """The type of `gates`: the policy states every setting, a project those that it tightens."""
 
     def form(kind: Kind) -> Any:
         return Annotated[kind.form, kind.loosest] if required and kind.loosest else kind.form
@@ -170,7 +170,7 @@ def _gates(required: bool) -> Any:
 
 
 _VERSION = Literal[1]
-_FLOOR_FILE = settings.mapping({"schema_version": _VERSION, "gates": _gates(required=True)})
+_POLICY_FILE = settings.mapping({"schema_version": _VERSION, "gates": _gates(required=True)})
 _GATE_WAIVER = Annotated[GateWaiver, AfterValidator(partial(check_waiver, gates=SETTINGS))]
 _PROJECT_FILE = settings.mapping(
     {
@@ -183,13 +183,13 @@ _PROJECT_FILE = settings.mapping(
 )
 
 
-def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
-    """Return every gate, as the floor sets it and the project's file tightens it.
+def load(project: Path | None = None, policy: Path = POLICY) -> Gates:
+    """Return every gate, as the organisation policy sets it and the project's file tightens it.
 
-    Raises UserError with every problem of a file: the floor leaves a setting out, or the project's
-    file is looser than the floor.
+    Raises UserError with every problem of a file: the policy leaves a setting out, or the project's
+    file is looser than the policy.
     """
-    file, document = _read(_FLOOR_FILE, floor)
+    file, document = _read(_POLICY_FILE, policy)
     values = file["gates"]
     if problems := tuple(_vacuous(document, values, values["quality"])):
         raise UserError(*problems)
@@ -210,7 +210,7 @@ def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
 def _tighten(
     values: dict[str, dict[str, Any]], project: Path
 ) -> tuple[tuple[GateWaiver, ...], tuple[Review, ...], tuple[InvalidVersion, ...]]:
-    """Apply a project's settings to those of the floor; its waivers, reviews, invalid versions."""
+    """Apply a project's settings to the policy's; return its waivers, reviews, invalid versions."""
     file, document = _read(_PROJECT_FILE, project)
     problems: list[Problem] = []
     for gate, stated in file.get("gates", {}).items():

@@ -114,7 +114,8 @@ def leakage(case: Case, gate: Gate) -> Finding:
     A check without a bound in gates.yml fails, and so does a check over no rows. One that comes
     near its bound warns, and so does an AUC of the model itself. What training and
     test share is counted over every row of the promoted splits, from identifiers that are kept
-    with the evidence: `recomputed` compares them. No row of those splits is in validation as well.
+    with the evidence: `verified-metrics` compares them. No row of those splits is in validation as
+    well.
     """
     limits = gate.numbers("at_most")
     bounds = [f"{name} ≤ {limit:g}" for name, limit in limits.items()]
@@ -384,8 +385,8 @@ def serving(case: Case, gate: Gate) -> Finding:
     min_rows = gate.number("min_rows")
     splits = case.evidence.outcomes
     if any(_is_out_of_fold(case, split) for split in splits):  # other models answered those
-        own = (len(units) for split, units in splits.items() if not _is_out_of_fold(case, split))
-        min_rows = min(min_rows, max(sum(own), FEWEST_SERVED))
+        counts = (len(units) for split, units in splits.items() if not _is_out_of_fold(case, split))
+        min_rows = min(min_rows, max(sum(counts), FEWEST_SERVED))
     required = f"at least {min_rows:g} rows with the evaluated predictions, within {tolerance:g}"
     again = f"`{case.evidence.proposal}` requests predictions from a server"
     if served.rows is None or case.evaluation.requests is None:
@@ -441,15 +442,15 @@ def latency(case: Case, gate: Gate) -> Finding:
         return Finding("fail", actual, required, "too slow", measured=True)
     if measured.hardware == measured.instance_type:
         return Finding("pass", actual, required)
-    other = f"not on the deployment's {measured.instance_type}"
-    if not case.request.rehearsal:
+    reason = f"not on the deployment's {measured.instance_type}"
+    if not case.request.simulated:
         return Finding(
-            "pass", actual, required, f"{other}, which apply measures before any traffic"
+            "pass", actual, required, f"{reason}, which apply measures before any traffic"
         )
-    other += ": on such a machine, set MLOPS_INSTANCE_TYPE and propose the version there"
+    reason += ": on such a machine, set MLOPS_INSTANCE_TYPE and propose the version there"
     if case.request.environment in gate.names("other_hardware_allowed_in"):
-        return Finding("pass", actual, required, other)
-    return Finding("fail", actual, required, other, measured=True)
+        return Finding("pass", actual, required, reason)
+    return Finding("fail", actual, required, reason, measured=True)
 
 
 def forecasting(case: Case, gate: Gate) -> Finding:

@@ -37,8 +37,8 @@ def identity(case: Case, gate: Gate) -> Finding:
     request, evidence = case.request, case.evidence
     required = f"{request.model} {request.version} {_short(request.digest)}"
     actual = f"{evidence.model} {evidence.version} {_short(evidence.digest)}"
-    if evidence.schema_version is None and evidence.disagreements:
-        reason = evidence.disagreements[0]
+    if evidence.schema_version is None and evidence.mismatches:
+        reason = evidence.mismatches[0]
         return Finding("fail", "no evidence that can be trusted", required, reason)
     if evidence.schema_version != SCHEMA_VERSION:
         reason = f"another version of this code made it: `{evidence.proposal}` again"
@@ -63,21 +63,23 @@ def attestation(case: Case, gate: Gate) -> Finding:
     required = "evidence made by {repository}/{workflow}@{ref}".format(**trusted)
     if request.environment in gate.names("unattested_allowed_in"):
         return Finding("not evaluated", "evidence of this machine needs no attestation", required)
-    if request.rehearsal:
-        return Finding("pass", "a rehearsal on this machine: it can never be applied to Azure", "")
-    if not evidence.attested or evidence.rehearsal is not False:
+    if request.simulated:
+        actual = "a simulated environment: its evidence can never be applied to Azure"
+        return Finding("pass", actual, "")
+    if not evidence.attested or evidence.simulated is not False:
         actual = "the evidence has no attestation"
-        return Finding("fail", actual, required, evidence.unattested or "it is of a rehearsal")
+        reason = evidence.unattested or "it is of a simulated environment"
+        return Finding("fail", actual, required, reason)
     made_by = {name: evidence.attested.get(name, "") for name in (*WORKFLOW, "runner", "trigger")}
     actual = "made by {repository}/{workflow}@{ref}".format(**made_by)
-    other = [name for name in WORKFLOW if made_by[name] != trusted[name]]
-    other += [
+    differing = [name for name in WORKFLOW if made_by[name] != trusted[name]]
+    differing += [
         f"{name} `{made_by[name]}`"
         for name in ("runner", "trigger")
         if made_by[name] not in gate.names(f"{name}s")
     ]
-    why = f"other {', '.join(other)}" if other else ""
-    return Finding("fail" if other else "pass", actual, required, why)
+    why = f"other {', '.join(differing)}" if differing else ""
+    return Finding("fail" if differing else "pass", actual, required, why)
 
 
 def order(case: Case, gate: Gate) -> Finding:
@@ -150,19 +152,19 @@ def _count(estimate: Estimate) -> float:
     return count if count >= 0 else 0.0
 
 
-def recomputed(case: Case, gate: Gate) -> Finding:
+def verified_metrics(case: Case, gate: Gate) -> Finding:
     """Every metric follows from the hashed predictions that are kept with the evidence, and what
     training and test share follows from the hashed identifiers.
     """
     required = "equal to what the hashed predictions and identifiers give"
-    differences = case.evidence.disagreements
+    differences = case.evidence.mismatches
     if differences is None:
         return Finding("fail", "not recomputed", required)
     if differences:
         more = f"{len(differences)} differ in all" if len(differences) > LISTED_DIFFERENCES else ""
         return Finding("fail", "; ".join(differences[:LISTED_DIFFERENCES]), required, more)
-    own = listed(list(case.evaluation.own_metrics))
-    reason = f"of {own} the value of each unit is the project's own word" if own else ""
+    custom = listed(list(case.evaluation.custom_metrics))
+    reason = f"the project itself computes the values of {custom}" if custom else ""
     folds = [f"{split} ({n:g} folds)" for split, n in case.evaluation.out_of_fold.items() if n]
     if folds:
         reason += "; " * bool(reason) + (
@@ -249,27 +251,29 @@ def model_format(case: Case, gate: Gate) -> Finding:
     files = case.evidence.files
     if not files:
         return Finding("fail", "no file was checked", required)
-    other = {file: kind for file, kind in files.items() if kind not in listed_formats}
-    if not other:
+    unlisted_files = {file: kind for file, kind in files.items() if kind not in listed_formats}
+    if not unlisted_files:
         return Finding("pass", ", ".join(sorted(set(files.values()))), required)
-    actual = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in other.items())
-    unlisted = sorted({kind for kind in other.values() if kind in FORMATS})
+    actual = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in unlisted_files.items())
+    unlisted = sorted({kind for kind in unlisted_files.values() if kind in FORMATS})
     reasons = []
     if unlisted:
         reasons.append(f"`format.allowed` of gates.yml has no {', no '.join(unlisted)}")
-    if len(unlisted) == len({*other.values()}):
+    if len(unlisted) == len({*unlisted_files.values()}):
         if case.request.served_before or case.is_champion:
             return Finding("pass", actual, required, f"{reasons[0]}: it served here before")
-    elif any(kind.partition(": ")[0] not in FORMATS for kind in other.values()):
+    elif any(kind.partition(": ")[0] not in FORMATS for kind in unlisted_files.values()):
         reasons.append("a format that is unknown; loading it may run code, as a pickle does")
-    if any(is_faulty(kind) for kind in other.values()):
+    if any(is_faulty(kind) for kind in unlisted_files.values()):
         reasons.append("a model that may crash, hang or exhaust its library: train it again")
-    if any(file.lower().endswith(".onnx") and not kind for file, kind in other.items()):
+    if any(file.lower().endswith(".onnx") and not kind for file, kind in unlisted_files.items()):
         reasons.append(
             "of ONNX, only models whose operators are the standard's and whose tensors are in the "
             "file itself"
         )
-    return Finding("fail", actual, required, "; ".join(reasons), measured=True, items=tuple(other))
+    return Finding(
+        "fail", actual, required, "; ".join(reasons), measured=True, items=tuple(unlisted_files)
+    )
 
 
 def supply_chain(case: Case, gate: Gate) -> Finding:

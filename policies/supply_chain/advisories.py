@@ -39,8 +39,8 @@ class Advisories:
     @property
     def as_of(self) -> datetime:
         """When the newest record was changed, leaving out one of every NEWER."""
-        own = [record for record in self.records if any(_affected(record))] or self.records
-        changed = {str(record["id"]): _changed(record) for record in sorted(own, key=_changed)}
+        relevant = [record for record in self.records if any(_affected(record))] or self.records
+        changed = {str(record["id"]): _changed(record) for record in sorted(relevant, key=_changed)}
         return sorted(changed.values(), reverse=True)[len(changed) // NEWER]
 
     @property
@@ -122,7 +122,7 @@ def _affects(affected: Mapping[str, Any], version: str) -> bool:
         return True
     try:
         ours = Version(version)
-        if any(ours == Version(each) for each in listed):
+        if any(ours == Version(listed_version) for listed_version in listed):
             return True
         return any(_contains(span, ours) for span in ranges if span.get("type") != "GIT")
     except (InvalidVersion, KeyError, TypeError, AttributeError):
@@ -130,17 +130,21 @@ def _affects(affected: Mapping[str, Any], version: str) -> bool:
 
 
 def _contains(affected_range: Mapping[str, Any], ours: Version) -> bool:
-    events = [(kind, at) for event in affected_range["events"] for kind, at in event.items()]
+    events = [
+        (kind, version_text)
+        for event in affected_range["events"]
+        for kind, version_text in event.items()
+    ]
     inside = False
     order = {"introduced": 0, "fixed": 1, "last_affected": 2}
     changes = [
-        (Version("0.dev0" if at == "0" else at), order[kind], kind)
-        for kind, at in events
+        (Version("0.dev0" if version_text == "0" else version_text), order[kind], kind)
+        for kind, version_text in events
         if kind in order
     ]
-    for at, _, kind in sorted(changes):
-        if kind == "introduced" and ours >= at:
+    for version, _, kind in sorted(changes):
+        if kind == "introduced" and ours >= version:
             inside = True
-        elif (kind == "fixed" and ours >= at) or (kind == "last_affected" and ours > at):
+        elif (kind == "fixed" and ours >= version) or (kind == "last_affected" and ours > version):
             inside = False
     return inside

@@ -148,8 +148,8 @@ def _onnx(file: Path) -> str:
         model = ModelProto.FromString(file.read_bytes())
     except (DecodeError, RecursionError):
         return ""
-    own = {(function.domain, function.name) for function in model.functions}
-    if any(_TAKEN.fullmatch(domain) for domain, _ in own):
+    functions = {(function.domain, function.name) for function in model.functions}
+    if any(_TAKEN.fullmatch(domain) for domain, _ in functions):
         return ""
     if model.ir_version < 3 or not model.graph.node or not model.opset_import:
         return ""
@@ -160,7 +160,7 @@ def _onnx(file: Path) -> str:
         if (
             kind == "NodeProto"
             and message.domain not in _DOMAINS
-            and (message.domain, message.op_type) not in own
+            and (message.domain, message.op_type) not in functions
         ):
             return ""
     # onnx reads it in C++: in a process of its own, a crash is a fault of the model.

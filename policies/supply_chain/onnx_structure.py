@@ -71,26 +71,26 @@ def check_onnx(model: Any) -> None:
         if _is_tensor(message):
             with fault_in(f"tensor {message.name!r}"):
                 _check_tensor(message)
-    own = {(function.domain, function.name): function for function in model.functions}
-    for count, node in enumerate(_inlined(model, own)):
+    functions = {(function.domain, function.name): function for function in model.functions}
+    for count, node in enumerate(_inlined(model, functions)):
         need(count < _MOST_NODES, f"its functions call each other {_MOST_NODES} times")
-        is_known = node.op_type in _OPERATORS or (node.domain, node.op_type) in own
+        is_known = node.op_type in _OPERATORS or (node.domain, node.op_type) in functions
         if node.op_type == "Scan":
-            is_known = {inner.op_type for inner in _inlined(node, own)} == _DISTANCES
+            is_known = {inner.op_type for inner in _inlined(node, functions)} == _DISTANCES
         need(is_known, f"the operator {node.op_type} is not allowed")
     for graph_input in model.graph.input:
         for size in graph_input.type.tensor_type.shape.dim:
             if not size.HasField("dim_value"):
                 size.dim_value = 1
     stated = {tensor.name: tensor for tensor in filter(_is_tensor, messages(model))}
-    for node in _inlined(model, own):
+    for node in _inlined(model, functions):
         if node.op_type in _SHAPES and len(node.input) > _SHAPES[node.op_type]:
             largest = max(
                 map(abs, _integers(stated.get(node.input[_SHAPES[node.op_type]]))), default=0
             )
             need(largest <= _MOST_ELEMENTS, f"{node.op_type} {node.name!r} has the size {largest}")
     try:
-        model = inline_local_functions(model) if own else model
+        model = inline_local_functions(model) if functions else model
         outputs = [
             output.type.tensor_type
             for output in model.graph.output

@@ -75,9 +75,9 @@ class Code:
             elif name in settings:
                 yield Trace(file, 0, "a file from which the server reads what code it runs")
         is_whole = any(name.startswith(_REPOSITORY) for name in self.files)
-        beside = self._folders[1] or "/" if is_whole else ""
+        folder = self._folders[1] or "/" if is_whole else ""
         tops = [name for name in self.files if name.removesuffix("/__init__.py").count("/") == 0]
-        first = {self.script, *tops, *(name for name in self.files if name.startswith(beside))}
+        first = {self.script, *tops, *(name for name in self.files if name.startswith(folder))}
         waiting, read = [name for name in first if name.endswith(".py")], set[str]()
         while waiting:
             name = waiting.pop()
@@ -95,7 +95,7 @@ class Code:
             lazy = {inner for function in functions for inner in ast.walk(function)}
             for node in ast.walk(tree):
                 modules = _imported(name, node)
-                waiting += [path for module in modules for path in self._own(module)]
+                waiting += [path for module in modules for path in self._imported_files(module)]
                 problems = _problems(node) + [
                     f"an import of `{module}`"
                     for module in modules
@@ -119,9 +119,9 @@ class Code:
     def _is_listed(self, module: str) -> bool:
         """Return whether a module is part of the code, or in one of the lists."""
         listed = (f"{name}." for name in (*self.imports, *_STANDARD.split()))
-        return bool(self._own(module)) or f"{module}.".startswith(tuple(listed))
+        return bool(self._imported_files(module)) or f"{module}.".startswith(tuple(listed))
 
-    def _own(self, module: str) -> Sequence[str]:
+    def _imported_files(self, module: str) -> Sequence[str]:
         """Return the files of the code folder that Python runs when it imports the module."""
         parts = module.split(".")
         paths = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -1,4 +1,4 @@
-"""The environments of a repository, as its floor of the gates orders them."""
+"""The environments of a repository, as its gates.yml orders them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_names_and_order_are_those_of_the_gate(
     assert environments(tmp_path) == names
 
 
-def test_without_a_floor_there_is_none(tmp_path: Path) -> None:
+def test_without_a_policy_there_is_none(tmp_path: Path) -> None:
     assert environments(tmp_path) == ()
 
 

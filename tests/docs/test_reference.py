@@ -73,7 +73,7 @@ def test_what_a_project_imports_is_there() -> None:
     assert imported.count("\n### ") == sum(map(len, functions.names().values()))
     assert (
         "\n    primary_metric: str,\n" in page
-        and "own_metrics: Mapping[str, OwnMetric] = {}" in page
+        and "custom_metrics: Mapping[str, CustomMetric] = {}" in page
     )
     assert "-> Dataset`: The table with the columns of feature sets" in page
     assert "_seconds" not in page and "<factory>" not in page

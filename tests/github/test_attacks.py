@@ -74,7 +74,7 @@ ATTACKS: dict[str, list[tuple[str, str]]] = {
     "gates.yml is lowered in the pull request that needs it": [
         (HERE, "test_a_lowered_gate_is_refused_and_named"),
         (GATES, "test_a_project_may_not_loosen"),
-        (GATES, "test_the_floor_itself_judges_something"),
+        (GATES, "test_the_policy_itself_judges_something"),
         (OWNERS, "test_everything_has_an_owner"),
     ],
     "release.yml names another digest": [
@@ -167,13 +167,13 @@ def test_shell_in_an_input_runs_nothing(old: str, new: str, team: Repository) ->
 @pytest.mark.attack("A pull request lowers the gates that it needs")
 def test_a_lowered_gate_is_refused_and_named(team: Repository) -> None:
     """The comment begins with it, whatever the checks say; its owners have to approve it."""
-    floor = "policies/promotion/gates.yml"
+    policy = "policies/promotion/gates.yml"
     team.fake = ("lint", "smoke", "affected-tests")
-    team.pull_request({floor: text(floor).replace("max_age_days: 30", "max_age_days: 3000")})
+    team.pull_request({policy: text(policy).replace("max_age_days: 30", "max_age_days: 3000")})
     team.check()
     team.follow()
     (body,) = team.state.bodies(PULL)
-    assert f"changes its own checks: {floor}.**" in body.replace("\\", "")
+    assert f"changes its own checks: {policy}.**" in body.replace("\\", "")
 
 
 @pytest.mark.attack("An artifact of an untrusted run names another pull request")

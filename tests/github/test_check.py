@@ -58,7 +58,7 @@ def team(template: Path, tmp_path: Path) -> Iterator[Repository]:
     {
         "documents": (["README.md"], []),
         "a stack": ([PROD], ["make lint", "make preview"]),
-        "the floor of the gates": (
+        "the organisation policy": (
             ["policies/promotion/gates.yml"],
             ["make lint", "make affected-tests"],
         ),

@@ -431,8 +431,10 @@ def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     release = work / "ml/projects/tiny/release.yml"
     traffic = "requests: [100, 100, 100]\n  prediction: answers/0/score"
     release.write_text(release.read_text().replace("requests: [20, 20, 20]", traffic))
-    floor = work / "policies/promotion/gates.yml"
-    floor.write_text(floor.read_text().replace("your-organisation/your-repository", "team/models"))
+    policy = work / "policies/promotion/gates.yml"
+    policy.write_text(
+        policy.read_text().replace("your-organisation/your-repository", "team/models")
+    )
     declare_endpoint("tiny", work / "infra/Pulumi.dev.yaml")
     git(work, "add", "-A")
     git(work, "commit", "-qm", "a small project")

@@ -43,7 +43,7 @@ RESULTS = [
                 "outcome": "pending",
                 "blocking": [],
                 "results": [{"gate": "quality", "verdict": "pass", "mode": "enabled"}],
-                "request": {"environment": "dev", "rehearsal": False},
+                "request": {"environment": "dev", "simulated": False},
             },
             "notes": ["only some gates were asked"],
         },

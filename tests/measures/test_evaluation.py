@@ -144,7 +144,7 @@ def test_fields_are_neither_missing_nor_unknown(tmp_path: Path):
     document = json.loads((tmp_path / "evaluation.json").read_text())
     check(document)
     # Evaluations may lack these: the gates say so, or do without.
-    earlier = {"leakage", "identifiers", "baseline_from", "own_metrics", "out_of_fold"}
+    earlier = {"leakage", "identifiers", "baseline_from", "custom_metrics", "out_of_fold"}
     earlier |= {"requests", "baseline", "contributions", "explanation", "linear", "threshold"}
     for name in document.keys() - earlier:
         with pytest.raises(EvaluationRefused):

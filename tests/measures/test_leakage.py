@@ -152,7 +152,7 @@ def test_a_test_in_the_past_of_training_is_told():
 
 
 def test_the_bounds_are_those_of_the_gate():
-    """What an evaluation tells as a leak, the floor refuses."""
+    """What an evaluation tells as a leak, the organisation policy refuses."""
     assert dict(gate_settings.load()["leakage"].numbers("at_most")) == dict(BOUNDS)
 
 

@@ -24,8 +24,8 @@ from ml.measures.measurement import (
 )
 from ml.measures.tasks import TASKS, Task
 from ml.release.evidence.recomputation import (
-    disagreements,
-    overlap_disagreements,
+    mismatches,
+    overlap_mismatches,
     read_predictions,
 )
 from ml.toolkit.training.boosting import contributions
@@ -85,7 +85,7 @@ def test_rows_without_a_value_are_a_slice(tmp_path: Path, name: str, slices: int
     evaluate(tmp_path, splits, training, features, shares, **arguments("binary"))
     evaluation = read_evaluation(tmp_path)
     rows = read_predictions(tmp_path / "predictions.csv", evaluation)
-    assert disagreements(evaluation, rows) == ()
+    assert mismatches(evaluation, rows) == ()
     assert {*evaluation.slices["side"]} == {*sides} - {""} == {*rows.members()["test"]["side"]}
     assert evaluation.fairness["side"]["auc"].slices == slices
 
@@ -97,13 +97,13 @@ def test_the_four_files_bear_each_other_out(tmp_path: Path, task: Task) -> None:
     result = evaluate(tmp_path, *world(task), **arguments(task, inputs=inputs))
     evaluation = read_evaluation(tmp_path)
     rows = read_predictions(tmp_path / "predictions.csv", evaluation)
-    assert rows.faults == () and disagreements(evaluation, rows) == ()
+    assert rows.faults == () and mismatches(evaluation, rows) == ()
     kept = rows.probabilities("test")
     assert tuple(kept) == (CLASSES if task == "multiclass" else ())
     for at, name in enumerate(kept):
         scores = np.asarray(world(task)[0]["test"].scores)[:, at]
         assert np.allclose(kept[name], scores, atol=1e-4)
-    assert evaluation.identifiers and overlap_disagreements(evaluation, tmp_path) == ()
+    assert evaluation.identifiers and overlap_mismatches(evaluation, tmp_path) == ()
     assert evaluation.metrics.keys() == {"validation", "test"} and evaluation.slice_split == "test"
     assert evaluation.slices["side"].keys() == {"left", "right"}
     measure = "correlation" if task == "regression" else "auc"
@@ -152,9 +152,7 @@ def test_a_ranking_is_explained_and_not_searched_for_features(tmp_path: Path) ->
     evaluate(tmp_path, splits, training, *explained, **{**arguments("multiclass"), **ranking})
     evaluation = read_evaluation(tmp_path)
     assert [check.check for check in evaluation.leakage] == ["identifiers.shared"]
-    assert (
-        disagreements(evaluation, read_predictions(tmp_path / "predictions.csv", evaluation)) == ()
-    )
+    assert mismatches(evaluation, read_predictions(tmp_path / "predictions.csv", evaluation)) == ()
     assert not (tmp_path / "reference.json").exists()
 
 

@@ -37,7 +37,7 @@ gates:
 
 
 def load_gates(folder: Path, text: str = PROJECT) -> Gates:
-    """The floor, tightened by a project's file."""
+    """The organisation policy, tightened by a project's file."""
     path = folder / "gates.yml"
     path.write_text(text)
     return gate_settings.load(path)
@@ -58,7 +58,7 @@ DOCUMENT: dict[str, Any] = {
     "version": "7",
     "digest": DIGEST,
     "uri": "models:/tiny/7",
-    "rehearsal": False,
+    "simulated": False,
     "evaluation": {
         "schema_version": EVALUATION_SCHEMA,
         "model": "tiny",
@@ -168,7 +168,7 @@ def computed(evidence: Evidence, share: float = 0.8) -> Evidence:
     return replace(
         evidence,
         files={"model.txt": "lightgbm-text", "words.json": "json"},
-        disagreements=(),
+        mismatches=(),
         outcomes={"test": outcomes(share)},
         labels={"test": dict.fromkeys(outcomes(share), "a")},
         members={"test": {"topic": members()}},

@@ -101,6 +101,6 @@ def _computed(
         labels={"test": dict.fromkeys(of, "a")},
         members={"test": {"topic": members(count)}},
     )
-    if isinstance(rest.get("disagreements"), list):
-        rest["disagreements"] = tuple(rest["disagreements"])
+    if isinstance(rest.get("mismatches"), list):
+        rest["mismatches"] = tuple(rest["mismatches"])
     return replace(found, **rest)

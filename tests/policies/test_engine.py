@@ -112,7 +112,7 @@ def test_a_rollback_needs_unchanged_files(gate: str, tmp_path: Path) -> None:
     """Evidence of another model, edited evidence and files that run code block it."""
     broken = {
         "identity": {"digest": "sha256:" + "0" * 64},
-        "recomputed": {"disagreements": ("edited",)},
+        "verified-metrics": {"mismatches": ("edited",)},
         "format": {"files": {"model.pkl": "pickle"}},
         "attestation": {"unattested": "nobody signed it"},
         "order": {},
@@ -121,7 +121,7 @@ def test_a_rollback_needs_unchanged_files(gate: str, tmp_path: Path) -> None:
     if gate == "attestation":
         back = replace(back, environment="dev")
     elif gate == "order":
-        back = replace(back, environment="prod", rehearsal=True)
+        back = replace(back, environment="prod", simulated=True)
     decision = judged(tmp_path, replace(good(0.7), **broken[gate]), champion(0.8), back)
     assert [one.gate for one in decision.blocking] == [gate]
 
@@ -203,7 +203,7 @@ def test_the_margin_is_a_share_of_the_range(
     assert result(decision, "non-inferiority").verdict == verdict
 
 
-@pytest.mark.attack("A metric of a project's own has a range so wide that every margin holds")
+@pytest.mark.attack("A custom metric has a range so wide that every margin holds")
 @pytest.mark.parametrize(
     "stated", [(0, 500), (0, None), (None, 9), (9, 0), (math.nan, 9), (0,), ()]
 )
@@ -211,7 +211,7 @@ def test_the_narrower_range_is_shared(tmp_path: Path, stated: tuple[float | None
     """Of the evaluation and of gates.yml, whose range is 1000; without both there is no margin."""
     own = {"cost": StatedMetric("minimize", stated, False)}
     candidate, holder = (
-        evaluated(_costs(of, value, None), own_metrics=own)
+        evaluated(_costs(of, value, None), custom_metrics=own)
         for of, value in ((good(), 111.0), (champion(), 100.0))
     )
     decision = judged(tmp_path, candidate, holder, text=BOUNDED)
@@ -222,8 +222,8 @@ def test_a_metric_of_another_formula_is_not_compared(tmp_path: Path) -> None:
     """By the file that has it, the goal and the range."""
     sides = [_costs(of, value, None) for of, value in ((good(), 90.0), (champion(), 100.0))]
     assert result(judged(tmp_path, *sides, text=BOUNDED), "non-inferiority").verdict == "pass"
-    other = replace(sides[1].evaluation.own_metrics["cost"], code="other")
-    changed = evaluated(sides[1], own_metrics={"cost": other})
+    other = replace(sides[1].evaluation.custom_metrics["cost"], code="other")
+    changed = evaluated(sides[1], custom_metrics={"cost": other})
     decision = judged(tmp_path, sides[0], changed, text=BOUNDED)
     assert "computes another cost" in result(decision, "non-inferiority").actual
     assert {"superiority", "non-inferiority"} <= {of.gate for of in decision.blocking}
@@ -264,7 +264,7 @@ def _costs(evidence: Evidence, value: float, ends: tuple[float, float] | None) -
             primary_metric="cost",
             goal="minimize",
             metrics={"test": stated, "validation": stated},
-            own_metrics={} if ends else {"cost": StatedMetric("minimize", (0, 1000), False)},
+            custom_metrics={} if ends else {"cost": StatedMetric("minimize", (0, 1000), False)},
         ),
         outcomes={"test": dict.fromkeys(evidence.outcomes["test"], value)},
         range=ends,
@@ -283,10 +283,10 @@ def test_the_champion_is_blocked_by_changed_files_only(tmp_path: Path) -> None:
     """It does not beat itself, which does not block; files that were edited since do."""
     itself = good(version="9")
     assert [one.gate for one in judged(tmp_path, good(), itself).blocking] == []
-    edited = replace(good(), disagreements=("x",))
+    edited = replace(good(), mismatches=("x",))
     decision = judged(tmp_path, edited, itself)
     assert decision.outcome == "already-champion"
-    assert [one.gate for one in decision.blocking] == ["recomputed"]
+    assert [one.gate for one in decision.blocking] == ["verified-metrics"]
 
 
 def test_a_missing_digest_matches_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_a_document_is_read_by_its_types() -> None:
         "created": "2025-06-01T00:00:00+00:00",
         "evaluation": {"contributions": [{"feature": "a", "share": 1, "more": 2}]},
         "files": {"model.txt": "lightgbm-text"},
-        "disagreements": [],
+        "mismatches": [],
         "more": 1,
     }
     evidence = parse(document)
@@ -27,7 +27,7 @@ def test_a_document_is_read_by_its_types() -> None:
         evidence.evaluation.contributions == (Contribution("a", 1.0),) and evidence.cost == Cost()
     )
     assert evidence.created is not None and evidence.created.utcoffset() is not None
-    assert evidence.files is None and evidence.disagreements is None
+    assert evidence.files is None and evidence.mismatches is None
     for nothing in (None, [], 3, "text", {}):
         assert parse(nothing) == parse({})
 

@@ -50,7 +50,7 @@ BAD += ["", "  ", [], {}, "nan", [1], 10**400]
 SOUND: Mapping[tuple[str, ...], list[Any]] = {
     ("lineage", "dirty"): [True],
     ("lineage", "evaluation_dirty"): [True],
-    ("rehearsal",): [True],
+    ("simulated",): [True],
     ("evaluation", "hyperparameters"): [{}],
     ("evaluation", "seed"): [-1, 1.797e308],
 }
@@ -115,7 +115,7 @@ def _evidence(document: dict[str, Any]) -> Evidence:
 
 @pytest.fixture(scope="module")
 def tightened(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """The floor with a project's thresholds."""
+    """The organisation policy with a project's thresholds."""
     return load_gates(tmp_path_factory.mktemp("gates"))
 
 
@@ -199,10 +199,10 @@ def test_a_worse_candidate_is_never_superior(tightened: Gates, ours: int, theirs
         assert result(decision, "non-inferiority").verdict == "pass"
 
 
-def test_the_floor_alone_loads() -> None:
-    """The floor that ships is complete and every gate in it blocks."""
-    floor = gate_settings.load()
-    assert {gate.mode for gate in floor.values()} == {"enabled"}
+def test_the_policy_alone_loads() -> None:
+    """The organisation policy that ships is complete and every gate in it blocks."""
+    policy = gate_settings.load()
+    assert {gate.mode for gate in policy.values()} == {"enabled"}
 
 
 def test_values_of_a_wrong_type_are_absent() -> None:

@@ -124,7 +124,7 @@ def test_everything_else_is_no_format(content: bytes, tmp_path: Path) -> None:
 
 
 def test_every_format_that_is_recognised_is_allowed() -> None:
-    """The floor allows them all; a project may leave some out."""
+    """The organisation policy allows them all; a project may leave some out."""
     allowed = {"lightgbm-text", "xgboost-json", "json", "npz", "onnx", "safetensors", "skops"}
     assert set(gate_settings.load()["format"].names("allowed")) == allowed
 

@@ -1,4 +1,4 @@
-"""policies.promotion.gate_settings: the floor, and a project's file that only tightens it."""
+"""policies.promotion.gate_settings: the policy, and a project's file that only tightens it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Problem, UserError
-from policies.promotion.gate_settings import FLOOR, SETTINGS, load
+from policies.promotion.gate_settings import POLICY, SETTINGS, load
 
 
 def write(folder: Path, body: str, name: str = "gates.yml") -> Path:
@@ -17,10 +17,10 @@ def write(folder: Path, body: str, name: str = "gates.yml") -> Path:
     return path
 
 
-def refused(project: Path | None, floor: Path = FLOOR) -> Problem:
+def refused(project: Path | None, policy: Path = POLICY) -> Problem:
     """The one problem of these files."""
     with pytest.raises(UserError) as raised:
-        load(project, floor)
+        load(project, policy)
     (problem,) = raised.value.problems
     return problem
 
@@ -37,11 +37,11 @@ TIGHTER = {
     "allow-list": "  format: {allowed: [json]}",
     "no place for dirty code": "  lineage: {dirty_allowed_in: []}",
     "demands": "  non-inferiority: {splits: [a, b]}",
-    "floors": "  quality: {at_least: {test.gain_at_1: 0.9}}",
+    "lower bounds": "  quality: {at_least: {test.gain_at_1: 0.9}}",
     "ceilings": "  quality: {at_most: {test.mean_rank: 2}}",
     "narrower bounds": "  quality: {bounds: {mean_rank: [1, 100]}}",
     "new bounds": "  quality: {bounds: {accuracy: [0, 1]}}",
-    "as the floor": "  latency: {p95_ms: 200, mode: enabled}",
+    "as the policy": "  latency: {p95_ms: 200, mode: enabled}",
 }
 LOOSER = {
     "maximum": ("  freshness:\n    max_age_days: 31", 4),
@@ -61,21 +61,21 @@ LOOSER |= {
 }
 # Thresholds that nearly every answer meets.
 VACUOUS = {
-    "a floor by a hair": "  quality: {at_least: {t.auc: 0.000001}}",
-    "a floor below a coin's": "  quality: {at_least: {t.auc: 0.499}}",
-    "a floor below the rarest class": "  quality: {at_least: {t.average_precision: 0.0001}}",
+    "a lower bound by a hair": "  quality: {at_least: {t.auc: 0.000001}}",
+    "a lower bound below a coin's": "  quality: {at_least: {t.auc: 0.499}}",
+    "a lower bound below the rarest class": "  quality: {at_least: {t.average_precision: 0.0001}}",
     "a ceiling by a hair": "  quality: {at_most: {t.brier: 0.999999}}",
     "a ceiling beyond guessing": "  quality: {at_most: {t.log_loss: 36}}",
     "a gap by a hair": "  gap: {at_most: {t.gain_at_1: 0.999999}}",
     "a gap of a loss": "  gap: {at_most: {t.log_loss: 30}}",
     "slices apart by nearly everything": "  fairness: {at_most: {topic.gain_at_1: 0.8}}",
-    "a ceiling of a metric of its own": "  quality: {bounds: {mae: [0, 9]}, at_most: {t.mae: 8.9}}",
-    "a floor of zero": "  quality: {at_least: {t.auc: 0}}",
-    "a floor far below": "  quality: {at_least: {t.auc: -1.0e+300}}",
+    "a ceiling of a custom metric": "  quality: {bounds: {mae: [0, 9]}, at_most: {t.mae: 8.9}}",
+    "a lower bound of zero": "  quality: {at_least: {t.auc: 0}}",
+    "a lower bound far below": "  quality: {at_least: {t.auc: -1.0e+300}}",
     "a ceiling at the top": "  quality: {at_most: {t.auc: 1}}",
     "a gap of everything": "  gap: {at_most: {t.auc: 1}}",
     "slices apart as far as can be": "  fairness: {at_most: {topic.auc: 1}}",
-    "a floor below bounds of its own": "  quality: {bounds: {mae: [1, 9]}, at_least: {t.mae: 1}}",
+    "a lower bound below its bounds": "  quality: {bounds: {mae: [1, 9]}, at_least: {t.mae: 1}}",
 }
 # Thresholds that no answer meets: those of another scale, as per cent.
 UNREACHABLE = {
@@ -83,7 +83,7 @@ UNREACHABLE = {
     "just above": "  quality: {at_least: {t.auc: 1.01}}",
     "a ceiling below": "  quality: {at_most: {t.mean_rank: 0.5}}",
     "a negative ceiling": "  quality: {at_most: {t.log_loss: -1}}",
-    "of a metric of its own": "  quality: {bounds: {mae: [1, 9]}, at_least: {t.mae: 10}}",
+    "of a custom metric": "  quality: {bounds: {mae: [1, 9]}, at_least: {t.mae: 10}}",
     "a negative gap": "  gap: {at_most: {t.auc: -0.1}}",
     "slices closer than equal": "  fairness: {at_most: {topic.auc: -0.1}}",
 }
@@ -130,7 +130,7 @@ WRONG = {
 
 @pytest.mark.parametrize("body", TIGHTER.values(), ids=TIGHTER)
 def test_a_project_may_tighten(body: str, tmp_path: Path) -> None:
-    """Each kind of setting may be tightened, and the rest stays the floor's."""
+    """Each kind of setting may be tightened, and the rest stays the organisation policy's."""
     gates = load(write(tmp_path, body))
     assert set(gates) == set(SETTINGS)
     assert gates["identity"] == load()["identity"]
@@ -177,7 +177,7 @@ def test_a_confidence_has_a_bound_on_both_sides(gate: str, value: str, tmp_path:
     assert load(write(tmp_path, f"  {gate}: {{confidence: 0.99}}"))
 
 
-# The loosest that the floor itself may have, and one step beyond it.
+# The loosest that the policy itself may set, and one step beyond it.
 LOOSEST = {
     "freshness.max_age_days": (366, 1e300),
     "quality.min_count": (30, 0.000001),
@@ -204,29 +204,29 @@ LOOSEST = {
 }
 
 
-@pytest.mark.attack("a floor that judges nothing by a hair")
+@pytest.mark.attack("a policy that judges nothing by a hair")
 @pytest.mark.parametrize("setting", LOOSEST)
-def test_the_floor_itself_judges_something(setting: str, tmp_path: Path) -> None:
+def test_the_policy_itself_judges_something(setting: str, tmp_path: Path) -> None:
     """Beyond the loosest value that a person could mean it is refused with its line."""
     gate, _, name = setting.partition(".")
-    head, _, rest = FLOOR.read_text().partition(f"\n  {gate}:")
-    at, text = rest.index(f"    {name}: "), FLOOR.read_text()
+    head, _, rest = POLICY.read_text().partition(f"\n  {gate}:")
+    at, text = rest.index(f"    {name}: "), POLICY.read_text()
     old = rest[at:].split(" #")[0].split("\n")[0]
     for value, is_refused in zip(LOOSEST[setting], (False, True), strict=True):
         new = f"    {name}: {value:.7f}" if value < 1e9 else f"    {name}: 1.0e+300"
-        floor = tmp_path / "floor.yml"
-        floor.write_text(f"{head}\n  {gate}:{rest[:at]}{new}{rest[at + len(old) :]}")
+        policy = tmp_path / "policy.yml"
+        policy.write_text(f"{head}\n  {gate}:{rest[:at]}{new}{rest[at + len(old) :]}")
         if not is_refused:
-            assert load(None, floor)[gate].number(name) == value
+            assert load(None, policy)[gate].number(name) == value
             continue
-        problem = refused(None, floor)
+        problem = refused(None, policy)
         assert problem.code == "wrong-value" and problem.expected
         assert line(problem) == text[: text.index(f"\n  {gate}:")].count("\n") + 2 + rest[
             :at
         ].count("\n")
 
 
-def test_every_number_of_the_floor_has_a_loosest_value() -> None:
+def test_every_number_of_the_policy_has_a_loosest_value() -> None:
     """A setting that is added needs one."""
     numbers = {
         f"{gate}.{name}"
@@ -254,17 +254,17 @@ def test_a_threshold_is_on_a_split_that_decides(tmp_path: Path) -> None:
     assert load(write(tmp_path, body.format("validation.auc: 0.9, test.auc: 0.6")))
 
 
-@pytest.mark.attack("thresholds of the floor that judge nothing")
-def test_a_threshold_of_the_floor_judges_something(tmp_path: Path) -> None:
+@pytest.mark.attack("thresholds of the organisation policy that judge nothing")
+def test_a_threshold_of_the_policy_judges_something(tmp_path: Path) -> None:
     """As one of a project does; and a project cannot say what guessing reaches."""
-    floor = tmp_path / "floor.yml"
+    policy = tmp_path / "policy.yml"
     for value, is_refused in (("0.000001", True), ("0.7", False)):
         new = f"at_least: {{t.auc: {value}}}"
-        floor.write_text(FLOOR.read_text().replace("    at_least: {}", f"    {new}"))
+        policy.write_text(POLICY.read_text().replace("    at_least: {}", f"    {new}"))
         if is_refused:
-            assert refused(None, floor).code == "ineffective-gate"
+            assert refused(None, policy).code == "ineffective-gate"
         else:
-            assert load(None, floor)
+            assert load(None, policy)
     for lower in ("{auc: 0.1}", "{mae: -1}"):
         body = f"  quality: {{loosest_at_least: {lower}, at_least: {{t.auc: 0.7}}}}"
         assert refused(write(tmp_path, body)).code == "gate-looser-than-policy"
@@ -297,7 +297,7 @@ ENTRIES = {
         "  quality:\n    bounds:\n      mae: [0, 9]\n      mse: [0]",
         (6, "`gates.quality.bounds.mse` is a list of 1", "[lowest, highest]"),
     ),
-    "a bound that is wider than the floor's": (
+    "a bound that is wider than the policy's": (
         "  quality:\n    bounds:\n      mae: [0, 9]\n      auc: [0, 2]",
         (
             6,
@@ -305,7 +305,7 @@ ENTRIES = {
             "no looser than the organisation policy's [0.0, 1.0]",
         ),
     ),
-    "a ceiling above the floor's": (
+    "an upper bound above the policy's": (
         "  leakage:\n    at_most:\n      clinics.shared: 1\n      feature.auc: 0.99",
         (
             6,
@@ -326,11 +326,12 @@ ENTRIES = {
         ),
     ),
     "a waiver of a gate that has none": (
-        "  {}\nwaivers:\n  - {gate: recomputed, owner: a, expires: 2026-01-01, reason: b}",
+        "  {}\nwaivers:\n  - {gate: verified-metrics, owner: a, expires: 2026-01-01, reason: b}",
         (
             5,
-            "`waivers[0]` waives `recomputed`",
-            "no waiver of `recomputed`: every other gate relies on metrics that can be recomputed",
+            "`waivers[0]` waives `verified-metrics`",
+            "no waiver of `verified-metrics`: every other gate relies on metrics that can be "
+            "recomputed",
         ),
     ),
     "a gate that is a number": ("  latency: 3", (3, "`gates.latency` is 3", "a mapping")),
@@ -377,52 +378,54 @@ def test_two_problems_are_shown_together(tmp_path: Path) -> None:
     assert sorted(map(line, raised.value.problems)) == [3, 4]
 
 
-def test_thresholds_of_floor_and_project_add_up(tmp_path: Path) -> None:
-    """The floor's thresholds hold beside the project's, and the tighter of two counts."""
-    floor = tmp_path / "floor.yml"
-    floor.write_text(
-        FLOOR.read_text().replace("at_least: {}", "at_least: {a.gain: 0.5, b.gain: 0.5}")
+def test_thresholds_of_policy_and_project_add_up(tmp_path: Path) -> None:
+    """The policy's thresholds hold beside the project's, and the tighter of two counts."""
+    policy = tmp_path / "policy.yml"
+    policy.write_text(
+        POLICY.read_text().replace("at_least: {}", "at_least: {a.gain: 0.5, b.gain: 0.5}")
     )
-    gates = load(write(tmp_path, "  quality: {at_least: {a.gain: 0.6, c.gain: 0.1}}"), floor)
+    gates = load(write(tmp_path, "  quality: {at_least: {a.gain: 0.6, c.gain: 0.1}}"), policy)
     assert gates["quality"].numbers("at_least") == {"a.gain": 0.6, "b.gain": 0.5, "c.gain": 0.1}
-    assert "looser" in refused(write(tmp_path, "  quality: {at_least: {a.gain: 0.4}}"), floor).code
+    assert "looser" in refused(write(tmp_path, "  quality: {at_least: {a.gain: 0.4}}"), policy).code
 
 
-def test_demands_and_allow_lists_of_the_floor_hold(tmp_path: Path) -> None:
-    """A split that the floor demands stays demanded."""
-    floor = tmp_path / "floor.yml"
-    floor.write_text(FLOOR.read_text().replace("splits: []", "splits: [test]"))
-    assert load(write(tmp_path, "  non-inferiority: {splits: [test, unseen]}"), floor)
-    assert "looser" in refused(write(tmp_path, "  non-inferiority: {splits: [unseen]}"), floor).code
+def test_demands_and_allow_lists_of_the_policy_hold(tmp_path: Path) -> None:
+    """A split that the organisation policy demands stays demanded."""
+    policy = tmp_path / "policy.yml"
+    policy.write_text(POLICY.read_text().replace("splits: []", "splits: [test]"))
+    assert load(write(tmp_path, "  non-inferiority: {splits: [test, unseen]}"), policy)
+    assert (
+        "looser" in refused(write(tmp_path, "  non-inferiority: {splits: [unseen]}"), policy).code
+    )
 
 
-def test_a_report_only_floor_may_be_enabled_by_a_project(tmp_path: Path) -> None:
+def test_a_report_only_policy_may_be_enabled_by_a_project(tmp_path: Path) -> None:
     """A mode is tightened like any other setting."""
-    floor = tmp_path / "floor.yml"
-    text = FLOOR.read_text()
-    floor.write_text(
+    policy = tmp_path / "policy.yml"
+    text = POLICY.read_text()
+    policy.write_text(
         text.replace(
             "freshness: # old evidence does not describe today's data\n    mode: enabled",
             "freshness:\n    mode: report-only",
         )
     )
-    assert load(None, floor)["freshness"].mode == "report-only"
+    assert load(None, policy)["freshness"].mode == "report-only"
     assert (
-        load(write(tmp_path, "  freshness: {mode: enabled}"), floor)["freshness"].mode == "enabled"
+        load(write(tmp_path, "  freshness: {mode: enabled}"), policy)["freshness"].mode == "enabled"
     )
 
 
 @pytest.mark.parametrize("gate", sorted(SETTINGS))
-@pytest.mark.attack("A gate is left out of the floor")
-def test_a_floor_without_a_gate_is_refused(gate: str, tmp_path: Path) -> None:
-    """The floor sets every gate."""
+@pytest.mark.attack("A gate is left out of the organisation policy")
+def test_a_policy_without_a_gate_is_refused(gate: str, tmp_path: Path) -> None:
+    """The organisation policy sets every gate."""
     import yaml
 
-    document = yaml.safe_load(FLOOR.read_text())
+    document = yaml.safe_load(POLICY.read_text())
     del document["gates"][gate]
-    floor = tmp_path / "floor.yml"
-    floor.write_text(yaml.safe_dump(document))
-    problem = refused(None, floor)
+    policy = tmp_path / "policy.yml"
+    policy.write_text(yaml.safe_dump(document))
+    problem = refused(None, policy)
     assert problem.code == "missing-field" and f"`gates.{gate}`" in problem.actual
 
 

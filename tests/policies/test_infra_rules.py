@@ -327,7 +327,7 @@ def test_limits_of_a_misspelt_environment_are_refused(tmp_path: Path) -> None:
 def test_a_fork_may_make_its_own_rules_advice(tmp_path: Path) -> None:
     file = tmp_path / "limits.yml"
     file.write_text(f"default: {ALL}\nprod: {{advice: [log-cap]}}\n")
-    assert limits.load(["data-kept", "log-cap"], file, own=["log-cap"])["prod"].advice == (
+    assert limits.load(["data-kept", "log-cap"], file, fork_rules=["log-cap"])["prod"].advice == (
         "log-cap",
     )
     with pytest.raises(UserError, match="log-cap"):

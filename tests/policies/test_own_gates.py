@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policies.promotion.decision import Case, Finding
-from policies.promotion.engine import RULES, _own, decide
+from policies.promotion.engine import RULES, _plug_in_rule, decide
 from policies.promotion.gate import Gate
 from policies.promotion.gate_settings import load
 from tests.policies.cases import PROJECT, REQUEST, good, result
@@ -22,7 +22,7 @@ def decided(judge: Judge, tmp_path: Any) -> Any:
     file = tmp_path / "gates.yml"
     file.write_text(PROJECT)
     gates = {**load(file), "own": Gate("own", "enabled", {})}
-    return decide(gates, good(), None, REQUEST, {**RULES, "own": _own(judge)})
+    return decide(gates, good(), None, REQUEST, {**RULES, "own": _plug_in_rule(judge)})
 
 
 @pytest.mark.parametrize("verdict", ["pass", "not evaluated"])

@@ -90,7 +90,7 @@ def test_an_expression_is_refused(text: str) -> None:
     assert not licence_allowed(text, LIST)
 
 
-def test_the_packages_of_this_repository_pass_the_floor() -> None:
+def test_the_packages_of_this_repository_pass_the_policy() -> None:
     """Each locked package is installed as locked, with a licence on the list or reviewed."""
     found, gate = packages(ROOT / "requirements/main.lock"), gate_settings.load()["supply-chain"]
     assert len(found) > 100 and all(one.installed == one.locked for one in found)

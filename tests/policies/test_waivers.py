@@ -24,7 +24,7 @@ from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, Latency, LockedPackage, SupplyChain
 from policies.promotion.gate import Gates
-from policies.promotion.gate_settings import FLOOR, SETTINGS, load
+from policies.promotion.gate_settings import POLICY, SETTINGS, load
 from policies.waivers import NEVER, GateWaiver, merge_days
 from tests.local import LOG
 from tests.policies.cases import (
@@ -64,7 +64,7 @@ _DIRTY = replace(good(), lineage=replace(good().lineage, dirty=True))
 EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
     "too slow": (replace(good(), latency=_SLOW), None, REQUEST),
     "stale": (replace(good(), created=NOW - timedelta(days=31)), None, REQUEST),
-    "uncommitted code for prod": (_DIRTY, None, request(environment="prod", rehearsal=True)),
+    "uncommitted code for prod": (_DIRTY, None, request(environment="prod", simulated=True)),
     "below the threshold": (_measured(0.55), None, REQUEST),
     "chosen on luck": (
         evaluated(
@@ -230,12 +230,12 @@ def test_a_used_waiver_is_reported(tmp_path: Path) -> None:
     assert (used["owner"], used["reason"], used["expires"]) == ("ana", "r", "2025-06-30")
 
 
-def test_the_floor_waives_nothing(tmp_path: Path) -> None:
+def test_the_policy_waives_nothing(tmp_path: Path) -> None:
     """A waiver there would hold for every project."""
-    floor = tmp_path / "floor.yml"
-    floor.write_text(FLOOR.read_text() + "waivers: []\n")
+    policy = tmp_path / "policy.yml"
+    policy.write_text(POLICY.read_text() + "waivers: []\n")
     with pytest.raises(UserError, match=r"unknown-field.*`waivers`"):
-        load(None, floor)
+        load(None, policy)
 
 
 def test_every_gate_may_be_waived_or_has_a_reason_why_not(tmp_path: Path) -> None:

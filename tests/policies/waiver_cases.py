@@ -169,7 +169,7 @@ INVALID = {
     "a list of gates": ("gate`", waiver("[latency]")),
     **{
         gate: (f"no waiver of `{gate}`", waiver(gate))
-        for gate in ("identity", "recomputed", "completeness", "superiority", "sign-off")
+        for gate in ("identity", "verified-metrics", "completeness", "superiority", "sign-off")
     },
     "a format, and no file": ("`item`: the file", waiver("format", version=7)),
     "a file of any version": ("version`", _item("model.pkl", "format")),

@@ -26,7 +26,7 @@ JOBS = sorted(path for path in FOLDER.glob("*/jobs/*.yml") if not is_hints(path)
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
 def test_a_project_can_be_released(project: Path) -> None:
-    """Its gates stand on the floor; select.yml and release.yml are sound where they are there."""
+    """Its gates are no looser than the policy; its select.yml and release.yml are valid."""
     assert gate_settings.load(project / "gates.yml")
     assert weights.read(project).quality.weight
     release = project / "release.yml"

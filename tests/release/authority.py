@@ -37,7 +37,7 @@ from tests.stand_ins.attestations import (
     utf8_head,
 )
 
-# As the floor names it: policies/promotion/gates.yml.
+# As the organisation policy names it: policies/promotion/gates.yml.
 TRUSTED = Identity(
     "https://token.actions.githubusercontent.com",
     "your-organisation/your-repository",

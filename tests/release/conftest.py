@@ -17,7 +17,7 @@ from ml.backends.local.serving import endpoint, server
 from ml.backends.runs import Run
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
-from policies.promotion import floor
+from policies.promotion import policy
 from tests.local import BACKEND
 from tests.release import fast_server, tiny
 from tests.release.tiny import Tiny
@@ -175,11 +175,11 @@ def _fast_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The floor of a canary, lowered to the few requests of the tiny project."""
-    file = tmp_path_factory.mktemp("floor") / "canary.yml"
-    text = floor.CANARY.read_text().replace("requests: 100", "requests: 20")
+    """The organisation policy on a canary, lowered to the few requests of the tiny project."""
+    file = tmp_path_factory.mktemp("policy") / "canary.yml"
+    text = policy.CANARY.read_text().replace("requests: 100", "requests: 20")
     # Its predictions are scores, which differ from one version to the next.
     file.write_text(text.partition("required:")[0] + "no_bound" + text.partition("no_bound")[2])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(floor, "CANARY", file)
+        patch.setattr(policy, "CANARY", file)
         yield

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ml.backends.local.serving import server
-from policies.promotion import floor as floors
+from policies.promotion import policy as organisation_policy
 from tests import forks
 
 _CODE = """
@@ -52,7 +52,7 @@ def killed(code: str) -> None:
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         process = forks.start(
-            _run, code, Path.cwd(), {**os.environ}, log, floors.CANARY, server.begin
+            _run, code, Path.cwd(), {**os.environ}, log, organisation_policy.CANARY, server.begin
         )
         process.join()
         assert process.exitcode == -9, log.read_text() if log.exists() else process.exitcode
@@ -63,10 +63,10 @@ def _run(
     folder: Path,
     environment: dict[str, str],
     log: Path,
-    floor: Path,
+    policy: Path,
     begin: Callable[..., Any],
 ) -> None:
-    floors.CANARY, server.begin = floor, begin
+    organisation_policy.CANARY, server.begin = policy, begin
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -196,13 +196,13 @@ class ReleaseScenario:
         made = team.promote(run)
         assert made.champion is None and made.candidate.version == "1"
         assert result(made.decision, "first-promotion").verdict == "pass"
-        assert made.evidence.latency.hardware and made.evidence.disagreements == ()
+        assert made.evidence.latency.hardware and made.evidence.mismatches == ()
         assert "not on the deployment's" in str([one.why for one in made.decision.results])
         assert made.evidence.lineage.environment == "azureml:ml-cpu:1"
         names = ["release.yml", "dev.json", *["dev.attestation.json"] * bool(team.attestor)]
         assert [path.name for path in made.written] == names
-        declared = desired_state.read(team.backend, "tiny", "dev")
-        assert declared and declared.digest == made.candidate.digest
+        entry = desired_state.read(team.backend, "tiny", "dev")
+        assert entry and entry.digest == made.candidate.digest
         assert check_registered(team.backend, "tiny", "1", "dev").decision.outcome == "pending"
         assert made.run == (f"{run}.train" if team.pipeline else run)
         # The registry knows the version by the step: an attestation of it is proposed by that.
@@ -248,11 +248,11 @@ class ReleaseScenario:
 
     def refuse_worse(self, team: Team) -> None:
         """The gates reject it: what is declared, who is champion and what serves stay."""
-        declared, live = desired_state.read(team.backend, "tiny", "dev"), team.live()
+        entry, live = desired_state.read(team.backend, "tiny", "dev"), team.live()
         worse = team.propose(team.train(0.7))
         assert worse.decision.outcome == "rejected" and not worse.written
         assert result(worse.decision, "non-inferiority").verdict == "fail"
-        assert desired_state.read(team.backend, "tiny", "dev") == declared
+        assert desired_state.read(team.backend, "tiny", "dev") == entry
         assert team.live() == live and team.champion() == "1"
         done = team.apply("ana")
         assert done and done.outcome == "unchanged"

@@ -27,7 +27,7 @@ from ml.release import audit
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.promotion.gate_check import GateCheck
 from ml.release.rollout import apply as applying
 from ml.release.rollout.apply import Acceptance, Applied, RolloutPlan
@@ -195,7 +195,7 @@ def release(
     acceptance = Acceptance(SAMPLES, QUICK, None, None, new_fields=(), expired=())
     unread = dict.fromkeys(field.name for field in fields(RolloutPlan))
     known = {
-        **{"project": "words", "environment": "dev", "declared": Declared(decision="d" * 64)},
+        **{"project": "words", "environment": "dev", "declared": ReleaseEntry(decision="d" * 64)},
         **{"version": version, "deployment": deployment, "acceptance": acceptance},
         **{"approved_by": "ana", "backend": backend, "live": backend.endpoints.live(name)},
         "history": audit.history(backend.audit_log, name),

@@ -10,7 +10,7 @@ import pytest
 
 from ml.measures.schema import Contribution
 from ml.release.comparison import Comparison, MetricComparison, Side, compare, other_features
-from policies.promotion.evidence import Cost, DataVersion, Evidence, Latency, Spent
+from policies.promotion.evidence import ComputeUsage, Cost, DataVersion, Evidence, Latency
 from tests.policies import cases
 
 
@@ -108,10 +108,10 @@ def test_without_a_champion():
         ({"primary_metric": "gain_at_3"}, "different primary metrics"),
         ({"goal": "minimize"}, "different primary metrics"),
         (
-            {"disagreements": ("test.gain_at_1 states 0.9",)},
+            {"mismatches": ("test.gain_at_1 states 0.9",)},
             "of tiny 6 cannot be trusted",
         ),
-        ({"disagreements": None}, "the metrics of tiny 6 were not recomputed"),
+        ({"mismatches": None}, "the metrics of tiny 6 were not recomputed"),
     ],
 )
 def test_what_cannot_be_paired_is_not(changes: dict[str, object], why: str):
@@ -164,7 +164,7 @@ def test_a_metric_beside_the_primary_one():
 def test_what_they_take():
     """Latency, machine time and price; what is missing or no number is None, never zero."""
     latency = Latency(p50_ms=5.0, p95_ms=math.nan, p99_ms=None)
-    priced = Cost(Spent(2.0, 1, "here", None, 3.6, 0.002), Spent(), currency="USD")
+    priced = Cost(ComputeUsage(2.0, 1, "here", None, 3.6, 0.002), ComputeUsage(), currency="USD")
     made = compare(
         side(0.8, latency=latency, cost=priced),
         side(0.7, "6", cost=replace(priced, currency="EUR"), stability={}),

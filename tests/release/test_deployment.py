@@ -242,7 +242,7 @@ def test_settings_of_the_server_are_refused(name: str, is_refused: bool, tmp_pat
 
 @pytest.mark.attack("serving code that loads code from data")
 def test_code_that_loads_code_from_data_is_refused_with_its_line(tmp_path: Path) -> None:
-    """The project's own list counts: it may leave out what the floor allows."""
+    """The project's own list counts: it may leave out what the organisation policy allows."""
     place = write(tmp_path)
     (place / "score.py").write_text("import pandas\n\nTABLE = pandas.read_pickle('x')\n")
     with pytest.raises(UserError) as raised:

@@ -22,7 +22,7 @@ from tests.backends.conftest import azure
 from tests.backends.serving.servers import process_of
 from tests.local import BACKEND
 from tests.release.authority import Authority, Workflow
-from tests.release.promotion.test_environments import REVIEWS, WRITTEN, rehearse
+from tests.release.promotion.test_environments import REVIEWS, WRITTEN, prepare_environments
 from tests.release.scenario import ReleaseScenario, Team
 from tests.release.test_commands import ml
 from tests.shared import declare_endpoint
@@ -44,7 +44,7 @@ def stopped() -> Iterator[None]:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, and advisories that `rehearse` writes."""
+    """The working directory, and advisories that `prepare_environments` writes."""
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
     folder = tmp_path / "repository"
     folder.mkdir()
@@ -53,12 +53,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class TestLocal(ReleaseScenario):
-    """A rehearsal of dev."""
+    """A simulated dev."""
 
     @pytest.fixture
     def team(self, root: Path, stopped: None) -> Team:
         team = Team(root, BACKEND)
-        rehearse(team.project.folder, root.parent / "osv", WRITTEN)
+        prepare_environments(team.project.folder, root.parent / "osv", WRITTEN)
         return team
 
     def check_progress(self, lines: list[str], blue: Live) -> None:
@@ -76,7 +76,7 @@ class TestMemory(ReleaseScenario):
     def team(self, root: Path, own_home: Path, stopped: None) -> Iterator[Team]:
         team = Team(root, MemoryBackend(root.parent / "memory", AUTHORITY.verifier))
         team.pipeline, team.commands, team.attestor = None, False, Workflow(AUTHORITY)
-        rehearse(team.project.folder, root.parent / "osv", WRITTEN)
+        prepare_environments(team.project.folder, root.parent / "osv", WRITTEN)
         yield team
         # Nothing left a run in the local backend's home.
         assert not (own_home / "jobs").exists() and not (own_home / "mlflow.db").exists()
@@ -121,7 +121,7 @@ class TestAzure(ReleaseScenario):
         monkeypatch.setattr(loader, "FOLDER", stacks)
         self.patch, self.homes = monkeypatch, tmp_path_factory
         team = AzureTeam(root, tmp_path_factory, monkeypatch)
-        rehearse(team.project.folder, root.parent / "osv", REVIEWS)
+        prepare_environments(team.project.folder, root.parent / "osv", REVIEWS)
         return team
 
     def check_unapplied(self, team: Team) -> None:

@@ -19,7 +19,7 @@ from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.core.errors import Exit, UserError
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.evidence import evidence
 from ml.release.evidence.evidence import ATTESTATION
 from ml.release.promotion.gate_check import GateCheck, champion_of, check_gates, request
@@ -31,14 +31,14 @@ from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.authority import Authority, Workflow
 from tests.release.conftest import World
-from tests.release.promotion.test_environments import commit, git, rehearse, rehearsed
+from tests.release.promotion.test_environments import commit, git, prepare_environments, simulated
 from tests.release.test_commands import ml
 from tests.stand_ins.memory import MemoryBackend
 
-__all__ = ["rehearsed"]
+__all__ = ["simulated"]
 
 
-def now_declared(environment: str = "local") -> Declared:
+def now_declared(environment: str = "local") -> ReleaseEntry:
     """What is declared."""
     found = desired_state.read(BACKEND, "tiny", environment)
     assert found is not None
@@ -66,10 +66,10 @@ def edited(version: Version, change: Callable[[dict[str, Any]], object]) -> str:
 @pytest.mark.attack("A declaration names evidence that the registry never kept")
 def test_evidence_that_the_registry_does_not_have(declared_world: World) -> None:
     """A folder of that hash is not enough."""
-    declared = now_declared()
-    version = BACKEND.registry.find("tiny", declared.version)
+    entry = now_declared()
+    version = BACKEND.registry.find("tiny", entry.version)
     other = edited(version, lambda document: document.update(created="2030-01-01T00:00:00+00:00"))
-    desired_state.declare(BACKEND, "tiny", "local", replace(declared, evidence=other))
+    desired_state.declare(BACKEND, "tiny", "local", replace(entry, evidence=other))
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "digest-mismatch"
     assert endpoint.live("tiny").deployment.version == "1"  # type: ignore[union-attr]
 
@@ -105,7 +105,7 @@ def test_claims_are_told_again(declared_world: World) -> None:
 @pytest.mark.parametrize("how", ["nothing", "another version", "another event"])
 def test_an_invented_decision(declared_world: World, how: str) -> None:
     """It has to be one of the gates that allowed this model here."""
-    declared = now_declared()
+    entry = now_declared()
     hashes = {
         "nothing": lambda: "d" * 64,
         "another version": lambda: str(audit.verify(LOG)[0]["hash"]),
@@ -115,16 +115,16 @@ def test_an_invented_decision(declared_world: World, how: str) -> None:
             {"decision": audit.verify(LOG)[-1]["decision"], "endpoint": "tiny"},
         ),
     }
-    desired_state.declare(BACKEND, "tiny", "local", replace(declared, decision=hashes[how]()))
+    desired_state.declare(BACKEND, "tiny", "local", replace(entry, decision=hashes[how]()))
     assert refused(lambda: apply(BACKEND, "tiny", "local", "ana")) == "decision-unknown"
     stops = plan(BACKEND, "tiny").stops
     assert stops and stops.problems[0].code == "decision-unknown"
-    run = BACKEND.registry.find("tiny", declared.version).run
+    run = BACKEND.registry.find("tiny", entry.version).run
     assert (
         stops.problems[0].hint
         == f"ml release propose tiny --run {run} --env local evaluates the gates"
     )
-    desired_state.declare(BACKEND, "tiny", "local", declared)
+    desired_state.declare(BACKEND, "tiny", "local", entry)
     assert plan(BACKEND, "tiny").stops is None
 
 
@@ -295,21 +295,21 @@ def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.Monkey
     tiny.make(tmp_path)
     monkeypatch.chdir(tmp_path)
     one, two = (
-        Declared(
+        ReleaseEntry(
             "tiny", number, f"sha256:{number * 64}", "e" * 64, "d" * 64, deployment_digest="c" * 64
         )
         for number in "12"
     )
 
-    def before(declared: Declared) -> bool:
-        return desired_state.was_declared_before(BACKEND, "tiny", "prod", declared)
+    def before(entry: ReleaseEntry) -> bool:
+        return desired_state.was_declared_before(BACKEND, "tiny", "prod", entry)
 
     assert not before(one)
-    for declared in (one, two):
-        desired_state.declare(BACKEND, "tiny", "prod", declared)
-        assert not before(declared)
+    for entry in (one, two):
+        desired_state.declare(BACKEND, "tiny", "prod", entry)
+        assert not before(entry)
         commit("promote")
-        assert not before(declared)
+        assert not before(entry)
     assert before(one) and not before(replace(one, deployment_digest="b" * 64))
     desired_state.declare(BACKEND, "tiny", "prod", one)
     assert before(one)
@@ -320,16 +320,16 @@ def test_a_way_back_was_merged_before(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 @pytest.mark.attack("prod is declared without staging")
 def test_an_environment_waits_for_the_one_before(
-    rehearsed: World, capsys: pytest.CaptureFixture[str]
+    simulated: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Plan and apply refuse until staging served this model by this serving code."""
-    proposal = propose(BACKEND, "tiny", rehearsed.run(0.8), "prod")
-    assert proposal.decision.outcome == "pending" and proposal.decision.request.rehearsal
+    proposal = propose(BACKEND, "tiny", simulated.run(0.8), "prod")
+    assert proposal.decision.outcome == "pending" and proposal.decision.request.simulated
     words = ("tiny", "--env", "prod", "--on", "local")
     code, _, err = ml(capsys, "release", "plan", *words)
     assert code == 3 and "staging has not served this model" in err
     code, _, err = ml(capsys, "release", "apply", *words, "--approved-by", "ana")
-    assert code == 3 and "as a rehearsal on this machine" in err and "order" in err
+    assert code == 3 and "simulated on this machine" in err and "order" in err
     version = BACKEND.registry.find("tiny", "1")
     BACKEND.registry.promote(version, "staging", "a" * 64)  # by other serving code
     assert apply(BACKEND, "tiny", "prod", "ana").outcome == "rejected"  # type: ignore[union-attr]
@@ -340,16 +340,16 @@ def test_an_environment_waits_for_the_one_before(
 @pytest.mark.slow
 @pytest.mark.attack("The evaluation has uncommitted changes")
 @pytest.mark.parametrize("hidden", [False, True])
-def test_an_uncommitted_evaluation(rehearsed: World, hidden: bool) -> None:
+def test_an_uncommitted_evaluation(simulated: World, hidden: bool) -> None:
     """prod refuses it, whatever git says; `local` takes it and says so."""
-    script = rehearsed.project.folder / "evaluate.py"
+    script = simulated.project.folder / "evaluate.py"
     if hidden:
         git("update-index", "--skip-worktree", "ml/projects/tiny/evaluate.py")
     script.write_text(script.read_text() + "# Another line.\n")
     with pytest.raises(UserError, match="lineage: evaluated by commit") as raised:
-        propose(BACKEND, "tiny", rehearsed.run(0.8), "prod")
+        propose(BACKEND, "tiny", simulated.run(0.8), "prod")
     assert "commit it" in str(raised.value) and "train again" not in str(raised.value)
-    made = propose(BACKEND, "tiny", rehearsed.run(0.8))
+    made = propose(BACKEND, "tiny", simulated.run(0.8))
     assert made.decision.allowed and made.evidence.lineage.evaluation_dirty is True
 
 
@@ -380,16 +380,16 @@ def test_an_environment_has_served_what_the_branch_declared(
     version = backend.registry.register("tiny", "tiny", "sha256:" + "d" * 64, "run")
     backend.registry.promote(version, "dev", "a" * 64)
     hashes = {"evidence": "e" * 64, "decision": "f" * 64, "deployment_digest": "a" * 64}
-    declared = Declared("tiny", version.version, version.digest, **hashes)
+    entry = ReleaseEntry("tiny", version.version, version.digest, **hashes)
 
     def served_in() -> tuple[str, ...]:
         known = backend.registry.find("tiny", version.version)
         return request(backend, known, "staging", deployment_digest="a" * 64).served_in
 
     assert served_in() == ()
-    desired_state.declare(BACKEND, "tiny", "dev", replace(declared, deployment_digest="b" * 64))
+    desired_state.declare(BACKEND, "tiny", "dev", replace(entry, deployment_digest="b" * 64))
     commit("another serving code")
-    desired_state.declare(BACKEND, "tiny", "dev", declared)
+    desired_state.declare(BACKEND, "tiny", "dev", entry)
     assert served_in() == ()
     commit("dev")
     assert served_in() == ("dev",)
@@ -400,13 +400,13 @@ def test_an_environment_has_served_what_the_branch_declared(
 def test_the_real_place_takes_attested_evidence_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rehearsal, another authority, another workflow, edited evidence: the gate refuses all."""
+    """A simulation, another authority, another workflow, edited evidence: the gate refuses all."""
     root = tmp_path / "repository"
     root.mkdir()
     monkeypatch.chdir(root)
     project, authority = tiny.make(root), Authority()
     git("init", "-q")
-    rehearse(project.folder, tmp_path / "osv")
+    prepare_environments(project.folder, tmp_path / "osv")
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
     backend = MemoryBackend(tmp_path / "memory", authority.verifier)
     run = project.train(0.8, backend).name
@@ -430,17 +430,17 @@ def test_the_real_place_takes_attested_evidence_alone(
         result = gate(attestor)
         assert result.verdict == "fail" and why in result.why, result
 
-    # A rehearsal that borrows the attestation of the true evidence.
-    (rehearsed,) = backend.registry.versions("tiny")
+    # A simulated environment that borrows the attestation of the true evidence.
+    (simulated,) = backend.registry.versions("tiny")
     other = edited(version, lambda document: document["latency"].update(p95_ms=0.1))
-    version = backend.registry.keep_evidence(rehearsed, other)
+    version = backend.registry.keep_evidence(simulated, other)
     assert (version.evidence_folder / ATTESTATION).is_file()
     checked = judged(backend, version)
     result = next(one for one in checked.decision.results if one.gate == "attestation")
     assert result.verdict == "fail" and "is not that of a subject" in result.why
     # Without the authority of the tests nothing is attested: there is no default.
     backend.verifier = None
-    checked = judged(backend, rehearsed)
+    checked = judged(backend, simulated)
     assert "attestation" in [one.gate for one in checked.decision.blocking]
 
 

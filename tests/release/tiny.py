@@ -278,7 +278,7 @@ instance_count: 1
 """,
     "ml/projects/tiny/release.yml": """
 schema_version: 1
-traffic: # few requests, so that a test is soon done; tests/release has a floor of its own
+traffic: # few requests, so that a test is soon done; tests/release has its own policy
   requests: [20, 20, 20]
 environments:
   dev:
@@ -399,11 +399,11 @@ def questions(root: Path, count: int = QUESTIONS) -> None:
 
 def staged(environment: str = "prod") -> None:
     """What is declared for the environment has served in the one before it, by the registry."""
-    declared = desired_state.read(BACKEND, "tiny", environment)
-    assert declared is not None
+    entry = desired_state.read(BACKEND, "tiny", environment)
+    assert entry is not None
     before = {"prod": "staging", "staging": "dev"}[environment]
-    version = BACKEND.registry.find("tiny", declared.version)
-    BACKEND.registry.promote(version, before, declared.deployment_digest)
+    version = BACKEND.registry.find("tiny", entry.version)
+    BACKEND.registry.promote(version, before, entry.deployment_digest)
 
 
 def resealed(version: Version, evidence: str) -> Version:

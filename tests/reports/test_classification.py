@@ -81,7 +81,7 @@ def test_the_charts_of_a_binary_classifier() -> None:
 
 
 def test_what_was_taken_for_what() -> None:
-    """Rows and the sums of a metric of the project's own in each cell; the threshold in words."""
+    """Rows and the sums of a custom metric in each cell; the threshold in words."""
     taken = SCORES > 0.5
     labels, predicted = (np.where(of, "1", "0") for of in (ONES, taken))
     cost = np.where(ONES & ~taken, 250.0, np.where(taken & ~ONES, 5.0, 0.0))[:, None]

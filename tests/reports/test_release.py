@@ -22,7 +22,7 @@ from ml.release.declaration import projects
 from ml.release.promotion.gate_check import check_gates, request
 from ml.release.promotion.propose import propose
 from ml.release.watch.limits import Limits
-from ml.release.watch.report import look
+from ml.release.watch.report import compare_requests
 from ml.release.watch.requests import Row, Seen
 from ml.reports import facts as facts_module
 from ml.reports.facts import Release, find_quality, gather
@@ -125,7 +125,9 @@ def test_pages_of_a_release_have_no_horizontal_scroll_bar(world: World, tmp_path
     kept = json.loads((tmp_path / REFERENCE).read_text())
     rows = [Row("", dict.fromkeys(columns, "b"), None) for _ in range(99)]
     named = {"model": "tiny", "version": "2", "environment": "local"}
-    (tmp_path / "watch.html").write_text(watch_page(look(kept, Seen(rows), Limits(), **named)))
+    (tmp_path / "watch.html").write_text(
+        watch_page(compare_requests(kept, Seen(rows), Limits(), **named))
+    )
     assert too_wide([tmp_path / "release.html", tmp_path / "watch.html"], tmp_path) == []
 
 

@@ -194,7 +194,7 @@ class MemoryBackend:
     servers: Servers = endpoint
     candidate = staticmethod(endpoint.candidate)
     audit_log = LocalAuditLog()
-    rehearsal = False
+    simulated = False
 
     def __init__(self, folder: Path, verifier: Verifier | None = None) -> None:
         self.verifier = verifier

@@ -46,7 +46,7 @@ class AzureBackend:
     """
 
     name = "azure"
-    rehearsal = False
+    simulated = False
     verifier: Verifier | None = GitHubAttestations()
     # Nothing is removed: the storage account's lifecycle rules, which `infra` declares, do that.
     cleaner = None

@@ -91,7 +91,7 @@ class LocalBackend:
     """
 
     name = "local"
-    rehearsal = True
+    simulated = True
     runs = LocalRuns()
     cleaner = LocalCleaner()
     registry = LocalRegistry()

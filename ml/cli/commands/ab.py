@@ -45,7 +45,7 @@ def start(
     on: Annotated[
         str | None,
         typer.Option(
-            "--on", help="azure, or `local`: rehearse an environment of release.yml here."
+            "--on", help="azure, or `local`: simulate an environment of release.yml here."
         ),
     ] = None,
     as_json: AsJson = False,

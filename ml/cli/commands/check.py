@@ -83,7 +83,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     from ml.release.watch import limits
     from ml.repository.scaffold import project_metrics
     from ml.specs.check.feature_sets import feature_set_problems, specification_problems
-    from policies.promotion import floor, gate_settings
+    from policies.promotion import gate_settings, policy
     from policies.waivers import lapsed
 
     def problems_of(read: Callable[[Path], object]) -> Callable[[Path], Sequence[Problem]]:
@@ -125,9 +125,9 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         "ml/projects/*/features/*/FeatureSetSpec.yaml": specification_problems,
         "ml/projects/*/select.yml": problems_of(lambda path: weights.read(path.parent)),
         "ml/projects/*/watch.yml": problems_of(lambda path: limits.read(path.parent)),
-        "policies/promotion/gates.yml": problems_of(lambda path: gate_settings.load(floor=path)),
-        "policies/promotion/watch.yml": problems_of(floor.load),
-        "policies/promotion/canary.yml": problems_of(floor.load),
+        "policies/promotion/gates.yml": problems_of(lambda path: gate_settings.load(policy=path)),
+        "policies/promotion/watch.yml": problems_of(policy.load),
+        "policies/promotion/canary.yml": problems_of(policy.load),
     }
 
 

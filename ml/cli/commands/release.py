@@ -27,7 +27,7 @@ from ml.core.terminal import printable
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
-    from ml.release.declaration.release_file import Declared
+    from ml.release.declaration.release_file import ReleaseEntry
     from ml.release.rollout.apply import Applied, RolloutPlan
 
 app = typer.Typer()
@@ -35,7 +35,7 @@ app = typer.Typer()
 Project = Annotated[str, typer.Argument(help="A folder under ml/projects.")]
 On = Annotated[
     Literal["local", "azure"] | None,
-    typer.Option(help="azure, or `local`: rehearse an environment of release.yml here."),
+    typer.Option(help="azure, or `local`: simulate an environment of release.yml here."),
 ]
 Trained = Annotated[
     Path | None,
@@ -175,10 +175,10 @@ def plan(
     """Show what apply would do, step by step, without doing it; exit 3 when a gate would fail."""
     from ml.cli.render import release_text
     from ml.release.declaration import desired_state
-    from ml.release.rollout.plan import plan as look
+    from ml.release.rollout.plan import plan as plan_release
 
     backend = _open(to, desired_state.place_of(to, on))
-    planned = look(backend, project, to, progress=show_step)
+    planned = plan_release(backend, project, to, progress=show_step)
     if as_json:
         write_json(planned.to_json())
     else:
@@ -350,9 +350,9 @@ def status(
 
     An environment for which nothing was ever declared is left out unless --env names it.
     """
-    from ml.release.rollout.status import status as look
+    from ml.release.rollout.status import status as release_status
 
-    states = look(open_backend(on or "local"), project, to)
+    states = release_status(open_backend(on or "local"), project, to)
     if as_json:
         write_json(states)
         return
@@ -379,10 +379,10 @@ def drift(
     Covers every project; exit 3 when something differs.
     """
     from ml.release.declaration import desired_state
-    from ml.release.watch.release_drift import drift as look
+    from ml.release.watch.release_drift import drift as find_drift
 
     backend = open_backend(desired_state.place_of(to, on))
-    drifts = [*look(backend, to, moment("--since", since) if since else None)]
+    drifts = [*find_drift(backend, to, moment("--since", since) if since else None)]
     if as_json:
         write_json([result.to_json() for result in drifts])
     for result in () if as_json else drifts:
@@ -435,7 +435,7 @@ def _apply(
     project: str,
     to: str,
     approved_by: str,
-    approved: Declared | None = None,
+    approved: ReleaseEntry | None = None,
     port: int | None = None,
     through_canary: bool = False,
 ) -> Applied | None:
@@ -486,9 +486,9 @@ def _apply_all(
 
 
 def _nothing(backend: Backend, project: str, to: str) -> dict[str, object]:
-    from ml.release.rollout.status import status as look
+    from ml.release.rollout.status import status as release_status
 
-    (current,) = look(backend, project, to)
+    (current,) = release_status(backend, project, to)
     return {"outcome": "nothing-declared", **vars(current)}
 
 
@@ -513,10 +513,10 @@ def _show(
     """Print what an apply came to."""
     from ml.cli.render import release_text
     from ml.release.declaration.projects import example, find
-    from ml.release.rollout.status import status as look
+    from ml.release.rollout.status import status as release_status
 
     if promotion is None:
-        (current,) = look(backend, project, to)
+        (current,) = release_status(backend, project, to)
         typer.echo(status_text(current), err=True)
         typer.echo(f"next: ml release propose {project}{_env(to)}", err=True)
         return

@@ -98,7 +98,7 @@ def _checked(
 
     spec = load.load(file, overrides)
     # A cluster that is too small does not matter to this machine.
-    problems = check.check(spec, clusters=() if backend.rehearsal else clusters.declared())
+    problems = check.check(spec, clusters=() if backend.simulated else clusters.declared())
     _say(*(problem for problem in problems if problem.severity == "warning"))
     return spec, problems
 
@@ -112,7 +112,7 @@ def _planned(backend: Backend, spec: Spec, problems: Sequence[Problem], dry_run:
     from ml.core import home
     from ml.specs.plan import planning
 
-    if (wrong := errors(problems)) and not backend.rehearsal:
+    if (wrong := errors(problems)) and not backend.simulated:
         raise UserError(*wrong)
     # On this machine the plan reports errors, with those that it finds itself.
     plan = planning.plan(spec, registered=home.assets(), problems=problems)

@@ -65,7 +65,7 @@ def next_text(project: str, environment: str, on: str | None) -> str:
 def rejected_text(request: Request) -> str:
     """The command that shows what each gate requires of a rejected version, and the guide."""
     where = "" if request.environment == "local" else f" --env {request.environment}"
-    where += "" if request.rehearsal else " --on azure"
+    where += "" if request.simulated else " --on azure"
     command = f"ml gate {request.model} {request.version}{where} --all"
     return f"next: {command}, and docs/how-to/pass-a-gate.md"
 
@@ -97,7 +97,7 @@ def status_text(state: Status) -> str:
 
 def rollout_text(rollout: Plan) -> str:
     """Return the declared version, the serving version, and the steps of an apply."""
-    declared, serving = rollout.declared, rollout.serving
+    declared, serving = rollout.entry, rollout.serving
     version = named(declared.model, declared.version, declared.digest) if declared else "nothing"
     serves = "nothing"
     if serving:
@@ -115,7 +115,7 @@ def rival_text(proposal: Proposal, rival: Version) -> str:
     if proposal.written:
         return f"{text}, and is no longer declared"
     request = proposal.decision.request
-    where = "local" if request.rehearsal else "azure"
+    where = "local" if request.simulated else "azure"
     place = "" if request.environment == "local" else f" --env {request.environment} --on {where}"
     return f"{text}; ml release rollback {rival.project}{place} --reason TEXT takes it back"
 
@@ -248,8 +248,8 @@ def conclusion(decision: Decision) -> str:
     """Return the outcome in a sentence."""
     name = f"{decision.request.model} {decision.request.version}"
     where = decision.request.environment
-    if decision.request.rehearsal and where != "local":
-        where += ", as a rehearsal on this machine"
+    if decision.request.simulated and where != "local":
+        where += ", simulated on this machine"
     waived = ", ".join(result.gate for result in decision.waived)
     but = f"; waived, not passed: {waived}" if waived else ""
     but += f"; not compared: {decision.request.set_aside}" if decision.request.set_aside else ""

@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     name: ("text", [document[name] for document in corpus.splits[TEST].documents])
                     for name in SECTIONS
                 },
-                own_metrics=METRICS,
+                custom_metrics=METRICS,
             )
         except (EvaluationRefused, ValueError) as error:
             raise SystemExit(f"error[no-evaluation]: {error}") from error

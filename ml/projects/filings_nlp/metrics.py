@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measures.metrics import Answers, OwnMetric
+from ml.measures.metrics import Answers, CustomMetric
 
 NONE = "none"
 
@@ -27,7 +27,7 @@ def false_alarms(answers: Answers, columns: Mapping[str, NDArray[Any]]) -> NDArr
     return np.stack([quiet & (answers.predicted != NONE), quiet], axis=1).astype(np.float64)
 
 
-METRICS: dict[str, OwnMetric] = {
-    "caught": OwnMetric("maximize", (0, 1), caught, ratio=True),
-    "false_alarms": OwnMetric("minimize", (0, 1), false_alarms, ratio=True),
+METRICS: dict[str, CustomMetric] = {
+    "caught": CustomMetric("maximize", (0, 1), caught, ratio=True),
+    "false_alarms": CustomMetric("minimize", (0, 1), false_alarms, ratio=True),
 }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measures.metrics import Answers, OwnMetric
+from ml.measures.metrics import Answers, CustomMetric
 from ml.projects.fraud_scoring.costs import REVIEW, threshold
 
 Columns = Mapping[str, NDArray[Any]]
@@ -53,9 +53,9 @@ def false_alarms(answers: Answers, columns: Columns) -> NDArray[np.float64]:
     return np.stack([(1 - fraud) * review, 1 - fraud], axis=1)
 
 
-METRICS: dict[str, OwnMetric] = {
-    "cost": OwnMetric("minimize", (0, 1), cost, ratio=True),
-    "reviewed": OwnMetric("minimize", (0, 1), reviewed),
-    "caught": OwnMetric("maximize", (0, 1), caught, ratio=True),
-    "false_alarms": OwnMetric("minimize", (0, 1), false_alarms, ratio=True),
+METRICS: dict[str, CustomMetric] = {
+    "cost": CustomMetric("minimize", (0, 1), cost, ratio=True),
+    "reviewed": CustomMetric("minimize", (0, 1), reviewed),
+    "caught": CustomMetric("maximize", (0, 1), caught, ratio=True),
+    "false_alarms": CustomMetric("minimize", (0, 1), false_alarms, ratio=True),
 }

@@ -129,13 +129,13 @@ def _misrouted(backend: Backend, experiment: Experiment) -> Set[str]:
     """
     if backend.endpoints.exposed is not None:
         return frozenset()
-    other = {"A": experiment.b.digest, "B": experiment.a.digest}
+    wrong_digests = {"A": experiment.b.digest, "B": experiment.a.digest}
     since = datetime.fromisoformat(experiment.started).timestamp()
     return {
         ticket
         for line in backend.endpoints.collected(experiment.endpoint, since)
         if (ticket := experiment.requested(str(line.get("id", ""))))
-        and line.get("digest") == other[experiment.arm(ticket)]
+        and line.get("digest") == wrong_digests[experiment.arm(ticket)]
     }
 
 

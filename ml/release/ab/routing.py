@@ -28,7 +28,7 @@ def serve(
 ) -> tuple[Decision, Router | None]:
     """Start B beside A and send B its keys; when B serves already, make sure that both run.
 
-    Callers are answered by B, so the gates are asked as for a promotion, with the experiment as the
+    B answers callers, so the gates are evaluated as for a promotion, with the experiment as the
     reason; the router is None when one fails. Raises UserError when A is not live, when another
     version is on trial, when B's canary rolled it back, and when B fails. B serves until `stop`, or
     until a release is applied. No canary watches it: the share of an experiment is fixed, and a
@@ -78,7 +78,7 @@ def begin(
             undo.callback(endpoints.stop_idle, name)
             green = endpoints.begin(deployment)()
             smoke_test(endpoints, green, deployment, samples)
-            beside = Canary(
+            canary = Canary(
                 server=green,
                 deployment=deployment,
                 # Where callers name the deployment, nobody else is sent there.
@@ -89,7 +89,7 @@ def begin(
             # Before any request.
             audit.append(backend.audit_log, "ab-served", _details(experiment, approved_by))
             undo.callback(endpoints.switch, name, state)
-            endpoints.switch(name, replace(state, canary=beside))
+            endpoints.switch(name, replace(state, canary=canary))
         undo.pop_all()
     return endpoints.router(name)
 
@@ -155,12 +155,12 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
             "start another experiment against the live version",
         )
     if state.canary is not None and not _is_on(state, experiment):
-        other = state.canary.experiment
+        running = state.canary.experiment
         raise UserError.of(
             "ab-occupied",
-            f"{f'the experiment `{other}`' if other else 'a canary'} is running there",
+            f"{f'the experiment `{running}`' if running else 'a canary'} is running there",
             "an endpoint with one version",
-            f"ml ab stop {other}" if other else "wait for it to end",
+            f"ml ab stop {running}" if running else "wait for it to end",
         )
     return state
 

@@ -3,10 +3,10 @@
 An asymptotic confidence sequence: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, "Time-uniform
 central limit theory and asymptotic confidence sequences", Annals of Statistics 52 (2024), theorem
 2.2 (the boundary, which is Robbins' normal mixture) over the doubly robust scores of a randomised
-experiment (section 3.2). However often the data is looked at, and whatever is decided then, the
+experiment (section 3.2). However often the data is analysed, and whatever is decided then, the
 probability that the interval ever misses the true difference is at most `alpha`, up to the error of
-a central limit theorem at the first look; tests/release/ab measures it. An exact sequence for rates
-(`ml.release.canary.verdict`) needs about twice the outcomes.
+a central limit theorem at the first analysis; tests/release/ab measures it. An exact sequence for
+rates (`ml.release.canary.verdict`) needs about twice the outcomes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def sample_size(deviation: float, effect: float, alpha: float, power: float) -> 
     """Return the outcomes of both versions that show a difference of `effect` with that power.
 
     At `planned` = n outcomes the interval excludes zero when the estimate, normal around the
-    effect, is further from zero than half the interval's width. Earlier looks can only add power.
+    effect, is further from zero than half the interval's width. Earlier tests can only add power.
     `deviation` is the standard deviation of one score.
     """
     factor = float(width(1.0, alpha, 1.0)) + float(norm.ppf(power))
@@ -98,7 +98,7 @@ def sample_size(deviation: float, effect: float, alpha: float, power: float) -> 
 
 
 def fixed_size(deviation: float, effect: float, alpha: float, power: float) -> int:
-    """Return the sample size of a fixed-horizon test, which looks at the data once, at the end.
+    """Return the sample size of a fixed-horizon test, which analyses the data once, at the end.
 
     (z of 1 − alpha/2 + z of power)² times deviation² / effect² (Fleiss, Levin, Paik 2003,
     "Statistical methods for rates and proportions", chapter 4).

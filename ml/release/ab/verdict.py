@@ -62,11 +62,11 @@ def verdict(experiment: Experiment, records: Records) -> ABVerdict:
     more: int | None = max(planned - len(values), 0)
     if len(values):
         share, binary = experiment.share / 100, experiment.outcome == "binary"
-        looks = sequence(is_b, values, share, experiment.alpha, planned, binary)
-        if math.isfinite(looks.low[-1]):
-            difference = float(looks.difference[-1])
-            low, high = float(looks.low[-1]), float(looks.high[-1])
-            deviation, counted = float(looks.deviation[-1]), int(looks.counted[-1])
+        intervals = sequence(is_b, values, share, experiment.alpha, planned, binary)
+        if math.isfinite(intervals.low[-1]):
+            difference = float(intervals.difference[-1])
+            low, high = float(intervals.low[-1]), float(intervals.high[-1])
+            deviation, counted = float(intervals.deviation[-1]), int(intervals.counted[-1])
             more = _needed(experiment, deviation, abs(difference), counted) - counted
     kind = _kind(experiment, low, high, mismatch)
     stop = kind not in ("undecided", "untrustworthy")

@@ -381,24 +381,24 @@ def check_latency(
     return p95
 
 
-def check_answers(endpoints: Endpoints, green: Server, asks: ParityCheck, tolerance: float) -> int:
+def check_answers(endpoints: Endpoints, green: Server, check: ParityCheck, tolerance: float) -> int:
     """Send green the rows of the parity check; return their number.
 
     Raise UserError: prediction-mismatch if an answer differs from the evaluation by more than the
     tolerance; predictions-unverified if no row can be sent, which does not reject green.
     """
     expected = f"the evaluated predictions, within {tolerance:g}"
-    if asks.reason:
+    if check.reason:
         raise endpoints.failure(
-            green.slot, "predictions-unverified", asks.reason, hint="apply again"
+            green.slot, "predictions-unverified", check.reason, hint="apply again"
         )
-    answers = asks.of(partial(endpoints.score, green))
+    answers = check.run(partial(endpoints.score, green))
     largest, example = answers["largest"], answers["example"]
     if not isinstance(largest, float) or not largest <= tolerance:
         raise endpoints.failure(
             green.slot, "prediction-mismatch", f"{example}", expected, "see score.py"
         )
-    return len(asks.rows)
+    return len(check.rows)
 
 
 def remove_leftovers(endpoints: Endpoints, name: str) -> None:

@@ -18,15 +18,15 @@ A process that shares its core for a moment is slow alone: tens of requests are 
 the test would count as independent. So latency rolls back only if it still would with any one
 interval of the step left out.
 
-The test of a signal may be looked at any time. Its `evidence` is the logarithm of an e-process: as
+The test of a signal is valid at any time. Its `evidence` is the logarithm of an e-process: as
 long as green's rate exceeds the old version's by no more than the margin, the chance that it *ever*
-reaches log(1/alpha), however often one looks and whatever one decides upon looking, is at most
+reaches log(1/alpha), however often it is evaluated and whatever follows from it, is at most
 alpha (Ville's inequality). It is a mixture likelihood ratio by universal inference: each side's
 counts under a Beta mixture over its rate, over the likelihood of the best pair of rates that the
 null allows (Ramdas, Grünwald, Vovk, Shafer 2023, "Game-theoretic statistics and safe anytime-valid
 inference", sections 4 and 5; Wasserman, Ramdas, Balakrishnan 2020). The two sides are independent,
 and which of them gets the next request may depend on the past. Averages of e-processes with fixed
-weights are e-processes, so one signal may look at many thresholds; several signals split alpha.
+weights are e-processes, so one signal may test many thresholds; several signals split alpha.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def drift_evidence(green: Sequence[int], old: Sequence[int], tolerated: float) -
 def _signals(
     strategy: Strategy, green: Stats, old: Stats, baseline: Stats | None, memory: Memory | None
 ) -> tuple[Signal, ...]:
-    limits, at = strategy.tolerances, limit(strategy)
+    limits, threshold = strategy.tolerances, limit(strategy)
     signals = []
     for name, g, n, b, m, margin in (
         ("errors", green.errors, green.requests, old.errors, old.requests, limits.errors),
@@ -280,18 +280,18 @@ def _signals(
     ):
         log_e = float(evidence(g, n, b, m, margin, RARE))
         text = f"{name}: {_share(g, n)} of green's, {_share(b, m)} of the old version's"
-        signals.append(Signal(name, log_e, at, text))
+        signals.append(Signal(name, log_e, threshold, text))
     if baseline is not None:
         log_e = latency_evidence(green.latency, baseline.latency, limits.latency, limits.latency_ms)
         text = (
             f"latency: more than {limits.latency:g} times the baseline's, and over"
             f" {limits.latency_ms:g} ms"
         )
-        signals.append(Signal("latency", log_e, at, text))
+        signals.append(Signal("latency", log_e, threshold, text))
     if strategy.prediction and green.predictions and old.predictions:
         log_e = drift_evidence(green.predictions, old.predictions, limits.drift)
         text = f"predictions: more than {limits.drift:.0%} lie where the old version's do not"
-        signals.append(Signal("predictions", log_e, at, text))
+        signals.append(Signal("predictions", log_e, threshold, text))
     if memory is not None:
         signals.append(_memory(memory, limits.memory_mib))
     return tuple(signals)

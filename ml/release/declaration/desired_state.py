@@ -21,7 +21,13 @@ from ml.backends.base import Backend
 from ml.core import documents, files, git, home, repository
 from ml.core.errors import Exit, Place, UserError
 from ml.release.declaration import edit, release_file
-from ml.release.declaration.release_file import SCHEMA_VERSION, Declared, Local, Strategy, Tracked
+from ml.release.declaration.release_file import (
+    SCHEMA_VERSION,
+    Local,
+    ReleaseEntry,
+    Strategy,
+    Tracked,
+)
 
 LOCAL = "local"
 TRACKED = release_file.TRACKED
@@ -61,7 +67,7 @@ def rollout_lock(
     return files.locked(home.home() / "release" / f"{project}.{environment}.lock", waiting)
 
 
-def read(backend: Backend, project: str, environment: str) -> Declared | None:
+def read(backend: Backend, project: str, environment: str) -> ReleaseEntry | None:
     """Return the declared version, or None; raise UserError when the file cannot be read."""
     file = path(backend, project, environment)
     if not file.is_file():
@@ -70,7 +76,7 @@ def read(backend: Backend, project: str, environment: str) -> Declared | None:
     return release_file.read(file, kind).declared(environment)
 
 
-def on_branch(backend: Backend, project: str, environment: str) -> Sequence[Declared]:
+def on_branch(backend: Backend, project: str, environment: str) -> Sequence[ReleaseEntry]:
     """Return the entries that commits of the branch declared for the environment, oldest first.
 
     Only the last `COMMITS` commits that changed release.yml are read; a merge counts as one. Empty
@@ -85,9 +91,9 @@ def on_branch(backend: Backend, project: str, environment: str) -> Sequence[Decl
         text = git.ask(file.parent, "show", f"{commit}:./{file.name}")
         with suppress(UserError):
             label = f"{repository.shown(file)} at {commit[:12]}"
-            declared = release_file.parse(documents.parse(text or "", label)).declared(environment)
-            if declared is not None:
-                every.append(declared)
+            entry = release_file.parse(documents.parse(text or "", label)).declared(environment)
+            if entry is not None:
+                every.append(entry)
     return every
 
 
@@ -102,16 +108,16 @@ def was_declared(
 
 
 def was_declared_before(
-    backend: Backend, project: str, environment: str, declared: Declared
+    backend: Backend, project: str, environment: str, entry: ReleaseEntry
 ) -> bool:
     """Return whether the declared version restores one that an earlier commit declared.
 
     That is the same model and serving code, with something else declared in between. False if the
     history is not here (a shallow clone).
     """
-    wanted = (declared.digest, declared.deployment_digest)
+    wanted = (entry.digest, entry.deployment_digest)
     latest_first = reversed(on_branch(backend, project, environment))
-    pairs = ((entry.digest, entry.deployment_digest) for entry in latest_first)
+    pairs = ((earlier.digest, earlier.deployment_digest) for earlier in latest_first)
     return wanted in dropwhile(lambda pair: pair == wanted, pairs)
 
 
@@ -127,29 +133,29 @@ def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
         for environment in ENVIRONMENTS:
             where = "in" if environment == LOCAL else "committed in"
             history = on_branch(backend, project, environment)
-            declared = history[-1] if history else None
+            entry = history[-1] if history else None
             if environment == LOCAL:
-                declared = read(backend, project, LOCAL)
-            if declared is not None:
+                entry = read(backend, project, LOCAL)
+            if entry is not None:
                 file = repository.shown(path(backend, project, environment))
                 name = f"{environment} {where} {file}"
-                rows.append((name, declared.decision, _is_of(backend, environment, declared)))
+                rows.append((name, entry.decision, _is_of(backend, environment, entry)))
     return rows
 
 
-def _is_of(backend: Backend, environment: str, declared: Declared) -> bool:
+def _is_of(backend: Backend, environment: str, entry: ReleaseEntry) -> bool:
     """Return whether the declared decision was made on this backend."""
-    versions = backend.registry.versions(declared.model)
-    if not any(version.kept_at(declared.evidence) for version in versions):
+    versions = backend.registry.versions(entry.model)
+    if not any(version.kept_at(entry.evidence) for version in versions):
         return False
-    name = backend.endpoints.name_of(declared.model, environment)
-    return backend.rehearsal or backend.endpoints.live(name) is not None
+    name = backend.endpoints.name_of(entry.model, environment)
+    return backend.simulated or backend.endpoints.live(name) is not None
 
 
 def reason_for(backend: Backend, project: str, environment: str, digest: str) -> str:
     """Return the reason to declare a model that does not beat the champion; "" without one."""
-    declared = read(backend, project, environment)
-    return declared.reason if declared is not None and declared.digest == digest else ""
+    entry = read(backend, project, environment)
+    return entry.reason if entry is not None and entry.digest == digest else ""
 
 
 def strategy(backend: Backend, project: str, environment: str) -> Strategy:
@@ -179,7 +185,7 @@ def declare(
     backend: Backend,
     project: str,
     environment: str,
-    declared: Declared,
+    entry: ReleaseEntry,
     first: Callable[[Path], object] = lambda _: None,
 ) -> Path:
     """Replace the declaration atomically and return the file; an empty one removes the entry.
@@ -192,9 +198,9 @@ def declare(
     files.sweep(file)
     if environment == LOCAL:
         first(file)
-        values = {key: value for key, value in asdict(declared).items() if value}
-        entry = {"environments": {environment: values}}
-        text = yaml.safe_dump({"schema_version": SCHEMA_VERSION, **entry}, sort_keys=False)
+        values = {key: value for key, value in asdict(entry).items() if value}
+        declaration = {"environments": {environment: values}}
+        text = yaml.safe_dump({"schema_version": SCHEMA_VERSION, **declaration}, sort_keys=False)
         files.replace(file, _HEADER + text)
         return file
     if file.is_file():
@@ -203,9 +209,9 @@ def declare(
     else:
         text = _NEW + "".join(f"  {name}: {{}}\n" for name in TRACKED)
     try:
-        edited = edit.declared(text, environment, asdict(declared))
+        edited = edit.declared(text, environment, asdict(entry))
     except edit.CannotEdit as error:
-        lines = "; ".join(f"{key}: {value}" for key, value in asdict(declared).items() if value)
+        lines = "; ".join(f"{key}: {value}" for key, value in asdict(entry).items() if value)
         raise UserError.of(
             "cannot-edit",
             f"`{environment}` cannot be written in place: {error}",

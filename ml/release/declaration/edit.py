@@ -130,7 +130,7 @@ def _full(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
 def _demand(before: str, after: str, environment: str, values: Mapping[str, str]) -> None:
     """Check that the declaration changed and nothing else did; raises CannotEdit."""
     try:
-        was, now = (_apart(yaml.safe_load(content)) for content in (before, after))
+        was, now = (_without_aliases(yaml.safe_load(content)) for content in (before, after))
         for content in (was, now):
             content["environments"] = content.get("environments") or {}
         old, entry = (root["environments"].pop(environment, None) or {} for root in (was, now))
@@ -142,8 +142,8 @@ def _demand(before: str, after: str, environment: str, values: Mapping[str, str]
         raise CannotEdit("another value would change with it")
 
 
-def _apart(value: Any) -> Any:
+def _without_aliases(value: Any) -> Any:
     """Return a copy in which aliases share nothing."""
     if isinstance(value, dict):
-        return {key: _apart(item) for key, item in value.items()}
-    return [_apart(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_aliases(item) for key, item in value.items()}
+    return [_without_aliases(item) for item in value] if isinstance(value, list) else value

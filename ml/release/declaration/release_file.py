@@ -25,7 +25,7 @@ from ml.core.imports import ROOT
 from ml.core.names import not_words
 from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration.projects import Project
-from policies.promotion import floor
+from policies.promotion import policy
 from policies.waivers import Waiver, as_text, lapsed, located
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
@@ -119,7 +119,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Percentages of traffic one after another, and what each asks for."""
+    """Percentages of traffic one after another, and what each requires."""
 
     __pydantic_config__ = CLOSED
 
@@ -199,7 +199,7 @@ def _readable(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Declared:
+class ReleaseEntry:
     """A declared version: `digest` is the model's; the other hashes are sha256, in hex.
 
     `ml release propose` writes it. `reason` says why a champion is replaced by a version that is
@@ -250,7 +250,7 @@ class Declared:
         Field(description="Of the serving code and the deployment's settings."),
     ] = ""
 
-    def serves_as(self, other: Declared | None) -> bool:
+    def serves_as(self, other: ReleaseEntry | None) -> bool:
         """Return whether both have the same model, evidence and serving code."""
         return other is not None and (self.digest, self.evidence, self.deployment_digest) == (
             other.digest,
@@ -260,7 +260,7 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Entry(Declared):
+class EnvironmentEntry(ReleaseEntry):
     """What an environment is to serve, and how a new version is tried there."""
 
     __pydantic_config__ = ConfigDict(
@@ -278,7 +278,7 @@ class NewField(Waiver):
 
     A canary takes an answer with it for one without. It says nothing of a version whose serving
     code is the one that serves, and nothing where the old version's answers have the field: it
-    hides no change of what callers know, and is spent once it serves.
+    hides no change of what callers know, and expires once it serves.
     """
 
     __pydantic_config__ = CLOSED
@@ -303,11 +303,11 @@ class NewField(Waiver):
 # The environments that git declares: those of the gate `order` in the repository's own gates.yml.
 TRACKED = repository.environments(ROOT)
 if TYPE_CHECKING:
-    Environments = Mapping[str, Entry | None]
-    LocalEnvironments = Mapping[str, Entry | None]
+    Environments = Mapping[str, EnvironmentEntry | None]
+    LocalEnvironments = Mapping[str, EnvironmentEntry | None]
 else:
-    Environments = settings.mapping(dict.fromkeys(TRACKED, Entry | None), required=False)
-    LocalEnvironments = settings.mapping({"local": Entry | None}, required=False)
+    Environments = settings.mapping(dict.fromkeys(TRACKED, EnvironmentEntry | None), required=False)
+    LocalEnvironments = settings.mapping({"local": EnvironmentEntry | None}, required=False)
 
 
 @dataclass(frozen=True)
@@ -345,25 +345,27 @@ class ReleaseFile:
     """A release.yml without problems: its entries and strategies by environment."""
 
     document: Document
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, EnvironmentEntry]
     strategies: Mapping[str, Strategy]
     new_fields: tuple[NewField, ...] = ()
 
-    def declared(self, environment: str) -> Declared | None:
+    def declared(self, environment: str) -> ReleaseEntry | None:
         """Return the version that the environment is to serve; None if none is declared."""
         entry = self.entries.get(environment)
         if entry is None or not entry.model:
             return None
-        return Declared(**{item.name: getattr(entry, item.name) for item in fields(Declared)})
+        return ReleaseEntry(
+            **{item.name: getattr(entry, item.name) for item in fields(ReleaseEntry)}
+        )
 
     def strategy(self, environment: str) -> Strategy:
         """Return the canary strategy there; the project's own where the environment states none.
 
-        Raises UserError where it is looser than the floor of such an environment.
+        Raises UserError where it is looser than the organisation policy on such an environment.
         """
         strategy = self.strategies.get(environment, self.strategies[""])
         if environment in TRACKED and (
-            problems := [*_below_floor(strategy, environment, self.document)]
+            problems := [*_looser_than_policy(strategy, environment, self.document)]
         ):
             raise UserError(*problems)
         return strategy
@@ -391,7 +393,7 @@ def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseF
                 break
             continue
         if name and kind is Tracked:
-            problems += _below_floor(strategies[name], name, document)
+            problems += _looser_than_policy(strategies[name], name, document)
     if problems:
         raise UserError(*problems)
     new_fields = release.new_fields if isinstance(release, Tracked) else ()
@@ -431,11 +433,11 @@ def evidence_path(file: Path, environment: str) -> Path:
     return file.parent / "evidence" / f"{environment}.json"
 
 
-def other_project(other: str, model: str, place: Place) -> Problem:
+def other_project(actual: str, model: str, place: Place) -> Problem:
     """Return the problem of a model that another project makes."""
     expected = f"`{model}`, the model of this project's endpoint"
     hint = "`ml release propose` writes the right one"
-    return Problem("model-of-another-project", f"the model `{other}`", expected, hint, place)
+    return Problem("model-of-another-project", f"the model `{actual}`", expected, hint, place)
 
 
 def evidence_edited(file: Path, state: str, sha256: str, place: Place) -> Problem:
@@ -487,10 +489,10 @@ def complete(traffic: Mapping[str, object]) -> Strategy:
     return replace(strategy, steps=steps, requests=requests)
 
 
-def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[Problem]:
+def _looser_than_policy(strategy: Strategy, name: str, document: Document) -> Iterator[Problem]:
     """Yield a problem for each canary setting that is looser than the organisation policy's."""
     values = settings_of(strategy)
-    for setting, expected in floor.load(floor.CANARY).looser(values):
+    for setting, expected in policy.load(policy.CANARY).looser(values):
         keys = setting.split(".")
         places = (("environments", name, "traffic", *keys), ("traffic", *keys))
         stated = (path for path in places if document.get(*path) is not None)
@@ -501,7 +503,7 @@ def _below_floor(strategy: Strategy, name: str, document: Document) -> Iterator[
 
 
 def settings_of(strategy: Strategy) -> Mapping[str, Any]:
-    """Return the settings that a floor can hold, by their names with dots."""
+    """Return the settings that a policy can bound, by their names with dots."""
     tolerances = {f"tolerances.{key}": value for key, value in vars(strategy.tolerances).items()}
     return {**vars(strategy), **tolerances}
 
@@ -509,12 +511,14 @@ def settings_of(strategy: Strategy) -> Mapping[str, Any]:
 def _traffic(document: Document, environment: str) -> dict[str, Any]:
     """Return the project's `traffic` with the environment's over it, field by field."""
     project = dict(document.get("traffic") or {})
-    own = (document.get("environments", environment, "traffic") if environment else None) or {}
-    tolerances = {**project.get("tolerances", {}), **own.get("tolerances", {})}
-    return {**project, **own, **({"tolerances": tolerances} if tolerances else {})}
+    overrides = (
+        document.get("environments", environment, "traffic") if environment else None
+    ) or {}
+    tolerances = {**project.get("tolerances", {}), **overrides.get("tolerances", {})}
+    return {**project, **overrides, **({"tolerances": tolerances} if tolerances else {})}
 
 
-def _gaps(name: str, entry: Entry, document: Document) -> Iterator[Problem]:
+def _gaps(name: str, entry: EnvironmentEntry, document: Document) -> Iterator[Problem]:
     """A declaration has all of its fields or none."""
     missing = [part for part in REQUIRED if not getattr(entry, part)]
     if missing and (len(missing) < len(REQUIRED) or entry.reason):
@@ -531,15 +535,19 @@ def _gaps(name: str, entry: Entry, document: Document) -> Iterator[Problem]:
 
 
 def _unfit(error: StrategyError, environment: str, document: Document) -> Problem:
-    own = ("environments", environment, "traffic")
-    keys = own if environment and document.get(*own, error.field) is not None else ("traffic",)
+    environment_keys = ("environments", environment, "traffic")
+    keys = (
+        environment_keys
+        if environment and document.get(*environment_keys, error.field) is not None
+        else ("traffic",)
+    )
     where = f" in {environment}" if environment else ""
     place = document.place(*keys, error.field)
     return Problem("wrong-value", f"{error.actual}{where}", error.expected, place=place)
 
 
 def _entry_problems(
-    path: Path, environment: str, entry: Entry, model: str | None, document: Document
+    path: Path, environment: str, entry: EnvironmentEntry, model: str | None, document: Document
 ) -> Iterator[Problem]:
     keys = ("environments", environment)
     if model and entry.model != model:

@@ -45,7 +45,7 @@ def unknown(instance_type: str) -> Price | None:
     return None
 
 
-def of(
+def estimate(
     trained: Run,
     latency: Latency,
     prices: Prices = unknown,

@@ -36,8 +36,8 @@ from ml.release.evidence.cost import hardware
 from ml.release.evidence.feature_sets import declared
 from ml.release.evidence.recomputation import (
     Predictions,
-    disagreements,
-    overlap_disagreements,
+    mismatches,
+    overlap_mismatches,
     read_predictions,
     with_predictions,
 )
@@ -53,7 +53,7 @@ from policies.supply_chain.packages import Package
 _COMPARED = (MODEL, "baseline")
 # What an evaluation measures.
 _MEASURED = (
-    *("evaluation", "data", "disagreements"),
+    *("evaluation", "data", "mismatches"),
     *("outcomes", "labels", "statistics", "groups", "members", "range"),
 )
 # The field of evidence.json with the sha256 of the reference.
@@ -89,7 +89,7 @@ def collect(
     latency: Latency,
     served: Mapping[str, object],
     cost: Mapping[str, object],
-    rehearsal: bool,
+    simulated: bool,
     attestor: Attestor | None = None,
 ) -> Version:
     """Assemble the evidence; return the version with its hash. The evidence is not stored yet.
@@ -111,7 +111,7 @@ def collect(
         "version": version.version,
         "digest": version.digest,
         "uri": uri(version.model, version.version),
-        "rehearsal": rehearsal,
+        "simulated": simulated,
         "evaluation": schema.stated(evaluation),
         "data": _assets(trained_lineage, scored_lineage),
         "lineage": {
@@ -239,9 +239,9 @@ def load(backend: Backend, version: Version) -> Evidence:
     """Return the evidence of a version for the gates: brought here, parsed and verified.
 
     Metrics are recomputed from the predictions, the overlap of training and test from the
-    identifiers, formats from the model's files; without a valid attestation, also what
-    `_as_told_here` tells. When the evidence or the model is missing or was
-    edited, the result is empty with the reason in `disagreements`.
+    identifiers, formats from the model's files; without a valid attestation, also the claims that
+    `_without_attestation` replaces. When the evidence or the model is missing or was edited, the
+    result is empty with the reason in `mismatches`.
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     if (shared := backend.registry.shared) is not None:
@@ -250,28 +250,30 @@ def load(backend: Backend, version: Version) -> Evidence:
         content = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
         verify(version.folder, version.digest)
     except (OSError, ManifestError) as error:
-        return replace(nothing, disagreements=(str(error),))
+        return replace(nothing, mismatches=(str(error),))
     if hashlib.sha256(content).hexdigest() != version.evidence:
         edited = f"{EVIDENCE_FILE} is not the file that was kept with the version"
-        return replace(nothing, disagreements=(edited,))
+        return replace(nothing, mismatches=(edited,))
     evidence = parse(json.loads(content))
     if evidence.schema_version != SCHEMA_VERSION:
         mismatch = f"{EVIDENCE_FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
-        return replace(nothing, schema_version=evidence.schema_version, disagreements=(mismatch,))
+        return replace(nothing, schema_version=evidence.schema_version, mismatches=(mismatch,))
     try:
         rows = read_predictions(version.evidence_folder / PREDICTIONS, evidence.evaluation)
     except OSError as error:
-        return replace(nothing, disagreements=(str(error),))
+        return replace(nothing, mismatches=(str(error),))
     try:
         attested = _identity(version, content, evidence, backend.verifier)
         evidence = replace(evidence, attested=attested)
     except AttestationError as error:
-        evidence = replace(_as_told_here(backend.root, version, evidence), unattested=str(error))
+        evidence = replace(
+            _without_attestation(backend.root, version, evidence), unattested=str(error)
+        )
     return replace(
         with_predictions(evidence, rows),
-        disagreements=(
-            *_recomputed(version.evidence, evidence.evaluation, rows),
-            *overlap_disagreements(evidence.evaluation, version.evidence_folder),
+        mismatches=(
+            *_verified(version.evidence, evidence.evaluation, rows),
+            *overlap_mismatches(evidence.evaluation, version.evidence_folder),
         ),
         files=formats(version.folder),
         feature_sets=declared(backend.root, version.project, evidence.lineage),
@@ -279,14 +281,14 @@ def load(backend: Backend, version: Version) -> Evidence:
 
 
 # A proposal loads the same evidence several times.
-_RECOMPUTED: dict[tuple[str, str], tuple[str, ...]] = {}
+_MISMATCHES: dict[tuple[str, str], tuple[str, ...]] = {}
 
 
-def _recomputed(digest: str, evaluation: Evaluation, rows: Predictions) -> tuple[str, ...]:
-    """The disagreements of the evidence with that digest: of its bytes and of those of the rows."""
-    if (key := (digest, rows.sha256)) not in _RECOMPUTED:
-        _RECOMPUTED[key] = disagreements(evaluation, rows)
-    return _RECOMPUTED[key]
+def _verified(digest: str, evaluation: Evaluation, rows: Predictions) -> tuple[str, ...]:
+    """The mismatches of the evidence with that digest: of its bytes and of those of the rows."""
+    if (key := (digest, rows.sha256)) not in _MISMATCHES:
+        _MISMATCHES[key] = mismatches(evaluation, rows)
+    return _MISMATCHES[key]
 
 
 def _statement(content: bytes, evidence: Evidence) -> Statement:
@@ -316,7 +318,7 @@ def _identity(
     return verifier.verify(content, attestation, statement).to_json()
 
 
-def _as_told_here(root: Path, version: Version, evidence: Evidence) -> Evidence:
+def _without_attestation(root: Path, version: Version, evidence: Evidence) -> Evidence:
     """Replace what the evidence claims by what this machine can verify.
 
     The date is the registry's if that is earlier. The code is dirty unless the commit contains the
@@ -358,21 +360,21 @@ def _is_dirty(root: Path, stated: bool | None, code: str | None, commit: str | N
     return not (revision and trees.is_content(folder, digest) and revision.has_folder(folder))
 
 
-def by_metric_of(own: Evidence, other: Evidence, folder: Path) -> Evidence:
-    """Recompute the evidence of another version for the primary metric of `own`.
+def by_metric_of(reference: Evidence, evidence: Evidence, folder: Path) -> Evidence:
+    """Recompute the evidence of another version for the primary metric of `reference`.
 
     Uses its predictions in `folder`. Returns it unchanged if the primary metrics are the same, or
     if the metric is a custom metric that the versions do not share.
     """
-    ours, theirs = own.evaluation, other.evaluation
+    ours, theirs = reference.evaluation, evidence.evaluation
     name = ours.primary_metric or ""
     if (name, ours.goal) == (theirs.primary_metric, theirs.goal):
-        return other
-    if ours.own_metrics.get(name) != theirs.own_metrics.get(name):
-        return other
+        return evidence
+    if ours.custom_metrics.get(name) != theirs.custom_metrics.get(name):
+        return evidence
     rows = read_predictions(folder / PREDICTIONS, theirs)
     judged = replace(theirs, primary_metric=ours.primary_metric, goal=ours.goal)
-    return with_predictions(replace(other, evaluation=judged), rows)
+    return with_predictions(replace(evidence, evaluation=judged), rows)
 
 
 def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
@@ -391,9 +393,11 @@ def measured(backend: Backend, evaluated: Run) -> Evidence:
         "data": _assets(scored, scored),
         "lineage": {"evaluation_snapshot": scored["code"]["digest"]},
     }
-    own = parse(stated)
-    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.evaluation)
-    return replace(with_predictions(own, rows), disagreements=disagreements(own.evaluation, rows))
+    evidence = parse(stated)
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, evidence.evaluation)
+    return replace(
+        with_predictions(evidence, rows), mismatches=mismatches(evidence.evaluation, rows)
+    )
 
 
 def _assets(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:
@@ -428,8 +432,8 @@ def with_advisories(root: Path, evidence: Evidence) -> Evidence:
         for name, stated in chain.packages.items()
     )
     if chain.as_of is not None and chain.as_of > advisories.as_of:
-        every = tuple(sorted({*affecting, *(chain.advisories or ())}))
-        return replace(evidence, supply_chain=replace(chain, advisories=every))
+        merged = tuple(sorted({*affecting, *(chain.advisories or ())}))
+        return replace(evidence, supply_chain=replace(chain, advisories=merged))
     today = replace(
         chain,
         source=name,

@@ -25,14 +25,14 @@ from ml.measures.evaluation import (
     PROBABILITY,
     SLICE,
     Prediction,
-    own_columns,
-    own_metrics,
+    custom_columns,
+    custom_metrics,
     task_of,
     wrong_primary,
 )
 from ml.measures.fairness import FEWEST
 from ml.measures.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
-from ml.measures.metrics import Answers, Draws, Metric, OwnMetric, estimates, value
+from ml.measures.metrics import Answers, CustomMetric, Draws, Metric, estimates, value
 from ml.measures.schema import Disparity, Estimate, Evaluation
 from ml.measures.tasks import TASKS, Task, fault, metrics_of, probabilities_fault
 from policies.promotion.evidence import Evidence, Statistic
@@ -43,20 +43,20 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Predictions:
-    """The rows of a `task` by split and unit; `faults` are the reasons why the file is unfit. `own`
-    are the metrics of the project's own, whose values the rows have.
+    """The rows of a `task` by split and unit; `faults` are the reasons why the file is unfit.
+    `custom` are the custom metrics, whose values the rows have.
     """
 
     rows: Mapping[str, Mapping[str, Prediction]]
     sha256: str
     faults: tuple[str, ...]
     task: Task = "ranking"
-    own: Mapping[str, OwnMetric] = field(default_factory=dict)
+    custom: Mapping[str, CustomMetric] = field(default_factory=dict)
 
     @cached_property
     def metrics(self) -> Mapping[str, Metric]:
         """Every metric that can be computed from the rows."""
-        return metrics_of(self.task, self.own)
+        return metrics_of(self.task, self.custom)
 
     def answers(self, split: str) -> Answers:
         """Return the answers of a split, in the order of the file."""
@@ -106,10 +106,10 @@ class Predictions:
 
     def _statistic(self, split: str, of_all: Callable[[Draws], Values]) -> Statistic:
         answers = self.answers(split)
-        at = {unit: number for number, unit in enumerate(self.rows[split])}
+        row_numbers = {unit: number for number, unit in enumerate(self.rows[split])}
 
         def statistic(units: Sequence[str]) -> Callable[[Values], Values]:
-            of_units = answers[[at[unit] for unit in units]]
+            of_units = answers[[row_numbers[unit] for unit in units]]
             return lambda times: of_all(Draws(of_units, times))
 
         return statistic
@@ -142,11 +142,11 @@ class Predictions:
     def undefined(self, split: str) -> Mapping[str, Mapping[str, str]]:
         """`DIMENSION SLICE` → metric → what the rows of the slice lack for it to be defined."""
         answers = self.answers(split)
-        at = {unit: number for number, unit in enumerate(self.rows.get(split, {}))}
+        row_numbers = {unit: number for number, unit in enumerate(self.rows.get(split, {}))}
         lacking: dict[str, dict[str, str]] = {}
         for dimension, slices in self.members().get(split, {}).items():
             for name, units in slices.items():
-                of_slice = answers[[at[unit] for unit in units]]
+                of_slice = answers[[row_numbers[unit] for unit in units]]
                 words = _lacking(self.task, of_slice)
                 for metric, definition in metrics_of(self.task).items():
                     try:
@@ -181,11 +181,11 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
     splits: dict[str, dict[str, Prediction]] = {}
     faults = []
     task: Task = "ranking"
-    own: Mapping[str, OwnMetric] = {}
+    custom: Mapping[str, CustomMetric] = {}
     try:
-        task, stated = task_of(evaluation), own_metrics(evaluation.own_metrics)
+        task, stated = task_of(evaluation), custom_metrics(evaluation.custom_metrics)
         metrics_of(task, stated)
-        own = stated
+        custom = stated
     except ValueError as error:
         faults.append(str(error))
     # Read once: the rows are of the very bytes that are hashed, whoever writes the file meanwhile.
@@ -198,11 +198,11 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
             [name for name in names[len(COLUMNS) :] if name.startswith(prefix)]
             for prefix in (SLICE, PROBABILITY)
         )
-        expected = (*COLUMNS, *slices, *classes, *own_columns(own))
+        expected = (*COLUMNS, *slices, *classes, *custom_columns(custom))
         if names != expected or len(set(names)) != len(names):
             problem = (
                 f"{PREDICTIONS} does not have the columns {COLUMNS}, of slices, of classes and of "
-                "the project's own metrics"
+                "custom metrics"
             )
             return Predictions({}, digest, (*faults, problem), task)
         for line, row in enumerate(rows, start=2):
@@ -210,7 +210,7 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
             if None in row or None in row.values():
                 wrong = f"{len(names)} columns are expected"
             else:
-                wrong = _row_fault(row, task, classes, own)
+                wrong = _row_fault(row, task, classes, custom)
                 if not wrong and row["unit"] in units:
                     wrong = f"{row['unit']} twice in {row['split']}"
             if wrong:
@@ -228,12 +228,12 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
                 probabilities={
                     name.removeprefix(PROBABILITY): float(row[name]) for name in classes
                 },
-                own={
-                    name: tuple(float(row[column]) for column in own_columns({name: metric}))
-                    for name, metric in own.items()
+                custom={
+                    name: tuple(float(row[column]) for column in custom_columns({name: metric}))
+                    for name, metric in custom.items()
                 },
             )
-    return Predictions(splits, digest, tuple(faults), task, own)
+    return Predictions(splits, digest, tuple(faults), task, custom)
 
 
 def with_predictions(evidence: Evidence, rows: Predictions) -> Evidence:
@@ -257,12 +257,12 @@ def with_predictions(evidence: Evidence, rows: Predictions) -> Evidence:
 
 
 def _row_fault(
-    row: Mapping[str, str], task: Task, classes: Sequence[str], own: Mapping[str, OwnMetric]
+    row: Mapping[str, str], task: Task, classes: Sequence[str], custom: Mapping[str, CustomMetric]
 ) -> str:
     if not row["rank"].isdecimal():
         return f"rank {row['rank']!r}"
     numbers = {}
-    for name in ("score", *classes, *own_columns(own)):
+    for name in ("score", *classes, *custom_columns(custom)):
         try:
             numbers[name] = float(row[name])
         except ValueError:
@@ -271,8 +271,8 @@ def _row_fault(
     expected, predicted = row["expected"], row["predicted"]
     if wrong := fault(task, expected, predicted, int(row["rank"]), score):
         return wrong
-    for name, metric in own.items():
-        if wrong := metric.fault([numbers[column] for column in own_columns({name: metric})]):
+    for name, metric in custom.items():
+        if wrong := metric.fault([numbers[column] for column in custom_columns({name: metric})]):
             return f"the metric {name} gives {wrong}"
     if not classes:
         return ""
@@ -280,7 +280,7 @@ def _row_fault(
     return probabilities_fault(task, expected, predicted, score, probabilities)
 
 
-def disagreements(evaluation: Evaluation, predictions: Predictions) -> tuple[str, ...]:
+def mismatches(evaluation: Evaluation, predictions: Predictions) -> tuple[str, ...]:
     """Return the statements that do not follow from the predictions; () when all do."""
     wrong = list(predictions.faults)
     if predictions.sha256 != evaluation.predictions.sha256:
@@ -291,14 +291,14 @@ def disagreements(evaluation: Evaluation, predictions: Predictions) -> tuple[str
         wrong.append(f"{PREDICTIONS} does not group {evaluation.unit}s as the evidence states")
     for split, metrics in evaluation.metrics.items():
         answers, labels = predictions.answers(split), predictions.group_labels(split)
-        wrong += _metric_disagreements(split, metrics, predictions, answers, labels)
-    own = (predictions.task, evaluation.primary_metric, evaluation.goal, predictions.own)
-    if problem := wrong_primary(*own):
+        wrong += _metric_mismatches(split, metrics, predictions, answers, labels)
+    primary = (predictions.task, evaluation.primary_metric, evaluation.goal, predictions.custom)
+    if problem := wrong_primary(*primary):
         wrong.append(problem)
-    return (*wrong, *_slice_disagreements(evaluation, predictions))
+    return (*wrong, *_slice_mismatches(evaluation, predictions))
 
 
-def _slice_disagreements(evaluation: Evaluation, predictions: Predictions) -> Iterator[str]:
+def _slice_mismatches(evaluation: Evaluation, predictions: Predictions) -> Iterator[str]:
     split = evaluation.slice_split or ""
     members = predictions.members().get(split, {})
     answers, groups = predictions.answers(split), predictions.group_labels(split)
@@ -320,16 +320,16 @@ def _slice_disagreements(evaluation: Evaluation, predictions: Predictions) -> It
         for name in units.keys() & slices.keys():
             rows = [row_of[unit] for unit in units[name]]
             labels = [groups[row] for row in rows] if groups else None
-            yield from _metric_disagreements(
+            yield from _metric_mismatches(
                 f"{dimension} {name}", slices[name], predictions, answers[rows], labels
             )
     for dimension, metrics in evaluation.fairness.items():
         for metric, stated in metrics.items():
             slices = evaluation.slices.get(dimension, {})
-            yield from _disparity_disagreements(dimension, metric, stated, split, slices)
+            yield from _disparity_mismatches(dimension, metric, stated, split, slices)
 
 
-def _disparity_disagreements(
+def _disparity_mismatches(
     dimension: str,
     metric: str,
     stated: Disparity,
@@ -358,7 +358,7 @@ def _disparity_disagreements(
         yield f"the difference {name} states {stated.difference}, recomputed {highest - lowest:.6g}"
 
 
-def _metric_disagreements(
+def _metric_mismatches(
     place: str,
     metrics: Mapping[str, Estimate],
     predictions: Predictions,
@@ -383,10 +383,10 @@ def _metric_disagreements(
         elif metric not in again:
             yield f"{name} cannot be recomputed: {why}"
         else:
-            yield from _estimate_disagreements(name, stated, again[metric])
+            yield from _estimate_mismatches(name, stated, again[metric])
 
 
-def _estimate_disagreements(name: str, stated: Estimate, again: Estimate) -> Iterator[str]:
+def _estimate_mismatches(name: str, stated: Estimate, again: Estimate) -> Iterator[str]:
     """The parts of an estimate, its interval included, that are not what was computed again."""
     pairs = {
         "": (stated.value, again.value),
@@ -405,7 +405,7 @@ def _close(claimed: float | None, recomputed: float | None) -> bool:
     return math.isclose(claimed, recomputed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def overlap_disagreements(evaluation: Evaluation, folder: Path) -> tuple[str, ...]:
+def overlap_mismatches(evaluation: Evaluation, folder: Path) -> tuple[str, ...]:
     """The stated overlaps of training and test that the identifiers in the folder contradict.
 
     () when all follow, and for evidence without identifiers, which the gate `leakage` refuses.

@@ -64,7 +64,7 @@ _ROUNDED = 5e-5
 class Evaluated:
     """A request, and the prediction that the metrics follow from."""
 
-    asked: Request
+    request: Request
     row: Prediction
 
 
@@ -80,7 +80,7 @@ class ParityCheck:
     pointer: str
     reason: str = ""
 
-    def of(self, ask: Ask) -> Mapping[str, object]:
+    def run(self, ask: Ask) -> Mapping[str, object]:
         """Return the part `serving` of the evidence, without the code: how the answers differ.
 
         A row without an answer differs. For the largest difference the unit and the predictions are
@@ -99,7 +99,7 @@ class ParityCheck:
                 evaluated = case.row.score if is_score else case.row.predicted
                 largest = distance
                 example = (
-                    f"to {case.asked.unit} of {case.asked.split} the server answers {served}, "
+                    f"to {case.request.unit} of {case.request.split} the server answers {served}, "
                     f"evaluated was {_short(evaluated)}"
                 )
         return {
@@ -135,13 +135,15 @@ def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCh
             requests = [
                 request for request in requests if request.split not in evaluation.out_of_fold
             ]
-            every = [
+            evaluated_requests = [
                 Evaluated(request, predictions.rows[request.split][request.unit])
                 for request in requests
             ]
-            others = every[FIRST:]
-            rows = every[:FIRST] + random.SystemRandom().sample(others, min(DRAWN, len(others)))
-            reason = _unasked(requests, predictions, evaluation.out_of_fold)
+            others = evaluated_requests[FIRST:]
+            rows = evaluated_requests[:FIRST] + random.SystemRandom().sample(
+                others, min(DRAWN, len(others))
+            )
+            reason = _missing_request(requests, predictions, evaluation.out_of_fold)
         except RequestsRefused as error:
             reason = str(error)
         except KeyError as error:
@@ -149,7 +151,7 @@ def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCh
     return ParityCheck([] if reason else rows, predictions.task, pointer, reason)
 
 
-def _unasked(
+def _missing_request(
     requests: Sequence[Request], predictions: Predictions, out_of_fold: Collection[str]
 ) -> str:
     """Return a message if a row of the promoted splits has no request though there is room, or "".
@@ -218,7 +220,7 @@ def champion_on(
             out_of_fold={},
         ),
         data=candidate.data,
-        disagreements=(),
+        mismatches=(),
     )
     return with_predictions(measured, Predictions(splits, "", (), task))
 
@@ -269,7 +271,7 @@ def _predicted(
         rank=rank,
         score=score,
         probabilities=classes if row.probabilities else {},
-        own={},
+        custom={},
     )
 
 
@@ -278,7 +280,7 @@ def _answered(
 ) -> tuple[float, str]:
     """Send the request; return the difference from the evaluated prediction, and the response."""
     try:
-        answer = ask(case.asked.request)
+        answer = ask(case.request.request)
     except (OSError, http.client.HTTPException) as error:
         return _OTHER, f"nothing ({error})"
     if answer.status != 200:
@@ -287,7 +289,7 @@ def _answered(
     if value is None:
         return _OTHER, f"nothing at `{pointer}`"
     try:
-        return _apart(value, answer.body, case.row, task, usual), _short(value)
+        return _distance(value, answer.body, case.row, task, usual), _short(value)
     except (ValueError, TypeError, KeyError, OverflowError):  # probabilities of another form
         return _OTHER, f"{_short(value)}, with probabilities that cannot be read"
 
@@ -311,7 +313,7 @@ def _value(body: object, task: Task, pointer: str) -> float | str | None:
     return prediction(body, pointer)
 
 
-def _apart(value: float | str, body: object, row: Prediction, task: Task, usual: float) -> float:
+def _distance(value: float | str, body: object, row: Prediction, task: Task, usual: float) -> float:
     """Return the distance between an answer of the server and the prediction in the evaluation.
 
     - probability: the absolute difference; other number: the difference relative to its size;
@@ -322,9 +324,9 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     `_OTHER` also if the number of boxes or steps differs.
     """
     if task == "detection":
-        return _boxes_apart(str(value), row.predicted)
+        return _box_distance(str(value), row.predicted)
     if task == "forecasting":
-        return _steps_apart(str(value), row.predicted)
+        return _step_distance(str(value), row.predicted)
     if task == "regression":
         number, expected = value if isinstance(value, float) else math.inf, float(row.predicted)
         return abs(number - expected) / max(abs(expected), usual)
@@ -340,7 +342,7 @@ def _apart(value: float | str, body: object, row: Prediction, task: Task, usual:
     return max(0.0, *distances) if all(map(math.isfinite, distances)) else _OTHER
 
 
-def _boxes_apart(served: str, evaluated: str) -> float:
+def _box_distance(served: str, evaluated: str) -> float:
     ours, theirs = (detection.read(boxes, 5) for boxes in (served, evaluated))
     if len(ours) != len(theirs):
         return _OTHER
@@ -348,7 +350,7 @@ def _boxes_apart(served: str, evaluated: str) -> float:
     return float((np.abs(ours - theirs) / (*[size] * 4, 1.0)).max(initial=0.0))
 
 
-def _steps_apart(served: str, evaluated: str) -> float:
+def _step_distance(served: str, evaluated: str) -> float:
     ours, theirs = (forecasting.read(steps) for steps in (served, evaluated))
     if len(ours) != len(theirs):
         return _OTHER

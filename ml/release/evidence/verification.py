@@ -15,8 +15,8 @@ from ml.measures.reference import REFERENCE
 from ml.measures.schema import Evaluation
 from ml.release.evidence.evidence import REFERENCE_FIELD, SBOM, load_reference
 from ml.release.evidence.recomputation import (
-    disagreements,
-    overlap_disagreements,
+    mismatches,
+    overlap_mismatches,
     read_predictions,
     sha256,
 )
@@ -55,7 +55,7 @@ def checks(version: Version) -> tuple[Check, ...]:
         *_prediction_checks(folder, evaluation),
     ]
     if evaluation.identifiers is not None:  # else the gate `leakage` refuses it
-        results.append(_check(IDENTIFIERS, lambda: overlap_disagreements(evaluation, folder)))
+        results.append(_check(IDENTIFIERS, lambda: overlap_mismatches(evaluation, folder)))
     if evaluation.requests is not None:  # else the gate `serving` refuses it
         results.append(_check(REQUESTS, lambda: _requests_differences(folder, evaluation)))
     results.append(_check(SBOM, lambda: _sbom_differences(folder, evidence)))
@@ -139,7 +139,7 @@ def _prediction_checks(folder: Path, evaluation: Evaluation) -> tuple[Check, Che
     except OSError as error:
         unknown = Check("metrics", ("not recomputed: no predictions",))
         return Check(PREDICTIONS, (str(error),)), unknown
-    wrong = disagreements(evaluation, rows)
+    wrong = mismatches(evaluation, rows)
     of_the_file = tuple(mismatch for mismatch in wrong if mismatch.startswith(PREDICTIONS))
     metrics = tuple(mismatch for mismatch in wrong if mismatch not in of_the_file)
     return Check(PREDICTIONS, of_the_file), Check("metrics", metrics)

@@ -1,1 +1,1 @@
-"""From a run to a declared version: propose and ask the gates."""
+"""From a run to a declared version: propose it and evaluate the gates."""

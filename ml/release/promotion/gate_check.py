@@ -119,13 +119,13 @@ def request(
         reason=reason,
         served_before=served_before,
         serving_changes=serving_changes,
-        rehearsal=backend.rehearsal,
+        simulated=backend.simulated,
         deployment_digest=deployment_digest,
         served_in=tuple(
             place
             for place in version.served_in(deployment_digest)
-            # Only of a rehearsal the registry's word is enough.
-            if backend.rehearsal
+            # The registry alone is trusted only about simulated environments.
+            if backend.simulated
             or desired_state.was_declared(
                 backend, version.project, place, version.digest, deployment_digest
             )
@@ -149,23 +149,25 @@ def check_gates(
     again by the candidate's evaluation when it was measured on other data or rows.
     Advisories are looked up again, because new ones may exist. A candidate that served there before
     skips both: it is a way back. Raises UserError for a gates.yml that is wrong or looser than the
-    floor.
+    policy.
     """
     gates = load_gates(project)
-    own = evidence.load(backend, version)
-    there = champion_of(backend, version.model, request.environment, request.served_before)
-    champion, request = without_invalid(gates, request, rival, there)
+    candidate = evidence.load(backend, version)
+    current_champion = champion_of(
+        backend, version.model, request.environment, request.served_before
+    )
+    champion, request = without_invalid(gates, request, rival, current_champion)
     if request.served_before:
         against = evidence.load(backend, champion) if champion else None
     else:
-        own = evidence.with_advisories(backend.root, own)
+        candidate = evidence.with_advisories(backend.root, candidate)
         against = champion_evidence(
-            backend, project, own, version.evidence_folder, champion, version.digest, progress
+            backend, project, candidate, version.evidence_folder, champion, version.digest, progress
         )
-    decision = decide(gates, own, against, request)
+    decision = decide(gates, candidate, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
     audited = audit.append(backend.audit_log, "decision", line) if record else ""
-    return GateCheck(decision, version, rival or there, own, audited)
+    return GateCheck(decision, version, rival or current_champion, candidate, audited)
 
 
 def without_invalid(
@@ -209,7 +211,7 @@ def check_before_evaluation(
     }
     decision = decide(gates, stated, None, request(backend, version, environment), rules)
     if refused := [result for result in decision.results if result.blocks]:
-        numbers = [other.version for other in backend.registry.versions(version.model)]
+        numbers = [registered.version for registered in backend.registry.versions(version.model)]
         following = 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
         is_dirty = stated.lineage.dirty is not False
         commit_it = f"commit it{' and train again, a run has the code of its start' * is_dirty}"
@@ -243,7 +245,7 @@ def _why_not_git(root: Path) -> str:
 
 
 def load_gates(project: Project) -> Gates:
-    """The floor with the project's tighter values.
+    """The organisation policy with the project's tighter values.
 
     Raise UserError when a file is wrong or looser.
     """
@@ -253,7 +255,7 @@ def load_gates(project: Project) -> Gates:
 def champion_evidence(
     backend: Backend,
     project: Project,
-    own: Evidence,
+    candidate: Evidence,
     rows: Path,
     champion: Version | None,
     digest: str,
@@ -265,23 +267,23 @@ def champion_evidence(
     champion is evaluated on the candidate's data: by its own evaluation code or, if that fails, by
     requests to its own scoring code, and at last by the candidate's evaluation code. A champion
     trained with other `folds` may have seen these rows and cannot be measured.
-    `digest` and `own` are the candidate's digest and evidence; `rows` is the folder with the files
-    of its evaluation.
+    `candidate` and `digest` are the candidate's evidence and digest; `rows` is the folder with the
+    files of its evaluation.
     """
     if champion is None:
         return None
     theirs = evidence.load(backend, champion)
     if champion.digest == digest:
         return theirs
-    believed = backend.rehearsal or bool(theirs.attested)
-    if believed and _measured_by(theirs) == _measured_by(own):
-        return evidence.by_metric_of(own, theirs, champion.evidence_folder)
+    believed = backend.simulated or bool(theirs.attested)
+    if believed and _measured_by(theirs) == _measured_by(candidate):
+        return evidence.by_metric_of(candidate, theirs, champion.evidence_folder)
     version = f"version {champion.version}"
-    if theirs.evaluation.out_of_fold != own.evaluation.out_of_fold:
-        # It may have learnt from the rows that it would be asked.
+    if theirs.evaluation.out_of_fold != candidate.evaluation.out_of_fold:
+        # It may have learnt from the rows that it would have to predict.
         was, now = (
             max(map(real, side.evaluation.out_of_fold.values()), default=0)
-            for side in (theirs, own)
+            for side in (theirs, candidate)
         )
         wrong = (
             f"{version} was measured with `folds: {was:g}` and this one with `folds: {now:g}` (an "
@@ -289,12 +291,14 @@ def champion_evidence(
             f"the schema as it was, or set {version} aside in gates.yml: "
             f"{setting_aside(champion.version, champion.digest)}"
         )
-        return Evidence(version=champion.version, digest=champion.digest, disagreements=(wrong,))
-    own_code, their_code = (side.lineage.evaluation_snapshot or "" for side in (own, theirs))
+        return Evidence(version=champion.version, digest=champion.digest, mismatches=(wrong,))
+    own_code, their_code = (side.lineage.evaluation_snapshot or "" for side in (candidate, theirs))
     is_kept = believed and their_code != "" and _snapshot(their_code).is_dir()
-    scored = partial(_scored_again, backend, project, own, champion, theirs, progress)
+    scored = partial(_scored_again, backend, project, candidate, champion, theirs, progress)
     ways = [partial(scored, their_code)] if is_kept else []
-    ways += [partial(_asked_again, backend, own, rows, champion, theirs)] if believed else []
+    ways += (
+        [partial(_requested_again, backend, candidate, rows, champion, theirs)] if believed else []
+    )
     ways += [] if is_kept and their_code == own_code else [partial(scored, own_code)]
     faults = []
     for measured in ways:
@@ -302,7 +306,7 @@ def champion_evidence(
         try:
             served.refuse_faulty(champion.folder)
             again = measured()
-            if again.labels and _tested(again) == _tested(own):
+            if again.labels and _tested(again) == _tested(candidate):
                 return again
             faults.append("it has other rows or other right answers")
         except (UserError, ValueError, OSError, http.client.HTTPException) as error:
@@ -315,7 +319,7 @@ def champion_evidence(
         f"these ({'; '.join(dict.fromkeys(faults))}): propose the change of the model on {data} "
         "first, where kept predictions are compared, and the other data after it"
     )
-    return Evidence(version=champion.version, digest=champion.digest, disagreements=(wrong,))
+    return Evidence(version=champion.version, digest=champion.digest, mismatches=(wrong,))
 
 
 def _on_one_line(fault: str) -> str:
@@ -326,15 +330,15 @@ def _on_one_line(fault: str) -> str:
     return ": ".join(filter(None, [head.partition("\n")[0], error]))
 
 
-def _tested(own: Evidence) -> Mapping[str, Mapping[str, str]]:
+def _tested(candidate: Evidence) -> Mapping[str, Mapping[str, str]]:
     """Return the right answers of the splits that a model is promoted on."""
-    return {split: labels for split, labels in own.labels.items() if split != VALIDATION}
+    return {split: labels for split, labels in candidate.labels.items() if split != VALIDATION}
 
 
 def _scored_again(
     backend: Backend,
     project: Project,
-    own: Evidence,
+    candidate: Evidence,
     champion: Version,
     theirs: Evidence,
     progress: Callable[[str], None],
@@ -344,17 +348,17 @@ def _scored_again(
     evaluation = evaluation_plan(project, champion.folder)
     evaluated = evaluate(backend, project, evaluation, progress, code)
     again = evidence.rescore(backend, theirs, evaluated)
-    return evidence.by_metric_of(own, again, evaluated.outputs[EVALUATION])
+    return evidence.by_metric_of(candidate, again, evaluated.outputs[EVALUATION])
 
 
-def _asked_again(
-    backend: Backend, own: Evidence, rows: Path, champion: Version, theirs: Evidence
+def _requested_again(
+    backend: Backend, candidate: Evidence, rows: Path, champion: Version, theirs: Evidence
 ) -> Evidence:
     """Return the champion's evidence, with the candidate's rows answered by its own serving."""
     digest = theirs.serving.deployment_digest or ""
     if not digest or (spec := serving.bring(backend.registry, champion.model, digest)) is None:
         raise ValueError("the serving code that it was measured with is not kept")
-    return served.champion_on(backend, own, rows, champion, theirs, spec)
+    return served.champion_on(backend, candidate, rows, champion, theirs, spec)
 
 
 def _snapshot(code: str) -> Path:
@@ -441,6 +445,10 @@ def champion_of(
     return backend.registry.champion(model, environment)
 
 
-def _measured_by(own: Evidence) -> tuple[object, ...]:
+def _measured_by(measured: Evidence) -> tuple[object, ...]:
     """Return what evidence was measured with: the task, the data, the rows and their labels."""
-    return (own.evaluation.task, {name: data.sha256 for name, data in own.data.items()}, own.labels)
+    return (
+        measured.evaluation.task,
+        {name: data.sha256 for name, data in measured.data.items()},
+        measured.labels,
+    )

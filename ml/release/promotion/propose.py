@@ -20,7 +20,7 @@ from ml.release.canary.canary import smoke_fault
 from ml.release.comparison import versus
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
-from ml.release.declaration.release_file import Declared, evidence_path
+from ml.release.declaration.release_file import ReleaseEntry, evidence_path
 from ml.release.evidence import cost, evidence, served
 from ml.release.evidence.evidence import ATTESTATION
 from ml.release.promotion.candidate import choose, train
@@ -89,11 +89,11 @@ def propose(
     `run` the version that is declared for the one before is proposed there, from any workspace.
 
     `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
-    what an instance costs. Without an `attestor` the evidence is of a rehearsal. What is declared
-    and waits to be applied has to be beaten too: of two that are proposed at once the better one
-    ends as champion. A refusal by a gate is in the Proposal; UserError is raised for what is wrong
-    with the call or the machine, and for what a gate refuses whatever the evaluation measures: then
-    it is not evaluated, and nothing is registered.
+    what an instance costs. Without an `attestor` the evidence is of a simulated environment. What
+    is declared and waits to be applied has to be beaten too: of two that are proposed at once the
+    better one ends as champion. A refusal by a gate is in the Proposal; UserError is raised for
+    what is wrong with the call or the machine, and for what a gate refuses whatever the evaluation
+    measures: then it is not evaluated, and nothing is registered.
     """
     target = _project(backend, project, environment)
     samples, spec = target.samples(), target.deployment_spec()
@@ -111,10 +111,10 @@ def propose(
         call = _Call(backend, target, environment, serving.snapshot(spec), progress, prices)
         version = _evidenced(call, chosen, attested, attestor) if chosen else before
         assert version is not None
-        declared = desired_state.read(backend, target.name, environment)
-        check, rival = _judged(call, version, declared, reason)
+        entry = desired_state.read(backend, target.name, environment)
+        check, rival = _judged(call, version, entry, reason)
         if check.decision.allowed:
-            unapplied = _unapplied(call, version, declared)
+            unapplied = _unapplied(call, version, entry)
             written = _declared(call, version, check, reason, samples)
     return Proposal(
         **vars(check),
@@ -137,7 +137,7 @@ def collect(
     """Measure and register a run's model, and assemble its evidence here, to be attested.
 
     Without a `run` it is that of the project's training job, which a backend follows where it has
-    run for this commit. No gate is asked. Evidence that was attested for
+    run for this commit. No gate is evaluated. Evidence that was attested for
     this run and this commit before is taken again. Raises UserError as `propose` does.
     """
     target = _project(backend, project, environment)
@@ -152,7 +152,7 @@ def collect(
             if evidence.statement(attested).commit == commit:
                 return attested
         measured = _measure(call, chosen, digest)
-        return evidence.collect(backend, *measured, backend.rehearsal)
+        return evidence.collect(backend, *measured, backend.simulated)
 
 
 def promotion(backend: Backend, proposal: Proposal, environment: str) -> dict[str, Any]:
@@ -188,10 +188,10 @@ def _attested_before(backend: Backend, project: Project, environment: str) -> Ve
     if environment not in desired_state.TRACKED[1:]:
         return None
     earlier = desired_state.TRACKED[desired_state.TRACKED.index(environment) - 1]
-    declared = desired_state.read(backend, project.name, earlier)
-    if declared is None:
+    entry = desired_state.read(backend, project.name, earlier)
+    if entry is None:
         return None
-    version = backend.registry.find(declared.model, declared.version)
+    version = backend.registry.find(entry.model, entry.version)
     return version if evidence.load(backend, version).attested else None
 
 
@@ -221,8 +221,8 @@ def _evidenced(
     if version is not None and _answers_by(call, version):
         return version
     measured = _measure(call, chosen, digest, is_judged=version is None)
-    is_rehearsal = attestor is None
-    collected = evidence.collect(call.backend, *measured, is_rehearsal, attestor)
+    simulated = attestor is None
+    collected = evidence.collect(call.backend, *measured, simulated, attestor)
     return call.backend.registry.keep_evidence(measured[0], collected.evidence)
 
 
@@ -232,10 +232,10 @@ def _answers_by(call: _Call, version: Version) -> bool:
     It can if its evidence is about that code, or only gates or a workflow can change the evidence
     (it is attested, or its metrics do not match the predictions).
     """
-    own = evidence.load(call.backend, version)
+    stored = evidence.load(call.backend, version)
     return (
-        bool(own.attested or own.disagreements)
-        or own.serving.deployment_digest == call.spec.snapshot_digest
+        bool(stored.attested or stored.mismatches)
+        or stored.serving.deployment_digest == call.spec.snapshot_digest
     )
 
 
@@ -276,7 +276,7 @@ def _measure(
     times, answers = _measured(call, deployment, evaluated, pointer)
     version = backend.registry.register(model, project.name, digest, chosen.id)
     latency = _latency(times, call.spec.instance_type)
-    priced = cost.of(chosen, latency, call.prices, backend.runs.entry(chosen).lineage)
+    priced = cost.estimate(chosen, latency, call.prices, backend.runs.entry(chosen).lineage)
     return version, chosen, evaluated, latency, answers, priced
 
 
@@ -310,7 +310,7 @@ def _measured(
             times = candidate.measure(samples, REQUESTS)
             call.progress(f"comparing {len(parity_check.rows)} answers with the evaluation")
             return times, {
-                **parity_check.of(candidate.score),
+                **parity_check.run(candidate.score),
                 "deployment_digest": deployment.deployment_digest,
             }
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -323,7 +323,7 @@ def _measured(
 
 
 def _judged(
-    call: _Call, version: Version, declared: Declared | None, reason: str
+    call: _Call, version: Version, entry: ReleaseEntry | None, reason: str
 ) -> tuple[GateCheck, Version | None]:
     """Return the decision of the gates, and the declared version that also had to be beaten."""
     backend, project = call.backend, call.project
@@ -332,11 +332,11 @@ def _judged(
         version,
         call.environment,
         reason=reason,
-        serving_changes=_serving_changes(call, declared, version),
+        serving_changes=_serving_changes(call, entry, version),
         deployment_digest=call.spec.snapshot_digest,
     )
     check = check_gates(backend, project, version, wanted, progress=call.progress)
-    rival = _rival(call, declared)
+    rival = _rival(call, entry)
     if rival is None or rival.digest == version.digest or not check.decision.allowed:
         return check, None
     against = check_gates(backend, project, version, wanted, rival=rival, progress=call.progress)
@@ -348,7 +348,7 @@ def _model_deployment(call: _Call, version: Version) -> ModelDeployment:
     return serving.model_deployment(call.spec, version, name)
 
 
-def _serving_changes(call: _Call, declared: Declared | None, version: Version) -> bool:
+def _serving_changes(call: _Call, entry: ReleaseEntry | None, version: Version) -> bool:
     """Return whether the release would change the serving code or settings of the same model.
 
     True if the model is declared or live with other ones, or a rollout with these was rejected.
@@ -356,36 +356,36 @@ def _serving_changes(call: _Call, declared: Declared | None, version: Version) -
     """
     deployment = _model_deployment(call, version)
     live = call.backend.endpoints.live(deployment.endpoint)
-    state = (declared, live.deployment if live else None)
+    state = (entry, live.deployment if live else None)
     same = [side for side in state if side and side.digest == deployment.digest]
-    if declared in same and declared.deployment_digest == deployment.deployment_digest:
+    if entry in same and entry.deployment_digest == deployment.deployment_digest:
         history = audit.history(call.backend.audit_log, deployment.endpoint)
-        return history.refusal(declared) is not None
+        return history.refusal(entry) is not None
     return any(side.deployment_digest != deployment.deployment_digest for side in same)
 
 
-def _rival(call: _Call, declared: Declared | None) -> Version | None:
+def _rival(call: _Call, entry: ReleaseEntry | None) -> Version | None:
     """Return the declared version that is not champion yet; None if it cannot become champion.
 
     None, too, if its canary rejected it. `ml release rollback` removes one that is in the way.
     """
     backend = call.backend
-    if declared is None or _champion(call, declared.model, declared.digest):
+    if entry is None or _champion(call, entry.model, entry.digest):
         return None
-    name = backend.endpoints.name_of(declared.model, call.environment)
-    if audit.history(backend.audit_log, name).refusal(declared) is not None:
+    name = backend.endpoints.name_of(entry.model, call.environment)
+    if audit.history(backend.audit_log, name).refusal(entry) is not None:
         return None
     try:
-        return backend.registry.find(declared.model, declared.version)
+        return backend.registry.find(entry.model, entry.version)
     except UserError:
         return None
 
 
-def _unapplied(call: _Call, version: Version, declared: Declared | None) -> str | None:
+def _unapplied(call: _Call, version: Version, entry: ReleaseEntry | None) -> str | None:
     """Return the declared version that is not the champion, unless it is the one proposed."""
-    if declared is None or declared.digest == version.digest:
+    if entry is None or entry.digest == version.digest:
         return None
-    return None if _champion(call, declared.model, declared.digest) else declared.version
+    return None if _champion(call, entry.model, entry.digest) else entry.version
 
 
 def _declared(
@@ -397,7 +397,7 @@ def _declared(
 ) -> tuple[Path, ...]:
     """Declare the version, kept with its serving code and samples; the files that were written."""
     registry = call.backend.registry
-    declares = Declared(
+    declares = ReleaseEntry(
         model=version.model,
         version=version.version,
         digest=version.digest,

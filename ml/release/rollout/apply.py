@@ -24,7 +24,7 @@ from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import (
-    Declared,
+    ReleaseEntry,
     Strategy,
     evidence_path,
     evidence_problem,
@@ -62,7 +62,7 @@ class RolloutPlan:
     backend: Backend
     project: str
     environment: str
-    declared: Declared
+    entry: ReleaseEntry
     version: Version
     spec: DeploymentSpec
     deployment: ModelDeployment
@@ -95,7 +95,7 @@ class RolloutPlan:
     @property
     def refusal(self) -> UserError | None:
         """The error for a version that was rolled back before, unless it was proposed again."""
-        line = self.history.rolled_back(self.deployment, self.declared.decision)
+        line = self.history.rolled_back(self.deployment, self.entry.decision)
         if line is None:
             return None
         back = (
@@ -111,7 +111,7 @@ class RolloutPlan:
 
     def is_current(self) -> bool:
         """Return whether release.yml still declares this version."""
-        return desired_state.read(self.backend, self.project, self.environment) == self.declared
+        return desired_state.read(self.backend, self.project, self.environment) == self.entry
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def apply(
     environment: str = desired_state.LOCAL,
     approved_by: str = "",
     *,
-    approved: Declared | None = None,
+    approved: ReleaseEntry | None = None,
     port: int | None = None,
     through_canary: bool = False,
     progress: Callable[[str], None] = lambda _: None,
@@ -169,18 +169,18 @@ def apply(
     target = projects.find(backend.root, project)
     approved = approved or desired_state.read(backend, target.name, environment)
     name = backend.endpoints.name_of(target.model() or target.name, environment)
-    here = partial(waiting, f"another apply to {environment} is running; waiting")
+    report_waiting = partial(waiting, f"another apply to {environment} is running; waiting")
     with (
-        desired_state.rollout_lock(target.name, environment, here),
+        desired_state.rollout_lock(target.name, environment, report_waiting),
         reserved(backend.endpoints, name, waiting),
     ):
         while True:
             with desired_state.project_lock(target.name):
-                declared = desired_state.read(backend, target.name, environment)
-                if approved_by and declared and not declared.serves_as(approved):
+                entry = desired_state.read(backend, target.name, environment)
+                if approved_by and entry and not entry.serves_as(approved):
                     progress(
                         f"{approved_by} approved {_approved(approved)}: declared meanwhile is "
-                        f"version {declared.version}, which needs an approval of its own"
+                        f"version {entry.version}, which needs an approval of its own"
                     )
                     approved_by = ""
                 rollout = plan_rollout(backend, target, environment, approved_by, progress=progress)
@@ -192,8 +192,8 @@ def apply(
             progress("another version was declared meanwhile: starting again")
 
 
-def _approved(declared: Declared | None) -> str:
-    return f"version {declared.version} ({declared.digest[:19]}…)" if declared else "nothing"
+def _approved(entry: ReleaseEntry | None) -> str:
+    return f"version {entry.version} ({entry.digest[:19]}…)" if entry else "nothing"
 
 
 def plan_rollout(
@@ -211,21 +211,21 @@ def plan_rollout(
     Nothing is changed. With `record` the decision is added to the audit log. Raises UserError as
     `apply` and `check_gates` do.
     """
-    declared = desired_state.read(backend, project.name, environment)
-    if declared is None:
+    entry = desired_state.read(backend, project.name, environment)
+    if entry is None:
         return None
-    version = _declared_version(backend, project, environment, declared)
+    version = _declared_version(backend, project, environment, entry)
     name = backend.endpoints.name_of(version.model, environment)
-    spec = _declared_spec(backend, project, environment, declared)
+    spec = _declared_spec(backend, project, environment, entry)
     deployment = serving.model_deployment(spec, version, name)
     live = backend.endpoints.live(name)
     history = audit.history(backend.audit_log, name)
-    if not history.has_decided(declared, environment):
-        raise _decision_unknown(backend, project, environment, declared, version)
+    if not history.has_decided(entry, environment):
+        raise _decision_unknown(backend, project, environment, entry, version)
     # The registry says that it served; that it was merged before, git does.
     returns = environment in version.served_in(deployment.deployment_digest) and (
         environment == desired_state.LOCAL
-        or desired_state.was_declared_before(backend, project.name, environment, declared)
+        or desired_state.was_declared_before(backend, project.name, environment, entry)
     )
     wanted = request(
         backend,
@@ -233,7 +233,7 @@ def plan_rollout(
         environment,
         step,
         approved_by=approved_by,
-        reason=declared.reason,
+        reason=entry.reason,
         served_before=returns,
         serving_changes=live is None or not _same(live.deployment, deployment),
         deployment_digest=deployment.deployment_digest,
@@ -248,7 +248,7 @@ def plan_rollout(
         backend=backend,
         project=project.name,
         environment=environment,
-        declared=declared,
+        entry=entry,
         version=version,
         spec=spec,
         deployment=deployment,
@@ -290,11 +290,13 @@ def _parity_check(
     None in the simulated environment, where the proposal already checked this server, and for a
     rollback.
     """
-    if wanted.rehearsal or wanted.served_before:
+    if wanted.simulated or wanted.served_before:
         return None
     pointer = check.evidence.serving.prediction or ""
-    asks = served.parity_check(check.candidate.evidence_folder, check.evidence.evaluation, pointer)
-    return asks, by_precision(check.evidence, load_gates(project)["serving"], "tolerance")
+    parity_check = served.parity_check(
+        check.candidate.evidence_folder, check.evidence.evaluation, pointer
+    )
+    return parity_check, by_precision(check.evidence, load_gates(project)["serving"], "tolerance")
 
 
 def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple[int, float] | None:
@@ -303,7 +305,7 @@ def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple
     It is not needed in a simulated environment, for a rollback, and if the gate is waived or its
     evidence was measured on such a machine.
     """
-    if wanted.rehearsal or wanted.served_before:
+    if wanted.simulated or wanted.served_before:
         return None
     gate = load_gates(project)["latency"]
     (result,) = (result for result in check.decision.results if result.gate == gate.name)
@@ -334,7 +336,7 @@ def _carry_out(
 
 
 def _declared_version(
-    backend: Backend, project: Project, environment: str, declared: Declared
+    backend: Backend, project: Project, environment: str, entry: ReleaseEntry
 ) -> Version:
     """The registered version that is declared.
 
@@ -344,11 +346,11 @@ def _declared_version(
     def place(field: str) -> Place:
         return desired_state.place(backend, project.name, environment, field)
 
-    model = project.model() or declared.model
-    if declared.model != model:
-        raise UserError(other_project(declared.model, model, place("model")))
+    model = project.model() or entry.model
+    if entry.model != model:
+        raise UserError(other_project(entry.model, model, place("model")))
     try:
-        version = backend.registry.find(declared.model, declared.version)
+        version = backend.registry.find(entry.model, entry.version)
     except UserError as refused:
         raise UserError(
             *(
@@ -361,12 +363,12 @@ def _declared_version(
         raise UserError(
             other_project(f"{version.model} of {version.project}", model, place("model"))
         )
-    if version.kept_at(declared.evidence) is not None:
+    if version.kept_at(entry.evidence) is not None:
         # The version was measured again for another environment; use the evidence declared here.
-        version = replace(version, evidence=declared.evidence)
+        version = replace(version, evidence=entry.evidence)
     for what, actual, expected in (
-        ("digest", version.digest, declared.digest),
-        ("evidence", version.evidence, declared.evidence),
+        ("digest", version.digest, entry.digest),
+        ("evidence", version.evidence, entry.evidence),
     ):
         if actual != expected:
             raise UserError.of(
@@ -379,7 +381,7 @@ def _declared_version(
             )
     if environment != desired_state.LOCAL:
         file = evidence_path(desired_state.path(backend, project.name, environment), environment)
-        if evidence_error := evidence_problem(file, declared.evidence, place("evidence")):
+        if evidence_error := evidence_problem(file, entry.evidence, place("evidence")):
             raise UserError(evidence_error, exit_code=Exit.GATE_SAID_NO)
     return version
 
@@ -390,12 +392,12 @@ def _proposal(project: str, version: Version, environment: str) -> str:
 
 
 def _decision_unknown(
-    backend: Backend, project: Project, environment: str, declared: Declared, version: Version
+    backend: Backend, project: Project, environment: str, entry: ReleaseEntry, version: Version
 ) -> UserError:
     return UserError.of(
         "decision-unknown",
-        f"the audit log has no decision {declared.decision[:12]}… on version "
-        f"{declared.version} for {environment}",
+        f"the audit log has no decision {entry.decision[:12]}… on version "
+        f"{entry.version} for {environment}",
         "a decision of the gates on this model and environment",
         f"{_proposal(project.name, version, environment)} evaluates the gates",
         desired_state.place(backend, project.name, environment, "decision"),
@@ -404,24 +406,24 @@ def _decision_unknown(
 
 
 def _declared_spec(
-    backend: Backend, project: Project, environment: str, declared: Declared
+    backend: Backend, project: Project, environment: str, entry: ReleaseEntry
 ) -> DeploymentSpec:
     """Return the declared serving code and settings: as proposed, or the project's files.
 
     Raise UserError if the proposed ones are no longer stored and the project's files differ.
     """
-    proposed = declared.deployment_digest and serving.bring(
-        backend.registry, declared.model, declared.deployment_digest
+    proposed = entry.deployment_digest and serving.bring(
+        backend.registry, entry.model, entry.deployment_digest
     )
     if proposed:
         return proposed
     now = serving.snapshot(project.deployment_spec())
-    if declared.deployment_digest not in ("", now.snapshot_digest):
+    if entry.deployment_digest not in ("", now.snapshot_digest):
         raise UserError.of(
             "digest-mismatch",
             f"the serving code and settings of {project.name} have the digest "
             f"{now.snapshot_digest}",
-            f"{declared.deployment_digest}, as the release declares",
+            f"{entry.deployment_digest}, as the release declares",
             "propose it again",
             desired_state.place(backend, project.name, environment, "deployment_digest"),
             exit_code=Exit.GATE_SAID_NO,
@@ -583,7 +585,7 @@ def record(rollout: RolloutPlan, event: str, outcome: Outcome | None, **more: ob
         "version": deployment.version,
         "digest": deployment.digest,
         "deployment_digest": deployment.deployment_digest,
-        "decision": rollout.declared.decision,
+        "decision": rollout.entry.decision,
         "approved_by": rollout.approved_by,
         "canary": outcome.to_json() if outcome else None,
     }

@@ -12,7 +12,7 @@ from ml.backends.base import Backend
 from ml.core.errors import Exit, Problem, UserError
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.rollout.apply import Applied
 
 
@@ -67,7 +67,7 @@ def apply_all(
             continue
         report = partial(Result, project, environment, approved_by=approved_by)
         try:
-            declared = desired_state.read(backend, project, environment)
+            entry = desired_state.read(backend, project, environment)
         except UserError as refused:
             results.append(
                 report(
@@ -82,9 +82,9 @@ def apply_all(
                 )
             )
             continue
-        if declared is not None:
-            about = partial(report, declared.model, declared.version, declared.decision)
-            results.append(_result(backend, project, environment, declared, about, apply))
+        if entry is not None:
+            about = partial(report, entry.model, entry.version, entry.decision)
+            results.append(_result(backend, project, environment, entry, about, apply))
     return results
 
 
@@ -92,11 +92,11 @@ def _result(
     backend: Backend,
     project: str,
     environment: str,
-    declared: Declared,
+    entry: ReleaseEntry,
     report: Callable[..., Result],
     apply: Callable[[str], Applied | None],
 ) -> Result:
-    name = backend.endpoints.name_of(declared.model, environment)
+    name = backend.endpoints.name_of(entry.model, environment)
     outcome: str
     gates: Sequence[Mapping[str, str]] = ()
     problems: Sequence[Problem] = ()
@@ -114,7 +114,7 @@ def _result(
     except UserError as refused:
         problems, code, line = refused.problems, refused.exit_code, None
         with suppress(UserError):  # why it was refused matters more
-            line = audit.history(backend.audit_log, name).refusal(declared)
+            line = audit.history(backend.audit_log, name).refusal(entry)
         if line is not None and line["event"] == audit.ROLLED_BACK:
             outcome = "rolled-back"
             canary = line.get("canary")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 SCRIPT, FAULT = "MLOPS_DRILL_SCRIPT", "MLOPS_DRILL_FAULT"
-# A slow answer is later than any that the floor of canaries lets pass (`tolerances.latency_ms`).
+# A slow answer is later than the organisation policy on canaries (`tolerances.latency_ms`) allows.
 EVERY, SLOW_S = 10, 0.2
 FAULTS = {
     "errors": "one request in ten fails",

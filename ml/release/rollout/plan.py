@@ -10,7 +10,7 @@ from ml.backends.base import Backend
 from ml.core.errors import Exit, UserError
 from ml.release import serving
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.rollout.apply import RolloutPlan, plan_rollout
 from policies.promotion.decision import Decision, listed
 
@@ -36,7 +36,7 @@ class Plan:
     project: str
     environment: str
     endpoint: str
-    declared: Declared | None
+    entry: ReleaseEntry | None
     serving: LiveVersion | None
     verdict: str
     rollout: RolloutPlan | None = None
@@ -63,7 +63,7 @@ class Plan:
             "project": self.project,
             "environment": self.environment,
             "endpoint": self.endpoint,
-            "declared": asdict(self.declared) if self.declared else None,
+            "declared": asdict(self.entry) if self.entry else None,
             "serving": asdict(self.serving) if self.serving else None,
             "champion": champion.version if champion else None,
             "decision": self.decision.to_json() if self.decision else None,
@@ -91,7 +91,7 @@ def plan(
     """
     desired_state.check_environment(environment)
     target = projects.find(backend.root, project)
-    declared = desired_state.read(backend, target.name, environment)
+    entry = desired_state.read(backend, target.name, environment)
     name = backend.endpoints.name_of(target.endpoint(), environment)
     live = backend.endpoints.live(name)
     serving = None
@@ -99,13 +99,13 @@ def plan(
         serving = LiveVersion(
             live.deployment.version, live.deployment.digest, backend.endpoints.url(name)
         )
-    report = partial(Plan, target.name, environment, name, declared, serving)
+    report = partial(Plan, target.name, environment, name, entry, serving)
     try:
         rollout = plan_rollout(
             backend, target, environment, step="propose", record=False, progress=progress
         )
     except UserError as refused:
-        if declared is None or refused.problems[0].code not in _OF_THE_VERSION:
+        if entry is None or refused.problems[0].code not in _OF_THE_VERSION:
             raise
         return report("apply would refuse before changing anything", stops=refused)
     if rollout is None:
@@ -178,7 +178,7 @@ def _remaining(rollout: RolloutPlan, is_running: bool) -> Iterator[str]:
 
 def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
     deployment, version = rollout.deployment, rollout.deployment.version
-    acceptance, back = rollout.acceptance, rollout.returns
+    acceptance, is_return = rollout.acceptance, rollout.returns
     if differences := rollout.differences:
         yield f"serving changes: {listed(differences, '; ')}"
     yield f"verify the digest {deployment.digest[:19]}… of the model folder (it matches now)"
@@ -188,7 +188,7 @@ def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
         yield f"latency: send it {limit[0]} requests; the p95 there is at most {limit[1]:g} ms"
     if serving is None:
         yield "no canary: no version serves to compare with"
-    elif back:
+    elif is_return:
         yield "no canary: this version served here before"
     else:
         if fields := acceptance.new_fields:
@@ -202,7 +202,7 @@ def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
     yield f"give version {version} all the traffic; it becomes champion of {rollout.environment}"
     if serving is not None:
         yield f"stop version {serving.version} once its open requests are answered"
-    yield f"record who approved the {'return' if back else 'release'}"
+    yield f"record who approved the {'return' if is_return else 'release'}"
 
 
 def project_changes(rollout: RolloutPlan) -> Sequence[str]:

@@ -21,7 +21,7 @@ from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.audit import WITHDRAWN, History
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.promotion.gate_check import load_gates
 from ml.release.promotion.propose import attach
 
@@ -42,8 +42,8 @@ class RolledBack:
 
     project: str
     environment: str
-    declared: Declared
-    replaced: Declared
+    declared: ReleaseEntry
+    replaced: ReleaseEntry
     written: tuple[Path, ...]
     further: tuple[str, ...] = ()
 
@@ -78,48 +78,52 @@ def roll_back(
         log = audit.history(backend.audit_log, name)
         branch = desired_state.on_branch(backend, target.name, environment)
         is_back = log.went_back_to(now, target.name, environment) or _is_return(branch, now)
-        invalid = {each.digest for each in load_gates(target)["superiority"].invalid_versions}
+        invalid = {
+            invalid_version.digest
+            for invalid_version in load_gates(target)["superiority"].invalid_versions
+        }
         before = _before(backend.registry, now, log, branch)
         before = sorted(before, key=lambda version: version.digest in invalid)  # stable: last
         can_withdraw = is_here and not log.applied and backend.endpoints.live(name) is None
         further = (*map(_name, before), *([NONE] if can_withdraw else []))
         if to in (None, now.version) and is_back and log.refusal(now) is None:
             return RolledBack(target.name, environment, now, now, (), further)
-        back = next((entry for entry in before if to is None or _is_named(entry, to)), None)
-        if back is None and not (can_withdraw and to in (None, NONE)):
+        target_entry = next((entry for entry in before if to is None or _is_named(entry, to)), None)
+        if target_entry is None and not (can_withdraw and to in (None, NONE)):
             which = "nothing served" if to is None else f"version {to} did not serve"
             state = f"{which} before version {now.version}"
             raise _nowhere(target.name, environment, state, further, is_here)
         version = None
-        if back is not None:
-            version = backend.registry.find(back.model, back.version)
-            version = replace(version, evidence=back.evidence)
+        if target_entry is not None:
+            version = backend.registry.find(target_entry.model, target_entry.version)
+            version = replace(version, evidence=target_entry.evidence)
             if (shared := backend.registry.shared) is not None:
                 shared.bring(version)
-        back = back or Declared()
-        beside: list[Path] = []
+        target_entry = target_entry or ReleaseEntry()
+        attached: list[Path] = []
 
         def first(file: Path) -> None:
             if environment != desired_state.LOCAL:
-                beside.extend(attach(file, environment, version))
+                attached.extend(attach(file, environment, version))
             details = {"project": target.name, "environment": environment, "why": why}
             details["by"] = home.user()
             if is_here and not any(audit.is_declared(line, now) for line in log.applied):
                 about = {**details, **asdict(now), "endpoint": name}
                 audit.append(backend.audit_log, WITHDRAWN, about)
             declared = {
-                name: getattr(back, name) for name in ("digest", "deployment_digest", "decision")
+                name: getattr(target_entry, name)
+                for name in ("digest", "deployment_digest", "decision")
             }
-            numbers = {"from": now.version, "to": back.version}
+            numbers = {"from": now.version, "to": target_entry.version}
             audit.append(backend.audit_log, "rollback", {**details, **declared, **numbers})
 
         # A rollback that was killed before the declaration is simply repeated.
         with faults.as_refusals():
-            written = desired_state.declare(backend, target.name, environment, back, first)
-    return RolledBack(target.name, environment, back, now, (written, *beside))
+            written = desired_state.declare(backend, target.name, environment, target_entry, first)
+    return RolledBack(target.name, environment, target_entry, now, (written, *attached))
 
 
-def _is_return(branch: Sequence[Declared], now: Declared) -> bool:
+def _is_return(branch: Sequence[ReleaseEntry], now: ReleaseEntry) -> bool:
     """Return whether `now` is a rollback: the branch declared it before its present release.
 
     The decision must be the same, too. A rollback that is not committed counts; one that was
@@ -133,32 +137,32 @@ def _is_return(branch: Sequence[Declared], now: Declared) -> bool:
 
 
 def _before(
-    registry: Registry, now: Declared, log: History, branch: Sequence[Declared]
-) -> Sequence[Declared]:
+    registry: Registry, now: ReleaseEntry, log: History, branch: Sequence[ReleaseEntry]
+) -> Sequence[ReleaseEntry]:
     """Return the good versions before the declared one, latest first.
 
     They come from the branch if it declares `now`, or if the audit log has none; otherwise from
     the audit log.
     """
     *before, _ = audit.returnable(
-        [*branch, now], lambda each: (each.digest, each.deployment_digest)
+        [*branch, now], lambda entry: (entry.digest, entry.deployment_digest)
     )
     good = [entry for entry in reversed(before) if log.is_good(entry)]
     is_committed = good and branch[-1] == now
     return good if is_committed else [*_served(registry, now, log)] or good
 
 
-def _is_named(declared: Declared, to: str) -> bool:
+def _is_named(entry: ReleaseEntry, to: str) -> bool:
     version, _, prefix = to.partition("@")
-    return declared.version == version and declared.deployment_digest.startswith(prefix)
+    return entry.version == version and entry.deployment_digest.startswith(prefix)
 
 
-def _served(registry: Registry, now: Declared, log: History) -> Iterator[Declared]:
+def _served(registry: Registry, now: ReleaseEntry, log: History) -> Iterator[ReleaseEntry]:
     """Yield the versions that served before, by the audit log, the last one first."""
     for line in reversed([*takewhile(lambda line: not audit.is_declared(line, now), log.served)]):
         version = registry.find(str(line["model"]), str(line["version"]))
         decision = str(line["decision"])
-        yield Declared(
+        yield ReleaseEntry(
             model=version.model,
             version=version.version,
             digest=str(line["digest"]),
@@ -186,5 +190,5 @@ def _nowhere(
     )
 
 
-def _name(declared: Declared) -> str:
-    return f"{declared.version}@{declared.deployment_digest[:_SHORT]}".removesuffix("@")
+def _name(entry: ReleaseEntry) -> str:
+    return f"{entry.version}@{entry.deployment_digest[:_SHORT]}".removesuffix("@")

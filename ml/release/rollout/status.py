@@ -14,7 +14,7 @@ from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.audit import Attempt, History, Line
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.rollout.plan import nothing_declared
 from ml.release.watch.requests import read_collected
 
@@ -59,7 +59,7 @@ def status(
     Raises UserError when a line of the audit log was changed or a declaration cannot be read.
     """
     # A declaration in the local home outlives its project.
-    releasable = {each.name for each in projects.every(backend.root)}
+    releasable = {target.name for target in projects.every(backend.root)}
     names = [name for name in desired_state.projects(backend) if name in releasable]
     if project:
         names = [projects.find(backend.root, project).name]
@@ -70,18 +70,21 @@ def status(
     )
     log = audit.verify(backend.audit_log)
     places = [(name, place) for name in names for place in environments]
-    declared = [desired_state.read(backend, *place) for place in places]
-    return [_of(*of, what, backend, log) for of, what in zip(places, declared, strict=True)]
+    entries = [desired_state.read(backend, *place) for place in places]
+    return [
+        _environment_status(*place, entry, backend, log)
+        for place, entry in zip(places, entries, strict=True)
+    ]
 
 
-def _of(
+def _environment_status(
     project: str,
     environment: str,
-    declared: Declared | None,
+    entry: ReleaseEntry | None,
     backend: Backend,
     log: Sequence[Line],
 ) -> Status:
-    model = declared.model if declared else _model(backend, project)
+    model = entry.model if entry else _model(backend, project)
     name = backend.endpoints.name_of(model, environment)
     history = History(name, log)
     live, url, changed = None, None, ""
@@ -91,22 +94,22 @@ def _of(
         if refused.problems[0].code != CHANGED:
             raise
         changed = f"{refused.problems[0].actual}; {refused.problems[0].hint}"
-    champion = backend.registry.champion(model, environment) if declared else None
+    champion = backend.registry.champion(model, environment) if entry else None
     serving = live.deployment.version if live and url else None
     is_applied, audited, failing = True, "", ""
-    if declared is None:
+    if entry is None:
         verdict = nothing_declared(serving)
     else:
-        is_logged = declared.decision in [line["hash"] for line in log]
+        is_logged = entry.decision in [line["hash"] for line in log]
         audited = "verified" if is_logged else "the decision is not in the audit log"
-        applied = champion is not None and champion.digest == declared.digest
-        is_live = live is not None and live.deployment.digest == declared.digest
-        if live is not None and declared.deployment_digest:
-            is_live &= live.deployment.deployment_digest == declared.deployment_digest
+        applied = champion is not None and champion.digest == entry.digest
+        is_live = live is not None and live.deployment.digest == entry.digest
+        if live is not None and entry.deployment_digest:
+            is_live &= live.deployment.deployment_digest == entry.deployment_digest
         is_applied = applied and is_live
         failing = _failing(backend, name, live) if live and url else ""
         verdict = _refused(
-            declared, history.refusal(declared), live.deployment.version if live else None, project
+            entry, history.refusal(entry), live.deployment.version if live else None, project
         ) or _verdict(backend.name, project, environment, name, is_applied, bool(url))
         if failing:
             next_step = f"next: ml release rollback {project} --env {environment}"
@@ -116,18 +119,18 @@ def _of(
         environment=environment,
         endpoint=name,
         model=model,
-        declared=declared.version if declared else None,
-        digest=declared.digest if declared else "",
+        declared=entry.version if entry else None,
+        digest=entry.digest if entry else "",
         champion=champion.version if champion else None,
         serving=serving,
         url=url,
-        beside=_beside(live) if url else "",
+        beside=_canary_share(live) if url else "",
         signed_off=history.approver(live.deployment.digest) if live else "",
         last_attempt=history.last_attempt(project, environment),
         refused=history.refused(),
         audit=audited,
         verdict=changed or verdict,
-        as_declared=not changed and (declared is None or (is_applied and bool(url))),
+        as_declared=not changed and (entry is None or (is_applied and bool(url))),
         failing=failing,
     )
 
@@ -152,7 +155,7 @@ def _failing(backend: Backend, name: str, live: Live) -> str:
     return ""
 
 
-def _beside(live: Live | None) -> str:
+def _canary_share(live: Live | None) -> str:
     if live is None or (canary := live.canary) is None:
         return ""
     version = f"version {canary.deployment.version} has {canary.weight} % of the requests"
@@ -169,13 +172,13 @@ def _model(backend: Backend, project: str) -> str:
         return project
 
 
-def _refused(declared: Declared, line: Line | None, live: str | None, project: str) -> str | None:
+def _refused(entry: ReleaseEntry, line: Line | None, live: str | None, project: str) -> str | None:
     """Return the verdict on a version that was rolled back or withdrawn; None for any other."""
     if line is None:
         return None
     serves = f"version {live} serves" if live else "nothing serves"
     again = f"next: ml release propose {project}"
-    what = f"version {declared.version} was {audit.happened(line)} ({line['why']})"
+    what = f"version {entry.version} was {audit.happened(line)} ({line['why']})"
     return f"{what}; {serves}; {again}"
 
 

@@ -38,7 +38,7 @@ def formula(selection: Selection) -> str:
     weights, goal = selection.weights, selection.goal
     parts = []
     for term in TERMS:
-        setting = weights.of(term)
+        setting = weights.term(term)
         if not setting.weight or term in selection.left_out:
             continue
         sign = "+" if term == "quality" and goal == "maximize" else "−"
@@ -107,8 +107,8 @@ def _difference(selection: Selection, term: str, ours: float, theirs: float) -> 
             return f"{_plain(selection, abs(ours - theirs))} {more} {selection.metric}"
         case "stability":
             steady = "steadier" if ours < theirs else "less steady"
-            spread, other = _plain(selection, ours), _plain(selection, theirs)
-            return f"{steady}, a spread of {spread} instead of {other}"
+            spread, their_spread = _plain(selection, ours), _plain(selection, theirs)
+            return f"{steady}, a spread of {spread} instead of {their_spread}"
         case _:
             fast, slow = ("faster", "slower") if term == "latency" else ("cheaper", "dearer")
             unit = "ms" if term == "latency" else "s of a node"
@@ -147,7 +147,7 @@ def _missing(selection: Selection) -> Iterator[str]:
             reasons = (
                 f"{logged_as(term, selection.metric, selection.weights)} is {why}"
                 for term, why in ranked.missing.items()
-                if selection.weights.of(term).weight
+                if selection.weights.term(term).weight
             )
             yield f"{ranked.candidate.label} has no score: {'; '.join(reasons)}"
 

@@ -223,9 +223,9 @@ def select(candidates: Sequence[Candidate], weights: Weights, metric: str, goal:
         for trial in measured
     }
     scores = {
-        name: math.fsum(own.values())
-        for name, own in parts.items()
-        if all(term in own or not weights.of(term).weight for term in terms)
+        name: math.fsum(contributions.values())
+        for name, contributions in parts.items()
+        if all(term in contributions or not weights.term(term).weight for term in terms)
     }
     qualities = {
         trial.name: _sign("quality", goal) * _value(trial, "quality") for trial in measured
@@ -262,7 +262,9 @@ def _faults(candidate: Candidate, weights: Weights) -> Mapping[str, str]:
         elif value < 0 and term != "quality":
             faults[term] = "negative"
         # A sum of four of them must stay finite.
-        elif abs(value) / weights.of(term).reference * max(1.0, weights.of(term).weight) > 1e300:
+        elif (
+            abs(value) / weights.term(term).reference * max(1.0, weights.term(term).weight) > 1e300
+        ):
             faults[term] = "too large"
     return faults
 
@@ -278,7 +280,7 @@ def _value(candidate: Candidate, term: str) -> float:
 
 
 def _part(candidate: Candidate, term: str, weights: Weights, goal: Goal) -> float:
-    setting = weights.of(term)
+    setting = weights.term(term)
     value = _sign(term, goal) * setting.weight * _value(candidate, term) / setting.reference
     return value + 0.0  # turns −0.0 into 0.0
 

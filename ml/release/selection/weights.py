@@ -86,9 +86,9 @@ class Weights(_Terms):
 
     source: str = ""
 
-    def of(self, term: str) -> Term:
+    def term(self, name: str) -> Term:
         """Return the term of that name."""
-        named: Term = getattr(self, term)
+        named: Term = getattr(self, name)
         return named
 
 

@@ -179,7 +179,7 @@ def _excerpt(value: str, known: Iterable[str]) -> str:
 def _alike(value: str, other: str) -> int:
     """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(value, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(value), len(other)))
+    return next((position for position, (a, b) in pairs if a != b), min(len(value), len(other)))
 
 
 def psi(then: NDArray[np.float64], now: NDArray[np.float64]) -> float:
@@ -223,12 +223,14 @@ def _missing(
     """Fisher's exact test of how many values are missing or cannot be read."""
     from scipy.stats import fisher_exact
 
-    then, of = int(reference["missing"]), int(reference["rows"])
-    table = np.array([[then, of - then], [missing, rows - missing]])
+    then, rows_then = int(reference["missing"]), int(reference["rows"])
+    table = np.array([[then, rows_then - then], [missing, rows - missing]])
     p = fisher_exact(table, alternative="less").pvalue
     share = missing / rows if rows else math.nan
-    text = f"{then:,} of {of:,} rows had no value that can be read, {missing:,} of {rows:,} now"
-    more = share - then / of
+    text = (
+        f"{then:,} of {rows_then:,} rows had no value that can be read, {missing:,} of {rows:,} now"
+    )
+    more = share - then / rows_then
     return Shift(name, "missing", more, limits.missing, float(p), text, limits.alpha)
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from ml.core import documents, settings
 from ml.core.errors import Problem, UserError
 from ml.core.settings import CLOSED, SchemaVersion
-from policies.promotion import floor
+from policies.promotion import policy
 
 FILE = "watch.yml"
 
@@ -47,7 +47,7 @@ class _File(Limits):
 def read(folder: Path) -> Limits:
     """Return the limits of a project's folder.
 
-    Raises UserError with every line that is wrong, or looser than the floor in
+    Raises UserError with every line that is wrong, or looser than the organisation policy in
     policies/promotion/watch.yml.
     """
     path = folder / FILE
@@ -65,7 +65,7 @@ def read(folder: Path) -> Limits:
             "a project may only tighten the organisation policy in policies/promotion/watch.yml",
             document.place(name),
         )
-        for name, allowed in floor.load(floor.WATCH).looser(values)
+        for name, allowed in policy.load(policy.WATCH).looser(values)
     ]
     if looser:
         raise UserError(*looser)

@@ -109,7 +109,7 @@ def watch(
                 raise UserError(*problems, exit_code=refused.exit_code) from None
             seen = Seen(())
             of_features.notes.append(problem.actual)
-    report = look(
+    report = compare_requests(
         reference,
         seen,
         limits,
@@ -124,7 +124,7 @@ def watch(
     return report
 
 
-def look(
+def compare_requests(
     reference: Mapping[str, Any],
     seen: Seen,
     limits: Limits,
@@ -196,8 +196,8 @@ def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits
     for name, column in reference[part].items():
         if name in limits.ignore:
             continue
-        of = [row.value(name) if part == "inputs" else row.predicted(name) for row in rows]
-        findings += drift.compare(name, column, of, limits)
+        values = [row.value(name) if part == "inputs" else row.predicted(name) for row in rows]
+        findings += drift.compare(name, column, values, limits)
     return findings
 
 

@@ -61,7 +61,7 @@ class Seen:
     others: int = 0
     failed: int = 0
     earlier: int = 0
-    requests: int = 0  # those that the model was asked
+    requests: int = 0  # those sent to the model
     crashed: int = 0  # of them, those with a status of 500 and more
     newest: Sequence[bool] = ()  # whether each of the last _NEWEST requests did
 
@@ -90,12 +90,16 @@ def read_collected(
     unreadable = others = failed = earlier = total = crashed = 0
     newest: list[tuple[float, bool]] = []
     for line in lines:
-        at = line.get("at")
-        if not isinstance(at, int | float) or not math.isfinite(at) or "request" not in line:
+        recorded_at = line.get("at")
+        if (
+            not isinstance(recorded_at, int | float)
+            or not math.isfinite(recorded_at)
+            or "request" not in line
+        ):
             unreadable += 1
         elif line.get("digest") != digest:
             others += 1
-        elif since is not None and at < since:
+        elif since is not None and recorded_at < since:
             earlier += 1
         else:
             status = line.get("status")
@@ -103,7 +107,7 @@ def read_collected(
             failed += status != 200
             is_crash = isinstance(status, int) and status >= 500
             crashed += is_crash
-            heapq.heappush(newest, (at, is_crash))
+            heapq.heappush(newest, (recorded_at, is_crash))
             if len(newest) > _NEWEST:
                 heapq.heappop(newest)
             rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))
@@ -170,10 +174,14 @@ def loss(kind: Kind, predicted: object, label: str) -> float | None:
     None if either number is invalid.
     """
     right = _typed(label) if kind == "numeric" or isinstance(predicted, float) else label
-    now, then = clean(kind, predicted), clean(kind, right)
+    actual, expected = clean(kind, predicted), clean(kind, right)
     if kind != "numeric":
-        return float(now != then)
-    return abs(now - then) if isinstance(now, float) and isinstance(then, float) else None
+        return float(actual != expected)
+    return (
+        abs(actual - expected)
+        if isinstance(actual, float) and isinstance(expected, float)
+        else None
+    )
 
 
 def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
@@ -192,8 +200,8 @@ def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
     for number, values in enumerate(table["data"]):
         row = dict(zip(columns, values, strict=False)) if isinstance(values, list) else {}
         predicted = {PREDICTION: answers[number]} if number < len(answers) else None
-        own = f"{name}/{number}" if len(table["data"]) > 1 else name
-        rows.append(Row(own, row, predicted))
+        row_name = f"{name}/{number}" if len(table["data"]) > 1 else name
+        rows.append(Row(row_name, row, predicted))
     return rows
 
 

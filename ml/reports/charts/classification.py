@@ -25,7 +25,7 @@ BINS = 10
 FEWEST = 10
 # The most classes with curves of their own: page.css has as many colours.
 CURVES = 6
-# The most classes in the table of errors, and the most own metrics in a cell of it.
+# The most classes in the table of errors, and the most custom metrics in a cell of it.
 CONFUSED, SUMS = 12, 2
 _DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
 _ROC = "ROC", "false positive rate", "true positive rate"
@@ -73,21 +73,21 @@ def classifier_charts(answers: Answers) -> list[Markup]:
     """Return the charts of a binary classifier; [] if only one label occurs."""
     if len({*answers.expected.tolist()}) < 2:
         return []
-    at, share = thresholds(answers), float(answers.ones.mean())
+    rates, share = thresholds(answers), float(answers.ones.mean())
     auc, precision, lift = (
         number(value(BINARY[name], answers)) for name in ("auc", "average_precision", "lift_at_10")
     )
-    lifts, best = at.precision / share, "share of rows, highest score first"
+    lifts, best = rates.precision / share, "share of rows, highest score first"
     return [
         _chart(
             *_ROC,
-            [Series("ours", _points(at.false_rate, at.recall, start=True))],
+            [Series("ours", _points(rates.false_rate, rates.recall, start=True))],
             _DIAGONAL,
             f"AUC: {auc}. Grey: chance level.",
         ),
         _chart(
             *_PRECISION,
-            [Series("ours", _points(at.recall, at.precision))],
+            [Series("ours", _points(rates.recall, rates.precision))],
             [(0.0, share), (1.0, share)],
             f"Average precision: {precision}. Grey: chance level, {share:.1%} positives.",
         ),
@@ -101,7 +101,7 @@ def classifier_charts(answers: Answers) -> list[Markup]:
             "Gain",
             best,
             "recall",
-            [Series("ours", _points(at.share, at.recall, start=True))],
+            [Series("ours", _points(rates.share, rates.recall, start=True))],
             _DIAGONAL,
             "Grey: chance level.",
         ),
@@ -109,7 +109,7 @@ def classifier_charts(answers: Answers) -> list[Markup]:
             "Lift",
             best,
             "lift",
-            [Series("ours", _points(at.share, lifts))],
+            [Series("ours", _points(rates.share, lifts))],
             [(0.0, 1.0), (1.0, 1.0)],
             f"Lift in the top decile: {lift}. Grey: chance level.",
             most=float(lifts.max()),
@@ -136,14 +136,14 @@ def class_charts(answers: Answers, probabilities: Mapping[str, Values]) -> list[
     for place, (label, rows) in enumerate(counts.most_common(CURVES), 1):
         expected = np.where(answers.expected == label, "1", "0")
         against_rest = replace(answers, expected=expected, score=probabilities[label])
-        at, colour = thresholds(against_rest), f"class{place}"
+        rates, colour = thresholds(against_rest), f"class{place}"
         auc, precision = (
             number(value(BINARY[name], against_rest)) for name in ("auc", "average_precision")
         )
-        curve = _points(at.false_rate, at.recall, start=True)
+        curve = _points(rates.false_rate, rates.recall, start=True)
         roc.append(Series(colour, curve, meaning=f"{label}: AUC {auc}"))
         meaning = f"{label}: average precision {precision}"
-        precisions.append(Series(colour, _points(at.recall, at.precision), meaning=meaning))
+        precisions.append(Series(colour, _points(rates.recall, rates.precision), meaning=meaning))
         calibrations.append(_calibration_series(colour, against_rest, f"{label}: {rows:,} rows"))
     axes = "Calibration", "mean predicted probability", "fraction of the class"
     return [
@@ -181,7 +181,7 @@ def confusion(answers: Answers, note: str = "") -> Markup:
     """Draw the confusion matrix; cells also show sums of custom metrics, such as a cost."""
     every = Counter([*answers.expected.tolist(), *answers.predicted.tolist()])
     labels = sorted(label for label, _ in every.most_common(CONFUSED))
-    sums = [name for name, values in answers.own.items() if values.shape[1] == 1][:SUMS]
+    sums = [name for name, values in answers.custom.items() if values.shape[1] == 1][:SUMS]
     names = short_names(labels, 12)
     cells = []
     for (up, label), (across, taken) in product(enumerate(labels), repeat=2):
@@ -189,7 +189,7 @@ def confusion(answers: Answers, note: str = "") -> Markup:
         inside = of_label & (answers.predicted == taken)
         rows, costs = (
             int(inside.sum()),
-            [f"{name} {number(float(answers.own[name][inside].sum()))}" for name in sums],
+            [f"{name} {number(float(answers.custom[name][inside].sum()))}" for name in sums],
         )
         share = rows / max(1, int(of_label.sum()))
         words = [f"{label} predicted as {taken}: {count(rows, 'row')}", f"{share:.1%} of {label}"]
@@ -277,5 +277,5 @@ def _chart(
 
 def _line(points: Points, colour: str) -> alt.Chart:
     # In the order of the thresholds: where one rate stays, the line is upright.
-    rows = svg.rows({"x": x, "y": y, "at": at} for at, (x, y) in enumerate(points))
+    rows = svg.rows({"x": x, "y": y, "at": index} for index, (x, y) in enumerate(points))
     return rows.mark_line(color=f"var(--{colour})").encode(order="at:Q")

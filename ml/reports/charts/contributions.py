@@ -32,12 +32,14 @@ def contribution_charts(rows: ExplainedRows) -> list[Markup]:
     """Return the summary, the dependence on the most important features, and single rows."""
     if not len(rows.ids) or not len(rows.names):
         return []
-    dependences = [dependence(rows, at) for at in range(min(DEPENDENCES, len(rows.names)))]
+    dependences = [
+        dependence(rows, feature) for feature in range(min(DEPENDENCES, len(rows.names)))
+    ]
     total = rows.added.sum(axis=1)
     order = np.argsort(total, kind="stable")
     places = dict.fromkeys([int(order[-1]), int(order[len(order) // 2]), int(order[0])])
     words = ("highest", "median", "lowest")
-    singles = [row(rows, at, word) for at, word in zip(places, words, strict=False)]
+    singles = [row(rows, index, word) for index, word in zip(places, words, strict=False)]
     return [summary(rows), *dependences, *singles]
 
 
@@ -50,10 +52,10 @@ def summary(rows: ExplainedRows) -> Markup:
         values, added = rows.values[sample, place], rows.added[sample, place]
         levels = _levels(values, rows.names[place] in rows.categories)
         kinds |= {*levels}
-        for at, (value, effect, level, up) in enumerate(
-            zip(values, added, levels, _apart(added), strict=True)
+        for index, (value, effect, level, up) in enumerate(
+            zip(values, added, levels, _vertical_offsets(added), strict=True)
         ):
-            row_id = rows.ids[sample[at]]
+            row_id = rows.ids[sample[index]]
             words = f"{name} {_shown(rows, place, value)}: {signed(float(effect))} ({row_id})"
             dots.append(
                 {"x": float(effect), "y": place + up, "colour": f"var(--{level})", "words": words}
@@ -67,7 +69,7 @@ def summary(rows: ExplainedRows) -> Markup:
         .mark_point(size=14, opacity=0.8)
         .encode(x, y, alt.Color("colour:N", scale=None, legend=None))
     )
-    texts = svg.rows({"y": at, "name": name} for at, name in enumerate(names))
+    texts = svg.rows({"y": place, "name": name} for place, name in enumerate(names))
     labels = texts.mark_text(align="right", dx=-8, color="var(--ink)").encode(
         y, text="name:N", x=alt.value(0)
     )
@@ -117,16 +119,16 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
         if len(every) > len(common):
             caption = f"The {len(common)} most frequent of {len(every)} categories."
     else:
-        there = np.isfinite(values)
-        first, last = _range(values[there], has_zero=False)
+        is_finite = np.isfinite(values)
+        first, last = _range(values[is_finite], has_zero=False)
         x = alt.X("x:Q", title=shorten(name, 40), **axis(first, last))
         dots = [
             {"x": float(value), "y": float(more), "words": text}
             for value, more, text in zip(
-                values[there], added[there], np.array(words)[there], strict=True
+                values[is_finite], added[is_finite], np.array(words)[is_finite], strict=True
             )
         ]
-        if missing := int((~there).sum()):
+        if missing := int((~is_finite).sum()):
             caption = f"{missing} rows without a value are omitted."
     marks = svg.rows(dots).mark_point(size=18, color="var(--q4)", opacity=0.8)
     zero = svg.rows([{"y": 0}]).mark_rule(color="var(--baseline)").encode(y)
@@ -134,15 +136,15 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
     return svg.figure(f"SHAP dependence: {shorten(name, 40)}", chart, 450, 320, caption)
 
 
-def row(rows: ExplainedRows, at: int, word: str) -> Markup:
+def row(rows: ExplainedRows, index: int, word: str) -> Markup:
     """Plot the SHAP values of one row, the largest first."""
-    added = rows.added[at]
+    added = rows.added[index]
     places = np.argsort(-np.abs(added), kind="stable")[:OF_ROW]
     bars = [
         {
             "place": number_,
             "name": shorten(
-                f"{rows.names[place]} = {_shown(rows, place, rows.values[at, place])}", 24
+                f"{rows.names[place]} = {_shown(rows, place, rows.values[index, place])}", 24
             ),
             "x": float(added[place]),
             "text": signed(float(added[place])),
@@ -174,7 +176,7 @@ def row(rows: ExplainedRows, at: int, word: str) -> Markup:
     caption = f"Sum of all SHAP values: {number(float(added.sum()))}"
     caption += f", {number(rest)} of it from the other features." if rest else "."
     return svg.figure(
-        f"The row with the {word} score: {shorten(rows.ids[at], 24)}",
+        f"The row with the {word} score: {shorten(rows.ids[index], 24)}",
         alt.layer(zero, svg.pointed(drawn), names, ends),
         450,
         24 * len(bars) + 20,
@@ -193,17 +195,17 @@ def _range(values: NDArray[np.float64], has_zero: bool = True) -> tuple[float, f
 
 def _levels(values: NDArray[np.float64], is_category: bool) -> list[str]:
     """Return the fifth (quintile) of the values that each value lies in, as a colour level."""
-    there = np.isfinite(values)
-    if is_category or not there.any():
+    is_finite = np.isfinite(values)
+    if is_category or not is_finite.any():
         return ["stopped"] * len(values)
-    ordered = np.sort(values[there])
+    ordered = np.sort(values[is_finite])
     # Where values tie, their middle: a column of two values is the first and the last fifth.
     below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
     fifth = np.minimum((5 * below / (2 * len(ordered))).astype(int), 4)
-    return [_LEVELS[index] if ok else "stopped" for index, ok in zip(fifth, there, strict=True)]
+    return [_LEVELS[index] if ok else "stopped" for index, ok in zip(fifth, is_finite, strict=True)]
 
 
-def _apart(added: NDArray[np.float64]) -> NDArray[np.float64]:
+def _vertical_offsets(added: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the vertical offset of each dot, so that dots at the same value do not overlap."""
     low, high = float(added.min()), float(added.max())
     of_bin = np.round((added - low) / ((high - low) or 1.0) * 60).astype(int)

@@ -26,13 +26,17 @@ def forecast_charts(names: Sequence[str], data: Forecasts) -> list[Markup]:
     errors = np.nanmean(data.scaled_errors, axis=1)
     by_series = np.bincount(numbers, errors) / np.bincount(numbers)
     charts = [_by_step(data)]
-    for place, at in enumerate(np.argsort(-by_series, kind="stable")[:WORST].tolist(), 1):
-        rows = np.flatnonzero(numbers == at)
+    for place, series_number in enumerate(
+        np.argsort(-by_series, kind="stable")[:WORST].tolist(), 1
+    ):
+        rows = np.flatnonzero(numbers == series_number)
         unit = int(rows[np.argmax(errors[rows])])
-        caption = f"MASE of the series {number(float(by_series[at]))}, rank {place} of "
+        caption = f"MASE of the series {number(float(by_series[series_number]))}, rank {place} of "
         caption += f"{len(series)}, worst first. Shown: its worst forecast, MASE "
         charts.append(
-            _forecast(series[at], data, unit, caption + f"{number(float(errors[unit]))}.")
+            _forecast(
+                series[series_number], data, unit, caption + f"{number(float(errors[unit]))}."
+            )
         )
     return charts
 

@@ -18,7 +18,7 @@ def leaderboard_chart(board: Leaderboard) -> Markup:
     """Return a dot for each of the best trials, its line as long as twice the spread."""
     entries = board.entries[:TRIALS]
     families = [*dict.fromkeys(entry.family for entry in entries)]
-    colours = {name: f"class{min(at, COLOURS - 1) + 1}" for at, name in enumerate(families)}
+    colours = {name: f"class{min(index, COLOURS - 1) + 1}" for index, name in enumerate(families)}
     rows = []
     for place, entry in enumerate(entries):
         spread = entry.spread or 0.0

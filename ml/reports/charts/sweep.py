@@ -71,8 +71,8 @@ def history(sweep: Sweep) -> Markup | None:
         row = {"x": trial.number, "y": trial.value, "words": words}
         rows.setdefault(group, []).append(row)
     for kind, has_value in sorted(rows, key=lambda group: [*MARKS].index(group[0])):
-        look = MARKS[kind] if is_small or kind == "best" else {**MARKS[kind], "size": 20}
-        marks = svg.rows(rows[kind, has_value]).mark_point(**look, color=svg.colour(kind))
+        mark = MARKS[kind] if is_small or kind == "best" else {**MARKS[kind], "size": 20}
+        marks = svg.rows(rows[kind, has_value]).mark_point(**mark, color=svg.colour(kind))
         layers.append(svg.pointed(marks.encode(x, y=y if has_value else under)))
     if len(values) < len(sweep.trials):
         words = svg.rows([{}]).mark_text(text="no value", align="right")
@@ -83,9 +83,9 @@ def history(sweep: Sweep) -> Markup | None:
     classes = {
         "line": bool(steps),
         "best": sweep.best is not None,
-        "done": bool(sweep.of("completed")),
-        "stopped": bool(sweep.of("stopped")),
-        "failed": bool(sweep.of("failed", "unranked", "canceled", "running")),
+        "done": bool(sweep.with_outcome("completed")),
+        "stopped": bool(sweep.with_outcome("stopped")),
+        "failed": bool(sweep.with_outcome("failed", "unranked", "canceled", "running")),
     }
     legend = [kind for kind, is_present in classes.items() if is_present]
     return svg.figure("History", alt.layer(*layers), WIDTH, 320, caption, legend)
@@ -146,7 +146,7 @@ def _parameter_axis(name: str, scale: Scale, place: int, last: int) -> alt.Chart
     step = (WIDTH - 2 * tail) / last
     is_last = place == last
     width = tail + step if is_last else min(2 * step, 2 * (tail + place * step))
-    look = {
+    axis = {
         **scale.axis,
         "orient": "right",
         "offset": alt.expr(f"{place / last - 1} * width"),
@@ -167,7 +167,7 @@ def _parameter_axis(name: str, scale: Scale, place: int, last: int) -> alt.Chart
     }
     value = scale.scale["domain"][0]
     kind = "nominal" if scale.scale["type"] == "point" else "quantitative"
-    y = alt.Y("y", type=kind, scale=scale.scale, axis=look)
+    y = alt.Y("y", type=kind, scale=scale.scale, axis=axis)
     return svg.rows([{"x": 0, "y": value}]).mark_point(opacity=0).encode(y)
 
 
@@ -179,7 +179,7 @@ def _lines(
 ) -> Iterator[alt.Chart]:
     """Yield a line for each of the trials through its points, the best on top."""
     style = styles(sweep)
-    for kind, look in LINES_OF_KIND.items():
+    for kind, mark in LINES_OF_KIND.items():
         rows = [
             {"x": x, "y": y, "trial": trial.number, "words": words}
             for trial in trials
@@ -188,7 +188,7 @@ def _lines(
             for x, y in points[trial.number]
         ]
         if rows:
-            lines = svg.rows(rows).mark_line(**look, color=svg.colour(kind))
+            lines = svg.rows(rows).mark_line(**mark, color=svg.colour(kind))
             yield svg.pointed(lines.encode(*channels, detail="trial:Q"))
 
 
@@ -278,7 +278,7 @@ def tooltip(sweep: Sweep, trial: Trial) -> str:
 def _best_so_far(sweep: Sweep) -> list[tuple[float, float]]:
     """(trial number, value) of each completed trial that was the best so far, and the end."""
     steps: list[tuple[float, float]] = []
-    for trial in sweep.of("completed"):
+    for trial in sweep.with_outcome("completed"):
         assert trial.value is not None
         if not steps or is_better(trial.value, steps[-1][1], sweep.goal):
             steps.append((trial.number, trial.value))

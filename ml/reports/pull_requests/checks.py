@@ -49,7 +49,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Change:
+class PullRequestChange:
     """The evaluation by main's code of the files that GitHub lists for a pull request.
 
     `needed` are the jobs that the change must run, each with a step of it. `judges` are the changed
@@ -76,7 +76,7 @@ class Run:
     conclusion: str
     url: str
     jobs: tuple[Job, ...]
-    change: Change
+    change: PullRequestChange
     required: str = "required"
 
     @property
@@ -452,7 +452,7 @@ def _jobs(run: Run) -> str:
     return details("Checks", table(["", "check", ""], rows)) if rows else ""
 
 
-def _touched(change: Change) -> str:
+def _touched(change: PullRequestChange) -> str:
     rows = [[text(name, 60), text(cause, 120)] for name, cause in [*change.causes.items()][:ROWS]]
     if change.documents:
         return "Only documents changed."

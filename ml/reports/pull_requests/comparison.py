@@ -123,8 +123,8 @@ def _verdict(compared: Value) -> Iterator[str]:
         outcome = OUTCOMES.get(decision["outcome"].string, "❌ unknown")
         yield f"**Gates: {outcome}**" + (f" ({blocking})." if blocking else ".")
         request = decision["request"]
-        if request["rehearsal"].json is True and request["environment"].json != LOCAL:
-            yield "A rehearsal on one machine: its evidence cannot be applied to Azure."
+        if request["simulated"].json is True and request["environment"].json != LOCAL:
+            yield "Simulated on one machine: its evidence cannot be applied to Azure."
         if stated := request["set_aside"]:
             yield f"⚠️ **Set aside, not beaten**: {stated.text()}."
         waived = [r["gate"].code() for r in decision["results"] if r["verdict"].json == "waived"]
@@ -275,7 +275,7 @@ def _lineage(compared: Value, repository: str) -> str:
     commit = lineage["commit"].string
     is_linked = repository and re.fullmatch("[0-9a-f]{40}", commit)
     linked = link(code(commit[:12]), f"{repository}/commit/{commit}") if is_linked else ""
-    changes, other = (
+    changes, evaluation_changes = (
         " with uncommitted changes" if dirty else ""
         for dirty in (lineage["dirty"], lineage["evaluation_dirty"])
     )
@@ -285,7 +285,7 @@ def _lineage(compared: Value, repository: str) -> str:
         ["part of", lineage["parent_run"].code()],
         ["commit", (linked or lineage["commit"].code(12)) + changes],
         ["code", lineage["code_snapshot"].code(19)],
-        ["evaluation", lineage["evaluation_snapshot"].code(19) + other],
+        ["evaluation", lineage["evaluation_snapshot"].code(19) + evaluation_changes],
         ["environment", lineage["environment"].code()],
         ["features", compared["features"].code(12)],
         *(

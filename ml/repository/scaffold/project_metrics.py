@@ -13,7 +13,7 @@ from ml.core import documents, repository
 from ml.core.documents import Document, Key
 from ml.core.errors import Place, Problem, nearest
 from ml.measures.evaluation import wrong_primary
-from ml.measures.metrics import Goal, OwnMetric, own_fault
+from ml.measures.metrics import CustomMetric, Goal, custom_metric_fault
 from ml.measures.tasks import EVERY_METRIC, TASKS, Task, metrics_of
 from ml.toolkit.data import series
 from ml.toolkit.data.datasets import Target
@@ -36,7 +36,7 @@ SPLITS = (
     *(("quality", name) for name in ("at_least", "at_most")),
     *(("gap", "at_most"), ("non-inferiority", "splits")),
 )
-# Where a project defines metrics of its own, in a table `METRICS`.
+# Where a project defines custom metrics, in a table `METRICS`.
 METRICS = "metrics.py"
 # The splits of a dataset; trials are compared on the first.
 PARTS = ("validation", "test", "train")
@@ -57,7 +57,7 @@ def schema_problems(path: Path) -> Sequence[Problem]:
         problem
         for above, raw in tables.items()
         if isinstance(raw, dict) and ("task" in raw or {"rows", "columns"} <= {*raw})
-        for problem in _table_problems(document, above, raw, _own(path.parent.parent))
+        for problem in _table_problems(document, above, raw, _custom_metrics(path.parent.parent))
     ]
     if not problems and document.get("file") and document.get("columns"):
         problems = [*_data_problems(path, document)]
@@ -94,7 +94,10 @@ def _data_problems(path: Path, document: Document) -> Iterator[Problem]:
 
 
 def _table_problems(
-    document: Document, above: tuple[Key, ...], raw: Mapping[str, Any], own: Mapping[str, OwnMetric]
+    document: Document,
+    above: tuple[Key, ...],
+    raw: Mapping[str, Any],
+    custom: Mapping[str, CustomMetric],
 ) -> Iterator[Problem]:
     """What is wrong with the schema `raw` of one table, which the document has at `above`."""
     try:
@@ -102,7 +105,7 @@ def _table_problems(
         if raw.get("task") == series.TASK:
             series.Head.parse(raw, columns)
         elif "task" in raw:
-            Target.parse(raw, columns, own)
+            Target.parse(raw, columns, custom)
     except SchemaRefused as refused:
         keys = (*above, *refused.keys)
         value = str(document.get(*keys))
@@ -126,10 +129,10 @@ def evaluation_problems(path: Path) -> Iterator[Problem]:
     for metric, task in _calls(path):
         if metric is None or task is None:
             continue
-        own = _own(path.parent)
-        metrics = metrics_of(task if task in TASKS else "ranking", own)
+        custom = _custom_metrics(path.parent)
+        metrics = metrics_of(task if task in TASKS else "ranking", custom)
         goal = metrics[str(metric.value)].goal if str(metric.value) in metrics else ""
-        if wrong := wrong_primary(task, metric.value, goal, own):
+        if wrong := wrong_primary(task, metric.value, goal, custom):
             place = Place(repository.shown(path), metric.lineno)
             yield _unknown(wrong.partition(",")[0], str(metric.value), task, metrics, place)
 
@@ -142,8 +145,8 @@ def gate_problems(path: Path) -> Iterator[Problem]:
     document, task = documents.read(path), _task(path.parent)
     if task is None:
         return
-    own = _own(path.parent)
-    metrics, stated = metrics_of(task, own), document.get("gates", "quality", "bounds")
+    custom = _custom_metrics(path.parent)
+    metrics, stated = metrics_of(task, custom), document.get("gates", "quality", "bounds")
     bounds = stated if isinstance(stated, dict) else {}
     for gate, setting in SETTINGS:
         values = document.get("gates", gate, setting)
@@ -153,7 +156,7 @@ def gate_problems(path: Path) -> Iterator[Problem]:
             if metric not in metrics:
                 actual = f"`gates.{gate}.{setting}` has the metric `{metric}`"
                 yield _unknown(actual, metric, task, metrics, place)
-            elif metric in own and metric not in bounds:
+            elif metric in custom and metric not in bounds:
                 actual = f"`{metric}` of `gates.{gate}.{setting}` has no bounds"
                 expected = f"`{metric}: [LOWEST, HIGHEST]` under `gates.quality.bounds`"
                 yield Problem("no-bounds", actual, expected, "its range in metrics.py", place)
@@ -202,7 +205,7 @@ def sweep_problems(path: Path) -> Iterator[Problem]:
     if task is None or not path.is_file():
         return
     document, schemas = documents.read(path), _schemas(folder)
-    metrics = metrics_of(task, _own(folder))
+    metrics = metrics_of(task, _custom_metrics(folder))
     goals = {str(key.value): goal for key, goal in _own_entries(folder / METRICS)}
     ends = tuple(f"_{metric}" for metric in metrics)
     for keys in _objectives(document.data):
@@ -287,19 +290,19 @@ def _task(folder: Path) -> Task | None:
 
 
 def metric_problems(path: Path) -> Iterator[Problem]:
-    """The names in a project's metrics.py that no metric of its own can have."""
+    """The names in a project's metrics.py that no custom metric can have."""
     for key, _ in _own_entries(path):
-        if wrong := own_fault(str(key.value), EVERY_METRIC):
+        if wrong := custom_metric_fault(str(key.value), EVERY_METRIC):
             place = Place(repository.shown(path), key.lineno)
             yield Problem("wrong-metric", wrong, hint="rename the metric", place=place)
 
 
-def _own(folder: Path) -> Mapping[str, OwnMetric]:
-    """The names and goals of the project's own metrics; their ranges are not read."""
+def _custom_metrics(folder: Path) -> Mapping[str, CustomMetric]:
+    """The names and goals of the project's custom metrics; their ranges are not read."""
     return {
-        str(key.value): OwnMetric(goal or "maximize", (0.0, 1.0))
+        str(key.value): CustomMetric(goal or "maximize", (0.0, 1.0))
         for key, goal in _own_entries(folder / METRICS)
-        if not own_fault(str(key.value), EVERY_METRIC)
+        if not custom_metric_fault(str(key.value), EVERY_METRIC)
     }
 
 

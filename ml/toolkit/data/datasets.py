@@ -71,7 +71,7 @@ from numpy.typing import NDArray
 from ml.measures import reference, tasks
 from ml.measures.leakage import not_later, plain
 from ml.measures.measurement import NO_METRICS, VALIDATION, Rows, metric_values
-from ml.measures.metrics import OwnMetric
+from ml.measures.metrics import CustomMetric
 from ml.measures.schema import Check, TrainingSet
 from ml.serving.scoring.columns import Columns, Derive, Encoding, Kind, Row, Value, tokens
 from ml.toolkit.data.feature_sets import FeatureJoin, join, seconds
@@ -131,9 +131,9 @@ class Target:
         cls,
         raw: Mapping[str, Any],
         columns: Sequence[Column],
-        own: Mapping[str, OwnMetric] = NO_METRICS,
+        custom: Mapping[str, CustomMetric] = NO_METRICS,
     ) -> Target:
-        """Parse the head of a schema; `own` are the project's own metrics. Raises SchemaRefused."""
+        """Parse the head of a schema; `custom` are the custom metrics. Raises SchemaRefused."""
         types = {column.name: column.type for column in columns}
         optional = {column.name for column in columns if column.optional}
         if unknown := sorted(raw.keys() - _FIELDS):
@@ -142,7 +142,7 @@ class Target:
         kind = TABLE_TASKS.get(task)
         if kind is None:
             raise SchemaRefused("task", repr(raw.get("task")), "one of ", TABLE_TASKS)
-        metric, metrics = raw.get("primary_metric"), tasks.metrics_of(task, own)
+        metric, metrics = raw.get("primary_metric"), tasks.metrics_of(task, custom)
         if metric not in [*metrics]:  # may be a list or a mapping
             raise SchemaRefused("primary_metric", repr(metric), "one of ", metrics)
         for name in ("target", "id", "group", "time", "text"):
@@ -274,7 +274,7 @@ class Dataset:
     features: tuple[Column, ...]
     classes: tuple[str, ...]
     splits: Mapping[str, Split] = field(repr=False)
-    own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict, repr=False)
+    custom_metrics: Mapping[str, CustomMetric] = field(default_factory=dict, repr=False)
     training_set: TrainingSet | None = None
     joined: Mapping[str, reference.Columns] = field(default_factory=dict, repr=False)
 
@@ -349,7 +349,7 @@ class Dataset:
     def metrics(self, split: str, scores: NDArray[Any]) -> dict[str, float]:
         """Return every metric of a model's scores of a split, as `SPLIT_METRIC`."""
         rows = self.scored(split, scores)
-        values = metric_values(self.about.task, rows, self.classes, self.own_metrics)
+        values = metric_values(self.about.task, rows, self.classes, self.custom_metrics)
         return {f"{split}_{name}": value for name, value in values.items()}
 
     def leakage(self) -> list[Check]:
@@ -379,7 +379,7 @@ class Dataset:
 def read_dataset(
     folder: Path,
     schema: Path,
-    own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
+    custom_metrics: Mapping[str, CustomMetric] = NO_METRICS,
     *,
     others: bool = False,
     features: FeatureJoin | None = None,
@@ -398,7 +398,7 @@ def read_dataset(
     try:
         raw = yaml.safe_load(schema.read_text(encoding="utf-8"))
         columns = TableSchema.parse(raw)
-        about = Target.parse(raw, columns.columns, own_metrics)
+        about = Target.parse(raw, columns.columns, custom_metrics)
         about = about if folds else replace(about, folds=0)
         # Parse cells as requests are parsed, so that the same ones count as missing.
         typed = [
@@ -425,7 +425,9 @@ def read_dataset(
         dataset = _dataset(about, columns.columns, rows)
     except SchemaRefused as error:
         raise SystemExit(f"error[wrong-schema]: {schema}: {error}") from None
-    return replace(dataset, own_metrics=own_metrics, training_set=training_set, joined=values_of)
+    return replace(
+        dataset, custom_metrics=custom_metrics, training_set=training_set, joined=values_of
+    )
 
 
 def _in_file(schema: TableSchema, about: Target, features: FeatureJoin | None) -> TableSchema:

@@ -1,6 +1,6 @@
 """Trains and evaluates models of one table, for the train.py and evaluate.py of a project.
 
-The project provides `derive` and the encoding (columns.py), the model (model.py), its own metrics
+The project provides `derive` and the encoding (columns.py), the model (model.py), custom metrics
 (metrics.py) and the schema of the table; this module runs the steps in order.
 """
 
@@ -27,7 +27,7 @@ from ml.measures import measurement
 from ml.measures.contributions import Contributions, explained_rows, permuted
 from ml.measures.evaluation import EvaluationRefused
 from ml.measures.measurement import VALIDATION, Features, Training, metric_values
-from ml.measures.metrics import OwnMetric
+from ml.measures.metrics import CustomMetric
 from ml.measures.schema import Check, Metrics, TrainingSet, read, stated
 from ml.serving.scoring.columns import Columns, Derive, Encoding
 from ml.serving.scoring.members import Members, is_of_members
@@ -101,7 +101,7 @@ class Tabular:
     model: Model
     derive: Derive
     encoding: Encoding
-    metrics: Mapping[str, OwnMetric] = field(default_factory=dict)
+    metrics: Mapping[str, CustomMetric] = field(default_factory=dict)
     features: FeatureJoin | None = None
 
     def read(
@@ -369,7 +369,7 @@ def evaluate(
                 joined=dataset.joined,
                 baseline=baseline,
                 baseline_from=baseline_from,
-                own_metrics=project.metrics,
+                custom_metrics=project.metrics,
                 linear=linear,
             )
         except (EvaluationRefused, ValueError) as error:

@@ -481,7 +481,7 @@ def test_what_githubs_plan_lacks_is_told(
 def test_without_pulumi_the_error_names_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """`env`, which hands it its state, is there."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    (ask,) = (step.look for step in steps(ENVIRONMENTS[:1]) if step.name == "dev-stack")
+    (ask,) = (step.query for step in steps(ENVIRONMENTS[:1]) if step.name == "dev-stack")
     with pytest.raises(UserError, match="`pulumi` is not installed"):
         run_command(ask, True)
 

@@ -15,7 +15,15 @@ from syrupy.assertion import SnapshotAssertion
 
 from infra.cost.estimate import estimate
 from infra.cost.prices import read
-from infra.preview.capture import ABSENT, Breach, Capture, Change, Property, Resource, changes
+from infra.preview.capture import (
+    ABSENT,
+    Breach,
+    Capture,
+    Property,
+    Resource,
+    ResourceChange,
+    changes,
+)
 from infra.preview.diagram import diagram
 from infra.preview.report import Report, located, rendered, reports, revision_tree
 from infra.settings.loader import load
@@ -114,7 +122,7 @@ def test_the_three_formats_agree(snapshot: SnapshotAssertion) -> None:
         Breach("vault-firewall", True, "urn", "a: open"),
         Breach("set-aside", False, "urn", "b"),
     )
-    changed = Change("changed", "keyvault:Vault", "a", "urn", (Property("x|y", 1, 2),))
+    changed = ResourceChange("changed", "keyvault:Vault", "a", "urn", (Property("x|y", 1, 2),))
     report = _report(_capture(_resource("a"), findings=findings), base="main", changes=(changed,))
     unpriced = replace(report, cost=replace(report.cost, lines=()))
     assert rendered([unpriced], "text") == snapshot(name="text")
@@ -153,7 +161,7 @@ def test_a_change_of_the_workspaces_isolation_is_noted(before: str, after: str, 
 
 def test_a_value_of_several_lines_stays_in_its_cell() -> None:
     """A table row ends with its line, and code with its mark."""
-    changed = Change("changed", "a:B", "a", "urn", (Property("x", "one\n  two", "a`b|c"),))
+    changed = ResourceChange("changed", "a:B", "a", "urn", (Property("x", "one\n  two", "a`b|c"),))
     report = _report(_capture(_resource("a")), base="main", changes=(changed,))
     rows = [line for line in rendered([report], "md").splitlines() if line.startswith("| changed")]
     assert rows == ["| changed | `a` a:B | `x` | `one two` | `` a`b\\|c `` |"]
@@ -165,7 +173,7 @@ def test_a_value_of_several_lines_stays_in_its_cell() -> None:
     [("true", True), ("1", 1), (None, "null"), ([1], "[1]"), ("a b", "a  b"), ("a\nb", "a b")],
 )
 def test_two_values_never_look_alike(before: Any, after: Any) -> None:
-    changed = Change("changed", "a:B", "a", "urn", (Property("x", before, after),))
+    changed = ResourceChange("changed", "a:B", "a", "urn", (Property("x", before, after),))
     report = _report(_capture(_resource("a")), base="main", changes=(changed,))
     (row,) = [line for line in rendered([report], "md").splitlines() if line.startswith("| chang")]
     was, is_now = row.removesuffix(" |").split(" | ")[-2:]
@@ -179,7 +187,7 @@ def test_two_values_never_look_alike(before: Any, after: Any) -> None:
 def test_what_others_wrote_is_no_markdown(value: str) -> None:
     """Neither in a cell nor in a message."""
     finding = Breach("set-aside", False, ROOT_URN, f"waived by ana: {value} </details><h3>ok</h3>")
-    changed = Change("changed", "a:B", "a", "urn", (Property("x", "", value),))
+    changed = ResourceChange("changed", "a:B", "a", "urn", (Property("x", "", value),))
     capture = _capture(_resource("a"), findings=(finding,))
     shown = rendered([_report(capture, base="main", changes=(changed,))], "md")
     html = MarkdownIt("commonmark").enable("table").render(shown)
@@ -189,7 +197,7 @@ def test_what_others_wrote_is_no_markdown(value: str) -> None:
 
 def test_the_markdown_report_begins_with_an_overview() -> None:
     """A row a stack: verdict, changes and cost."""
-    changed = Change("changed", "keyvault:Vault", "a", "urn", (Property("tags.x", 1, 2),))
+    changed = ResourceChange("changed", "keyvault:Vault", "a", "urn", (Property("tags.x", 1, 2),))
     no = Breach("vault-firewall", True, "urn", "a: open")
     fine = _report(_capture(_resource("a")), base="main", changes=(changed,))
     dearer = replace(fine, base_cost=replace(fine.cost, lines=fine.cost.lines[1:]))

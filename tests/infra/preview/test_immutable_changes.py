@@ -13,8 +13,8 @@ from infra.preview.capture import (
     IMMUTABLE,
     REMOVED,
     Capture,
-    Change,
     Property,
+    ResourceChange,
     Rule,
     changes,
     immutable_changes,
@@ -63,8 +63,8 @@ IN_PLACE: tuple[tuple[str, str, object, object], ...] = (
 )
 
 
-def _change(kind: str, path: str, before: object, after: object) -> Change:
-    return Change("changed", kind, "x", "urn:x", (Property(path, before, after),))
+def _change(kind: str, path: str, before: object, after: object) -> ResourceChange:
+    return ResourceChange("changed", kind, "x", "urn:x", (Property(path, before, after),))
 
 
 @pytest.mark.parametrize(("kind", "path", "before", "after", "text"), TOLD)
@@ -83,16 +83,16 @@ def test_a_change_that_is_possible_in_place_is_not_noted(
 
 
 def test_removals_of_data_are_noted_and_additions_are_not() -> None:
-    added = Change("added", "storage:BlobContainer", "container-raw", "urn:a")
-    gone = Change("removed", "storage:BlobContainer", "container-raw", "urn:a")
-    harmless = Change("removed", "monitor:MetricAlert", "alert-failed-runs", "urn:b")
+    added = ResourceChange("added", "storage:BlobContainer", "container-raw", "urn:a")
+    gone = ResourceChange("removed", "storage:BlobContainer", "container-raw", "urn:a")
+    harmless = ResourceChange("removed", "monitor:MetricAlert", "alert-failed-runs", "urn:b")
     (line,) = immutable_changes([added, gone, harmless])
     assert "`locks: false` in an update before this" in line and "unprotect" in line
     (line,) = immutable_changes(
-        [Change("removed", "network:PrivateEndpoint", "lake-blob", "urn:d")]
+        [ResourceChange("removed", "network:PrivateEndpoint", "lake-blob", "urn:d")]
     )
     assert "`locks: false`" in line, "its connection is a part of what is locked"
-    (line,) = immutable_changes([Change("removed", f"{ML}Compute", "cpu", "urn:c")])
+    (line,) = immutable_changes([ResourceChange("removed", f"{ML}Compute", "cpu", "urn:c")])
     assert line.startswith("cpu: ") and "az ml compute delete" in line
     assert "--refresh" in line, "what Azure ML asks of a deletion it may ask of one of nothing too"
 
@@ -101,7 +101,7 @@ def test_resources_with_the_same_note_share_a_line() -> None:
     """A customer-managed key for two accounts changes queues and tables of both: one note."""
     table = QUEUES.replace("queue", "table")
     changes = [
-        Change("changed", "storage:StorageAccount", name, name, (first, second))
+        ResourceChange("changed", "storage:StorageAccount", name, name, (first, second))
         for name in ("lake", "workspace-storage")
         for first, second in [(Property(QUEUES, ABSENT, "A"), Property(table, ABSENT, "A"))]
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.preview import report
-from infra.preview.capture import ABSENT, Change, Property, Resource, changes
+from infra.preview.capture import ABSENT, Property, Resource, ResourceChange, changes
 from infra.preview.report import budgeted
 from infra.preview.weakenings import LIMITS, PROGRAM, ROLE, WAIVERS, edits, weakenings
 from ml.core.azure import ROLES
@@ -86,7 +86,7 @@ NIC, DEFENDER = "network:NetworkInterface", "security:DefenderForStorage"
 def test_a_change_weakens_or_not(
     kind: str, path: str, before: Any, after: Any, words: str | None
 ) -> None:
-    change = Change("changed", kind, "it", "urn", (Property(path, before, after),))
+    change = ResourceChange("changed", kind, "it", "urn", (Property(path, before, after),))
     lines = [*weakenings([change])]
     assert [words in line for line in lines if words] == [True] * bool(words), lines
     assert len(lines) == bool(words)

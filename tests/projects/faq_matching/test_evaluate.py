@@ -27,8 +27,8 @@ from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.recipe import CLASSIFIER, TREES
 from ml.projects.faq_matching.splits import Split
 from ml.release.evidence.recomputation import (
-    disagreements,
-    overlap_disagreements,
+    mismatches,
+    overlap_mismatches,
     read_predictions,
 )
 
@@ -76,8 +76,8 @@ def test_the_release_reads_it(evaluated: Path):
     evaluation = read_evaluation(evaluated)
     document = stated(evaluation)
     found = read_predictions(evaluated / "predictions.csv", evaluation)
-    assert found.faults == () and disagreements(evaluation, found) == ()
-    assert evaluation.identifiers and overlap_disagreements(evaluation, evaluated) == ()
+    assert found.faults == () and mismatches(evaluation, found) == ()
+    assert evaluation.identifiers and overlap_mismatches(evaluation, evaluated) == ()
     tests = [
         document["metrics"][name]["gain_at_1"]["count"] for name in ("test_known", "test_unseen")
     ]

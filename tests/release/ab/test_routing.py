@@ -20,7 +20,7 @@ from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.ab import experiment, routing
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.rollout.apply import apply, plan_rollout, record
 from tests.backends.serving.servers import process_of
 from tests.local import BACKEND, LOG
@@ -123,7 +123,7 @@ def test_b_is_started_again_and_an_apply_leaves_it_alone(
         BACKEND,
         "tiny",
         "local",
-        Declared(one.model, one.version, one.digest, one.evidence, decision),
+        ReleaseEntry(one.model, one.version, one.digest, one.evidence, decision),
     )
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged" and routing.is_served(
         BACKEND, made

@@ -9,11 +9,11 @@ import yaml
 
 from ml.core.errors import UserError
 from ml.release.declaration import desired_state, projects, release_file
-from ml.release.declaration.release_file import Declared, Strategy
+from ml.release.declaration.release_file import ReleaseEntry, Strategy
 from tests.local import BACKEND
 from tests.release import tiny
 
-DECLARED = Declared(
+DECLARED = ReleaseEntry(
     "tiny", "10", "sha256:" + "1" * 64, "e1" * 32, "d1" * 32, "because: it is 'better'\nby far"
 )
 

@@ -17,7 +17,7 @@ from ml.core.errors import Problem, UserError
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import SCHEMA, Strategy, schema
 from ml.specs.assets.ignore_file import IgnoreFile
-from policies.promotion import floor, gate_settings
+from policies.promotion import gate_settings, policy
 from tests.conftest import ROOT
 from tests.release import tiny
 from tests.release.test_commands import ml
@@ -229,13 +229,13 @@ def test_check_reads_release_files(
         ),
         (
             "policies/promotion/gates.yml",
-            gate_settings.FLOOR.read_text(),
+            gate_settings.POLICY.read_text(),
             "    since: 2025\n",
             "error[unknown-field]: policies/promotion/gates.yml:",
         ),
         (
             "policies/promotion/watch.yml",
-            floor.WATCH.read_text(),
+            policy.WATCH.read_text(),
             "p_s_i: 3\n",
             "error[unknown-field]: policies/promotion/watch.yml:13: `p_s_i`",
         ),

@@ -42,7 +42,7 @@ def test_a_promotion_ends_at_100(steps: list[int], found: tuple[int, ...]) -> No
 def test_latency_is_compared_from_half_of_the_limit(
     tolerated: float, p95_ms: float, compared_from: float
 ) -> None:
-    """A project with a lower limit than the floor's needs no further setting."""
+    """A project with a lower limit than the policy's needs no further setting."""
     made = Strategy(tolerances=Tolerances(latency_ms=tolerated)).within(p95_ms)
     assert made.tolerances == Tolerances(latency_ms=compared_from)
 
@@ -163,7 +163,7 @@ OLD, NEW = '{"score": 1, "rows": [{"a": 1}]}', '{"score": 1, "rows": [{"a": 1, "
     ],
     ids=[
         *("declared", "two", "not declared", "another", "beside another change"),
-        *("gone", "of another kind", "what holds it", "known already", "spent"),
+        *("gone", "of another kind", "what holds it", "known already", "expired"),
     ],
 )
 @pytest.mark.attack("A new field that is declared hides another change of the answers")

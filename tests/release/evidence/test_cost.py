@@ -27,7 +27,7 @@ RUN = Run(
 
 def test_without_a_price_the_amount_is_left_out() -> None:
     """Seconds, nodes and hardware are there, nothing is made up."""
-    found = cost.of(RUN, LATENCY)
+    found = cost.estimate(RUN, LATENCY)
     assert found == {
         "training": {
             "seconds": 40.0,
@@ -53,7 +53,7 @@ def test_a_known_price_is_named_with_its_source() -> None:
         asked.append(instance_type)
         return cost.Price(0.5, "EUR", "a list", "2025-06")
 
-    found = cost.of(RUN, LATENCY, prices)
+    found = cost.estimate(RUN, LATENCY, prices)
     assert asked == ["Standard_DS3_v2"]
     assert found["thousand_predictions"]["amount"] == pytest.approx(1.8 / 3600 * 0.5)  # type: ignore[index]
     assert "amount" not in found["training"]  # type: ignore[operator]
@@ -68,14 +68,16 @@ def test_training_is_priced_as_the_nodes_that_its_job_asks_for() -> None:
             return None
         return cost.Price(3.0, "EUR", "a list", "2025-06", "Standard_NC6")
 
-    found = cost.of(RUN, UNNAMED, prices, {"compute": "azureml:big", "nodes": 4})
+    found = cost.estimate(RUN, UNNAMED, prices, {"compute": "azureml:big", "nodes": 4})
     training = found["training"]
     assert isinstance(training, dict)
     assert (training["nodes"], training["instance_type"]) == (4, "Standard_NC6")
     assert training["amount"] == pytest.approx(40 / 3600 * 4 * 3)
     assert "as if a node of azureml:big" in training["note"] and found["currency"] == "EUR"
-    other = cost.of(RUN, UNNAMED, prices, {"compute": "azureml:small", "nodes": 4})["training"]
+    other = cost.estimate(RUN, UNNAMED, prices, {"compute": "azureml:small", "nodes": 4})[
+        "training"
+    ]
     assert isinstance(other, dict)
     assert "amount" not in other and "the price of azureml:small" in other["note"]
-    here = cost.of(RUN, UNNAMED, prices, {"compute": "local"})["training"]
+    here = cost.estimate(RUN, UNNAMED, prices, {"compute": "local"})["training"]
     assert isinstance(here, dict) and "amount" not in here

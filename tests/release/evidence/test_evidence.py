@@ -238,7 +238,7 @@ def test_edited_and_missing_identifiers_are_found(tmp_path: Path) -> None:
     told too.
     """
     version = kept(tmp_path)
-    assert load(BACKEND, version).disagreements == ()
+    assert load(BACKEND, version).mismatches == ()
     path = version.evidence_folder / IDENTIFIERS
     lines = path.read_text().splitlines(keepends=True)
     (shared_one,) = {line.split(",")[2] for line in lines if ",training," in line} & {
@@ -247,10 +247,10 @@ def test_edited_and_missing_identifiers_are_found(tmp_path: Path) -> None:
     assert hashlib.sha256(b"q7").hexdigest().startswith(shared_one.strip())
     path.write_text("".join(line for line in lines if line != f"id,training,{shared_one}"))
     assert differing(version) == [IDENTIFIERS]
-    assert IDENTIFIERS in str(load(BACKEND, version).disagreements)
+    assert IDENTIFIERS in str(load(BACKEND, version).mismatches)
     path.unlink()
     assert differing(version) == [IDENTIFIERS]
-    assert IDENTIFIERS in str(load(BACKEND, version).disagreements)
+    assert IDENTIFIERS in str(load(BACKEND, version).mismatches)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_identifiers_that_are_none_are_told(text: str, told: str, tmp_path: Path
     (version.evidence_folder / IDENTIFIERS).write_text(text)
     found = hashlib.sha256(text.encode()).hexdigest()
     version = edited(version, lambda of: of["evaluation"].update(identifiers=found))
-    assert told in str(load(BACKEND, version).disagreements) and differing(version) == [IDENTIFIERS]
+    assert told in str(load(BACKEND, version).mismatches) and differing(version) == [IDENTIFIERS]
 
 
 def test_a_changed_bill_of_materials_is_found(tmp_path: Path) -> None:

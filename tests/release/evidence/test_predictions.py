@@ -13,7 +13,7 @@ import pytest
 from ml.measures.evaluation import COLUMNS, PREDICTIONS
 from ml.measures.ranking import estimates
 from ml.measures.schema import Estimate, Evaluation, KeptPredictions
-from ml.release.evidence.recomputation import disagreements, read_predictions, sha256
+from ml.release.evidence.recomputation import mismatches, read_predictions, sha256
 
 HEADER = ",".join([*COLUMNS, "slice:topic"])
 ROWS = [
@@ -54,7 +54,7 @@ def write(folder: Path, rows: list[str], header: str = HEADER) -> Path:
 def test_metrics_that_follow_agree(tmp_path: Path) -> None:
     """gain@k and mean rank are recomputed from the ranks, split by split, with their intervals."""
     found = read_predictions(write(tmp_path, ROWS), RANKED)
-    assert disagreements(kept(STATED, found.sha256), found) == ()
+    assert mismatches(kept(STATED, found.sha256), found) == ()
     assert found.outcomes("gain_at_3")["test"] == {"q1": 1.0, "q2": 1.0, "q3": 0.0}
     assert found.outcomes("mean_rank")["test"] == {"q1": 1.0, "q2": 3.0, "q3": 4.0}
 
@@ -64,7 +64,7 @@ def test_a_metric_that_differs_is_found(value: float, tmp_path: Path) -> None:
     """Another number, NaN, infinity or none at all is not what the predictions say."""
     found = read_predictions(write(tmp_path, ROWS), RANKED)
     metrics = {"test": {"gain_at_1": replace(GAIN, value=value)}}
-    wrong = disagreements(kept(replace(STATED, metrics=metrics), found.sha256), found)
+    wrong = mismatches(kept(replace(STATED, metrics=metrics), found.sha256), found)
     assert len(wrong) == 1 and "test.gain_at_1" in wrong[0]
 
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_recomputed_is_found(
 ) -> None:
     """No metric, another count or interval, an unknown metric, a split without predictions."""
     found = read_predictions(write(tmp_path, ROWS), RANKED)
-    assert disagreements(kept(replace(STATED, metrics=metrics), found.sha256), found)
+    assert mismatches(kept(replace(STATED, metrics=metrics), found.sha256), found)
 
 
 def test_a_tampered_file_is_found_by_its_hash(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_tampered_file_is_found_by_its_hash(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS)
     before = sha256(path)
     path.write_text(path.read_text().replace("q3,test,,a,b,4", "q3,test,,a,a,1"))
-    wrong = disagreements(kept(STATED, before), read_predictions(path, RANKED))
+    wrong = mismatches(kept(STATED, before), read_predictions(path, RANKED))
     assert "sha256" in wrong[0] and len(wrong) > 1
 
 
@@ -116,7 +116,7 @@ def test_rows_that_cannot_be_are_faults(row: str, tmp_path: Path) -> None:
     """Impossible ranks, one that does not fit the prediction, a unit twice: each with its line."""
     found = read_predictions(write(tmp_path, [*ROWS, row]), RANKED)
     assert len(found.faults) == 1 and ":6:" in found.faults[0]
-    assert disagreements(kept(STATED, found.sha256), found)
+    assert mismatches(kept(STATED, found.sha256), found)
 
 
 class Replaced(type(Path())):  # type: ignore[misc]
@@ -162,11 +162,11 @@ def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
         whole = replace(
             RANKED, unit="question", resampled=resampled, metrics={"test": by["entity"]}
         )
-        assert len(disagreements(kept(whole, found.sha256), found)) == wrong
+        assert len(mismatches(kept(whole, found.sha256), found)) == wrong
     narrow = replace(RANKED, unit="question", resampled="entity", metrics={"test": by["question"]})
-    assert any("low" in one for one in disagreements(kept(narrow, found.sha256), found))
+    assert any("low" in one for one in mismatches(kept(narrow, found.sha256), found))
     fewer = read_predictions(write(tmp_path, rows[:9]), RANKED)
-    faults = disagreements(kept(replace(narrow, metrics={"test": by["entity"]}), ""), fewer)
+    faults = mismatches(kept(replace(narrow, metrics={"test": by["entity"]}), ""), fewer)
     assert any("9 groups" in fault for fault in faults)
 
 

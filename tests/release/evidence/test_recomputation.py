@@ -1,4 +1,4 @@
-"""Evidence of every task against its hashed predictions: recomputed.yml holds the cases."""
+"""Evidence of every task against its hashed predictions: recomputation.yml holds the cases."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ml.measures.fairness import FEWEST
 from ml.measures.measurement import measure
 from ml.measures.schema import Evaluation, read, stated
 from ml.measures.tasks import TASKS
-from ml.release.evidence.recomputation import disagreements, read_predictions
+from ml.release.evidence.recomputation import mismatches, read_predictions
 from policies.promotion.provenance import FEWEST_COMPARED
 
-CASES = yaml.safe_load(Path(__file__).with_name("recomputed.yml").read_text())
+CASES = yaml.safe_load(Path(__file__).with_name("recomputation.yml").read_text())
 TIMES = 60
 
 
@@ -63,7 +63,7 @@ def found(task: str, case: dict[str, Any], folder: Path) -> tuple[str, ...]:
         for key in keys[:-1]:
             of = of[key]
         of[keys[-1]] = value
-    return disagreements(read(Evaluation, document), kept)
+    return mismatches(read(Evaluation, document), kept)
 
 
 @pytest.mark.parametrize(("task", "case"), cases("allowed"))

@@ -112,7 +112,7 @@ def asked(task: Task, change: Callable[[dict[str, Any]], object] = lambda of: No
 def test_the_same_answers(task: Task, tmp_path: Path) -> None:
     """Every row is asked, and none differs, but by rounding."""
     asks = parity_check(tmp_path, written(tmp_path, task), "predictions/0")
-    assert asks.of(asked(task)) == {
+    assert asks.run(asked(task)) == {
         **{"rows": COUNT, "differing": 0, "largest": 0.0, "example": None},
         "prediction": "predictions/0",
     }
@@ -171,7 +171,9 @@ def test_another_answer(
     task: Task, change: Callable[[dict[str, Any]], object], least: float, tmp_path: Path
 ) -> None:
     """One row of all: it is counted, told by its unit, and as large as it is."""
-    found = parity_check(tmp_path, written(tmp_path, task), "predictions/0").of(asked(task, change))
+    found = parity_check(tmp_path, written(tmp_path, task), "predictions/0").run(
+        asked(task, change)
+    )
     assert (found["rows"], found["differing"]) == (COUNT, 1)
     assert float(str(found["largest"])) >= least * 0.999
     assert str(found["example"]).startswith("to r7 of test the server answers ")
@@ -180,13 +182,13 @@ def test_another_answer(
 def test_no_row_of_the_request_is_told(tmp_path: Path) -> None:
     """The sentence goes into git with the evidence: it has the unit and the answers."""
     asks = parity_check(tmp_path, written(tmp_path, "binary"), "predictions/0")
-    assert '"row"' not in str(asks.of(lambda _: Answer(500, {}))["example"])
+    assert '"row"' not in str(asks.run(lambda _: Answer(500, {}))["example"])
 
 
 def reason(folder: Path, evaluation: Evaluation, pointer: str = "predictions/0") -> str:
     """Why a server cannot be asked."""
     asks = parity_check(folder, evaluation, pointer)
-    assert asks.of(asked("binary")) == {"reason": asks.reason} and not asks.rows
+    assert asks.run(asked("binary")) == {"reason": asks.reason} and not asks.rows
     return asks.reason
 
 
@@ -221,7 +223,7 @@ def test_numbers_are_compared_by_their_size() -> None:
         answers = [of * scale for of in sizes]
         answers[0] = served * scale
         asks = ParityCheck(rows, "regression", "y")
-        found = asks.of(lambda request: Answer(200, {"y": answers[int(str(request["row"]))]}))
+        found = asks.run(lambda request: Answer(200, {"y": answers[int(str(request["row"]))]}))
         return float(str(found["largest"]))
 
     for scale in (1e-6, 1.0, 1e6):
@@ -297,7 +299,7 @@ def test_a_champion_answers_the_candidates_rows(
     own, theirs = champion_on(tmp_path, task, monkeypatch, asked(task))
     mine = with_predictions(own, read_predictions(tmp_path / "predictions.csv", own.evaluation))
     assert theirs.outcomes["test"] == mine.outcomes["test"]
-    assert theirs.labels["test"] == mine.labels["test"] and theirs.disagreements == ()
+    assert theirs.labels["test"] == mine.labels["test"] and theirs.mismatches == ()
     again, before = theirs.evaluation, own.evaluation
     assert again.metrics["test"] == before.metrics["test"] and again.slices == before.slices
     assert (again.primary_metric, theirs.data) == (before.primary_metric, own.data)

@@ -162,9 +162,9 @@ def test_a_champion_of_other_folds_is_not_asked(
 
     monkeypatch.setattr(evidence, "load", lambda *_: replace(of, evaluation=folds(theirs)))
     own = replace(of, evaluation=folds(ours), labels={"test": {"b": "1"}})
-    nothing = cast(Any, SimpleNamespace(rehearsal=True))
+    nothing = cast(Any, SimpleNamespace(simulated=True))
     answer = champion_evidence(nothing, nothing, own, tmp_path, champion, "", lambda _: None)
     assert answer is not None
-    (wrong,) = answer.disagreements or ()
+    (wrong,) = answer.mismatches or ()
     assert f"version 1 was measured with `{how}`" in wrong and "in the schema" in wrong
     assert f"invalid_versions: [{{version: 1, digest: {champion.digest}, owner: NAME" in wrong

@@ -32,7 +32,7 @@ def test_a_classification_from_propose_to_the_next_champion(
         assert "log_loss on test misses 0.55" in str(refused.decision.blocking)
         made = propose(BACKEND, "tiny", fair)
         assert made.decision.allowed, made.decision.blocking
-        assert made.evidence.evaluation.task == "binary" and made.evidence.disagreements == ()
+        assert made.evidence.evaluation.task == "binary" and made.evidence.mismatches == ()
         stated = made.evidence.evaluation.metrics["test"]
         assert stated.keys() == BINARY.keys()
         assert stated["auc"].low and stated["auc"].count == 500
@@ -51,8 +51,8 @@ def test_a_classification_from_propose_to_the_next_champion(
 
         worse = propose(BACKEND, "tiny", fair)
         assert {"non-inferiority", "superiority"} <= {one.gate for one in worse.decision.blocking}
-        declared = desired_state.read(BACKEND, "tiny", "local")
-        assert declared and declared.version == "3"
+        entry = desired_state.read(BACKEND, "tiny", "local")
+        assert entry and entry.version == "3"
         third = BACKEND.registry.find("tiny", "3")
         assert all(check.sound for check in checks(third))
         path = third.evidence_folder / "predictions.csv"

@@ -1,4 +1,4 @@
-"""dev, staging and prod rehearsed from a real git repository: promoted, reverted, planned."""
+"""dev, staging and prod simulated from a real git repository: promoted, reverted, planned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ml.backends.local.serving import endpoint
 from ml.core.errors import Exit, UserError
 from ml.release import audit
 from ml.release.declaration import desired_state
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.promotion import propose as proposing
 from ml.release.promotion.propose import propose
 from ml.release.rollout import plan, rollback
@@ -40,7 +40,7 @@ reviews:
   - {gate: explainability, feature_set: FEATURES, owner: ana, expires: DAY, finding: nothing odd}
 """
 WRITTEN = f"""{REVIEWS}waivers:
-  - {{gate: latency, owner: ana, expires: DAY, reason: a rehearsal is measured where it is held}}
+  - {{gate: latency, owner: ana, expires: DAY, reason: dev is simulated on this machine}}
 """
 
 
@@ -58,30 +58,32 @@ def commit(words: str) -> None:
 
 
 @pytest.fixture
-def rehearsed(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def simulated(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Gates that pass here for prod too: a waiver and reviews in git, and advisories at hand."""
-    rehearse(world.project.folder, tmp_path / "osv")
+    prepare_environments(world.project.folder, tmp_path / "osv")
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
     return world
 
 
-def rehearse(project: Path, osv: Path, written: str = WRITTEN) -> None:
+def prepare_environments(project: Path, osv: Path, written: str = WRITTEN) -> None:
     """Commit a waiver and reviews to the project's gates.yml; make a source of advisories."""
     path = project / "gates.yml"
     written = written.replace("DAY", str(datetime.now(UTC).date())).replace("FEATURES", "f" * 64)
     path.write_text(path.read_text() + written)
     advisories(osv)
-    commit("gates for a rehearsal")
+    commit("gates for simulated environments")
 
 
 @contextmanager
-def rehearsal(trained: Template, factory: pytest.TempPathFactory) -> Iterator[Template]:
+def simulated_environments(
+    trained: Template, factory: pytest.TempPathFactory
+) -> Iterator[Template]:
     """Work in a copy of the template whose gates pass for prod, its latencies known."""
     made = replace(trained, root=factory.mktemp("repository"), home=factory.mktemp("home"))
     for old, new in ((trained.root, made.root), (trained.home, made.home)):
         shutil.copytree(old, new, dirs_exist_ok=True)
     with made.inside(), pytest.MonkeyPatch.context() as patch:
-        rehearse(made.root / "ml/projects/tiny", made.home / "osv")
+        prepare_environments(made.root / "ml/projects/tiny", made.home / "osv")
         patch.setenv("MLOPS_ADVISORIES", str(made.home / "osv"))
         patch.setattr(proposing, "_measured", tiny.measured)
         yield made
@@ -110,9 +112,9 @@ def evidence() -> Path:
 
 @pytest.mark.slow
 @pytest.mark.attack("release.yml names another digest, version, model or evidence")
-def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
+def test_what_is_not_as_declared_touches_nothing(simulated: World) -> None:
     """A digest, a version, a model or evidence that is another: refused by plan and apply alike."""
-    assert propose(BACKEND, "tiny", rehearsed.run(0.8), "prod").decision.allowed
+    assert propose(BACKEND, "tiny", simulated.run(0.8), "prod").decision.allowed
     sound = files()
     path, digest = Path("ml/projects/tiny/release.yml"), re.compile("sha256:[0-9a-f]{64}")
     lines = len(audit.verify(LOG))
@@ -153,11 +155,11 @@ def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
 
 
 @pytest.mark.slow
-def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
+def test_uncommitted_code_goes_to_local_only(simulated: World) -> None:
     """The tree was changed when the model was trained: prod refuses, and is not declared."""
-    script = rehearsed.project.folder / "train.py"
+    script = simulated.project.folder / "train.py"
     script.write_text(script.read_text() + "# changed\n")
-    dirty = rehearsed.project.train(0.9)
+    dirty = simulated.project.train(0.9)
     before = len(list(LocalRuns().all()))
     with pytest.raises(UserError, match="lineage: trained by commit") as raised:
         propose(BACKEND, "tiny", dirty.name, "prod")
@@ -183,14 +185,14 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     assert desired_state.read(BACKEND, "tiny", "local") == waiting
     assert rollback.roll_back(BACKEND, "tiny").declared.version == "1"
     assert propose(BACKEND, "tiny", challenged.run(0.8025), reason=why).decision.allowed
-    declared = desired_state.read(BACKEND, "tiny", "local")
-    assert declared and declared.version == "3"
+    entry = desired_state.read(BACKEND, "tiny", "local")
+    assert entry and entry.version == "3"
     assert propose(BACKEND, "tiny", challenged.run(0.95)).unapplied == "3"
     second = desired_state.read(BACKEND, "tiny", "local")
     assert second
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done and (done.outcome, done.version.version) == ("applied", "2")
-    desired_state.declare(BACKEND, "tiny", "local", declared)
+    desired_state.declare(BACKEND, "tiny", "local", entry)
     code, out, err = ml(capsys, "release", "plan", "tiny")
     assert code == 3 and "rejected: gates that failed for version 3" in out and "superiority" in err
     done = apply(BACKEND, "tiny", "local", "ana")
@@ -221,18 +223,18 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
 
 @pytest.mark.slow
 def test_environments_do_not_disturb_each_other(
-    rehearsed: World, capsys: pytest.CaptureFixture[str]
+    simulated: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a tracked environment too what waits has to be beaten; a version that is measured again
     for another environment stays what the first declares."""
-    assert propose(BACKEND, "tiny", rehearsed.run(0.95), "prod").decision.allowed
+    assert propose(BACKEND, "tiny", simulated.run(0.95), "prod").decision.allowed
     waiting, before = desired_state.read(BACKEND, "tiny", "prod"), files()
-    words = ("tiny", "--run", rehearsed.run(0.8), "--env", "prod", "--reason", "it is smaller")
+    words = ("tiny", "--run", simulated.run(0.8), "--env", "prod", "--reason", "it is smaller")
     code, _, err = ml(capsys, "release", "propose", *words)
     assert code == 3 and "version 1 is declared and was never applied" in err
     assert desired_state.read(BACKEND, "tiny", "prod") == waiting and files() == before
 
-    assert propose(BACKEND, "tiny", rehearsed.run(0.95), "dev").decision.allowed
+    assert propose(BACKEND, "tiny", simulated.run(0.95), "dev").decision.allowed
     again = desired_state.read(BACKEND, "tiny", "dev")
     assert again and waiting and (again.version, again.digest) == (waiting.version, waiting.digest)
     assert again.evidence != waiting.evidence and files()["prod.json"] == before["prod.json"]
@@ -297,6 +299,6 @@ def test_rollback_needs_something_to_go_back_to(
         with pytest.raises(UserError) as raised:
             rollback.roll_back(BACKEND, "tiny", "dev")
         assert raised.value.problems[0].code == "no-earlier-version"
-        one = Declared("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)
+        one = ReleaseEntry("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)
         desired_state.declare(BACKEND, "tiny", "dev", one)
     assert desired_state.read(BACKEND, "tiny", "dev") == one

@@ -22,7 +22,7 @@ from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
-from tests.release.promotion.test_environments import commit, evidence, git, rehearsal
+from tests.release.promotion.test_environments import commit, evidence, git, simulated_environments
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ class Waiting:
 @pytest.fixture(scope="module")
 def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Waiting:
     """Made once, in a repository and a home of its own."""
-    with rehearsal(trained, tmp_path_factory) as made:
+    with simulated_environments(trained, tmp_path_factory) as made:
         assert proposing.propose(BACKEND, "tiny", made.names[0.8], "prod").decision.allowed
         commit("version 1 waits")
         model = LocalRuns().find(made.names[0.95]).outputs["model"]
@@ -111,12 +111,12 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     killed_at(step, call, IMPORTS, work)
 
     tiny.staged()
-    declared, found = (
+    entry, found = (
         desired_state.read(BACKEND, "tiny", "prod"),
         plan.plan(BACKEND, "tiny", "prod"),
     )
-    assert declared and declared.version in ("1", "2")
-    attached = hashlib.sha256(evidence().read_bytes()).hexdigest() == declared.evidence
+    assert entry and entry.version in ("1", "2")
+    attached = hashlib.sha256(evidence().read_bytes()).hexdigest() == entry.evidence
     assert attached is ((step, call) not in BETWEEN)
     if attached:
         assert found.steps and not found.stops
@@ -132,11 +132,11 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     again = proposing.propose(BACKEND, "tiny", run, "prod")
     assert again.candidate.version == "2" and again.decision.allowed and len(again.written) == 2
     tiny.staged()
-    declared, found = (
+    entry, found = (
         desired_state.read(BACKEND, "tiny", "prod"),
         plan.plan(BACKEND, "tiny", "prod"),
     )
-    assert declared and declared.version == "2" and found.steps and not found.stops
+    assert entry and entry.version == "2" and found.steps and not found.stops
     every = BACKEND.registry.versions("tiny")
     assert [one.version for one in every] == ["1", "2"]
     assert all(check.sound for one in every for check in checks(one))

@@ -58,8 +58,8 @@ def test_a_model_that_is_no_better_needs_a_reason(served: World) -> None:
     assert propose(BACKEND, "tiny", served.run(0.8025)).decision.outcome == "rejected"
     made = propose(BACKEND, "tiny", served.run(0.8025), reason="it forgets a withdrawn answer")
     assert made.decision.outcome == "pending"
-    declared = desired_state.read(BACKEND, "tiny", "local")
-    assert declared and declared.reason == "it forgets a withdrawn answer"
+    entry = desired_state.read(BACKEND, "tiny", "local")
+    assert entry and entry.reason == "it forgets a withdrawn answer"
     # A reviewer sees what the proposal came to.
     assert (
         check_registered(BACKEND, "tiny", made.candidate.version, "local").decision.outcome
@@ -133,7 +133,9 @@ def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
         (version.evidence_folder / "evidence.json").unlink()
     live = endpoint.live("tiny")
     refused = apply(BACKEND, "tiny", "local", "ana")
-    assert refused.outcome == "rejected" and verdicts(refused.decision)["recomputed"] == "fail"
+    assert (
+        refused.outcome == "rejected" and verdicts(refused.decision)["verified-metrics"] == "fail"
+    )
     assert (
         endpoint.live("tiny") == live and ask(BACKEND, "tiny", {"question": "how?"}).version == "1"
     )
@@ -216,14 +218,12 @@ def test_a_corrupted_model_is_not_proposed(world: World) -> None:
 @pytest.mark.attack("The disk is full while a model is proposed")
 def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
     """Registry, declaration and the served model are untouched, and the error says what to do."""
-    declared, live = desired_state.read(BACKEND, "tiny", "local"), endpoint.live("tiny")
+    entry, live = desired_state.read(BACKEND, "tiny", "local"), endpoint.live("tiny")
     with full_disk(100), pytest.raises(UserError) as raised:
         propose(BACKEND, "tiny", served.run(0.95))
     assert raised.value.problems[0].code == "disk-full"
     assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1"]
-    assert (
-        desired_state.read(BACKEND, "tiny", "local") == declared and endpoint.live("tiny") == live
-    )
+    assert desired_state.read(BACKEND, "tiny", "local") == entry and endpoint.live("tiny") == live
     assert ask(BACKEND, "tiny", {"question": "how?"}).version == "1"
     assert propose(BACKEND, "tiny", served.run(0.95)).decision.allowed
 
@@ -256,7 +256,7 @@ def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
     assert verdicts(made.decision)["format"] == "waived" and made.written
 
 
-def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: World) -> None:
+def test_a_gates_file_that_loosens_the_policy_stops_before_anything_runs(world: World) -> None:
     """Told with file and line; nothing is evaluated."""
     path = world.project.folder / "gates.yml"
     path.write_text(path.read_text() + "  latency:\n    p95_ms: 9000\n")
@@ -429,4 +429,6 @@ def test_a_champion_whose_files_were_changed_is_told_by_plan_and_gate(
     code, _, err = ml(capsys, "gate", "tiny", "1")
     assert "no evidence that can be trusted" in err and "another version of this code" not in err
     told = " ".join(err.split())
-    assert code == 0 and "it changed since it was promoted: identity, recomputed, format" in told
+    assert (
+        code == 0 and "it changed since it was promoted: identity, verified-metrics, format" in told
+    )

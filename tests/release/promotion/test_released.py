@@ -23,9 +23,9 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) 
     """The organisation policy with that change."""
     text = (ROOT / "policies/promotion/gates.yml").read_text()
     assert old in text
-    floor = tmp_path / "gates.yml"
-    floor.write_text(text.replace(old, new))
-    monkeypatch.setattr(gate_check, "load", partial(gate_settings.load, floor=floor))
+    file = tmp_path / "gates.yml"
+    file.write_text(text.replace(old, new))
+    monkeypatch.setattr(gate_check, "load", partial(gate_settings.load, policy=file))
 
 
 @pytest.mark.slow

@@ -66,9 +66,9 @@ def test_of_two_at_once_the_better_ends_as_champion(
             other = both.submit(promote, second)
         # An approval is of what was declared when it was given.
         assert {one.result(), other.result()} <= {"applied", "unchanged", "rejected"}
-        state, declared = endpoint.live(NAME), desired_state.read(BACKEND, NAME, "local")
+        state, entry = endpoint.live(NAME), desired_state.read(BACKEND, NAME, "local")
         assert state and state.deployment.version == machine.champion == "5"
-        assert declared and declared.version == "5"
+        assert entry and entry.version == "5"
         applied = [str(one["version"]) for one in audit.verify(LOG) if one["event"] == "applied"]
         assert applied in (["1", "5"], ["1", "2", "5"])
         orders.add((first, *applied))

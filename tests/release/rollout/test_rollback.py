@@ -15,7 +15,7 @@ from ml.backends.model_registry import EVIDENCE_FILE, Version
 from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.declaration import desired_state
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.rollout.rollback import roll_back
 from tests.local import BACKEND, LOG
 from tests.release import tiny
@@ -27,9 +27,9 @@ def git(*words: str) -> None:
     subprocess.run(["git", *who, *words], check=True, capture_output=True)
 
 
-def declared(version: str) -> Declared:
+def declared(version: str) -> ReleaseEntry:
     """A declaration of that version, and its evidence on this machine."""
-    of = Declared("tiny", version, f"sha256:{version * 64}", "e" * 63 + version, version * 64)
+    of = ReleaseEntry("tiny", version, f"sha256:{version * 64}", "e" * 63 + version, version * 64)
     folder = Version(of.model, of.version, of.digest, "tiny", "", of.evidence).evidence_folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / EVIDENCE_FILE).write_text(version)

@@ -18,7 +18,7 @@ from tests.local import BACKEND, LOG
 from tests.release import tiny
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
-from tests.release.promotion.test_environments import commit, files, rehearsal
+from tests.release.promotion.test_environments import commit, files, simulated_environments
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ BRIEFLY = {
 @pytest.fixture(scope="module")
 def twice(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Template:
     """Versions 1 and 2 went to prod, one after the other; the files of 1 are kept in `first`."""
-    with rehearsal(trained, tmp_path_factory) as made:
+    with simulated_environments(trained, tmp_path_factory) as made:
         first = made.home / "first"
         for number, skill in enumerate((0.8, 0.95), start=1):
             assert proposing.propose(BACKEND, "tiny", made.names[skill], "prod").decision.allowed

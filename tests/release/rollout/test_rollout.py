@@ -57,16 +57,16 @@ def assert_blue_serves(live: Live | None) -> None:
 
 def declare_serving() -> None:
     """Declare the serving code as it is now, as a proposal does where its server answers."""
-    declared = desired_state.read(BACKEND, "tiny", "local")
-    assert declared
+    entry = desired_state.read(BACKEND, "tiny", "local")
+    assert entry
     now = serving.snapshot(projects.find(BACKEND.root, "tiny").deployment_spec())
     serving.keep(BACKEND.registry, now)
-    version = BACKEND.registry.find("tiny", declared.version)
+    version = BACKEND.registry.find("tiny", entry.version)
     document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
     document["serving"]["deployment_digest"] = now.snapshot_digest
     evidence = tiny.resealed(version, json.dumps(document)).evidence
     BACKEND.registry.keep_evidence(version, evidence)
-    declares = replace(declared, deployment_digest=now.snapshot_digest, evidence=evidence)
+    declares = replace(entry, deployment_digest=now.snapshot_digest, evidence=evidence)
     desired_state.declare(BACKEND, "tiny", "local", declares)
 
 

@@ -112,13 +112,13 @@ def test_changed_serving_is_proposed_signed_off_and_rolled_out(served: World) ->
 def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
     """A declaration of another machine needs the files that it was proposed with."""
     changed(served)
-    declared = desired_state.read(BACKEND, "tiny", "local")
-    assert declared
-    (home.servings() / declared.deployment_digest / "serving.json").unlink()
+    entry = desired_state.read(BACKEND, "tiny", "local")
+    assert entry
+    (home.servings() / entry.deployment_digest / "serving.json").unlink()
     with pytest.raises(UserError) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
-    assert problem.code == "digest-mismatch" and declared.deployment_digest in problem.expected
+    assert problem.code == "digest-mismatch" and entry.deployment_digest in problem.expected
     assert problem.place and problem.place.line
 
 
@@ -132,11 +132,11 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
 )
 def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: str) -> None:
     """Its content has to have the digest that it is kept under, its code to be a snapshot."""
-    declared = desired_state.read(BACKEND, "tiny", "local")
-    assert declared and serving.find(declared.deployment_digest)
-    edit(home.servings() / declared.deployment_digest / "serving.json", old, new)
+    entry = desired_state.read(BACKEND, "tiny", "local")
+    assert entry and serving.find(entry.deployment_digest)
+    edit(home.servings() / entry.deployment_digest / "serving.json", old, new)
     with pytest.raises(UserError) as raised:
-        serving.find(declared.deployment_digest)
+        serving.find(entry.deployment_digest)
     assert raised.value.problems[0].code == "serving-edited"
 
 
@@ -226,10 +226,10 @@ def test_the_champion_is_proposed_by_other_code_after_another_was_refused(
     challenged: World,
 ) -> None:
     """Version 2 is declared and its canary refused it; version 1 gets a new score.py."""
-    declared = desired_state.read(BACKEND, "tiny", "local")
-    assert declared and declared.version == "2"
-    line = {"endpoint": "tiny", "digest": declared.digest, "decision": declared.decision}
-    audit.append(LOG, audit.ROLLED_BACK, {**line, "deployment_digest": declared.deployment_digest})
+    entry = desired_state.read(BACKEND, "tiny", "local")
+    assert entry and entry.version == "2"
+    line = {"endpoint": "tiny", "digest": entry.digest, "decision": entry.decision}
+    audit.append(LOG, audit.ROLLED_BACK, {**line, "deployment_digest": entry.deployment_digest})
     changed(challenged)
     proposal = propose(BACKEND, "tiny", challenged.run(0.8))
     assert (proposal.candidate.version, proposal.decision.outcome) == ("1", "pending")

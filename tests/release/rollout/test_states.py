@@ -33,7 +33,7 @@ from ml.release import audit
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.promotion import propose as proposing
 from ml.release.promotion.gate_check import GateCheck
 from ml.release.rollout import apply as applying
@@ -270,8 +270,8 @@ def digest(number: str) -> str:
     return f"sha256:{number * 64}"
 
 
-def declaration(number: str, proposal: int = 0) -> Declared:
-    return Declared(
+def declaration(number: str, proposal: int = 0) -> ReleaseEntry:
+    return ReleaseEntry(
         NAME,
         number,
         digest(number),
@@ -320,10 +320,10 @@ class Releases(RuleBasedStateMachine):
     @rule(number=some.sampled_from("12345"))
     def propose(self, number: str) -> None:
         self.proposals += 1
-        declared = declaration(number, self.proposals)
-        desired_state.declare(BACKEND, NAME, "local", declared)
+        entry = declaration(number, self.proposals)
+        desired_state.declare(BACKEND, NAME, "local", entry)
 
-    def declared(self) -> Declared:
+    def declared(self) -> ReleaseEntry:
         found = desired_state.read(BACKEND, NAME, "local")
         assert found is not None
         return found
@@ -425,29 +425,29 @@ class Releases(RuleBasedStateMachine):
                 began = self.machine.started - before if also is None else 0
                 self.refused(self.declared(), error.problems[0].code, began)
             return
-        declared = self.declared()
+        entry = self.declared()
         if done.outcome == "rejected":  # the approval was of what was declared before
-            assert also == declared.version and self.live() == serving
+            assert also == entry.version and self.live() == serving
             self.conclude(also=also)
             return
         assert done.outcome in ("applied", "unchanged")
-        assert done.version.digest == declared.digest and declared.version not in BAD
+        assert done.version.digest == entry.digest and entry.version not in BAD
         state = endpoint.live(NAME)
-        assert state and state.deployment.digest == declared.digest and state.canary is None
-        assert self.machine.champion == declared.version
+        assert state and state.deployment.digest == entry.digest and state.canary is None
+        assert self.machine.champion == entry.version
         assert {path.name for path in self.machine.running} == self.needed()
         lines = [line for line in audit.verify(LOG) if line["event"] == "applied"]
-        assert lines[-1]["digest"] == declared.digest
-        if not self.applied or self.applied[-1] != declared.version:
-            self.applied.append(declared.version)
+        assert lines[-1]["digest"] == entry.digest
+        if not self.applied or self.applied[-1] != entry.version:
+            self.applied.append(entry.version)
 
-    def refused(self, declared: Declared, code: str, started: int) -> None:
-        assert declared.version in BAD
+    def refused(self, entry: ReleaseEntry, code: str, started: int) -> None:
+        assert entry.version in BAD
         assert code in ("server-crashed", "rolled-back", "version-rejected")
         if code == "version-rejected":
             assert started == 0
         told = status.status(BACKEND, NAME)[0].verdict
-        assert f"version {declared.version} was rolled back" in told
+        assert f"version {entry.version} was rolled back" in told
         with pytest.raises(UserError) as raised:
             applying.apply(BACKEND, NAME, "local", "ana")
         assert raised.value.problems[0].code == "version-rejected"
@@ -542,14 +542,14 @@ def test_a_disk_that_is_full_from_any_effect_on_stops_nothing(number: str) -> No
 
 def test_the_history_is_what_status_reads() -> None:
     """An applied version is not said to be rolled back although it once was."""
-    declared = declaration("1")
+    entry = declaration("1")
     for event in ("rolled-back", "applied"):
         what = {
             "endpoint": NAME,
-            "digest": declared.digest,
-            "decision": declared.decision,
+            "digest": entry.digest,
+            "decision": entry.decision,
             "why": "errors",
         }
         audit.append(LOG, event, what)
-        line = audit.history(LOG, NAME).refusal(declared)
+        line = audit.history(LOG, NAME).refusal(entry)
         assert (line and line["why"]) == ("errors" if event == "rolled-back" else None)

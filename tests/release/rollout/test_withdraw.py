@@ -16,7 +16,7 @@ from ml.core.errors import UserError
 from ml.release import audit
 from ml.release.canary import canary
 from ml.release.declaration import desired_state
-from ml.release.declaration.release_file import Declared
+from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.rollback import NONE, RolledBack, roll_back
@@ -41,7 +41,7 @@ def withdrawn(where: str = "prod", live: object = None, **named: Any) -> RolledB
     endpoints = SimpleNamespace(name_of="{}-{}".format, live=lambda name: live)
     backend: Any = SimpleNamespace(**{**vars(RELEASED), "endpoints": endpoints})
     done = roll_back(backend, "tiny", where, WHY, **{"is_here": True, **named})
-    assert (desired_state.read(BACKEND, "tiny", where) or Declared()) == done.declared
+    assert (desired_state.read(BACKEND, "tiny", where) or ReleaseEntry()) == done.declared
     return done
 
 
@@ -53,7 +53,7 @@ def test_a_first_version_is_withdrawn_from_git() -> None:
     evidence.parent.mkdir()
     evidence.write_text("{}")
     commit("9", "dev")
-    assert withdrawn().declared == Declared()
+    assert withdrawn().declared == ReleaseEntry()
     text = desired_state.path(BACKEND, "tiny", "prod").read_text()
     now = yaml.safe_load(text)["environments"]
     assert not now["prod"] and now["dev"]["version"] == "9" and not evidence.exists()
@@ -71,7 +71,7 @@ def test_a_first_version_is_withdrawn_from_local(refused: bool) -> None:
     desired_state.declare(BACKEND, "tiny", "local", declared("1"))
     if refused:
         happened("rolled-back", "1")
-    assert withdrawn("local").declared == Declared()
+    assert withdrawn("local").declared == ReleaseEntry()
 
 
 def test_the_previous_entry_of_the_branch_returns() -> None:
@@ -82,7 +82,7 @@ def test_the_previous_entry_of_the_branch_returns() -> None:
     assert withdrawn().declared == declared("2")
     again = withdrawn()
     assert again.written == () and again.further == ("1", NONE)
-    assert withdrawn(to=NONE).declared == Declared()
+    assert withdrawn(to=NONE).declared == ReleaseEntry()
 
 
 def test_what_served_is_not_withdrawn() -> None:
@@ -112,7 +112,7 @@ def test_a_withdrawn_decision_is_not_used_again() -> None:
     )
     assert not history.refusal(replace(declared("1"), decision="c" * 64))
     commit("2")
-    assert withdrawn().declared == Declared()
+    assert withdrawn().declared == ReleaseEntry()
 
 
 def test_a_version_that_served_is_no_worse_for_a_rollback_from_it() -> None:
@@ -156,7 +156,7 @@ def test_a_version_that_is_withdrawn_meanwhile_does_not_go_live(
 
     def started(*given: Any, **named: Any) -> Any:
         trial = start(*given, **named)
-        assert roll_back(BACKEND, "tiny", why=WHY).declared == Declared()
+        assert roll_back(BACKEND, "tiny", why=WHY).declared == ReleaseEntry()
         return trial
 
     monkeypatch.setattr(canary, "start_trial", started)

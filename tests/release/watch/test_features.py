@@ -15,7 +15,7 @@ from ml.features.definition import FeatureSet, read
 from ml.features.materialize import materialize
 from ml.measures.reference import REFERENCE, write_reference
 from ml.release.watch.limits import Limits
-from ml.release.watch.report import Report, compare_features, look
+from ml.release.watch.report import Report, compare_features, compare_requests
 from ml.release.watch.requests import Seen
 from ml.reports.pages import watch_page
 from tests.features.conftest import write_set
@@ -57,7 +57,9 @@ def materialized(feature_set: FeatureSet, folder: Path, *, hours_ago: float, mea
 def report(document: dict[str, Any], store: Path | None, limits: Limits) -> Report:
     """Of no requests."""
     found = compare_features(Path(), document, store, limits)
-    return look(document, Seen(()), limits, found, model="m", version="1", environment="local")
+    return compare_requests(
+        document, Seen(()), limits, found, model="m", version="1", environment="local"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 
 from ml.core.errors import UserError
 from ml.release.watch.limits import Limits, read
-from policies.promotion import floor
+from policies.promotion import policy
 
-FLOOR = floor.load(floor.WATCH)
-BOUNDS = {**FLOOR.at_most, **FLOOR.at_least}
+POLICY = policy.load(policy.WATCH)
+BOUNDS = {**POLICY.at_most, **POLICY.at_least}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_it_may_not_say(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["alpha", "min_rows", "distance", "psi", "missing", "loss"])
-def test_a_project_may_be_as_loose_as_the_floor_and_no_looser(tmp_path: Path, name: str) -> None:
+def test_a_project_may_be_as_loose_as_the_policy_and_no_looser(tmp_path: Path, name: str) -> None:
     """Each setting's allowed and refused case; the latter is told with its line."""
     bound = BOUNDS[name]
     bound = int(bound) if name == "min_rows" else bound
@@ -88,9 +88,9 @@ def test_so_many_columns_may_be_left_out(tmp_path: Path) -> None:
     )
 
 
-def test_what_holds_without_a_file_keeps_the_floor() -> None:
+def test_what_holds_without_a_file_keeps_the_policy() -> None:
     """The defaults are stricter."""
-    assert list(FLOOR.looser({**vars(Limits()), "ignore": 0})) == []
+    assert list(POLICY.looser({**vars(Limits()), "ignore": 0})) == []
     assert sorted(BOUNDS) == sorted(vars(Limits()))
 
 
@@ -107,9 +107,9 @@ def test_what_holds_without_a_file_keeps_the_floor() -> None:
         ("schema_version: 1", "schema_version: 2", "schema_version"),
     ],
 )
-def test_a_floor_that_is_none(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_policy_that_is_none(tmp_path: Path, old: str, new: str, said: str) -> None:
     """It cannot be used, and nothing is taken for it."""
     path = tmp_path / "watch.yml"
-    path.write_text(floor.WATCH.read_text().replace(old, new))
+    path.write_text(policy.WATCH.read_text().replace(old, new))
     with pytest.raises(UserError, match=said):
-        floor.load(path)
+        policy.load(path)

@@ -204,7 +204,7 @@ def test_the_plot_has_the_slices_that_lose_most(tmp_path: Path):
 def test_invalid_evidence_has_no_table_of_metrics(tmp_path: Path):
     """The gates name the reason; an empty table would say nothing."""
     edited = Evidence(
-        model="tiny", version="7", digest=cases.DIGEST, disagreements=("evidence.json was edited",)
+        model="tiny", version="7", digest=cases.DIGEST, mismatches=("evidence.json was edited",)
     )
     text = comment(compared(edited, cases.champion(0.8), tmp_path))
     assert "| metric |" not in text and "evidence.json was edited" in text

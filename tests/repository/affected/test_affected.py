@@ -310,7 +310,7 @@ CASES = {
     "a plug-in": framework(
         "policies/own/log_cap.py", stacks=STACKS, policies=("own",), rooms=("policies/own",)
     ),
-    "the floor of the gates": Case(
+    "the organisation policy": Case(
         edit("policies/promotion/gates.yml"),
         policies=("promotion",),
         tests=("tests/policies",),

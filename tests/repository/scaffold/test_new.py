@@ -870,9 +870,9 @@ def test_a_waiver_that_does_not_hold_is_a_warning(days: int, repository: Path) -
 
 OWN = '''"""Own."""
 
-from ml.measures.metrics import OwnMetric
+from ml.measures.metrics import CustomMetric
 
-METRICS: dict[str, OwnMetric] = {"cost": OwnMetric("minimize", (0, 90), lambda a, c: a.score)}
+METRICS: dict[str, CustomMetric] = {"cost": CustomMetric("minimize", (0, 90), lambda a, c: a.score)}
 '''
 
 

@@ -63,8 +63,8 @@ def test_thousands_of_a_series_are_doubted(repository: Path) -> None:
 
 
 def test_what_is_written_is_sound(repository: Path) -> None:
-    """`ml check` and ruff find nothing, the table passes its schema, the gates stand on the floor,
-    and 100 forecasts are in the test.
+    """`ml check` and ruff find nothing, the table passes its schema, the gates are no looser
+    than the policy, and 100 forecasts are in the test.
     """
     series = SeriesChoices(3, ["shop"])
     made = new(repository, "sales", table(repository), Choices("sold", time="day"), series=series)

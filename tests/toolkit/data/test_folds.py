@@ -14,8 +14,8 @@ from ml.measures.leakage import SHARED
 from ml.measures.measurement import VALIDATION, Features, Training, evaluate
 from ml.measures.schema import Evaluation
 from ml.release.evidence.recomputation import (
-    disagreements,
-    overlap_disagreements,
+    mismatches,
+    overlap_mismatches,
     read_predictions,
 )
 from ml.toolkit.data.datasets import TEST, TRAIN, Dataset
@@ -106,8 +106,8 @@ def test_the_evidence_of_folds(tmp_path: Path) -> None:
     assert all(check.value == 0 for check in shared)
     assert sum(check.units or 0 for check in shared) == len(dataset.test)
     rows = read_predictions(tmp_path / "out/predictions.csv", evaluation)
-    assert disagreements(evaluation, rows) == ()
-    assert overlap_disagreements(evaluation, tmp_path / "out") == ()
+    assert mismatches(evaluation, rows) == ()
+    assert overlap_mismatches(evaluation, tmp_path / "out") == ()
 
 
 @pytest.mark.attack("An evaluation out of fold counts one fold's rows for another's")
@@ -120,4 +120,4 @@ def test_a_fold_that_is_counted_twice(tmp_path: Path) -> None:
     others = [line for line in lines if not line.startswith('"id, fold 2",test')]
     path.write_text("\n".join([*others, *(of.replace("fold 1", "fold 2") for of in first)]) + "\n")
     changed = replace(evaluation, identifiers=hashlib.sha256(path.read_bytes()).hexdigest())
-    assert any("two folds" in of for of in overlap_disagreements(changed, tmp_path / "out"))
+    assert any("two folds" in of for of in overlap_mismatches(changed, tmp_path / "out"))

@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 from ml.measures.evaluation import read_evaluation
-from ml.measures.metrics import OwnMetric
+from ml.measures.metrics import CustomMetric
 from ml.measures.schema import Evaluation
 from ml.serving.scoring.columns import Columns
 from ml.toolkit.data.datasets import Dataset, Numbers
@@ -86,7 +86,7 @@ def project(folder: Path, **changed: object) -> Tabular:
     schema = folder / "data/t.schema.yml"
     schema.write_text(yaml.safe_dump({**SCHEMA, "primary_metric": "brier", **changed}))
     (folder / "model.py").write_text("# it remembers\n")
-    own = {"half": OwnMetric("maximize", (0, 1), lambda answers, columns: answers.score == 0.5)}
+    own = {"half": CustomMetric("maximize", (0, 1), lambda answers, columns: answers.score == 0.5)}
     return Tabular(schema, cast(Model, Memory()), lambda row: row, "codes", own)
 
 
@@ -155,7 +155,7 @@ def test_other_code_measures_another_model(tmp_path: Path, tracker: Tracker) -> 
 def test_a_metric_that_fails_is_told(tmp_path: Path, tracker: Tracker) -> None:
     """By training already, with its name and without a traceback."""
     made = project(tmp_path)
-    broken = {"odd": OwnMetric("maximize", (0, 1), lambda answers, columns: columns["gone"])}
+    broken = {"odd": CustomMetric("maximize", (0, 1), lambda answers, columns: columns["gone"])}
     other = Tabular(made.schema, made.model, made.derive, made.encoding, broken)
     with pytest.raises(SystemExit, match=r"no-metric.*`odd` fails with KeyError"):
         trained(tmp_path, other)

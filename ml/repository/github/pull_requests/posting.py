@@ -27,8 +27,8 @@ from ml.core.errors import Exit, Problem, UserError, as_program
 from ml.reports.pull_requests.checks import (
     MARKER,
     MAX_LENGTH,
-    Change,
     Job,
+    PullRequestChange,
     Run,
     Training,
     comment_of,
@@ -156,7 +156,7 @@ def _body(github: GitHub, root: Path, number: int, checks: int, trained: int) ->
     return comment_of(facts, documents, unread, url.partition("/actions/")[0], training)
 
 
-def _change(github: GitHub, root: Path, number: int) -> tuple[Change, str, list[str]]:
+def _change(github: GitHub, root: Path, number: int) -> tuple[PullRequestChange, str, list[str]]:
     """What the pull request touches by main's code, its last commit, and what is wrong with it."""
     try:
         touched, commit = of_pull_request(root, github, number)
@@ -170,7 +170,7 @@ def _change(github: GitHub, root: Path, number: int) -> tuple[Change, str, list[
     return change_of(touched), commit, unread
 
 
-def change_of(touched: Affected) -> Change:
+def change_of(touched: Affected) -> PullRequestChange:
     """What the checks have to run for a change, and what the comment says of it."""
     needed = [("affected", "affected"), ("links", "links")]
     if not touched.documents:
@@ -183,7 +183,7 @@ def change_of(touched: Affected) -> Change:
         needed.append(("framework", "every test"))
     elif touched.tests:
         needed.append(("change", "tests of what is affected"))
-    return Change(
+    return PullRequestChange(
         touched.documents,
         tuple(needed),
         touched.judges,
@@ -232,7 +232,7 @@ def _pull_request(github: GitHub, run: Mapping[str, Any]) -> Mapping[str, Any] |
     return pulls[0] if len(pulls) == 1 else None
 
 
-def _facts(github: GitHub, run: Mapping[str, Any], change: Change) -> Run:
+def _facts(github: GitHub, run: Mapping[str, Any], change: PullRequestChange) -> Run:
     jobs = tuple(
         Job(
             str(job["name"]),

@@ -1,4 +1,4 @@
-"""policies.promotion.floor: what a project's release.yml may not loosen."""
+"""policies.promotion.policy: what a project's release.yml may not loosen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ml.core.errors import Problem, UserError
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import Strategy, Tolerances
-from policies.promotion.floor import CANARY, LOOSEST, WATCH, load
+from policies.promotion.policy import CANARY, LOOSEST, WATCH, load
 
 # What switches a signal off, or nearly: each setting beyond its bound.
 LOOSE = {
@@ -68,7 +68,7 @@ def problems(path: Path) -> list[Problem]:
 
 
 def test_every_setting_has_a_bound_or_a_reason() -> None:
-    """A setting that is added to `traffic` needs its line in the floor."""
+    """A setting that is added to `traffic` needs its line in the organisation policy."""
 
     def names() -> Iterator[str]:
         for each in fields(Strategy):
@@ -77,13 +77,13 @@ def test_every_setting_has_a_bound_or_a_reason() -> None:
             else:
                 yield each.name
 
-    floor = load(CANARY)
-    held = [*floor.at_most, *floor.at_least, *floor.required, *floor.no_bound]
+    policy = load(CANARY)
+    held = [*policy.at_most, *policy.at_least, *policy.required, *policy.no_bound]
     assert sorted(held) == sorted(names())
     assert (
         sorted(LOOSE)
         == sorted(STRICT)
-        == sorted([*floor.at_most, *floor.at_least, *floor.required])
+        == sorted([*policy.at_most, *policy.at_least, *policy.required])
     )
 
 
@@ -114,25 +114,25 @@ def test_every_environment_has_a_prediction(tmp_path: Path) -> None:
     assert not problems(written(tmp_path, text + "      prediction: answers/0/id\n"))
 
 
-def test_the_environment_local_has_no_floor(tmp_path: Path) -> None:
+def test_the_environment_local_has_no_policy(tmp_path: Path) -> None:
     """What a person tries on one machine is that person's."""
     path = written(tmp_path, "traffic: {requests: [20, 20, 20]}\nenvironments: {}\n")
     assert release_file.read(path).strategy("local").requests == (20, 20, 20)
 
 
-def test_the_defaults_are_within_the_floor() -> None:
+def test_the_defaults_are_within_the_policy() -> None:
     """A project that says no more than where a prediction is, is not refused."""
     strategy = Strategy(prediction="answers/0/score")
     assert not list(load(CANARY).looser(release_file.settings_of(strategy)))
 
 
-@pytest.mark.attack("a floor that judges nothing by a hair")
+@pytest.mark.attack("a policy that judges nothing by a hair")
 @pytest.mark.parametrize("file", [CANARY, WATCH], ids=["canary", "watch"])
-def test_the_floor_itself_judges_something(file: Path, tmp_path: Path) -> None:
+def test_the_policy_itself_judges_something(file: Path, tmp_path: Path) -> None:
     """Each bound has a loosest value: beyond it is refused with its line, as another name is."""
-    floor, path, text = load(file), tmp_path / "floor.yml", file.read_text()
+    policy, path, text = load(file), tmp_path / "policy.yml", file.read_text()
     for side in ("at_most", "at_least"):
-        for name, bound in getattr(floor, side).items():
+        for name, bound in getattr(policy, side).items():
             old = next(line for line in text.splitlines() if line.startswith(f"  {name}: "))
             loosest = LOOSEST[side][name]
             for value in (loosest, 1e300 if side == "at_most" else loosest / 2):
@@ -151,7 +151,7 @@ def test_the_floor_itself_judges_something(file: Path, tmp_path: Path) -> None:
         load(path)
 
 
-def test_the_floor_holds_for_an_environment_before_something_is_declared_there(
+def test_the_policy_holds_for_an_environment_before_something_is_declared_there(
     tmp_path: Path,
 ) -> None:
     """`propose` asks for the strategy: what it declares could not be applied otherwise."""

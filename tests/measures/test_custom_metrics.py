@@ -1,4 +1,4 @@
-"""Metrics of a project's own: computed by its function once, and from what is kept ever after."""
+"""Custom metrics: computed by its function once, and from what is kept ever after."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from ml.measures import schema
 from ml.measures.evaluation import EvaluationRefused, check, read_evaluation
 from ml.measures.measurement import Rows, evaluate, metric_values
-from ml.measures.metrics import Answers, OwnMetric
+from ml.measures.metrics import Answers, CustomMetric
 from ml.measures.schema import Evaluation, KeptPredictions
 from ml.measures.tasks import EVERY_METRIC, TASKS, Task
 from ml.release.evidence.recomputation import (
     Predictions,
-    disagreements,
+    mismatches,
     read_predictions,
     sha256,
     with_predictions,
@@ -47,8 +47,8 @@ def missed(answers: Answers, columns: Columns) -> NDArray[np.float64]:
 
 
 OWN = {
-    "cost": OwnMetric("minimize", (0, 100), cost),
-    "missed": OwnMetric("minimize", (0, 1), missed, ratio=True),
+    "cost": CustomMetric("minimize", (0, 100), cost),
+    "missed": CustomMetric("minimize", (0, 1), missed, ratio=True),
 }
 
 
@@ -70,7 +70,7 @@ def _kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measured(folder: Path, **changed: Any) -> tuple[Evaluation, Predictions]:
     """The evidence of a model that is compared by its cost, and the predictions."""
     rows, others = splits()
-    told = {"own_metrics": OWN, "primary_metric": "cost", **changed}
+    told = {"custom_metrics": OWN, "primary_metric": "cost", **changed}
     evaluate(folder, rows, *others, **arguments("binary", **told))
     return read(folder)
 
@@ -85,7 +85,7 @@ def read(folder: Path) -> tuple[Evaluation, Predictions]:
 def test_they_are_computed_again_without_the_function(kept: Path) -> None:
     """Value, interval, slices, fairness; by hand too, and as training logs them."""
     evaluation, predictions = read(kept)
-    assert evaluation.goal == "minimize" and disagreements(evaluation, predictions) == ()
+    assert evaluation.goal == "minimize" and mismatches(evaluation, predictions) == ()
     rows, _ = splits()
     test = rows["test"]
     answers, amounts = predictions.answers("test"), np.array(test.columns["amount"])
@@ -94,7 +94,7 @@ def test_they_are_computed_again_without_the_function(kept: Path) -> None:
     ones = answers.expected == "1"
     share = (wrong * ones * amounts).sum() / (ones * amounts).sum()
     assert evaluation.metrics["test"]["missed"].value == pytest.approx(share)
-    logged = metric_values("binary", test, own_metrics=OWN)
+    logged = metric_values("binary", test, custom_metrics=OWN)
     assert logged.keys() == {*TASKS["binary"].metrics, "cost", "missed"}
     assert logged["cost"] == evaluation.metrics["test"]["cost"].value
     assert {"cost", "missed"} <= evaluation.slices["side"]["left"].keys()
@@ -107,8 +107,8 @@ def test_what_is_a_number_is_given_as_one(task: Task) -> None:
     """A comparison of texts with a number is false everywhere, and the metric 0 without a word."""
     rows = world(task)[0]["test"]
     labels = np.asarray(rows.labels)
-    metric = OwnMetric("maximize", (0, 1), lambda answers, _: answers.expected == labels)
-    assert metric_values(task, rows, own_metrics={"right": metric})["right"] == 1
+    metric = CustomMetric("maximize", (0, 1), lambda answers, _: answers.expected == labels)
+    assert metric_values(task, rows, custom_metrics={"right": metric})["right"] == 1
 
 
 @pytest.mark.parametrize("primary", OWN)
@@ -121,7 +121,7 @@ def test_versions_are_compared_by_them(tmp_path: Path, primary: str) -> None:
     assert (same.mean, same.low, same.high, same.count) == (0, 0, 0, COUNT)
     rows, others = splits()
     worse = {name: replace(of, scores=1 - np.asarray(of.scores)) for name, of in rows.items()}
-    told = {"own_metrics": OWN, "primary_metric": primary}
+    told = {"custom_metrics": OWN, "primary_metric": primary}
     evaluate(tmp_path / "b", worse, *others, **arguments("binary", **told))
     theirs = with_predictions(
         Evidence(evaluation=evaluation),
@@ -130,10 +130,10 @@ def test_versions_are_compared_by_them(tmp_path: Path, primary: str) -> None:
     assert paired_difference(ours, theirs, "test", 0.95).high < 0
 
 
-def shown(changed: Mapping[str, OwnMetric], folder: Path) -> str:
+def shown(changed: Mapping[str, CustomMetric], folder: Path) -> str:
     """Why an evaluation with these metrics ends."""
     rows, others = splits()
-    told = arguments("binary", own_metrics=changed)
+    told = arguments("binary", custom_metrics=changed)
     with pytest.raises((EvaluationRefused, ValueError)) as ended:
         evaluate(folder, rows, *others, **told)
     return str(ended.value)
@@ -145,7 +145,7 @@ def shown(changed: Mapping[str, OwnMetric], folder: Path) -> str:
         ("cost", lambda a, c: [1.0], "gives (1,), expected (240,)"),
         ("cost", lambda a, c: np.full(len(a), np.nan), "not 1 finite numbers"),
         ("cost", lambda a, c: np.full(len(a), 101.0), "101, out of its range 0 to 100"),
-        ("cost", lambda a, c: c["gone"], "fails with KeyError: 'gone', test_own_metrics.py:"),
+        ("cost", lambda a, c: c["gone"], "fails with KeyError: 'gone', test_custom_metrics.py:"),
         ("Cost", lambda a, c: np.zeros(len(a)), "is no name such as"),
         ("test.cost", lambda a, c: np.zeros(len(a)), "is no name such as"),
         ("auc", lambda a, c: np.ones(len(a)), "`auc` is a metric of the framework"),
@@ -154,20 +154,20 @@ def shown(changed: Mapping[str, OwnMetric], folder: Path) -> str:
 )
 def test_what_is_no_metric_is_told(tmp_path: Path, name: str, metric: Any, message: str) -> None:
     """With its name; nothing is written."""
-    assert message in shown({name: OwnMetric("maximize", (0, 100), metric)}, tmp_path)
+    assert message in shown({name: CustomMetric("maximize", (0, 100), metric)}, tmp_path)
     assert not [*tmp_path.iterdir()]
 
 
 def test_a_function_of_no_file_is_told(tmp_path: Path) -> None:
     """Nobody could say whether two versions were measured by the same one."""
-    metric = OwnMetric("maximize", (0, 1), partial(lambda answers, columns: answers.ones))
+    metric = CustomMetric("maximize", (0, 1), partial(lambda answers, columns: answers.ones))
     assert "is no function of a file" in shown({"share": metric}, tmp_path)
 
 
 def test_a_weight_is_not_negative(tmp_path: Path) -> None:
     """Nor is a ratio one column."""
     for given, message in {(1.0, -1.0): "weight -1", (1.0, 2.0, 3.0): "(240, 3)"}.items():
-        metric = OwnMetric("maximize", (0, 1), lambda a, c, of=given: [of] * len(a), ratio=True)
+        metric = CustomMetric("maximize", (0, 1), lambda a, c, of=given: [of] * len(a), ratio=True)
         assert message in shown({"share": metric}, tmp_path)
 
 
@@ -189,20 +189,20 @@ ATTACKS = {
 
 
 @pytest.mark.attack(
-    "An evaluation states a metric of its own by a name or with a range that gates trust"
+    "An evaluation states a custom metric by a name or with a range that gates trust"
 )
 @pytest.mark.parametrize("stated", ATTACKS.values(), ids=ATTACKS)
 def test_a_statement_that_is_no_metric(kept: Path, stated: dict[str, Any]) -> None:
     """Is refused where the evaluation is read, and by the gate that recomputes."""
     document = json.loads((kept / "evaluation.json").read_text())
     with pytest.raises(EvaluationRefused):
-        check({**document, "own_metrics": {**document["own_metrics"], **stated}})
-    evaluation = schema.read(Evaluation, {**document, "own_metrics": stated})
+        check({**document, "custom_metrics": {**document["custom_metrics"], **stated}})
+    evaluation = schema.read(Evaluation, {**document, "custom_metrics": stated})
     rows = read_predictions(kept / "predictions.csv", evaluation)
-    assert rows.faults and disagreements(replace(evaluation, metrics={}, slices={}), rows)
+    assert rows.faults and mismatches(replace(evaluation, metrics={}, slices={}), rows)
 
 
-@pytest.mark.attack("The kept values of a project's own metric are edited")
+@pytest.mark.attack("The kept values of a custom metric are edited")
 @pytest.mark.parametrize("to", ["0.0", "nan", "101.0", "-1.0", "", "1e999", "x"])
 def test_values_that_are_edited(kept: Path, tmp_path: Path, to: str) -> None:
     """The numbers no longer follow from them, or they are none."""
@@ -220,11 +220,11 @@ def test_values_that_are_edited(kept: Path, tmp_path: Path, to: str) -> None:
     # One number suffices to tell; the others take time.
     metrics = {split: {"cost": of["cost"]} for split, of in evaluation.metrics.items()}
     edited = replace(evaluation, predictions=hashed, metrics=metrics, slices={}, fairness={})
-    wrong = disagreements(edited, rows)
+    wrong = mismatches(edited, rows)
     assert any("cost" in of for of in wrong)
 
 
-def test_the_floor_knows_the_range_of_each_metric() -> None:
+def test_the_policy_knows_the_range_of_each_metric() -> None:
     """Of the table of kinds: bounds in gates.yml are the range, as far as it has an end."""
     bounds = load()["quality"].bounds("bounds")
     for name, metric in EVERY_METRIC.items():
@@ -243,4 +243,4 @@ def test_a_kind_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     evaluate(tmp_path, *world("regression"), **told)
     evaluation = read_evaluation(tmp_path)
     rows = read_predictions(tmp_path / "predictions.csv", evaluation)
-    assert disagreements(evaluation, rows) == () and evaluation.metrics["test"].keys() == {"off"}
+    assert mismatches(evaluation, rows) == () and evaluation.metrics["test"].keys() == {"off"}

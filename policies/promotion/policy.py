@@ -1,4 +1,4 @@
-"""The floors of what a project sets for its canary (canary.yml) and for `ml watch` (watch.yml)."""
+"""The organisation policy on a project's canary (canary.yml) and `ml watch` (watch.yml)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CANARY = ROOT / "policies/promotion/canary.yml"
 WATCH = ROOT / "policies/promotion/watch.yml"
 Number = Annotated[float, Field(ge=0)]
 
-# The loosest bound that a floor may have: beyond it the signal would judge nothing.
+# The loosest bound that a policy may set: beyond it the signal would judge nothing.
 LOOSEST: Mapping[str, Mapping[str, float]] = {
     "at_most": {
         # Shares of all answers: of these every caller would hear.
@@ -49,7 +49,7 @@ LOOSEST: Mapping[str, Mapping[str, float]] = {
 
 
 @dataclass(frozen=True)
-class Floor:
+class Policy:
     """The bound of each setting on the side that loosens.
 
     A setting is named with dots, as `tolerances.errors`. `required` says why a setting has to have
@@ -65,7 +65,7 @@ class Floor:
     no_bound: Mapping[str, str] = field(default_factory=dict)
 
     def looser(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield the settings that are looser than the floor, each with what is allowed."""
+        """Yield the settings that are looser than the policy, each with the allowed value."""
         for name, bound in self.at_most.items():
             if not all(value <= bound for value in _numbers(values[name])):
                 yield name, f"at most {bound:g}, the organisation policy"
@@ -77,25 +77,25 @@ class Floor:
                 yield name, f"a value: {why}"
 
 
-def load(path: Path) -> Floor:
-    """Return the floor; raise UserError with every problem of the file."""
+def load(path: Path) -> Policy:
+    """Return the organisation policy; raise UserError with every problem of the file."""
     document = documents.read(path)
-    floor = settings.read(Floor, document)
+    policy = settings.read(Policy, document)
     problems = []
     for side, loosest in LOOSEST.items():
-        for name, bound in getattr(floor, side).items():
+        for name, bound in getattr(policy, side).items():
             limit = loosest.get(name)
             if limit is None or (bound > limit if side == "at_most" else bound < limit):
                 expected = f"one of: {', '.join(loosest)}"
                 if limit is not None:
                     expected = f"{side.replace('_', ' ')} {limit:g}"
                 actual = f"`{side}.{name}` is {bound:g}"
-                hint = "policies/promotion/floor.py explains the bound"
+                hint = "policies/promotion/policy.py explains the bound"
                 place = document.place(side, name)
                 problems.append(Problem("ineffective-policy", actual, expected, hint, place))
     if problems:
         raise UserError(*problems)
-    return floor
+    return policy
 
 
 def _numbers(value: float | Sequence[float]) -> Sequence[float]:
