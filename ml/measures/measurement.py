@@ -25,7 +25,7 @@ from ml.measures.fairness import differences
 from ml.measures.leakage import features as leaking_features
 from ml.measures.leakage import model as of_model
 from ml.measures.leakage import shared, together, warning
-from ml.measures.metrics import Answers, Metric, OwnMetric, estimates, values
+from ml.measures.metrics import Metric, OwnMetric, ScoredRows, estimates, values
 from ml.measures.reference import Columns, write_reference
 from ml.measures.schema import (
     Check,
@@ -333,7 +333,7 @@ def _own(
         return [{} for _ in rows.ids]
     expected, predicted, rank, score, _ = answered
     kind = np.float64 if KINDS[task].seen == "numeric" else np.str_
-    answers = Answers(
+    scored = ScoredRows(
         np.array(expected).astype(kind),
         np.array(predicted).astype(kind),
         np.array(rank, dtype=np.int64),
@@ -341,9 +341,9 @@ def _own(
     )
     columns = {name: np.array(column) for name, column in rows.columns.items()}
     of_metric = {
-        name: metric.values(name, answers, columns).tolist() for name, metric in own_metrics.items()
+        name: metric.values(name, scored, columns).tolist() for name, metric in own_metrics.items()
     }
-    return [{name: column[at] for name, column in of_metric.items()} for at in range(len(answers))]
+    return [{name: column[at] for name, column in of_metric.items()} for at in range(len(scored))]
 
 
 def metric_values(
@@ -353,8 +353,8 @@ def metric_values(
     own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
 ) -> dict[str, float]:
     """Return all metrics of the task on these rows, without intervals or undefined metrics."""
-    answers = Answers.of(predict(task, "", rows, classes, own_metrics))
-    return values(metrics_of_task(task, own_metrics), answers)
+    scored = ScoredRows.of(predict(task, "", rows, classes, own_metrics))
+    return values(metrics_of_task(task, own_metrics), scored)
 
 
 def constant_answer(
@@ -412,7 +412,7 @@ def measure(
         slices[dimension] = {name: _estimates(metrics, rows) for name, rows in enough.items()}
         labels = [name for name, rows in enough.items() for _ in rows]
         rows = [row for rows in enough.values() for row in rows]
-        fairness[dimension] = differences(metrics, Answers.of(rows), labels, sliced)
+        fairness[dimension] = differences(metrics, ScoredRows.of(rows), labels, sliced)
     return Measurement(metrics_of(metrics, predictions), slices, fairness)
 
 
@@ -426,4 +426,4 @@ def metrics_of(metrics: Mapping[str, Metric], predictions: Sequence[Prediction])
 
 def _estimates(metrics: Mapping[str, Metric], rows: Sequence[Prediction]) -> Any:
     grouped = [row.group for row in rows] if any(row.group for row in rows) else None
-    return estimates(metrics, Answers.of(rows), groups=grouped)
+    return estimates(metrics, ScoredRows.of(rows), groups=grouped)
