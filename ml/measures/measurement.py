@@ -37,7 +37,7 @@ from ml.measures.schema import (
     Stability,
     TrainingSet,
 )
-from ml.measures.tasks import KINDS, Given, Task
+from ml.measures.tasks import KINDS, PredictionColumns, Task
 from ml.measures.tasks import metrics_of as metrics_of_task
 
 VALIDATION = "validation"
@@ -231,7 +231,9 @@ def evaluate(
     ]
     write_evaluation(folder, evaluation, predictions, requests)
     if inputs is not None:
-        answered = {PREDICTION: (kind.seen, [kind.prediction(row) for row in predictions])}
+        answered = {
+            PREDICTION: (kind.prediction_type, [kind.prediction(row) for row in predictions])
+        }
         losses = {PREDICTION: [kind.loss(row) for row in predictions]}
         sets = evaluation.training_set.sets if evaluation.training_set else {}
         of_sets = {
@@ -304,12 +306,14 @@ def predict(
     classes: Sequence[str] = (),
     own_metrics: Mapping[str, OwnMetric] = NO_METRICS,
 ) -> list[Prediction]:
-    """The rows of a split as predictions.csv has them, as `Kind.given` makes them; ValueError where
-    lengths do not fit, and for what a metric of the project's own cannot give.
+    """Return the predictions of a split, converted by `Kind.to_predictions`.
+
+    Raises ValueError if lengths differ, and if a metric of the project's own returns values that it
+    cannot have.
     """
     count = len(rows.ids)
     scores = np.asarray(rows.scores, dtype=np.float64)
-    answered = KINDS[task].given(list(rows.labels), scores, classes)
+    answered = KINDS[task].to_predictions(list(rows.labels), scores, classes)
     if task == "binary":
         answered = answered._replace(predicted=np.where(scores > rows.threshold, "1", "0").tolist())
     own = _own(task, answered, rows, own_metrics)
@@ -324,7 +328,7 @@ def predict(
 
 
 def _own(
-    task: Task, answered: Given, rows: Rows, own_metrics: Mapping[str, OwnMetric]
+    task: Task, answered: PredictionColumns, rows: Rows, own_metrics: Mapping[str, OwnMetric]
 ) -> list[dict[str, list[float]]]:
     """What each of the metrics gives each row; its function takes numbers where the right answers
     are some, as numpy would compare a text with a number without a word.
@@ -332,7 +336,7 @@ def _own(
     if not own_metrics:
         return [{} for _ in rows.ids]
     expected, predicted, rank, score, _ = answered
-    kind = np.float64 if KINDS[task].seen == "numeric" else np.str_
+    kind = np.float64 if KINDS[task].prediction_type == "numeric" else np.str_
     scored = ScoredRows(
         np.array(expected).astype(kind),
         np.array(predicted).astype(kind),
