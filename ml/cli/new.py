@@ -72,7 +72,7 @@ def command(
     usual = "seasonal naive" if forecasts else "a constant prediction"
     slices = [*about.head["slices"], *(["size"] if forecasts else [])]  # type: ignore[misc]
     typer.echo(
-        f"{about.task}: {summary}, {about.primary_metric} {about.same_answer:.4g} for {usual}, "
+        f"{about.task}: {summary}, {about.primary_metric} {about.baseline:.4g} for {usual}, "
         f"slices by {', '.join(map(str, slices))}",
         err=True,
     )
