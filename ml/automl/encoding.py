@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from ml.automl.tables import MOST_CATEGORIES, Choices, Column, Table
 from ml.automl.validation import Rows
-from ml.serving.scoring.columns import PARTS, Columns, Input, days, read_date, typical, words
+from ml.serving.scoring.columns import (
+    PARTS,
+    Columns,
+    Input,
+    days,
+    imputation_values,
+    read_date,
+    words,
+)
 from ml.toolkit.automl.cells import stop
 
 if TYPE_CHECKING:
@@ -77,7 +85,7 @@ def _typical(entry: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any]
     if present.dtype == "category":
         texts = [text for text in different if not any(map(math.isnan, of.numbers(text)))]
         present, different = present[present.isin(texts)], np.array(texts, dtype=object)
-    return typical(of.name, different, len(values) - len(present), len(values))
+    return imputation_values(of.name, different, len(values) - len(present), len(values))
 
 
 def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float:

@@ -167,7 +167,7 @@ class _Model:
     def predict(self, rows: Rows) -> NDArray[np.float64]:
         """The answers to these rows."""
         table = self.problem.matrix(self.document, rows)
-        answers = encoding.columns(self.document).answers(self.fitted.predict, table)
+        answers = encoding.columns(self.document).predict_imputed(self.fitted.predict, table)
         return self.problem.in_units(answers)
 
 
@@ -256,7 +256,7 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
     folders.write(folder, problem.answered, [member])
     rows = problem.folds[0][1][:COMPARED]
     numbers = problem.matrix(model.document, rows).astype(np.float64)
-    served = encoding.columns(model.document).answers(Members(folder).predict, numbers)
+    served = encoding.columns(model.document).predict_imputed(Members(folder).predict, numbers)
     folders.compare(model.predict(rows), served, problem.spread, in_steps=family.in_steps)
     if problem.task == "regression":
         return trial
@@ -360,7 +360,9 @@ def _facts(
     tested = {}
     if len(problem.test):
         rows = problem.matrix(document, problem.test)
-        answers = encoding.columns(document).answers(served.predict, rows.astype(np.float64))
+        answers = encoding.columns(document).predict_imputed(
+            served.predict, rows.astype(np.float64)
+        )
         tested = problem.score(problem.test, answers)
     values = {column.name: problem.table.frame[column.name] for column in problem.table.columns}
     # Of validation_data, which chooses the trial and calibrates it; others are fitted in the end.

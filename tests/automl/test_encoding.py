@@ -84,7 +84,7 @@ def test_a_request_has_the_numbers_of_training(tmp_path: Path) -> None:
     table, labels = table_of(tmp_path / "table", rows, Choices(fills={"amount": {}}))
     document = encoding.fit(table, labels, np.arange(600), (), Choices())
     document = json.loads(json.dumps(document))
-    shared = {"name", "origin", "parts", "typical"}
+    shared = {"name", "origin", "parts", "imputation_values"}
     kinds = {next(iter(of.keys() - shared), "") for of in document["inputs"]}
     assert len(kinds) == 4
     columns = Columns(document, lambda row: row)

@@ -158,7 +158,7 @@ def test_an_ensemble_is_a_model_of_mlflow(tmp_path: Path, fit: Fit) -> None:
         folder, _ = fit(table, ensemble, {"members": [0, 1]}, n_cross_validations=2)
         columns, members = Columns.load(folder, lambda row: row), Members(folder)
         given = frame.astype(object).where(frame.notna(), None).values.tolist()
-        expected = columns.answers(
+        expected = columns.predict_imputed(
             members.predict, columns.matrix(columns.read([*frame.columns], given))
         )
         loaded = mlflow.pyfunc.load_model(str(folder))
