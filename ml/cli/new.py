@@ -76,11 +76,13 @@ def command(
         f"slices by {', '.join(map(str, slices))}",
         err=True,
     )
-    aside = [f"{printable(column.name)} ({column.type})" for column in about.aside]
+    excluded_columns = [
+        f"{printable(column.name)} ({column.type})" for column in about.excluded_columns
+    ]
     schema = next(path for path in project.files if path.name.endswith(".schema.yml"))
-    if aside:
-        typer.echo(f"not features: {', '.join(aside)}", err=True)
-    if aside and forecasts:
+    if excluded_columns:
+        typer.echo(f"not features: {', '.join(excluded_columns)}", err=True)
+    if excluded_columns and forecasts:
         hint = "list numbers that are known for the whole horizon as `known`"
         typer.echo(f"  hint: {hint} in {repository.shown(schema)}", err=True)
     for doubt in about.doubts:

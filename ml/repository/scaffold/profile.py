@@ -148,8 +148,8 @@ class Profile:
         )
 
     @property
-    def aside(self) -> tuple[Column, ...]:
-        """The columns besides the target that the model does not read."""
+    def excluded_columns(self) -> tuple[Column, ...]:
+        """Return the columns that the model does not read, without the target."""
         used: list[object] = [self.head["target"]]
         if "horizon" in self.head:
             used += [self.head["time"], *self.head["series"]]  # type: ignore[misc]
@@ -235,7 +235,7 @@ def profile(path: Path, choices: Choices) -> Profile:
         head["folds"] = folds
     # From FEWEST_ROWS on there is an AutoML job too, whose models are measured without folds.
     fewest = FEWEST_IN_SLICE_OF_FOLDS if folds and len(frame) < FEWEST_ROWS else FEWEST_IN_SLICE
-    aside = {choices.target, own_id, choices.group}
+    excluded = {choices.target, own_id, choices.group}
     head["slices"] = [choices.slice]
     head |= form
     head["header"] = True
@@ -281,8 +281,8 @@ def profile(path: Path, choices: Choices) -> Profile:
     checks = [] if text else _leaks(frame, result.features, labels)
     checks = [check for check in checks if leakage.warning(check)]
     if not choices.slice:
-        aside |= {check.of or "" for check in checks}
-        head["slices"] = _slices(frame, columns, aside, fewest, text)
+        excluded |= {check.of or "" for check in checks}
+        head["slices"] = _slices(frame, columns, excluded, fewest, text)
     leaks = [printable(leakage.warning(check)) for check in checks]
     return replace(result, samples=samples, doubts=doubts, leaks=leaks)
 
@@ -518,7 +518,7 @@ def _positive(target: pd.Series[str]) -> str:
 
 
 def _slices(
-    frame: pd.DataFrame, columns: Sequence[Column], aside: set[str], fewest: int, text: str
+    frame: pd.DataFrame, columns: Sequence[Column], excluded: set[str], fewest: int, text: str
 ) -> list[str]:
     """The columns of usually protected attributes, else the column of a few values of which the
     second most frequent has the most rows, else the first number. Numbers are cut into thirds. A
@@ -527,7 +527,7 @@ def _slices(
     usable = [
         column
         for column in columns
-        if column.name not in aside
+        if column.name not in excluded
         and column.type in FEATURES
         and "." not in column.name
         and not _words(column.name) & _NO_GROUP
