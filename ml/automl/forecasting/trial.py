@@ -73,11 +73,11 @@ class ForecastProblem:
 
     def answers(self, forecasts: Values) -> Answers:
         """The forecasts (origins, series, horizon) at the scored origins, one fold each."""
-        return self.answers_at(self.origins.judging, forecasts)
+        return self.answers_at(self.origins.scored, forecasts)
 
     def answers_at(self, numbers: Sequence[int], forecasts: Values) -> Answers:
         """The forecasts (origins, series, horizon) at these origins, one fold each."""
-        mask = rolling.judged(self.panel, self.origins)
+        mask = rolling.scored_mask(self.panel, self.origins)
         places = np.arange(forecasts.size).reshape(forecasts.shape)
         rows = [places[number][mask[number]] for number in numbers]
         return Answers(rows, [forecasts.ravel()[row] for row in rows], self.labels)
@@ -180,8 +180,8 @@ def prepare(job: Mapping[str, Any], training: Path) -> ForecastProblem:
     origins = rolling.origins(panel, settings)
     if settings.drops_short:
         panel = panels.without_short(panel, origins.cutoffs[0])
-    for number in origins.judging:
-        if not rolling.judged(panel, origins)[number].any():
+    for number in origins.scored:
+        if not rolling.scored_mask(panel, origins)[number].any():
             cutoff, last = panel.grid[origins.cutoffs[number]], panel.grid[-1]
             actual = f"no series has values just before and after {cutoff}, the cutoff of a fold"
             expected = f"series whose values reach the last time, {last}"
@@ -259,9 +259,9 @@ def combine(
     vote at each origin, with weights that know no error at it or after it.
     """
     first = problem.origins.calibrating
-    has_values = rolling.judged(problem.panel, problem.origins)[:first].any(axis=(1, 2))
+    has_values = rolling.scored_mask(problem.panel, problem.origins)[:first].any(axis=(1, 2))
     calibrating = [*map(int, np.flatnonzero(has_values))]
-    numbers = [*calibrating, *problem.origins.judging]
+    numbers = [*calibrating, *problem.origins.scored]
     answers = [problem.answers_at(numbers, path) for path in paths]
     *earlier, weights = choose(answers, families, problem.error, len(calibrating))
     by_origin = [earlier[len(calibrating)]] * first + earlier[len(calibrating) :]
@@ -277,12 +277,12 @@ def forecast_table(problem: ForecastProblem, forecasts: Values) -> pd.DataFrame:
     import pandas as pd
 
     panel, origins, steps = problem.panel, problem.origins, problem.settings.horizon
-    mask, actual = rolling.judged(panel, origins), rolling.actual(panel, origins)
+    mask, actual = rolling.scored_mask(panel, origins), rolling.actual(panel, origins)
     parts = []
-    for number in origins.judging:
+    for number in origins.scored:
         cutoff = origins.cutoffs[number]
         low, high = _interval(problem, forecasts, forecasts[number], cutoff)
-        # A series that is judged nowhere in this fold has no row.
+        # A series without a scored value in this fold has no row.
         rows = np.flatnonzero(mask[number].any(axis=1))
         columns = {"y": actual[number], "yhat": forecasts[number], "lo_80": low, "hi_80": high}
         part = {
@@ -384,14 +384,14 @@ def _facts(
 ) -> dict[str, Any]:
     """The facts about the search that the model folder keeps."""
     panel, origins = problem.panel, problem.origins
-    judging = [panel.grid[origins.cutoffs[of]] for of in origins.judging]
+    scored = [panel.grid[origins.cutoffs[of]] for of in origins.scored]
     short = len(panel.ids) - int(
-        rolling.judged(panel, origins)[origins.calibrating :].any(axis=(0, 2)).sum()
+        rolling.scored_mask(panel, origins)[origins.calibrating :].any(axis=(0, 2)).sum()
     )
     remarks = [*panel.notes, *([f"{short} series have too few values to score"] if short else [])]
     return {
         "metric": problem.metric,
-        "validation": f"{len(judging)} origins, {judging[0]} to {judging[-1]}, "
+        "validation": f"{len(scored)} origins, {scored[0]} to {scored[-1]}, "
         f"{origins.horizon} steps ahead of {len(panel.ids)} series",
         "over": "folds",
         "folds": list(folds),
