@@ -31,7 +31,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ml.measures.bootstrap import Values, bounds, drawn_times
-from ml.measures.metrics import BINARY, Answers, Draws
+from ml.measures.metrics import BINARY, Draws, ScoredRows
 from ml.serving.scoring.model import MODEL_DIR
 
 ROOT = Path(__file__).parents[1]
@@ -367,7 +367,7 @@ def _binary(ones: NDArray[np.bool_], scores: NDArray[np.float64], times: Values)
     of_all = BINARY["auc"].of_all
     assert of_all is not None
     labels = np.where(ones, "1", "0")
-    given = Answers(labels, labels, np.zeros(len(labels), dtype=np.int64), scores)
+    given = ScoredRows(labels, labels, np.zeros(len(labels), dtype=np.int64), scores)
     return of_all(Draws(given, times))
 
 

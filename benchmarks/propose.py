@@ -17,7 +17,7 @@ import numpy as np
 
 from ml.measures.bootstrap import Values, bounds, drawn_times
 from ml.measures.evaluation import PREDICTIONS
-from ml.measures.metrics import BINARY, Answers, Draws, Metric, estimates
+from ml.measures.metrics import BINARY, Draws, Metric, ScoredRows, estimates
 from ml.measures.schema import Evaluation
 from ml.release.evidence.recomputation import read_predictions
 
@@ -39,10 +39,10 @@ def main(quick: bool) -> float:
         predictions = read_predictions(file, Evaluation(task="binary"))
         splits = [predictions.answers(split) for split in ("validation", "test")]
         began = time.perf_counter()
-        intervals = [_plain(answers) for answers in splits]
+        intervals = [_plain(scored) for scored in splits]
         plain = time.perf_counter() - began
-    for answers, drawn in zip(splits, intervals, strict=True):
-        ours = [(each.low, each.high) for each in estimates(BINARY, answers).values()]
+    for scored, drawn in zip(splits, intervals, strict=True):
+        ours = [(each.low, each.high) for each in estimates(BINARY, scored).values()]
         assert np.allclose(ours, [bounds(values) for values in drawn.T], atol=1e-9)
     print(f"{rows} rows: propose {proposing:.1f} s, plain bootstrap {plain:.1f} s")
     return proposing / plain
@@ -58,18 +58,18 @@ def _typed(root: Path, home: Path, words: str) -> float:
     return time.perf_counter() - began
 
 
-def _plain(answers: Answers) -> Values:
+def _plain(scored: ScoredRows) -> Values:
     """(draws, metrics): every metric of a binary model on the rows of one draw after another."""
     drawn = []
-    for times in drawn_times(len(answers)):
+    for times in drawn_times(len(scored)):
         for counts in times:
-            rows = answers[np.repeat(np.arange(len(answers)), counts.astype(np.int64))]
+            rows = scored[np.repeat(np.arange(len(scored)), counts.astype(np.int64))]
             once = Draws(rows, np.ones((1, len(rows))))
             drawn.append([_value(metric, rows, once) for metric in BINARY.values()])
     return np.array(drawn)
 
 
-def _value(metric: Metric, rows: Answers, once: Draws) -> float:
+def _value(metric: Metric, rows: ScoredRows, once: Draws) -> float:
     """The metric of some rows, each of which counts once."""
     if metric.of_all is not None:
         return float(metric.of_all(once)[0])

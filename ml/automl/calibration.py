@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.automl.ensembles import Answers, Predict, crossed
+from ml.automl.ensembles import OutOfFoldPredictions, Predict, cross_fitted
 from ml.automl.validation import Rows
 from ml.serving.scoring.members import calibrated, log_odds, normalized
 
@@ -26,13 +26,13 @@ ISOTONIC_ROWS = 1_000
 FEWEST, GAIN = 45, 0.002
 
 
-def sigmoid(answers: Values, labels: NDArray[Any], weights: Values) -> Calibration:
+def sigmoid(predictions: Values, labels: NDArray[Any], weights: Values) -> Calibration:
     """Platt's, of the log odds; of several classes one for each against the others."""
     from sklearn.linear_model import LogisticRegression
 
     slopes, intercepts = [], []
-    for at, odds in enumerate(log_odds(answers).reshape(len(labels), -1).T):
-        is_one = labels == (1 if answers.ndim == 1 else at)
+    for at, odds in enumerate(log_odds(predictions).reshape(len(labels), -1).T):
+        is_one = labels == (1 if predictions.ndim == 1 else at)
         slope, intercept = 1.0, 0.0
         if 0 < is_one.sum() < len(is_one):  # of a group or a time all may be of one class
             model = LogisticRegression(C=1e4, max_iter=500)
@@ -45,18 +45,18 @@ def sigmoid(answers: Values, labels: NDArray[Any], weights: Values) -> Calibrati
     return {"kind": "sigmoid", "slope": slopes, "intercept": intercepts}
 
 
-def isotonic(answers: Values, labels: NDArray[Any], weights: Values) -> Calibration:
+def isotonic(predictions: Values, labels: NDArray[Any], weights: Values) -> Calibration:
     """The best curve that never falls, by its corners."""
     from sklearn.isotonic import IsotonicRegression
 
     model = IsotonicRegression(y_min=1e-4, y_max=1 - 1e-4, out_of_bounds="clip")
-    model.fit(answers, labels, sample_weight=weights)
+    model.fit(predictions, labels, sample_weight=weights)
     scores, shares = model.X_thresholds_.tolist(), model.y_thresholds_.tolist()
     return {"kind": "isotonic", "scores": scores, "shares": shares}
 
 
 def rarest(labels: NDArray[Any], rows: Sequence[Rows], weights: Values, classes: int) -> int:
-    """How many different rows the rarest class has among these, which other seeds answer again; a
+    """How many different rows the rarest class has among these, which other seeds predict again; a
     row without weight is none.
     """
     different = _different(rows, weights)
@@ -70,48 +70,48 @@ def _different(rows: Sequence[Rows], weights: Values) -> Rows:
 
 
 def calibrate(
-    answers: Answers,
-    value: Callable[[Answers], float],
+    out_of_fold: OutOfFoldPredictions,
+    value: Callable[[OutOfFoldPredictions], float],
     seed: int,
     weights: Values | None = None,
-) -> tuple[Calibration | None, Answers, str]:
-    """Return the calibration of these answers or None, the cross-fitted answers, and a note.
+) -> tuple[Calibration | None, OutOfFoldPredictions, str]:
+    """Return the calibration or None, the cross-fitted predictions, and a note.
 
-    A calibration is used if it lowers the log loss of answers that it was not fitted to, without
-    lowering `value`, the search's metric. `weights` are those of all rows of the table.
+    A calibration is used if it lowers the log loss of predictions that it was not fitted to,
+    without lowering `value`, the search's metric. `weights` are those of all rows of the table.
     """
     from sklearn.metrics import log_loss
 
-    scores, labels = answers.all
+    scores, labels = out_of_fold.all
     classes = 2 if scores.ndim == 1 else scores.shape[1]
-    by_row = np.ones(len(answers.labels)) if weights is None else weights
-    if rarest(answers.labels, answers.rows, by_row, classes) < FEWEST:
-        return None, answers, ""
-    everywhere = np.concatenate(answers.rows)
+    by_row = np.ones(len(out_of_fold.labels)) if weights is None else weights
+    if rarest(out_of_fold.labels, out_of_fold.rows, by_row, classes) < FEWEST:
+        return None, out_of_fold, ""
+    everywhere = np.concatenate(out_of_fold.rows)
     # In all as many as there are rows: a fit weighs its penalty against them.
     by_row = by_row / by_row[everywhere].mean()
 
-    def loss(of: Answers) -> float:
+    def loss(of: OutOfFoldPredictions) -> float:
         shares = np.clip(of.all[0], 1e-7, 1 - 1e-7)
         shares = shares if classes == 2 else normalized(shares)
         return float(log_loss(labels, shares, sample_weight=by_row[everywhere]))
 
     def fit_to(kind: Fit, values: Values, rows: Rows) -> Calibration:
         counts = by_row[rows] > 0
-        return kind(values[counts], answers.labels[rows[counts]], by_row[rows[counts]])
+        return kind(values[counts], out_of_fold.labels[rows[counts]], by_row[rows[counts]])
 
     def predictor(kind: Fit) -> Callable[[Values, Rows], Predict]:
         return lambda values, rows: partial(calibrated, fit_to(kind, values, rows))
 
-    before, worth = loss(answers), value(answers)
-    best: tuple[float, Any, Answers] = (before * (1 - GAIN), None, answers)
-    is_many = len(_different(answers.rows, by_row)) >= ISOTONIC_ROWS
+    before, worth = loss(out_of_fold), value(out_of_fold)
+    best: tuple[float, Any, OutOfFoldPredictions] = (before * (1 - GAIN), None, out_of_fold)
+    is_many = len(_different(out_of_fold.rows, by_row)) >= ISOTONIC_ROWS
     for kind in (sigmoid, isotonic) if classes == 2 and is_many else (sigmoid,):
-        of_others = crossed(answers, predictor(kind), seed)
+        of_others = cross_fitted(out_of_fold, predictor(kind), seed)
         if loss(of_others) < best[0] and value(of_others) >= worth - 1e-9:
             best = loss(of_others), kind, of_others
     after, best_kind, corrected = best
     if best_kind is None:
-        return None, answers, ""
+        return None, out_of_fold, ""
     sentence = f"{best_kind.__name__}: log loss {before:.4g} before, {after:.4g} after"
     return fit_to(best_kind, scores, everywhere), corrected, sentence

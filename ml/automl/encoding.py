@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from ml.automl.tables import MOST_CATEGORIES, Choices, Column, Table
 from ml.automl.validation import Rows
-from ml.serving.scoring.columns import PARTS, Columns, Input, days, read_date, typical, words
+from ml.serving.scoring.columns import (
+    PARTS,
+    Columns,
+    Input,
+    days,
+    imputation_values,
+    read_date,
+    words,
+)
 from ml.toolkit.automl.cells import stop
 
 if TYPE_CHECKING:
@@ -77,7 +85,7 @@ def _typical(entry: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any]
     if present.dtype == "category":
         texts = [text for text in different if not any(map(math.isnan, of.numbers(text)))]
         present, different = present[present.isin(texts)], np.array(texts, dtype=object)
-    return typical(of.name, different, len(values) - len(present), len(values))
+    return imputation_values(of.name, different, len(values) - len(present), len(values))
 
 
 def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float:
@@ -153,7 +161,9 @@ def _targets(labels: NDArray[Any], classes: int) -> list[NDArray[np.float64]]:
     return [of.astype(np.float64, copy=False) for of in each]
 
 
-def _crossed(codes: NDArray[np.int64], labels: NDArray[Any], classes: int) -> NDArray[np.float32]:
+def _cross_fitted(
+    codes: NDArray[np.int64], labels: NDArray[Any], classes: int
+) -> NDArray[np.float32]:
     """Return cross-fitted target means for each row; all classes use the same folds."""
     from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold
 
@@ -201,8 +211,8 @@ def matrix(
     inputs = [Input(entry) for entry in document["inputs"]]
     starts = np.cumsum([0, *(len(part.names) for part in inputs)])
     # First, since scikit-learn needs room for it.
-    crossed = {
-        at: _crossed(_codes(table, of.name, rows), fitted[rows], len(document["classes"]))
+    cross_fitted = {
+        at: _cross_fitted(_codes(table, of.name, rows), fitted[rows], len(document["classes"]))
         for at, of in enumerate(inputs)
         if fitted is not None and "means" in document["inputs"][at]
     }
@@ -210,8 +220,8 @@ def matrix(
     for at, of in enumerate(inputs):
         part = slice(starts[at], starts[at + 1])
         values, fill = table.frame[of.name], document["inputs"][at].get("fill")
-        if at in crossed:
-            numbers[:, part] = crossed.pop(at)
+        if at in cross_fitted:
+            numbers[:, part] = cross_fitted.pop(at)
         elif str(values.dtype) == "category":
             codes = values.cat.codes.to_numpy()[rows]
             numbers[:, part] = _of_texts(of, values.cat.categories, codes)[codes]

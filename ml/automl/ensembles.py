@@ -1,9 +1,9 @@
-"""Ensembles of trials, by what each answered to rows that it did not fit.
+"""Ensembles of trials, by their out-of-fold predictions.
 
 The members of a vote are chosen as Caruana et al. 2004 ("Ensemble selection from libraries of
 models") do it: again and again the trial that improves the mean most, which may be one that is in
-it already. A stack is a model of the members' answers (Wolpert 1992, "Stacked generalization"). So
-is a calibration of one trial's (`ml.automl.calibration`).
+it already. A stack is a model of the members' predictions (Wolpert 1992, "Stacked generalization").
+So is a calibration of one trial's (`ml.automl.calibration`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ROUNDS = 12
 MOST_STACKED = 5
 # A single validation set is split into this many parts, each predicted by models of the others.
 PARTS = 5
-_FILE = "answers.npz"
+_FILE = "out_of_fold.npz"
 Predict = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Answers:
+class OutOfFoldPredictions:
     """A trial's predictions for the rows of each fold, or by each seed, which it did not fit."""
 
     rows: Sequence[NDArray[np.int64]]
@@ -48,8 +48,8 @@ class Answers:
         np.savez_compressed(folder / _FILE, **rows, **values)  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, folder: Path, labels: NDArray[Any]) -> Answers:
-        """Load the answers that `save` wrote to a folder."""
+    def load(cls, folder: Path, labels: NDArray[Any]) -> OutOfFoldPredictions:
+        """Load the predictions that `save` wrote to a folder."""
         with np.load(folder / _FILE, allow_pickle=False) as file:
             folds = range(len(file.files) // 2)
             rows = [file[f"rows_{at}"] for at in folds]
@@ -57,22 +57,24 @@ class Answers:
 
     @property
     def all(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        """The answers of every fold, one below the other, and the labels of their rows."""
+        """The predictions of all folds, concatenated, and the labels of their rows."""
         return np.concatenate(self.values), self.labels[np.concatenate(self.rows)]
 
 
-def crossed(
-    answers: Answers, fit: Callable[[NDArray[np.float64], NDArray[Any]], Predict], seed: int
-) -> Answers:
-    """Return out-of-fold predictions of a model that is stacked on `answers`.
+def cross_fitted(
+    out_of_fold: OutOfFoldPredictions,
+    fit: Callable[[NDArray[np.float64], NDArray[Any]], Predict],
+    seed: int,
+) -> OutOfFoldPredictions:
+    """Return out-of-fold predictions of a model that is stacked on `out_of_fold`.
 
-    Each fold is predicted by a model fitted to the other folds' answers; a single validation set is
-    divided into `PARTS` for this. `fit` takes answers and their row numbers.
+    Each fold is predicted by a model fitted to those of the other folds; a single validation set is
+    divided into `PARTS` for this. `fit` takes predictions and their row numbers.
     """
-    first = answers.rows[0]
-    is_one_set = all(np.array_equal(first, row) for row in answers.rows)
+    first = out_of_fold.rows[0]
+    is_one_set = all(np.array_equal(first, row) for row in out_of_fold.rows)
     values = []
-    for at, (rows, of) in enumerate(zip(answers.rows, answers.values, strict=True)):
+    for at, (rows, of) in enumerate(zip(out_of_fold.rows, out_of_fold.values, strict=True)):
         if is_one_set:
             part = np.random.default_rng(seed).permutation(len(rows)) % min(PARTS, len(rows))
             of_parts = [
@@ -82,36 +84,42 @@ def crossed(
             back = np.argsort(np.argsort(part, kind="stable"))
             values.append(np.concatenate(of_parts)[back])
         else:
-            others = [number for number in range(len(answers.rows)) if number != at]
-            of_others = np.concatenate([answers.values[number] for number in others])
-            rows_of_others = np.concatenate([answers.rows[number] for number in others])
+            others = [number for number in range(len(out_of_fold.rows)) if number != at]
+            of_others = np.concatenate([out_of_fold.values[number] for number in others])
+            rows_of_others = np.concatenate([out_of_fold.rows[number] for number in others])
             # If folds are drawn repeatedly, other folds contain rows of this one.
-            is_other = ~np.isin(rows_of_others, rows)
-            values.append(fit(of_others[is_other], rows_of_others[is_other])(of))
-    return Answers(answers.rows, values, answers.labels)
+            not_in_fold = ~np.isin(rows_of_others, rows)
+            values.append(fit(of_others[not_in_fold], rows_of_others[not_in_fold])(of))
+    return OutOfFoldPredictions(out_of_fold.rows, values, out_of_fold.labels)
 
 
-def mean(answers: Sequence[Answers], weights: Sequence[float]) -> Answers:
-    """The weighted mean of answers to the same rows."""
-    folds = zip(*(answer.values for answer in answers), strict=True)
+def mean(
+    out_of_fold: Sequence[OutOfFoldPredictions], weights: Sequence[float]
+) -> OutOfFoldPredictions:
+    """Return the weighted mean of predictions for the same rows."""
+    folds = zip(*(member.values for member in out_of_fold), strict=True)
     values = [np.average(fold, axis=0, weights=weights) for fold in folds]
-    return Answers(answers[0].rows, values, answers[0].labels)
+    return OutOfFoldPredictions(out_of_fold[0].rows, values, out_of_fold[0].labels)
 
 
-def beside(answers: Sequence[Answers]) -> Answers:
-    """The answers to the same rows side by side, as a meta model takes them."""
-    folds = zip(*(answer.values for answer in answers), strict=True)
-    return Answers(answers[0].rows, [np.column_stack(fold) for fold in folds], answers[0].labels)
+def stack_inputs(out_of_fold: Sequence[OutOfFoldPredictions]) -> OutOfFoldPredictions:
+    """Return predictions for the same rows as columns: the inputs of a meta model."""
+    folds = zip(*(member.values for member in out_of_fold), strict=True)
+    return OutOfFoldPredictions(
+        out_of_fold[0].rows, [np.column_stack(fold) for fold in folds], out_of_fold[0].labels
+    )
 
 
-def choose(answers: Sequence[Answers], value: Callable[[Answers], float]) -> Mapping[int, float]:
-    """The numbers of the members and their weights; `value` is higher for better answers."""
+def choose(
+    out_of_fold: Sequence[OutOfFoldPredictions], value: Callable[[OutOfFoldPredictions], float]
+) -> Mapping[int, float]:
+    """The numbers of the members and their weights; `value` is higher for better predictions."""
     picked: list[int] = []
     best: tuple[float, list[int]] = (-np.inf, [])
     for _ in range(ROUNDS):
         options = {
-            at: value(mean([answers[of] for of in [*picked, at]], [1.0] * (len(picked) + 1)))
-            for at in range(len(answers))
+            at: value(mean([out_of_fold[of] for of in [*picked, at]], [1.0] * (len(picked) + 1)))
+            for at in range(len(out_of_fold))
         }
         at = max(options, key=options.__getitem__)
         picked.append(at)

@@ -195,26 +195,28 @@ def _of_test(problem: Problem) -> Iterator[Finding]:
                 yield "test", f"{column.name} ({TIME}): {actual}"
 
 
-def _repeated(problem: Problem, fitted: Rows, judged: Rows) -> str:
-    """How many of the judged rows are fitted ones once more, target and all, or ""."""
-    if not len(judged):
+def _repeated(problem: Problem, fitted: Rows, validation_rows: Rows) -> str:
+    """How many of the validation rows are fitted ones once more, target and all, or ""."""
+    if not len(validation_rows):
         return ""
     keys: NDArray[np.uint64] = np.zeros(len(problem.table), np.uint64)
     for cells in _hashed(problem):
         keys += cells
     different = fitted[np.unique(keys[fitted], return_index=True)[1]]
-    same = _pairs(keys, different, judged)
-    if same < REPEATED * len(judged) or len(different) < DIFFERENT * len(fitted):
+    same = _pairs(keys, different, validation_rows)
+    if same < REPEATED * len(validation_rows) or len(different) < DIFFERENT * len(fitted):
         return ""
     for cells in _hashed(problem):
         # Of two different rows, the chance that they are the same in this column.
         counts = np.unique(cells[different], return_counts=True)[1].astype(np.float64)
         alike = float(counts @ (counts - 1)) / (len(different) * max(1, len(different) - 1))
         # Copies are the same in it too; of the others that are so in all the rest this share is.
-        others = _pairs(keys - cells, different, judged) - same if alike < HARDLY_VARIES else 0
+        others = (
+            _pairs(keys - cells, different, validation_rows) - same if alike < HARDLY_VARIES else 0
+        )
         if alike * others > BY_NATURE * (1 - alike) * same:
             return ""
-    return f"{same} of the {len(judged)}"
+    return f"{same} of the {len(validation_rows)}"
 
 
 def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
@@ -230,32 +232,35 @@ def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
             yield np.multiply(cells.to_numpy(), 2 * at + 3, dtype=np.uint64)
 
 
-def _pairs(keys: NDArray[np.uint64], fitted: Rows, judged: Rows) -> int:
-    """How many pairs of a fitted and a judged row have one key."""
+def _pairs(keys: NDArray[np.uint64], fitted: Rows, validation_rows: Rows) -> int:
+    """How many pairs of a fitted and a validation row have one key."""
     unique, counts = np.unique(keys[fitted], return_counts=True)
-    at = np.minimum(np.searchsorted(unique, keys[judged]), len(unique) - 1)
-    return int(counts[at][unique[at] == keys[judged]].sum())
+    at = np.minimum(np.searchsorted(unique, keys[validation_rows]), len(unique) - 1)
+    return int(counts[at][unique[at] == keys[validation_rows]].sum())
 
 
 def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
-    """Why rows that judge may know what comes later, or ""."""
-    times, (fitted, judged) = validation.read_times(problem.table, column.name), problem.folds[0]
+    """Why validation rows may know what comes later, or ""."""
+    times = validation.read_times(problem.table, column.name)
+    fitted, validation_rows = problem.folds[0]
     if not np.isfinite(times).all():
         return ""
-    early = _early(times, fitted, judged)
-    if early <= (0 if is_named else SHARED * len(judged)):
+    early = _early(times, fitted, validation_rows)
+    if early <= (0 if is_named else SHARED * len(validation_rows)):
         return ""
     if not (problem.shuffled or is_named) and not _neighbours_are_alike(problem, times):
         return ""
-    actual = f"{early} of the {len(judged)} validation rows are not later than training rows"
+    actual = (
+        f"{early} of the {len(validation_rows)} validation rows are not later than training rows"
+    )
     if is_named:
         return f" ({TIME}): {actual}"
     return f": a time, and {actual}; if rows are ordered by it: tags: {{{TIME}: {column.name}}}"
 
 
-def _early(times: Values, fitted: Rows, judged: Rows) -> int:
-    """How many of the judged rows are not later than all those fitted."""
-    return int((times[judged] <= times[fitted].max()).sum())
+def _early(times: Values, fitted: Rows, validation_rows: Rows) -> int:
+    """How many of the validation rows are not later than all those fitted."""
+    return int((times[validation_rows] <= times[fitted].max()).sum())
 
 
 def _neighbours_are_alike(problem: Problem, times: Values) -> bool:
@@ -269,16 +274,18 @@ def _neighbours_are_alike(problem: Problem, times: Values) -> bool:
     return max(correlations, default=0.0) * math.sqrt(len(rows)) > DEVIATIONS
 
 
-def _shared(problem: Problem, column: Column, fitted: Rows, judged: Rows) -> tuple[float, int]:
-    """The share of judged rows whose value is of fitted ones too, and how many values those are."""
+def _shared(
+    problem: Problem, column: Column, fitted: Rows, validation_rows: Rows
+) -> tuple[float, int]:
+    """Return the share of validation rows with a value of training rows; count these values."""
     values = problem.table.frame[column.name]
-    of_judged = values.iloc[judged].dropna()
-    both = of_judged[of_judged.isin(values.iloc[fitted].dropna().unique())]
-    return len(both) / max(1, len(judged)), both.nunique()
+    of_validation = values.iloc[validation_rows].dropna()
+    both = of_validation[of_validation.isin(values.iloc[fitted].dropna().unique())]
+    return len(both) / max(1, len(validation_rows)), both.nunique()
 
 
 def _hangs_together(problem: Problem, column: Column) -> str:
-    """Why this may be what rows belong to, which are both fitted and judged, or ""."""
+    """Why this may be what rows belong to, which are both fitted and validated, or ""."""
     values = problem.table.frame[column.name].iloc[problem.fitted]
     if column.kind == "float" or column.feature in ("words", "date"):
         return ""

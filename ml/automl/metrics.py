@@ -61,7 +61,7 @@ def _classification(
     chosen = probabilities.argmax(axis=1)
     # A score of one class against the others needs rows of both.
     counts = np.bincount(labels, minlength=classes)
-    judged = [of for of in range(classes) if 0 < counts[of] < len(labels)]
+    mixed_classes = [of for of in range(classes) if 0 < counts[of] < len(labels)]
 
     def recall() -> float:
         guessing = 1 / classes
@@ -70,18 +70,19 @@ def _classification(
 
     def average_precision() -> float:
         scores = [
-            metrics.average_precision_score(labels == at, probabilities[:, at]) for at in judged
+            metrics.average_precision_score(labels == at, probabilities[:, at])
+            for at in mixed_classes
         ]
-        return float(np.average(scores, weights=counts[judged]))
+        return float(np.average(scores, weights=counts[mixed_classes]))
 
     def auc() -> float:
         """Compute the weighted one-vs-rest AUC from ranks (Mann and Whitney 1947).
 
         All classes are computed at once, because an ensemble calls this hundreds of times.
         """
-        ranks = rankdata(probabilities[:, judged], axis=0)
-        ones = counts[judged]
-        sums = np.array([ranks[labels == of, at].sum() for at, of in enumerate(judged)])
+        ranks = rankdata(probabilities[:, mixed_classes], axis=0)
+        ones = counts[mixed_classes]
+        sums = np.array([ranks[labels == of, at].sum() for at, of in enumerate(mixed_classes)])
         areas = (sums - ones * (ones + 1) / 2) / (ones * (len(labels) - ones))
         return float(np.average(areas, weights=ones))
 
@@ -93,6 +94,6 @@ def _classification(
         ),
         "log_loss": partial(metrics.log_loss, labels, probabilities, labels=[*range(classes)]),
     }
-    if judged:
+    if mixed_classes:
         of |= {"AUC_weighted": auc, "average_precision_score_weighted": average_precision}
     return of

@@ -1,4 +1,4 @@
-"""The problem that all trials of a search solve: its rows, who fits them, who judges, by what."""
+"""The problem that all trials of a search solve: its rows, their splits and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ml.automl import encoding, metrics, tables, validation
 from ml.automl.cache import Cache
-from ml.automl.ensembles import Answers
+from ml.automl.ensembles import OutOfFoldPredictions
 from ml.automl.models.estimators import Numbers
 from ml.automl.tables import Choices, Table
 from ml.automl.validation import Rows
@@ -71,8 +71,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Problem:
-    """The rows of a search as every trial has them: which it fits, which judge, which are for the
-    end. `classes` are in the order of the scores; `shuffled`: rows that judge are drawn at random.
+    """The rows of a search as every trial has them: training, validation and test.
+
+    `classes` are in the order of the scores; `shuffled`: validation rows are drawn at random.
     """
 
     job: Job
@@ -183,11 +184,12 @@ class Problem:
         of = self.metrics(rows, answers)
         return own | {name: float(compute()) for name, compute in of.items()}
 
-    def value(self, answers: Answers) -> float:
-        """The mean of the search's metric over the folds, higher for better answers; NaN where it
-        is not defined on one of them.
+    def value(self, out_of_fold: OutOfFoldPredictions) -> float:
+        """Return the mean of the search's metric over the folds, higher for better predictions.
+
+        It is NaN if the metric is undefined on one of them.
         """
-        name, folds = self.job.metric, zip(answers.rows, answers.values, strict=True)
+        name, folds = self.job.metric, zip(out_of_fold.rows, out_of_fold.values, strict=True)
         computed = [self.metrics(*fold).get(name, lambda: math.nan)() for fold in folds]
         return float(np.mean(computed)) * (-1 if name.startswith("normalized_") else 1)
 
@@ -252,14 +254,14 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     starts = np.cumsum([0, *lengths])
     ranges = [np.arange(low, high, dtype=np.int32) for low, high in pairwise(starts)]
     fitted = ranges.pop(0)
-    judged = ranges.pop(0) if validated else None
+    validation_rows = ranges.pop(0) if validated else None
     test = ranges.pop(0) if tested else np.arange(0)
     divided = validation.divided(table, labels if is_class else None, choices, job.seed)
     if not tested and settings.get("test_data_size"):
         fitted, test = divided.hold_out(fitted, float(settings["test_data_size"]))
-    if judged is not None:
-        folds: Sequence[validation.Fold] = [(fitted, judged)]
-        sentence = f"{len(judged)} rows of validation_data"
+    if validation_rows is not None:
+        folds: Sequence[validation.Fold] = [(fitted, validation_rows)]
+        sentence = f"{len(validation_rows)} rows of validation_data"
     else:
         folds, sentence = validation.folds(divided, table.splits, fitted, settings, job.repeats)
     counts = np.ones(len(table)) if table.weights is None else table.weights
@@ -267,7 +269,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
         weighed = "" if table.weights is None else ", without those whose weight is 0"
         actual = f"the training rows of a fold have one class{weighed}"
         stop("single-class", actual, "two classes in each", "lower n_cross_validations")
-    shuffled = judged is None and not table.splits and not choices.time
+    shuffled = validation_rows is None and not table.splits and not choices.time
     return Problem(
         job, table, task, labels, classes, fitted, folds, test, sentence, shuffled, divided
     )

@@ -1,8 +1,9 @@
-"""One trial of a search: fit on each fold, judge, fit once on all rows, save what serves.
+"""One trial of a search: fit on each fold, validate, fit once on all rows, save what serves.
 
     python -m ml.automl.trial --training-data DIR --model DIR --predictions DIR …
 
-What to fit is the value that the sweep sampled (AZUREML_SWEEP_model), how to judge it AUTOML_JOB.
+What to fit is the value that the sweep sampled (AZUREML_SWEEP_model), how to validate it is in
+AUTOML_JOB.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ml.automl import encoding, ensembles, guardrails, rungs
 from ml.automl.cache import FOLDER as CACHE
 from ml.automl.cache import Cache
 from ml.automl.calibration import FEWEST, calibrate, rarest
-from ml.automl.ensembles import Answers
+from ml.automl.ensembles import OutOfFoldPredictions
 from ml.automl.models import families, sampling, trees
 from ml.automl.models.estimators import Fitted, Numbers
 from ml.automl.models.families import Family
@@ -42,8 +43,8 @@ from ml.toolkit.training.tracking import tracking
 
 # The variable with what a sweep sampled.
 SAMPLED = "AZUREML_SWEEP_model"
-# Fits of other seeds where one set of rows judges: they show how much the seed alone moves a score.
-# Of many rows that is little, and a fit takes long.
+# Fits of other seeds if there is one validation set: they show how much the seed alone moves a
+# score. Of many rows that is little, and a fit takes long.
 SEEDS, SEEDS_OF_MANY = 3, 2
 # The maximum share of a search's time limit for the boosted trees of one trial, over all folds.
 MOST_OF_TIME = 0.15
@@ -58,13 +59,13 @@ class Trial:
     `fitted` are the rows of the model in the folder, `notes` are remarks for the leaderboard.
     """
 
-    answers: Answers
+    out_of_fold: OutOfFoldPredictions
     fitted: Rows
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def main() -> None:
-    """Fit, judge and save by the arguments and the environment."""
+    """Fit, validate and save by the arguments and the environment."""
     parser = argparse.ArgumentParser(description="Fit one model of a search.")
     for name in ("training-data", "validation-data", "test-data", "model", "predictions"):
         parser.add_argument(f"--{name}", type=Path)
@@ -85,8 +86,10 @@ def main() -> None:
         else:
             trial = _fit(problem, families.of_task(job.task)[name], sampled, *outputs)
         seconds = time.perf_counter() - began
-        answers = trial.answers
-        folds = [problem.score(*of) for of in zip(answers.rows, answers.values, strict=True)]
+        out_of_fold = trial.out_of_fold
+        folds = [
+            problem.score(*of) for of in zip(out_of_fold.rows, out_of_fold.values, strict=True)
+        ]
         everywhere = [of for of in folds[0] if all(of in fold for fold in folds)]
         means = {of: float(np.mean([fold[of] for fold in folds])) for of in everywhere}
         if (primary := job.metric) not in means:
@@ -101,7 +104,7 @@ def main() -> None:
         spread = {f"{primary}_std": float(np.ptp(scores) and np.std(scores, ddof=1))}
         spread = spread if len(scores) > 1 else {}
         options.predictions.mkdir(parents=True, exist_ok=True)
-        answers.save(options.predictions)
+        out_of_fold.save(options.predictions)
         served = Members(options.model)
         document = json.loads((options.model / COLUMNS).read_text(encoding="utf-8"))
         rows = problem.matrix(document, problem.fitted[:TIMED])
@@ -127,21 +130,25 @@ def _fit(
         notes["balance"] = f"`{balance}` not applied: {why}"
         balance = "none"
     fitting = _Fitting(problem, family, settings, balance)
-    train, judged = problem.folds[0]
+    train, validation = problem.folds[0]
     if size := rungs.size(train):
         sample = problem.sample(train, size)
         model = fitting.fit(problem.encoding(sample), sample, problem.job.seed)
-        answers = Answers([judged], [model.predict(judged)], problem.labels)
-        if why := rungs.why_last(size, problem.value(answers), predictions):
-            return _saved(model, family, folder, Trial(answers, sample, {**notes, "stopped": why}))
-    values, counted, last = fitting.judged()
+        out_of_fold = OutOfFoldPredictions(
+            [validation], [model.predict(validation)], problem.labels
+        )
+        if why := rungs.why_last(size, problem.value(out_of_fold), predictions):
+            return _saved(
+                model, family, folder, Trial(out_of_fold, sample, {**notes, "stopped": why})
+            )
+    values, counted, last = fitting.validate()
     if last is None:
         document = problem.encoding(problem.fitted)
         last = fitting.fit(document, problem.fitted, problem.job.seed, **counted)
-    rows = [judged for _, judged in problem.folds] * (len(values) // len(problem.folds))
+    rows = [validation for _, validation in problem.folds] * (len(values) // len(problem.folds))
     if of := counted.get("n_estimators"):
         notes["trees"] = f"{of} boosted trees"
-    trial = Trial(Answers(rows, values, problem.labels), problem.fitted, notes)
+    trial = Trial(OutOfFoldPredictions(rows, values, problem.labels), problem.fitted, notes)
     return _saved(last, family, folder, trial)
 
 
@@ -149,8 +156,8 @@ def _why_not_balanced(problem: Problem) -> str:
     """Return why probabilities cannot be calibrated after balancing the classes, or ""."""
     weights = problem.table.weights
     of_all = np.ones(len(problem.table)) if weights is None else weights
-    judged = [rows for _, rows in problem.folds]
-    count = rarest(problem.labels, judged, of_all, len(problem.classes))
+    validation = [rows for _, rows in problem.folds]
+    count = rarest(problem.labels, validation, of_all, len(problem.classes))
     if count >= FEWEST:
         return ""
     return f"calibration needs {FEWEST} validation rows of the rarest class, not {count}"
@@ -165,10 +172,10 @@ class _Model:
     fitted: Fitted
 
     def predict(self, rows: Rows) -> NDArray[np.float64]:
-        """The answers to these rows."""
+        """Return predictions for these rows."""
         table = self.problem.matrix(self.document, rows)
-        answers = encoding.columns(self.document).answers(self.fitted.predict, table)
-        return self.problem.in_units(answers)
+        predictions = encoding.columns(self.document).predict_imputed(self.fitted.predict, table)
+        return self.problem.in_units(predictions)
 
 
 @dataclass(frozen=True)
@@ -190,10 +197,10 @@ class _Fitting:
         fitted = self.family.fit(self.numbers(document, rows, seed), settings, seed)
         return _Model(self.problem, document, fitted)
 
-    def judged(self) -> tuple[list[NDArray[np.float64]], dict[str, int], _Model | None]:
-        """The answers to the rows that judge, of each fold, or of one set of rows by each seed;
+    def validate(self) -> tuple[list[NDArray[np.float64]], dict[str, int], _Model | None]:
+        """Return predictions for the validation rows, of each fold, or of one set by each seed;
         what the folds decide for the fit of all rows; and the model of these where it is there:
-        the rows of validation_data are for judging alone.
+        the rows of validation_data are for validation alone.
         """
         problem, seeds, counted = self.problem, [self.problem.job.seed], dict[str, int]()
         is_drawn = self.family.seeded or self.balance in sampling.DRAWN
@@ -203,23 +210,23 @@ class _Fitting:
             train, _ = problem.folds[0]
             more = range(SEEDS_OF_MANY if rungs.size(train) else SEEDS)
             seeds = [problem.job.seed + of for of in more]
-            rest, held_out = problem.divided.split_for_early_stopping(train)
-            if self.family.grow is not None and len(held_out):
-                _, counted = self._grown([(rest, held_out, held_out)], 1 + len(seeds))
+            rest, early_stopping = problem.divided.split_early_stopping(train)
+            if self.family.grow is not None and len(early_stopping):
+                _, counted = self._grown([(rest, early_stopping, early_stopping)], 1 + len(seeds))
         values, last = [], None
-        for train, judged in problem.folds:
+        for train, validation in problem.folds:
             document = problem.encoding(train)
             for seed in seeds if is_drawn else seeds[:1]:
                 model = self.fit(document, train, seed, **counted)
                 last = last or (model if len(train) == len(problem.fitted) else None)
-                values.append(model.predict(judged))
+                values.append(model.predict(validation))
         return (values if is_drawn else values * len(seeds)), counted, last
 
     def _grown(
         self, folds: Sequence[tuple[Rows, Rows, Rows]], parts: int = 1
     ) -> tuple[list[NDArray[np.float64]], dict[str, int]]:
-        """Trees of rows that are fitted, rows that watch, and rows that are answered, in so many
-        parts of the time of a trial.
+        """Grow trees on training rows with early stopping, and predict the last rows of each fold,
+        in so many parts of the time of a trial.
         """
         problem, grow, seed = self.problem, self.family.grow, self.problem.job.seed
         assert grow is not None
@@ -227,12 +234,12 @@ class _Fitting:
         growing = [
             grow(
                 self.numbers(document, train, seed),
-                problem.numbers(document, watching, are_fitted=False),
+                problem.numbers(document, early_stopping, are_fitted=False),
                 problem.job.metric,
                 self.settings,
                 seed,
             )
-            for document, (train, watching, _) in zip(documents, folds, strict=True)
+            for document, (train, early_stopping, _) in zip(documents, folds, strict=True)
         ]
         most = int(self.settings.get("n_estimators", trees.MOST))
         fewest = min(most, trees.fewest(float(self.settings.get("learning_rate", trees.RATE))))
@@ -248,7 +255,7 @@ class _Fitting:
 
 
 def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
-    """Write the folder of a single model, compare it, and calibrate what it answers."""
+    """Write the folder of a single model, compare it, and calibrate its predictions."""
     problem = model.problem
     folder.mkdir(parents=True, exist_ok=True)
     member: dict[str, Any] = {"file": model.fitted.save(folder), "weight": 1.0}
@@ -256,17 +263,17 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
     folders.write(folder, problem.answered, [member])
     rows = problem.folds[0][1][:COMPARED]
     numbers = problem.matrix(model.document, rows).astype(np.float64)
-    served = encoding.columns(model.document).answers(Members(folder).predict, numbers)
+    served = encoding.columns(model.document).predict_imputed(Members(folder).predict, numbers)
     folders.compare(model.predict(rows), served, problem.spread, in_steps=family.in_steps)
     if problem.task == "regression":
         return trial
-    of = (trial.answers, problem.value, problem.job.seed, problem.table.weights)
-    calibration, answers, sentence = calibrate(*of)
+    of = (trial.out_of_fold, problem.value, problem.job.seed, problem.table.weights)
+    calibration, out_of_fold, sentence = calibrate(*of)
     if calibration is None:
         return trial
     member["calibration"] = dict(calibration)
     folders.write(folder, problem.answered, [member])
-    return replace(trial, answers=answers, notes={**trial.notes, "calibration": sentence})
+    return replace(trial, out_of_fold=out_of_fold, notes={**trial.notes, "calibration": sentence})
 
 
 @dataclass(frozen=True)
@@ -274,7 +281,7 @@ class _Member:
     """Another trial of this search, as an ensemble takes it."""
 
     folder: Path
-    answers: Answers
+    out_of_fold: OutOfFoldPredictions
     family: str
 
 
@@ -287,8 +294,10 @@ def _members(
         model = rungs.of_trial(folder, number)
         settings = json.loads((model / SETTINGS).read_text(encoding="utf-8"))
         if "stopped" not in settings[FACT]["notes"]:
-            answers = Answers.load(rungs.of_trial(predictions, number), problem.labels)
-            members.append(_Member(model, answers, settings["hyperparameters"]["family"]))
+            out_of_fold = OutOfFoldPredictions.load(
+                rungs.of_trial(predictions, number), problem.labels
+            )
+            members.append(_Member(model, out_of_fold, settings["hyperparameters"]["family"]))
     if len(members) < 2:
         actual = f"{len(members)} trials were trained on all rows"
         stop("few-members", actual, "two or more", "raise `limits.max_trials` or its timeout")
@@ -296,12 +305,12 @@ def _members(
 
 
 def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
-    """The trials that answer best together, by what they answered to rows they did not fit."""
-    weights = ensembles.choose([member.answers for member in members], problem.value)
+    """Return the weighted trials with the best mean of out-of-fold predictions."""
+    weights = ensembles.choose([member.out_of_fold for member in members], problem.value)
     of_folders = {members[at].folder: weight for at, weight in weights.items()}
     entries = ensembles.gather(of_folders, folder)
     folders.write(folder, problem.answered, entries)
-    chosen = [members[at].answers for at in weights]
+    chosen = [members[at].out_of_fold for at in weights]
     return Trial(ensembles.mean(chosen, list(weights.values())), problem.fitted)
 
 
@@ -332,10 +341,12 @@ def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
         model = fit(table, rows)
         return lambda of: problem.in_units(model.predict(of.astype(np.float32)))
 
-    beside = ensembles.beside([member.answers for member in members])
-    beside = replace(beside, values=list(map(problem.standardized, beside.values)))
-    crossed = ensembles.crossed(beside, predictor, problem.job.seed)
-    meta = fit(beside.all[0], np.concatenate(beside.rows))
+    stack_inputs = ensembles.stack_inputs([member.out_of_fold for member in members])
+    stack_inputs = replace(
+        stack_inputs, values=list(map(problem.standardized, stack_inputs.values))
+    )
+    cross_fitted = ensembles.cross_fitted(stack_inputs, predictor, problem.job.seed)
+    meta = fit(stack_inputs.all[0], np.concatenate(stack_inputs.rows))
     entries = ensembles.gather({member.folder: 1 / len(members) for member in members}, folder)
     file = folder / meta.save(folder)
     file = file.rename(file.with_stem("meta"))
@@ -346,7 +357,7 @@ def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     of_members = np.column_stack(served.answers(rows)).astype(np.float32)
     original = problem.in_units(meta.predict(of_members))
     folders.compare(original, served.predict(rows), problem.spread, in_steps=False)
-    return Trial(crossed, problem.fitted)
+    return Trial(cross_fitted, problem.fitted)
 
 
 def _facts(
@@ -360,11 +371,13 @@ def _facts(
     tested = {}
     if len(problem.test):
         rows = problem.matrix(document, problem.test)
-        answers = encoding.columns(document).answers(served.predict, rows.astype(np.float64))
-        tested = problem.score(problem.test, answers)
+        predictions = encoding.columns(document).predict_imputed(
+            served.predict, rows.astype(np.float64)
+        )
+        tested = problem.score(problem.test, predictions)
     values = {column.name: problem.table.frame[column.name] for column in problem.table.columns}
     # Of validation_data, which chooses the trial and calibrates it; others are fitted in the end.
-    judged = np.setdiff1d(np.concatenate([of for _, of in problem.folds]), problem.fitted)
+    validation = np.setdiff1d(np.concatenate([of for _, of in problem.folds]), problem.fitted)
     return {
         "metric": problem.job.metric,
         "validation": problem.sentence,
@@ -377,7 +390,9 @@ def _facts(
             "content",
             trial.fitted,
         ),
-        "judged_on": content(values, problem.labels_of(judged), judged) if len(judged) else "",
+        "validated_on": content(values, problem.labels_of(validation), validation)
+        if len(validation)
+        else "",
         "columns": [{**vars(column), "used": column.used} for column in problem.table.columns],
         "guardrails": problem.once(
             lambda: guardrails.report(problem, document), "guardrails", trial.fitted

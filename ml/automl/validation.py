@@ -1,4 +1,4 @@
-"""Which rows a trial fits and which it is judged by: the same for every trial of a search."""
+"""The training and validation rows of a trial: the same for every trial of a search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ FOLDS_OF_FEW, FOLDS = 10, 3
 # Draws of groups at most, until both parts have two classes.
 DRAWS = 20
 _FEWER = "add rows, or ask for fewer folds"
-# Rows of training from which a share is held out, and from which a smaller one is enough.
+# Rows of training from which a share is kept for early stopping; a smaller one is enough from the
+# second number on.
 FEW_TO_PART, MANY_TO_PART, EARLY_STOPPING, EARLY_STOPPING_OF_MANY = 200, 2_500, 0.2, 0.1
 
 
@@ -82,7 +83,7 @@ class Divided:
             held = _drawn(labels, share, self.seed)
         return rows[~held], rows[held]
 
-    def split_for_early_stopping(self, rows: Rows) -> Fold:
+    def split_early_stopping(self, rows: Rows) -> Fold:
         """Split off a share of the rows for early stopping: return (the others, the share).
 
         The share is empty for few rows, or if their groups, times or classes cannot be split.
@@ -133,7 +134,7 @@ class Divided:
             # Of many classes one may have fewer rows than there are folds.
             warnings.simplefilter("ignore", UserWarning)
             parts = splitter.split(rows, labels, groups)
-            return [(rows[train], rows[judged]) for train, judged in parts]
+            return [(rows[train], rows[validation]) for train, validation in parts]
 
     def _rolling(self, rows: Rows, count: int, asked: str) -> Iterator[Fold]:
         from sklearn.model_selection import TimeSeriesSplit
@@ -143,8 +144,8 @@ class Divided:
         if len(different) <= count:
             actual = f"`{self.by}` has {len(different)} different times"
             stop("few-times", actual, f"more than {count} for {count} folds{asked}", _FEWER)
-        for train, judged in TimeSeriesSplit(n_splits=count).split(different):
-            yield rows[at <= train[-1]], rows[(at >= judged[0]) & (at <= judged[-1])]
+        for train, validation in TimeSeriesSplit(n_splits=count).split(different):
+            yield rows[at <= train[-1]], rows[(at >= validation[0]) & (at <= validation[-1])]
 
     def _demand_groups(self, rows: Rows, count: int, asked: str = "") -> None:
         assert self.groups is not None
@@ -221,7 +222,7 @@ def folds(
     labels = None if divided.labels is None else divided.labels[rows]
     if marks:
         marked = [(rows[mark[rows]], rows[~mark[rows]]) for mark in marks]
-        if any(len(train) == 0 or len(judged) == 0 for train, judged in marked):
+        if any(len(train) == 0 or len(validation) == 0 for train, validation in marked):
             stop(
                 "empty-fold",
                 "a fold column has one value",
@@ -272,5 +273,5 @@ def folds(
 
 
 def _have_classes(labels: NDArray[Any] | None, parts: Sequence[Fold]) -> bool:
-    """Whether the rows that fit and those that judge are of two classes or more in each."""
+    """Whether training and validation rows are of two classes or more in each."""
     return labels is None or all(len(np.unique(labels[of])) > 1 for fold in parts for of in fold)

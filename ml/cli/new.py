@@ -72,15 +72,17 @@ def command(
     usual = "seasonal naive" if forecasts else "a constant prediction"
     slices = [*about.head["slices"], *(["size"] if forecasts else [])]  # type: ignore[misc]
     typer.echo(
-        f"{about.task}: {summary}, {about.primary_metric} {about.same_answer:.4g} for {usual}, "
+        f"{about.task}: {summary}, {about.primary_metric} {about.baseline:.4g} for {usual}, "
         f"slices by {', '.join(map(str, slices))}",
         err=True,
     )
-    excluded = [f"{printable(column.name)} ({column.type})" for column in about.excluded]
+    excluded_columns = [
+        f"{printable(column.name)} ({column.type})" for column in about.excluded_columns
+    ]
     schema = next(path for path in project.files if path.name.endswith(".schema.yml"))
-    if excluded:
-        typer.echo(f"not features: {', '.join(excluded)}", err=True)
-    if excluded and forecasts:
+    if excluded_columns:
+        typer.echo(f"not features: {', '.join(excluded_columns)}", err=True)
+    if excluded_columns and forecasts:
         hint = "list numbers that are known for the whole horizon as `known`"
         typer.echo(f"  hint: {hint} in {repository.shown(schema)}", err=True)
     for doubt in about.doubts:

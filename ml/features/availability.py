@@ -75,8 +75,8 @@ def span(length: timedelta) -> pl.Expr:
     return pl.lit(length, dtype=pl.Duration("us")).dt.cast_time_unit("ns")
 
 
-def moments(timeline: Timeline) -> tuple[pl.Expr, pl.Expr]:
-    """Return `EVENT` and `AVAILABLE` of rows that `placed` has checked."""
+def availability_columns(timeline: Timeline) -> tuple[pl.Expr, pl.Expr]:
+    """Return `EVENT` and `AVAILABLE` of rows that `with_availability` has checked."""
     event, arrival = (
         pl.col(name).dt.convert_time_zone("UTC").dt.cast_time_unit("ns")
         for name in (timeline.event, timeline.arrival or timeline.event)
@@ -85,7 +85,7 @@ def moments(timeline: Timeline) -> tuple[pl.Expr, pl.Expr]:
     return event.alias(EVENT), available.alias(AVAILABLE)
 
 
-def placed(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.DataFrame:
+def with_availability(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.DataFrame:
     """Add `EVENT` and `AVAILABLE` (as `instants` states them) and `ROW`, the position.
 
     Raises FeatureError for what `instants` rejects, an empty key, a number in any column that is
@@ -107,7 +107,7 @@ def placed(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.Da
         if row is not None:
             message = f"`{numbers.name}` is {numbers[row]}"
             raise FeatureError("not-finite", message, "a finite number, or null", row)
-    return rows.with_columns(moments(timeline)).with_row_index(ROW)
+    return rows.with_columns(availability_columns(timeline)).with_row_index(ROW)
 
 
 @contextmanager

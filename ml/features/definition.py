@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from ml.features.timeline import FeatureError, Timeline, reach
+from ml.features.timeline import FeatureError, Timeline, source_lookback_limit
 
 if TYPE_CHECKING:
     import polars as pl
@@ -66,11 +66,12 @@ class FeatureSet:
         """Return the transformed rows: keys, event time, `arrival` and the features, checked.
 
         Raises FeatureError, which names `source`, when the transformation fails, when a column is
-        missing or has another type than the definition states, and for what `placed` rejects.
+        missing or has another type than the definition states, and for what `with_availability`
+        rejects.
         """
         import polars as pl
 
-        from ml.features.availability import check_table, placed
+        from ml.features.availability import check_table, with_availability
 
         spec = importlib.util.spec_from_file_location(f"transformation_{self.name}", self.code)
         assert spec is not None and spec.loader is not None  # a .py file
@@ -78,20 +79,20 @@ class FeatureSet:
         sys.modules[spec.name] = module  # where dataclasses resolve annotations
         wanted = {**self.keys, self.timeline.event: "", ARRIVAL: "", **self.features}
         place = f"{source}: {self.code}" if source else str(self.code)
-        limit = reach.set(self.source_lookback)
+        limit = source_lookback_limit.set(self.source_lookback)
         try:
             spec.loader.exec_module(module)
             table: pl.DataFrame = getattr(module, self.transformer)().transform(rows)
             check_table(table)
             check_types(table, wanted)
-            placed(table.select(*wanted), self.transformed, [*self.keys])
+            with_availability(table.select(*wanted), self.transformed, [*self.keys])
         except FeatureError as error:
             raise in_file(error, place) from error
         except (Exception, SystemExit, pl.exceptions.PanicException) as error:
             message = f"{place}: {self.transformer}: {type(error).__name__}: {error}"
             raise FeatureError("transformation-failed", message, "a table") from error
         finally:
-            reach.reset(limit)
+            source_lookback_limit.reset(limit)
         return table.select(*wanted)
 
 

@@ -16,9 +16,9 @@ from ml.features.availability import (
     check_key,
     check_table,
     instants,
-    placed,
     readable,
     span,
+    with_availability,
 )
 from ml.features.timeline import FeatureError, Timeline
 
@@ -58,8 +58,8 @@ def point_in_time(
     for name in features:
         if names.count(name) > 1:
             raise FeatureError("column-twice", f"two columns are called `{name}`", "other names")
-    moments = instants(labels, time).alias(_TIME)
-    candidates = placed(rows, timeline, keys)
+    label_times = instants(labels, time).alias(_TIME)
+    candidates = with_availability(rows, timeline, keys)
     for name in features:
         if name not in rows.columns:
             message = f"the feature rows have no column `{name}`"
@@ -78,7 +78,7 @@ def point_in_time(
     )
     joined = (
         labels.select(*keys)
-        .with_columns(moments)
+        .with_columns(label_times)
         .with_row_index(_LABEL)
         .sort(_TIME)
         .join_asof(

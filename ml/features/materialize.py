@@ -24,7 +24,14 @@ from pathlib import Path
 import polars as pl
 
 from ml.features import source
-from ml.features.availability import AVAILABLE, EVENT, ROW, moments, placed, readable
+from ml.features.availability import (
+    AVAILABLE,
+    EVENT,
+    ROW,
+    availability_columns,
+    readable,
+    with_availability,
+)
 from ml.features.definition import FeatureSet, read
 from ml.features.online import SqliteStore, local_path, open_store, write_file
 from ml.features.store import State, folder, partition, refresh, state
@@ -74,7 +81,7 @@ def plan(
     frames = source.scan(feature_set, paths, {*paths} - {*new, *changed} if is_current else ())
     rows = pl.concat(
         frame.with_columns(pl.lit(name in new).alias(_NEW)) for name, frame in frames.items()
-    ).with_columns(moments(feature_set.timeline))
+    ).with_columns(availability_columns(feature_set.timeline))
     counted = rows.group_by(_date(EVENT)).len().sort(EVENT).collect(engine="streaming")
     counts = {str(day): count for day, count in counted.rows()}
     if not counts:
@@ -111,8 +118,8 @@ def _date(column: str) -> pl.Expr:
 def _affected(feature_set: FeatureSet, rows: pl.LazyFrame) -> set[str]:
     """Return the dates whose transformed rows the new files change.
 
-    A transformed row has a moment (an availability) and the latest event known then. New rows add
-    moments, give later moments another latest event, and count in the windows that contain them.
+    A transformed row has a time of availability and the latest event known then. New rows add such
+    times, give later ones another latest event, and count in the windows that contain them.
     """
     keys = list(feature_set.keys)
     columns = [*keys, AVAILABLE, EVENT]
@@ -201,12 +208,13 @@ def _transformed(
         for number, day in enumerate((days[0], days[-1]))
     )
     lookback = pl.lit(feature_set.source_lookback, dtype=pl.Duration("us"))
-    # A row that is older than the lookback counts where its arrival adds a moment.
+    # A row that is older than the lookback counts where its arrival adds a time of availability.
     needed = (pl.col(EVENT) >= start - lookback) | (pl.col(AVAILABLE) >= start)
     needed &= pl.col(EVENT) < end
     rows = planned.rows
     if max(planned.counts) > days[-1]:
-        # The first known event after these dates ends the moments of an entity that belong to them.
+        # The first known event after these dates ends the times of availability of an entity
+        # that belong to them.
         first = pl.col(AVAILABLE).min().alias(_FIRST)
         later = rows.filter(pl.col(EVENT) >= end).group_by(keys).agg(first)
         rows = rows.join(later, on=keys, how="left", maintain_order="left")
@@ -215,7 +223,7 @@ def _transformed(
     with readable(source_path, "files that stay there"):
         table = rows.collect(engine="streaming")
     table = (
-        placed(feature_set.transform(table, source_path), feature_set.transformed, keys)
+        with_availability(feature_set.transform(table, source_path), feature_set.transformed, keys)
         .with_columns(_date(EVENT).cast(pl.String).alias("__date__"))
         .sort(EVENT, AVAILABLE, *keys, maintain_order=True)
         .drop(EVENT, AVAILABLE, ROW)

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 from polars import selectors
 
-from ml.features.availability import first_row, placed, readable
+from ml.features.availability import first_row, readable, with_availability
 from ml.features.definition import TYPES, FeatureSet, check_types, in_file
 from ml.features.timeline import FeatureError
 
@@ -71,8 +71,9 @@ def scan(
     has no texts, and a fraction in any file makes integers Float64.
 
     Memory: the largest Parquet file, or all CSV files. Raises FeatureError for a file that is
-    empty, truncated or of another schema, and for what `placed` rejects: with file and column, and
-    with the record in a CSV file (the header is 1) or the row, from 0, in a Parquet file.
+    empty, truncated or of another schema, and for what `with_availability` rejects: with file and
+    column, and with the record in a CSV file (the header is 1) or the row, from 0, in a Parquet
+    file.
     """
     frames: dict[str, pl.LazyFrame] = {}
     types = pl.Schema()
@@ -87,7 +88,7 @@ def scan(
                 else:
                     frame = pl.scan_parquet(path, hive_partitioning=False, glob=False)
                     table = (frame.head(0) if name in checked else frame).collect()
-            placed(table, feature_set.timeline, list(feature_set.keys))
+            with_availability(table, feature_set.timeline, list(feature_set.keys))
             types = types or table.schema
             if is_csv:
                 actual = {column: table.schema.get(column, types[column]) for column in types}

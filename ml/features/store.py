@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from ml.features.availability import AVAILABLE, EVENT, placed, readable
+from ml.features.availability import AVAILABLE, EVENT, readable, with_availability
 from ml.features.definition import ARRIVAL, FeatureSet
 from ml.features.online import Encoded, OnlineStore, key_of, not_materialized
 from ml.features.timeline import FeatureError
@@ -129,7 +129,7 @@ def latest(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> pl.Data
     """Return the row of each entity that counts at a time, from transformed rows."""
     keys = list(feature_set.keys)
     return (
-        placed(rows, feature_set.transformed, keys)
+        with_availability(rows, feature_set.transformed, keys)
         .filter(pl.col(AVAILABLE) <= pl.lit(at).dt.cast_time_unit("ns"))
         .sort(EVENT, AVAILABLE, maintain_order=True)
         .unique(keys, keep="last", maintain_order=True)
@@ -162,10 +162,10 @@ def refresh(
 
     Memory: a row of each entity and the rows of a day. Raises FeatureError as `stored` does.
     """
-    keys, moment = list(feature_set.keys), at or datetime.now(UTC)
+    keys, available_at = list(feature_set.keys), at or datetime.now(UTC)
     newest: pl.DataFrame | None = None
     for path in reversed(files(feature_set, store)):  # by event: an earlier day has no newer one
-        rows = latest(feature_set, _table(path), moment)
+        rows = latest(feature_set, _table(path), available_at)
         earlier = rows if newest is None else rows.join(newest, on=keys, how="anti")
         newest = earlier if newest is None else pl.concat([newest, earlier])
     assert newest is not None

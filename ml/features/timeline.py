@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 SHORTEST, LONGEST = timedelta(hours=1), timedelta(days=90)  # of a window
-# How far back of an event the rows reach that a transformation is given: its `source_lookback`.
-# Windows are called by the transformation, which knows no definition.
-reach: ContextVar[timedelta | None] = ContextVar("reach", default=None)
+# The `source_lookback` of the feature set whose transformation runs: no window may be longer.
+# A transformation computes windows without its definition, so that they read this variable.
+source_lookback_limit: ContextVar[timedelta | None] = ContextVar(
+    "source_lookback_limit", default=None
+)
 
 
 class FeatureError(Exception):

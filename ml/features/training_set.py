@@ -62,7 +62,7 @@ def training_set(
     is not materialised from this definition, a missing source, and a feature that two sets have.
     """
     table, joined = labels, []
-    moments = instants(labels, time)
+    label_times = instants(labels, time)
     for feature_set in sets:
         twice = sorted({*feature_set.features} & {*table.columns})
         if twice:
@@ -80,7 +80,7 @@ def training_set(
         joined.append(
             JoinedSet(feature_set.name, feature_set.version, feature_set.digest, first, last)
         )
-    return TrainingSet(table, digest(table), tuple(joined), *_range(moments))
+    return TrainingSet(table, digest(table), tuple(joined), *_range(label_times))
 
 
 def _values(

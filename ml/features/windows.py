@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml.features.availability import AVAILABLE, EVENT, ROW, placed
-from ml.features.timeline import LONGEST, SHORTEST, FeatureError, Timeline, reach
+from ml.features.availability import AVAILABLE, EVENT, ROW, with_availability
+from ml.features.timeline import LONGEST, SHORTEST, FeatureError, Timeline, source_lookback_limit
 
 # Rows of windows that are in memory at a time, with the columns of the features.
 _CHUNK = 4_000_000
@@ -37,8 +37,9 @@ def windows(
 
     Each time that rows of an entity become available, its features are computed from those
     available by then with an event in (latest - length, latest], where `latest` is the latest event
-    known. `timeline.event` is that event, and `arrival` the moment, so a late row adds a correction
-    that counts from its arrival. Join the result with `Timeline(timeline.event, "arrival")`.
+    known. `timeline.event` is that event, and `arrival` the time of availability, so a late row
+    adds a correction that counts from its arrival. Join the result with
+    `Timeline(timeline.event, "arrival")`.
 
     The rows are in the order of event, availability and position, so that a value is bit-identical
     however the history is cut into runs.
@@ -49,7 +50,8 @@ def windows(
 
     Time: proportional to the rows in all windows. Memory: 4 million of them.
 
-    Raises FeatureError for what `placed` rejects and for a window that cannot be computed.
+    Raises FeatureError for what `with_availability` rejects and for a window that cannot be
+    computed.
     """
     columns_of_result = [*keys, timeline.event, "arrival", *(feature.name for feature in features)]
     for name in columns_of_result:
@@ -57,20 +59,20 @@ def windows(
             raise FeatureError("column-twice", f"two columns are called `{name}`", "other names")
     for feature in features:
         _check(feature, rows)
-    placed_rows = placed(rows, timeline, keys)
-    codes = placed_rows.select(pl.struct(keys).rank("dense").cast(pl.Int64).alias(_CODE))
-    placed_rows = placed_rows.hstack(codes).sort(_CODE, EVENT, AVAILABLE, ROW)
+    sorted_rows = with_availability(rows, timeline, keys)
+    codes = sorted_rows.select(pl.struct(keys).rank("dense").cast(pl.Int64).alias(_CODE))
+    sorted_rows = sorted_rows.hstack(codes).sort(_CODE, EVENT, AVAILABLE, ROW)
     code, event, available = (
-        placed_rows.get_column(name).to_physical().to_numpy() for name in (_CODE, EVENT, AVAILABLE)
+        sorted_rows.get_column(name).to_physical().to_numpy() for name in (_CODE, EVENT, AVAILABLE)
     )
-    moments = (
-        placed_rows.select(_CODE, EVENT, AVAILABLE, *keys)
+    availability = (
+        sorted_rows.select(_CODE, EVENT, AVAILABLE, *keys)
         .sort(_CODE, AVAILABLE)
         .with_columns(pl.col(EVENT).cum_max().over(_CODE))
         .unique([_CODE, AVAILABLE], keep="last", maintain_order=True)
     )
-    entity, latest, moment = (
-        moments.get_column(name).to_physical().to_numpy() for name in (_CODE, EVENT, AVAILABLE)
+    entity, latest, available_at = (
+        availability.get_column(name).to_physical().to_numpy() for name in (_CODE, EVENT, AVAILABLE)
     )
     # Ranks instead of times: entity and time together may not fit in 64 bits.
     times, ranks = np.unique(event, return_inverse=True)
@@ -94,8 +96,8 @@ def windows(
             window = np.repeat(np.arange(first, last), sizes)
             row = np.arange(len(window)) + (starts[first:last] - total[first:last])[window - first]
             row += total[first] if len(window) else 0
-            is_known = available[row] <= moment[window]
-            of_windows = placed_rows[row[is_known]].with_columns(
+            is_known = available[row] <= available_at[window]
+            of_windows = sorted_rows[row[is_known]].with_columns(
                 pl.Series(_WINDOW, window[is_known]).set_sorted()
             )
             parts.append(
@@ -107,7 +109,9 @@ def windows(
             first = last
         columns |= {series.name: series for series in pl.concat(parts).drop(_WINDOW)}
     stamps = [pl.col(EVENT).alias(timeline.event), pl.col(AVAILABLE).alias("arrival")]
-    return moments.select(*keys, *stamps).hstack([columns[feature.name] for feature in features])
+    return availability.select(*keys, *stamps).hstack(
+        [columns[feature.name] for feature in features]
+    )
 
 
 def _check(feature: Window, rows: pl.DataFrame) -> None:
@@ -119,7 +123,7 @@ def _check(feature: Window, rows: pl.DataFrame) -> None:
     if not is_length or not SHORTEST <= feature.length <= LONGEST:
         expected = "a timedelta of 1 hour to 90 days"
         raise FeatureError("window-length", f"{name}: {feature.length}", expected)
-    limit = reach.get()
+    limit = source_lookback_limit.get()
     if limit is not None and feature.length > limit:
         expected = f"at most `source_lookback`, {limit}"
         raise FeatureError("window-length", f"{name}: {feature.length}", expected)

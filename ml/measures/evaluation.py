@@ -127,14 +127,13 @@ class EvaluationRefused(ValueError):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The first answer to one unit, as the task has it (`ml.measures.metrics.Answers`): where the
-    right one came in a ranking, what was given for what in the others. `custom` has the
-    values of the custom metrics.
+    """The first prediction for one unit, with the fields of `ml.measures.metrics.ScoredRows`.
 
     `unit` names a row across splits: one of the test that is in validation too is a leak. `slices`
     says where the unit belongs by each dimension ("" for nowhere). `group` is what the bootstrap
     draws with it (an entity, a block of time); "" when units are drawn one by one. `probabilities`
-    has every class of a multiclass model, or nothing where there are many.
+    has every class of a multiclass model, or nothing where there are many. `custom` has the
+    values of the custom metrics.
     """
 
     unit: str

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measures.metrics import Answers, Metric, value, values
+from ml.measures.metrics import Metric, ScoredRows, value, values
 from ml.measures.schema import Disparity
 
 # Slices of fewer units are not compared: their difference is mostly chance.
@@ -17,7 +17,7 @@ FEWEST = 20
 
 def differences(
     metrics: Mapping[str, Metric],
-    answers: Answers,
+    scored: ScoredRows,
     slices: Sequence[str],
     split: str,
     fewest: int = FEWEST,
@@ -34,21 +34,21 @@ def differences(
     large = names[counts >= fewest]
     gaps = {}
     for name, metric in metrics.items():
-        compared = [label for label in large if values({name: metric}, answers[labels == label])]
+        compared = [label for label in large if values({name: metric}, scored[labels == label])]
         if len(compared) >= 2:
-            gaps[name] = _difference(metric, answers, labels, compared, split)
+            gaps[name] = _difference(metric, scored, labels, compared, split)
     return gaps
 
 
 def _difference(
-    metric: Metric, answers: Answers, labels: NDArray[Any], compared: Sequence[str], split: str
+    metric: Metric, scored: ScoredRows, labels: NDArray[Any], compared: Sequence[str], split: str
 ) -> Disparity:
     from fairlearn.metrics import MetricFrame  # 1.3 s: it imports pandas and scikit-learn
 
     rows = np.flatnonzero(np.isin(labels, compared))
     # Fairlearn hands over truth and prediction; the numbers of the rows stand for both.
     frame = MetricFrame(
-        metrics=lambda own, _: value(metric, answers[np.asarray(own)]),
+        metrics=lambda own, _: value(metric, scored[np.asarray(own)]),
         y_true=rows,
         y_pred=rows,
         sensitive_features=labels[rows],

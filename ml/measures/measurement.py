@@ -25,7 +25,7 @@ from ml.measures.fairness import differences
 from ml.measures.leakage import features as leaking_features
 from ml.measures.leakage import model as of_model
 from ml.measures.leakage import shared, together, warning
-from ml.measures.metrics import Answers, CustomMetric, Metric, estimates, values
+from ml.measures.metrics import CustomMetric, Metric, ScoredRows, estimates, values
 from ml.measures.reference import Columns, write_reference
 from ml.measures.schema import (
     Check,
@@ -37,7 +37,7 @@ from ml.measures.schema import (
     Stability,
     TrainingSet,
 )
-from ml.measures.tasks import TASKS, Given, Task
+from ml.measures.tasks import TASKS, PredictionColumns, Task
 from ml.measures.tasks import metrics_of as metrics_of_task
 
 VALIDATION = "validation"
@@ -233,7 +233,9 @@ def evaluate(
     ]
     write_evaluation(folder, evaluation, predictions, requests)
     if inputs is not None:
-        answered = {PREDICTION: (kind.seen, [kind.prediction(row) for row in predictions])}
+        answered = {
+            PREDICTION: (kind.prediction_type, [kind.prediction(row) for row in predictions])
+        }
         losses = {PREDICTION: [kind.loss(row) for row in predictions]}
         sets = evaluation.training_set.sets if evaluation.training_set else {}
         of_sets = {
@@ -306,13 +308,14 @@ def predict(
     classes: Sequence[str] = (),
     custom_metrics: Mapping[str, CustomMetric] = NO_METRICS,
 ) -> list[Prediction]:
-    """The rows of a split as predictions.csv has them, as `TaskDefinition.given` makes them.
+    """Return the predictions of a split, converted by `TaskDefinition.to_predictions`.
 
-    Raises ValueError if lengths do not fit, and for values that a custom metric cannot give.
+    Raises ValueError if lengths differ, and if a custom metric returns values that it
+    cannot have.
     """
     count = len(rows.ids)
     scores = np.asarray(rows.scores, dtype=np.float64)
-    answered = TASKS[task].given(list(rows.labels), scores, classes)
+    answered = TASKS[task].to_predictions(list(rows.labels), scores, classes)
     if task == "binary":
         answered = answered._replace(predicted=np.where(scores > rows.threshold, "1", "0").tolist())
     custom = _custom_values(task, answered, rows, custom_metrics)
@@ -327,7 +330,7 @@ def predict(
 
 
 def _custom_values(
-    task: Task, answered: Given, rows: Rows, custom_metrics: Mapping[str, CustomMetric]
+    task: Task, answered: PredictionColumns, rows: Rows, custom_metrics: Mapping[str, CustomMetric]
 ) -> list[dict[str, list[float]]]:
     """What each of the metrics gives each row; its function takes numbers where the right answers
     are some, as numpy would compare a text with a number without a word.
@@ -335,8 +338,8 @@ def _custom_values(
     if not custom_metrics:
         return [{} for _ in rows.ids]
     expected, predicted, rank, score, _ = answered
-    kind = np.float64 if TASKS[task].seen == "numeric" else np.str_
-    answers = Answers(
+    kind = np.float64 if TASKS[task].prediction_type == "numeric" else np.str_
+    scored = ScoredRows(
         np.array(expected).astype(kind),
         np.array(predicted).astype(kind),
         np.array(rank, dtype=np.int64),
@@ -344,10 +347,10 @@ def _custom_values(
     )
     columns = {name: np.array(column) for name, column in rows.columns.items()}
     of_metric = {
-        name: metric.values(name, answers, columns).tolist()
+        name: metric.values(name, scored, columns).tolist()
         for name, metric in custom_metrics.items()
     }
-    return [{name: column[at] for name, column in of_metric.items()} for at in range(len(answers))]
+    return [{name: column[at] for name, column in of_metric.items()} for at in range(len(scored))]
 
 
 def metric_values(
@@ -357,8 +360,8 @@ def metric_values(
     custom_metrics: Mapping[str, CustomMetric] = NO_METRICS,
 ) -> dict[str, float]:
     """Return all metrics of the task on these rows, without intervals or undefined metrics."""
-    answers = Answers.of(predict(task, "", rows, classes, custom_metrics))
-    return values(metrics_of_task(task, custom_metrics), answers)
+    scored = ScoredRows.of(predict(task, "", rows, classes, custom_metrics))
+    return values(metrics_of_task(task, custom_metrics), scored)
 
 
 def constant_answer(
@@ -416,7 +419,7 @@ def measure(
         slices[dimension] = {name: _estimates(metrics, rows) for name, rows in enough.items()}
         labels = [name for name, rows in enough.items() for _ in rows]
         rows = [row for rows in enough.values() for row in rows]
-        fairness[dimension] = differences(metrics, Answers.of(rows), labels, sliced)
+        fairness[dimension] = differences(metrics, ScoredRows.of(rows), labels, sliced)
     return Measurement(metrics_of(metrics, predictions), slices, fairness)
 
 
@@ -430,4 +433,4 @@ def metrics_of(metrics: Mapping[str, Metric], predictions: Sequence[Prediction])
 
 def _estimates(metrics: Mapping[str, Metric], rows: Sequence[Prediction]) -> Any:
     grouped = [row.group for row in rows] if any(row.group for row in rows) else None
-    return estimates(metrics, Answers.of(rows), groups=grouped)
+    return estimates(metrics, ScoredRows.of(rows), groups=grouped)

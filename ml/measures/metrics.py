@@ -1,4 +1,4 @@
-"""The metrics of every kind of task, and the answers that they are computed from.
+"""The metrics of every kind of task, and the scored rows that they are computed from.
 
 A metric is the mean of one value a unit (`of_units`), or follows from all units at once (`of_all`).
 Versions can be compared by either: on the same units, or the same draws of them. The formulas are
@@ -41,8 +41,8 @@ _UP: Range = (0.0, math.inf)
 
 
 @dataclass(frozen=True)
-class Answers:
-    """The answers to some units, a row each; what does not concern the task is not looked at.
+class ScoredRows:
+    """Labels and predictions, one row per unit. Fields that the task does not use are ignored.
 
     ranking: `rank` of the right answer, from 1. binary: `expected` and `predicted` are "0" or "1",
     `score` is the probability of "1". multiclass: labels, and the probability that the right one
@@ -59,8 +59,8 @@ class Answers:
     custom: Mapping[str, Values] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Sequence[Any]) -> Answers:
-        """Build answers from objects with the attributes `expected`, `predicted`, `rank` … ."""
+    def of(cls, rows: Sequence[Any]) -> ScoredRows:
+        """Build scored rows from objects with the attributes `expected`, `predicted`, `rank` … ."""
 
         def column(name: str, kind: Any) -> NDArray[Any]:
             return np.array([getattr(row, name) for row in rows], dtype=kind)
@@ -101,33 +101,33 @@ class Answers:
         order = np.argsort(-self.score, kind="stable")
         return order, np.flatnonzero(np.diff(self.score[order], append=-1.0))
 
-    def __getitem__(self, rows: Any) -> Answers:
+    def __getitem__(self, rows: Any) -> ScoredRows:
         """Select rows by anything that indexes a numpy array."""
         custom = {name: values[rows] for name, values in self.custom.items()}
         labels = self.expected[rows], self.predicted[rows]
-        return Answers(*labels, self.rank[rows], self.score[rows], custom)
+        return ScoredRows(*labels, self.rank[rows], self.score[rows], custom)
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Some answers, and how often each of them counts in each of several draws: (draws, rows)."""
+    """Scored rows, and how often each of them counts in each of several draws: (draws, rows)."""
 
-    answers: Answers
+    scored: ScoredRows
     times: Values
 
     @cached_property
     def average_precisions(self) -> Values:
         """detection: (draws, overlaps)."""
-        return detection.average_precisions(self.answers.matches, self.times)
+        return detection.average_precisions(self.scored.matches, self.times)
 
     @cached_property
     def from_the_top(self) -> tuple[Values, Values]:
         """How many "1", and how many rows at all, score at least as high as each distinct score,
         the highest first: (draws, scores) each.
         """
-        order, ends = self.answers.from_the_top
+        order, ends = self.scored.from_the_top
         times = self.times.take(order, axis=1)
-        ones = (times * self.answers.ones[order]).cumsum(axis=1)
+        ones = (times * self.scored.ones[order]).cumsum(axis=1)
         every = times.cumsum(axis=1)
         return (ones, every) if len(ends) == len(order) else (ones[:, ends], every[:, ends])
 
@@ -141,7 +141,7 @@ class Metric:
 
     goal: Goal
     range: Range
-    of_units: Callable[[Answers], Values] | None = None
+    of_units: Callable[[ScoredRows], Values] | None = None
     of_all: Callable[[Draws], Values] | None = None
 
 
@@ -149,7 +149,7 @@ class Metric:
 class CustomMetric:
     """A metric that a project defines, computed at evaluation.
 
-    `of` takes the answers and the columns of the table (name → a value per row) and returns a value
+    `of` takes scored rows and the columns of the table (name → a value per row) and returns a value
     per row; the metric is their mean. With `ratio` it returns (rows, 2): the metric is the sum of
     the first column divided by that of the second, which is not negative. The values are stored
     with the predictions, so that intervals and comparisons need no call of this function. `code` is
@@ -158,28 +158,28 @@ class CustomMetric:
 
     goal: Goal
     range: Range
-    of: Callable[[Answers, Mapping[str, NDArray[Any]]], Any] | None = None
+    of: Callable[[ScoredRows, Mapping[str, NDArray[Any]]], Any] | None = None
     ratio: bool = False
     code: str = ""
 
     def values(
-        self, name: str, answers: Answers, columns: Mapping[str, NDArray[Any]]
+        self, name: str, scored: ScoredRows, columns: Mapping[str, NDArray[Any]]
     ) -> NDArray[np.float64]:
         """What the project's function gives: (rows, 1) or (rows, 2); ValueError where it is not
         that, not finite or out of range.
         """
         assert self.of is not None
         try:
-            result = np.asarray(self.of(answers, columns), dtype=np.float64)
+            result = np.asarray(self.of(scored, columns), dtype=np.float64)
         except Exception as error:  # whatever the project's function raises
             what = f"{type(error).__name__}: {error}"
             for line in traceback.extract_tb(error.__traceback__)[1:2]:  # the function's own
                 what += f", {Path(line.filename).name}:{line.lineno}"
             raise ValueError(f"the metric `{name}` fails with {what}") from error
-        form = (len(answers), 2) if self.ratio else (len(answers),)
+        form = (len(scored), 2) if self.ratio else (len(scored),)
         if result.shape != form:
             raise ValueError(f"the metric `{name}` gives {result.shape}, expected {form}")
-        values = result.reshape(len(answers), -1)
+        values = result.reshape(len(scored), -1)
         for row in values:
             if wrong := self.fault(row):
                 raise ValueError(f"the metric `{name}` gives {wrong}")
@@ -200,12 +200,12 @@ class CustomMetric:
 
             def of_all(draws: Draws) -> Values:
                 sums = (
-                    weighted_sums(draws.times, column) for column in draws.answers.custom[name].T
+                    weighted_sums(draws.times, column) for column in draws.scored.custom[name].T
                 )
                 return _by(*sums)
 
             return Metric(self.goal, self.range, of_all=of_all)
-        return Metric(self.goal, self.range, of_units=lambda answers: answers.custom[name][:, 0])
+        return Metric(self.goal, self.range, of_units=lambda scored: scored.custom[name][:, 0])
 
     def stated(self) -> StatedMetric:
         """Return the metric as evaluations state it; ValueError if its function is in no file."""
@@ -236,22 +236,22 @@ def custom_metric_fault(name: str, known: Mapping[str, Metric]) -> str:
     return "" if _NAME.fullmatch(name) else f"`{name}` is no name such as `cost_per_case`"
 
 
-def _right(answers: Answers) -> Values:
-    return np.asarray(answers.expected == answers.predicted, dtype=np.float64)
+def _right(scored: ScoredRows) -> Values:
+    return np.asarray(scored.expected == scored.predicted, dtype=np.float64)
 
 
-def _probability(answers: Answers) -> Values:
+def _probability(scored: ScoredRows) -> Values:
     """The probability that the right one of two labels was given."""
-    return np.where(answers.expected == "1", answers.score, 1 - answers.score)
+    return np.where(scored.expected == "1", scored.score, 1 - scored.score)
 
 
 def _surprise(probability: Values) -> Values:
     return -np.log(np.clip(probability, _EPS, 1 - _EPS))
 
 
-def _errors(answers: Answers) -> Values:
+def _errors(scored: ScoredRows) -> Values:
     return np.asarray(
-        answers.predicted.astype(np.float64) - answers.expected.astype(np.float64), dtype=np.float64
+        scored.predicted.astype(np.float64) - scored.expected.astype(np.float64), dtype=np.float64
     )
 
 
@@ -267,8 +267,8 @@ def _auc(draws: Draws) -> Values:
 
 def _f1(draws: Draws) -> Values:
     """Compute the F1 score of the label "1"; 0 if it is neither expected nor predicted."""
-    ones, times = draws.answers.ones, draws.times
-    predicted = draws.answers.predicted == "1"
+    ones, times = draws.scored.ones, draws.times
+    predicted = draws.scored.predicted == "1"
     hits, named = (
         weighted_sums(times, column) for column in (2.0 * ones * predicted, ones + predicted)
     )
@@ -279,8 +279,8 @@ def _rate(predicted: str, expected: str) -> Callable[[Draws], Values]:
     """The share of the rows with one label that were predicted as the other."""
 
     def of_all(draws: Draws) -> Values:
-        rows = (draws.answers.ones == float(expected)).astype(np.float64)
-        wrong = rows * (draws.answers.predicted == predicted)
+        rows = (draws.scored.ones == float(expected)).astype(np.float64)
+        wrong = rows * (draws.scored.predicted == predicted)
         return _by(*(weighted_sums(draws.times, column) for column in (wrong, rows)))
 
     return of_all
@@ -288,11 +288,11 @@ def _rate(predicted: str, expected: str) -> Callable[[Draws], Values]:
 
 def _macro_f1(draws: Draws) -> Values:
     """The mean F1 of the classes that occur or are predicted."""
-    answers, times = draws.answers, draws.times
-    labels = np.unique([answers.expected, answers.predicted])
+    scored, times = draws.scored, draws.times
+    labels = np.unique([scored.expected, scored.predicted])
     right, predicted = (
         (column[:, None] == labels).astype(np.float64)
-        for column in (answers.expected, answers.predicted)
+        for column in (scored.expected, scored.predicted)
     )
     of_class = _by(2.0 * (times @ (right * predicted)), times @ (right + predicted))
     return np.asarray(np.nanmean(of_class, axis=1))
@@ -342,23 +342,23 @@ def _lift(draws: Draws) -> Values:
 def _quantile_loss(level: float) -> Metric:
     """The pinball loss of a predicted quantile."""
 
-    def of_units(answers: Answers) -> Values:
-        short = -_errors(answers)
+    def of_units(scored: ScoredRows) -> Values:
+        short = -_errors(scored)
         return np.maximum(level * short, (level - 1) * short)
 
     return Metric("minimize", _UP, of_units=of_units)
 
 
 def _rmse(draws: Draws) -> Values:
-    squares = weighted_sums(draws.times, _errors(draws.answers) ** 2)
+    squares = weighted_sums(draws.times, _errors(draws.scored) ** 2)
     return np.asarray(np.sqrt(squares / draws.times.sum(axis=1)))
 
 
-def _miscounted(answers: Answers) -> Values:
+def _miscounted(scored: ScoredRows) -> Values:
     """Return the absolute error of the object count; boxes count from the score CERTAIN on."""
     counts = [
         (detection.certain(boxes), len(detection.read(truth, 4)))
-        for boxes, truth in zip(answers.predicted.tolist(), answers.expected.tolist(), strict=True)
+        for boxes, truth in zip(scored.predicted.tolist(), scored.expected.tolist(), strict=True)
     ]
     return np.array([abs(ours - right) for ours, right in counts], dtype=np.float64)
 
@@ -370,7 +370,7 @@ def _ratio_of_steps(
     """The sum of `part` by the sum of `total`, over the observed steps of all units."""
 
     def of_all(draws: Draws) -> Values:
-        forecasts = draws.answers.forecasts
+        forecasts = draws.scored.forecasts
         observed = ~np.isnan(forecasts.actual)
         sums = (np.where(observed, values(forecasts), 0.0).sum(axis=1) for values in (part, total))
         return _by(*(weighted_sums(draws.times, column) for column in sums))
@@ -383,33 +383,33 @@ RANKING: Mapping[str, Metric] = {
     name: Metric(
         "minimize" if name == "mean_rank" else "maximize",
         (1.0, math.inf) if name == "mean_rank" else _SHARE,
-        of_units=lambda answers, function=function: function(answers.rank),  # type: ignore[misc]
+        of_units=lambda scored, function=function: function(scored.rank),  # type: ignore[misc]
     )
     for name, function in OF_RANKS.items()
 }
 BINARY: Mapping[str, Metric] = {
     "accuracy": _ACCURACY,
-    "log_loss": Metric("minimize", _UP, of_units=lambda answers: _surprise(_probability(answers))),
-    "brier": Metric("minimize", _SHARE, of_units=lambda answers: (1 - _probability(answers)) ** 2),
+    "log_loss": Metric("minimize", _UP, of_units=lambda scored: _surprise(_probability(scored))),
+    "brier": Metric("minimize", _SHARE, of_units=lambda scored: (1 - _probability(scored)) ** 2),
     "auc": Metric("maximize", _SHARE, of_all=_auc),
     "average_precision": Metric("maximize", _SHARE, of_all=_average_precision),
     "f1": Metric("maximize", _SHARE, of_all=_f1),
     "false_positive_rate": Metric("minimize", _SHARE, of_all=_rate("1", "0")),
     "false_negative_rate": Metric("minimize", _SHARE, of_all=_rate("0", "1")),
     "selection_rate": Metric(
-        "maximize", _SHARE, of_units=lambda answers: (answers.predicted == "1").astype(np.float64)
+        "maximize", _SHARE, of_units=lambda scored: (scored.predicted == "1").astype(np.float64)
     ),
     "lift_at_10": Metric("maximize", (0.0, 1 / _TOP), of_all=_lift),
     "recall_at_precision_90": Metric("maximize", _SHARE, of_all=_recall_at_precision),
 }
 MULTICLASS: Mapping[str, Metric] = {
     "accuracy": _ACCURACY,
-    "log_loss": Metric("minimize", _UP, of_units=lambda answers: _surprise(answers.score)),
+    "log_loss": Metric("minimize", _UP, of_units=lambda scored: _surprise(scored.score)),
     "f1": Metric("maximize", _SHARE, of_all=_macro_f1),
 }
 REGRESSION: Mapping[str, Metric] = {
-    "mae": Metric("minimize", _UP, of_units=lambda answers: np.abs(_errors(answers))),
-    "mse": Metric("minimize", _UP, of_units=lambda answers: _errors(answers) ** 2),
+    "mae": Metric("minimize", _UP, of_units=lambda scored: np.abs(_errors(scored))),
+    "mse": Metric("minimize", _UP, of_units=lambda scored: _errors(scored) ** 2),
     "rmse": Metric("minimize", _UP, of_all=_rmse),
     **{name: _quantile_loss(level) for name, level in QUANTILES.items()},
 }
@@ -428,7 +428,7 @@ FORECASTING: Mapping[str, Metric] = {
     "mase": Metric(
         "minimize",
         _UP,
-        of_units=lambda answers: np.nanmean(answers.forecasts.scaled_errors, axis=1),
+        of_units=lambda scored: np.nanmean(scored.forecasts.scaled_errors, axis=1),
     ),
     # Below 1 the model is better than seasonal naive.
     "relative_mase": Metric(
@@ -451,46 +451,46 @@ FORECASTING: Mapping[str, Metric] = {
     "interval_score": Metric(
         "minimize",
         _UP,
-        of_units=lambda answers: np.nanmean(answers.forecasts.interval_scores, axis=1),
+        of_units=lambda scored: np.nanmean(scored.forecasts.interval_scores, axis=1),
     ),
 }
 
 
-def value(metric: Metric, answers: Answers) -> float:
+def value(metric: Metric, scored: ScoredRows) -> float:
     """The metric of some rows; ValueError when there is none or it is not defined on them."""
-    if not len(answers):
+    if not len(scored):
         raise ValueError("no unit to measure on")
     if metric.of_units is not None:
-        return float(metric.of_units(answers).mean())
+        return float(metric.of_units(scored).mean())
     assert metric.of_all is not None
-    result = float(metric.of_all(Draws(answers, np.ones((1, len(answers)))))[0])
+    result = float(metric.of_all(Draws(scored, np.ones((1, len(scored)))))[0])
     if math.isnan(result):
         raise ValueError("it is not defined on these units")
     return result
 
 
-def values(metrics: Mapping[str, Metric], answers: Answers) -> dict[str, float]:
+def values(metrics: Mapping[str, Metric], scored: ScoredRows) -> dict[str, float]:
     """Every metric of some rows; those that are not defined on them are left out."""
     measured = {}
     for name, metric in metrics.items():
         with suppress(ValueError):
-            measured[name] = value(metric, answers)
+            measured[name] = value(metric, scored)
     return measured
 
 
 def estimate(
-    metric: Metric, answers: Answers, seed: int = 0, groups: Groups | None = None
+    metric: Metric, scored: ScoredRows, seed: int = 0, groups: Groups | None = None
 ) -> Estimate:
     """The metric with its percentile-bootstrap interval; ValueError as `value`, or for too few
     groups. Draws that it is not defined on (no "1" among them, say) are left out.
     """
-    value(metric, answers)
-    return estimates({"": metric}, answers, seed, groups)[""]
+    value(metric, scored)
+    return estimates({"": metric}, scored, seed, groups)[""]
 
 
 def estimates(
     metrics: Mapping[str, Metric],
-    answers: Answers,
+    scored: ScoredRows,
     seed: int = 0,
     groups: Groups | None = None,
 ) -> dict[str, Estimate]:
@@ -499,13 +499,13 @@ def estimates(
     Metrics that are undefined on these units (the AUC if all are "0") are omitted, and a gate that
     requires one fails. Raises ValueError without units, or for too few groups.
     """
-    if not len(answers):
+    if not len(scored):
         raise ValueError("no unit to measure on")
-    points = values(metrics, answers)
-    of_units = {name: f(answers) for name in points if (f := metrics[name].of_units) is not None}
+    points = values(metrics, scored)
+    of_units = {name: f(scored) for name in points if (f := metrics[name].of_units) is not None}
     drawn: dict[str, list[Values]] = {name: [] for name in points}
-    for times in drawn_times(len(answers), seed, groups):
-        draws = Draws(answers, times)
+    for times in drawn_times(len(scored), seed, groups):
+        draws = Draws(scored, times)
         rows = times.sum(axis=1)
         for name, column in of_units.items():
             drawn[name].append(weighted_sums(times, column) / rows)
@@ -517,5 +517,5 @@ def estimates(
     for name, point in points.items():
         of_draws = np.concatenate(drawn[name])
         low, high = bounds(of_draws if name in of_units else of_draws[~np.isnan(of_draws)])
-        estimated[name] = Estimate(point, min(low, point), max(high, point), len(answers))
+        estimated[name] = Estimate(point, min(low, point), max(high, point), len(scored))
     return estimated

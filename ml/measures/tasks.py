@@ -37,8 +37,8 @@ MOST_CLASSES = 20
 _ROUNDED = 1e-4
 
 
-class Given(NamedTuple):
-    """The answers to some units, a value of each field a unit, as predictions.csv has them."""
+class PredictionColumns(NamedTuple):
+    """Columns of predictions.csv, one value per unit."""
 
     expected: Sequence[str]
     predicted: Sequence[str]
@@ -71,10 +71,10 @@ class TaskDefinition:
     """One task.
 
     `answer` is what a model predicts for a `unit`, which is also what the bootstrap draws if units
-    are independent. `given` makes answers of labels, scores and the names of the scores' columns;
-    `fault` says why expected, predicted, rank and score cannot be an answer. `seen` is how `ml
-    watch` compares predictions, `loss` the loss of one. `target` is None if the task does not
-    predict one column of a table; then there is no constant prediction and no leakage check of
+    are independent. `to_predictions` converts labels, scores and class names. `fault` says why
+    expected, predicted, rank and score cannot be an answer. `prediction_type` selects how `ml
+    watch` compares predictions, `loss` computes the loss of one. `target` is None if the task does
+    not predict one column of a table; then there is no constant prediction and no leakage check of
     columns.
     """
 
@@ -82,9 +82,9 @@ class TaskDefinition:
     unit: str
     primary: str
     metrics: Mapping[str, Metric]
-    given: Callable[[Sequence[Any], Values, Sequence[str]], Given]
+    to_predictions: Callable[[Sequence[Any], Values, Sequence[str]], PredictionColumns]
     fault: Callable[[str, str, int, float], str]
-    seen: Literal["numeric", "categorical"]
+    prediction_type: Literal["numeric", "categorical"]
     prediction: Callable[[Any], Any]
     loss: Callable[[Any], float]
     target: TargetColumn | None = None
@@ -129,7 +129,7 @@ def probabilities_fault(
     return ""
 
 
-def _ranked(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+def _ranked(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
     """A label that is not among `classes` has the last rank. A tie is no answer: with the right
     class only as good as another, its rank is 2.
     """
@@ -140,17 +140,19 @@ def _ranked(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Gi
     ]
     predicted = [classes[column] for column in scores.argmax(axis=1)]
     nothing: list[Mapping[str, float]] = [{}] * len(labels)
-    return Given(list(map(str, labels)), predicted, rank, scores.max(axis=1).tolist(), nothing)
+    return PredictionColumns(
+        list(map(str, labels)), predicted, rank, scores.max(axis=1).tolist(), nothing
+    )
 
 
-def _of_two(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+def _of_two(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
     count = len(labels)
     predicted = np.where(scores > 0.5, "1", "0").tolist()
     expected = [str(int(label)) for label in labels]
-    return Given(expected, predicted, [0] * count, scores.tolist(), [{}] * count)
+    return PredictionColumns(expected, predicted, [0] * count, scores.tolist(), [{}] * count)
 
 
-def _of_classes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+def _of_classes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
     """A label that is not among `classes` has the probability 0."""
     count, probabilities = len(labels), [dict[str, float]()] * len(labels)
     score = [
@@ -160,17 +162,17 @@ def _of_classes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -
     if len(classes) <= MOST_CLASSES:
         probabilities = [dict(zip(classes, row, strict=True)) for row in scores.tolist()]
     predicted = [classes[column] for column in scores.argmax(axis=1)]
-    return Given(list(map(str, labels)), predicted, [0] * count, score, probabilities)
+    return PredictionColumns(list(map(str, labels)), predicted, [0] * count, score, probabilities)
 
 
-def _of_numbers(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+def _of_numbers(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
     count = len(labels)
     expected = [repr(float(label)) for label in labels]
     predicted = [repr(score) for score in scores.tolist()]
-    return Given(expected, predicted, [0] * count, [0.0] * count, [{}] * count)
+    return PredictionColumns(expected, predicted, [0] * count, [0.0] * count, [{}] * count)
 
 
-def _of_boxes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+def _of_boxes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
     """`scores` are (images, most, 5), of which rows of NaN are no box. The score of an image is
     that of all its boxes together: how many objects the model expects in it.
     """
@@ -178,10 +180,10 @@ def _of_boxes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> 
     expected = [detection.written(boxes) for boxes in labels]
     predicted = [detection.written(boxes) for boxes in scores]
     together = np.nansum(scores[:, :, 4], axis=1).tolist()
-    return Given(expected, predicted, [0] * count, together, [{}] * count)
+    return PredictionColumns(expected, predicted, [0] * count, together, [{}] * count)
 
 
-def _of_series(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Given:
+def _of_series(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
     """`labels` are `forecasting.Actuals`; `scores` are (units, horizon, 3), of which steps of NaN
     are none. The score of a unit is the sum of its values.
     """
@@ -190,7 +192,7 @@ def _of_series(labels: Sequence[Any], scores: Values, classes: Sequence[str]) ->
     expected = list(map(forecasting.written_actuals, labels))
     predicted = list(map(forecasting.written, steps))
     sums = [float(forecast[:, 0].sum()) for forecast in steps]
-    return Given(expected, predicted, [0] * count, sums, [{}] * count)
+    return PredictionColumns(expected, predicted, [0] * count, sums, [{}] * count)
 
 
 def _positions(labels: Sequence[Any], classes: Sequence[str]) -> list[int]:
@@ -287,9 +289,9 @@ TASKS: Mapping[Task, TaskDefinition] = {
         unit="question",
         primary="gain_at_1",
         metrics=RANKING,
-        given=_ranked,
+        to_predictions=_ranked,
         fault=_ranking_fault,
-        seen="categorical",
+        prediction_type="categorical",
         prediction=_label,
         loss=_is_wrong,
     ),
@@ -298,9 +300,9 @@ TASKS: Mapping[Task, TaskDefinition] = {
         unit="row",
         primary="auc",
         metrics=BINARY,
-        given=_of_two,
+        to_predictions=_of_two,
         fault=_binary_fault,
-        seen="numeric",
+        prediction_type="numeric",
         prediction=lambda row: row.score,
         loss=lambda row: abs(row.score - int(row.expected)),
         target=TargetColumn(
@@ -319,9 +321,9 @@ TASKS: Mapping[Task, TaskDefinition] = {
         unit="row",
         primary="log_loss",
         metrics=MULTICLASS,
-        given=_of_classes,
+        to_predictions=_of_classes,
         fault=_class_fault,
-        seen="categorical",
+        prediction_type="categorical",
         prediction=_label,
         loss=_is_wrong,
         target=TargetColumn(
@@ -341,9 +343,9 @@ TASKS: Mapping[Task, TaskDefinition] = {
         unit="row",
         primary="mae",
         metrics=REGRESSION,
-        given=_of_numbers,
+        to_predictions=_of_numbers,
         fault=_number_fault,
-        seen="numeric",
+        prediction_type="numeric",
         prediction=lambda row: float(row.predicted),
         loss=lambda row: abs(float(row.predicted) - float(row.expected)),
         target=TargetColumn(
@@ -359,9 +361,9 @@ TASKS: Mapping[Task, TaskDefinition] = {
         unit="image",
         primary="map_50",
         metrics=DETECTION,
-        given=_of_boxes,
+        to_predictions=_of_boxes,
         fault=_boxes_fault,
-        seen="numeric",
+        prediction_type="numeric",
         prediction=lambda row: row.score,
         loss=lambda row: abs(
             detection.certain(row.predicted) - len(detection.read(row.expected, 4))
@@ -372,9 +374,9 @@ TASKS: Mapping[Task, TaskDefinition] = {
         unit="forecast",
         primary="mase",
         metrics=FORECASTING,
-        given=_of_series,
+        to_predictions=_of_series,
         fault=_series_fault,
-        seen="numeric",
+        prediction_type="numeric",
         prediction=lambda row: row.score,
         loss=_scaled_error,
     ),

@@ -84,7 +84,7 @@ def test_a_request_has_the_numbers_of_training(tmp_path: Path) -> None:
     table, labels = table_of(tmp_path / "table", rows, Choices(fills={"amount": {}}))
     document = encoding.fit(table, labels, np.arange(600), (), Choices())
     document = json.loads(json.dumps(document))
-    shared = {"name", "origin", "parts", "typical"}
+    shared = {"name", "origin", "parts", "imputation_values"}
     kinds = {next(iter(of.keys() - shared), "") for of in document["inputs"]}
     assert len(kinds) == 4
     columns = Columns(document, lambda row: row)
@@ -153,9 +153,11 @@ def test_means_are_of_other_rows_where_they_are_fitted(tmp_path: Path) -> None:
     document = encoding.fit(table, labels, train, (), Choices())
     assert len(document["inputs"][0]["means"]) == 10_000
     own = encoding.matrix(table, document, train)[:, 0]
-    crossed = encoding.matrix(table, document, train, labels)[:, 0]
-    of_own, of_crossed = (abs(np.corrcoef(of, labels[train])[0, 1]) for of in (own, crossed))
-    assert of_own > 0.4 and of_crossed < 0.05
+    cross_fitted = encoding.matrix(table, document, train, labels)[:, 0]
+    of_own, of_cross_fitted = (
+        abs(np.corrcoef(of, labels[train])[0, 1]) for of in (own, cross_fitted)
+    )
+    assert of_own > 0.4 and of_cross_fitted < 0.05
 
 
 @pytest.mark.parametrize("kept", [(0, 1, 2, 3), (0, 2, 3), (1, 3)])
@@ -173,16 +175,16 @@ def test_means_of_a_class_that_no_fitted_row_has(tmp_path: Path, kept: Sequence[
     train, classes = np.flatnonzero(np.isin(labels, kept)), ["c0", "c1", "c2", "c3"]
     document = encoding.fit(table, labels, train, classes, Choices())
     means = np.array(list(document["inputs"][0]["means"].values()))
-    crossed = encoding.matrix(table, document, train, labels)
+    cross_fitted = encoding.matrix(table, document, train, labels)
     absent = [of for of in range(4) if of not in kept]
-    assert crossed.shape == (len(train), 4) and means.shape[1] == 4
-    assert not means[:, absent].any() and not crossed[:, absent].any()
+    assert cross_fitted.shape == (len(train), 4) and means.shape[1] == 4
+    assert not means[:, absent].any() and not cross_fitted[:, absent].any()
     if len(kept) > 2:
         others = StratifiedKFold(5, shuffle=True, random_state=0)
         theirs = TargetEncoder(target_type="multiclass", smooth="auto", cv=others)
         codes = table.frame["shop"].cat.codes.to_numpy()[train].reshape(-1, 1)
         expected = theirs.fit_transform(codes, labels[train].astype(np.int64))
-        np.testing.assert_array_equal(crossed[:, [*kept]], expected.astype(np.float32))
+        np.testing.assert_array_equal(cross_fitted[:, [*kept]], expected.astype(np.float32))
 
 
 @pytest.mark.attack("featurization that looks at the labels of rows that judge")

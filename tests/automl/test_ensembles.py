@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ml.automl import ensembles, metrics
-from ml.automl.ensembles import Answers
+from ml.automl.ensembles import OutOfFoldPredictions
 from ml.serving.scoring.manifest import verify
 from ml.serving.scoring.members import Members
 from policies.supply_chain.formats import formats
@@ -26,7 +26,9 @@ def facts(folder: Path) -> Any:
     return json.loads((folder / "settings.json").read_text())["automl"]
 
 
-def answers(signal: float, folds: int = 3, one_set: bool = False, seed: int = 0) -> Answers:
+def answers(
+    signal: float, folds: int = 3, one_set: bool = False, seed: int = 0
+) -> OutOfFoldPredictions:
     """Answers to 300 rows of two classes that know the label by so much."""
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, 2, 300)
@@ -35,7 +37,7 @@ def answers(signal: float, folds: int = 3, one_set: bool = False, seed: int = 0)
         np.clip(0.5 + signal * (labels[of] - 0.5) + draw.normal(0, 0.2, len(of)), 0, 1)
         for of in rows
     ]
-    return Answers(rows, values, labels)
+    return OutOfFoldPredictions(rows, values, labels)
 
 
 @pytest.mark.parametrize("kind", ["folds", "one set", "folds drawn twice"])
@@ -44,8 +46,8 @@ def test_each_row_is_answered_by_a_model_that_was_not_fitted_to_it(kind: str) ->
     of = answers(0.0, one_set=kind == "one set")
     if kind == "folds drawn twice":
         parts = np.array_split(np.random.default_rng(1).permutation(300), 3)
-        of = Answers([*of.rows, *parts], [*of.values, *parts], of.labels)
-    given = Answers(of.rows, [rows.astype(float) for rows in of.rows], of.labels)
+        of = OutOfFoldPredictions([*of.rows, *parts], [*of.values, *parts], of.labels)
+    given = OutOfFoldPredictions(of.rows, [rows.astype(float) for rows in of.rows], of.labels)
     asked: list[bool] = []
 
     def fit(table: Any, rows: Any) -> Any:
@@ -58,9 +60,9 @@ def test_each_row_is_answered_by_a_model_that_was_not_fitted_to_it(kind: str) ->
 
         return predict
 
-    crossed = ensembles.crossed(given, fit, 0)
+    cross_fitted = ensembles.cross_fitted(given, fit, 0)
     assert len(asked) == sum(map(len, of.rows)) and not any(asked)
-    for before, after in zip(given.values, crossed.values, strict=True):
+    for before, after in zip(given.values, cross_fitted.values, strict=True):
         np.testing.assert_array_equal(before, after)
 
 
@@ -158,7 +160,7 @@ def test_an_ensemble_is_a_model_of_mlflow(tmp_path: Path, fit: Fit) -> None:
         folder, _ = fit(table, ensemble, {"members": [0, 1]}, n_cross_validations=2)
         columns, members = Columns.load(folder, lambda row: row), Members(folder)
         given = frame.astype(object).where(frame.notna(), None).values.tolist()
-        expected = columns.answers(
+        expected = columns.predict_imputed(
             members.predict, columns.matrix(columns.read([*frame.columns], given))
         )
         loaded = mlflow.pyfunc.load_model(str(folder))
@@ -190,7 +192,7 @@ def test_a_stack_counts_rows_by_their_weights(tmp_path: Path, fit: Fit) -> None:
     for name in ("light_gbm", "logistic_regression"):
         fit(table, name, of_family(name, "classification"), n_cross_validations=2, **job)
     folder, _ = fit(table, "stack_ensemble", {"members": [0, 1]}, n_cross_validations=2, **job)
-    with np.load(folder.parent / "predictions" / "answers.npz") as saved:
+    with np.load(folder.parent / "predictions" / "out_of_fold.npz") as saved:
         at = np.concatenate([saved[of] for of in saved.files if of.startswith("rows")])
         answers = np.concatenate([saved[of] for of in saved.files if of.startswith("values")])
     weights = np.array([row["w"] for row in rows])

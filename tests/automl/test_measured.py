@@ -224,7 +224,7 @@ def test_a_missing_value_means_what_it_means_to_the_project(
             for value in values
         ]
         table = columns.matrix(columns.read(names, rows))
-        return columns.answers(Members(model).predict, table)
+        return columns.predict_imputed(Members(model).predict, table)
 
     with pytest.raises(BadRequest, match="age: no value"):
         answers("age", None)

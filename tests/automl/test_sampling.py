@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ml.automl import calibration
-from ml.automl.ensembles import Answers
+from ml.automl.ensembles import OutOfFoldPredictions
 from ml.automl.models import sampling
 from ml.automl.models.estimators import Numbers
 from ml.serving.scoring.columns import Columns
@@ -91,7 +91,7 @@ def test_probabilities_are_calibrated_again(
     share = float(np.mean([row["churn"] == "Yes" for row in rows]))
     assert abs(answers.mean() - share) < 0.04
     # The answers that ensembles and metrics are made of are corrected by those of other folds.
-    with np.load(folder.parent / "predictions" / "answers.npz") as saved:
+    with np.load(folder.parent / "predictions" / "out_of_fold.npz") as saved:
         held_out = np.concatenate([saved[of] for of in saved.files if of.startswith("values")])
     assert abs(held_out.mean() - share) < 0.04
 
@@ -152,14 +152,14 @@ def test_several_classes_are_calibrated_as_they_are_served(tmp_path: Path, fit: 
     np.testing.assert_array_equal(calibrated(found, plain), answers)
 
 
-def answers_of(power: float, count: int = 3000) -> Answers:
+def answers_of(power: float, count: int = 3000) -> OutOfFoldPredictions:
     """Of three folds: true probabilities, their odds raised to a power."""
     draw = np.random.default_rng(0)
     truth = draw.uniform(0.02, 0.98, count)
     labels = (draw.uniform(size=count) < truth).astype(np.int64)
     odds = (truth / (1 - truth)) ** power
     rows = [np.arange(of, count, 3) for of in range(3)]
-    return Answers(rows, [(odds / (1 + odds))[of] for of in rows], labels)
+    return OutOfFoldPredictions(rows, [(odds / (1 + odds))[of] for of in rows], labels)
 
 
 def test_a_calibration_is_taken_where_it_helps() -> None:
@@ -203,7 +203,9 @@ def test_a_weight_counts_as_that_many_rows(power: float) -> None:
     weighed = calibration.calibrate(of, lambda _: 1.0, 0, times.astype(np.float64))
     rows = [np.repeat(rows, times[rows]) for rows in of.rows]
     values = [np.repeat(at, times[rows]) for at, rows in zip(of.values, of.rows, strict=True)]
-    repeated = calibration.calibrate(Answers(rows, values, of.labels), lambda _: 1.0, 0)
+    repeated = calibration.calibrate(
+        OutOfFoldPredictions(rows, values, of.labels), lambda _: 1.0, 0
+    )
     assert (weighed[0] is None) == (repeated[0] is None) == (power == 1.0)
     if weighed[0] and repeated[0]:
         grid = np.linspace(0.02, 0.98, 50)
@@ -217,11 +219,11 @@ def test_a_weight_counts_as_that_many_rows(power: float) -> None:
 def test_answers_by_other_seeds_are_no_more_rows() -> None:
     """Neither of the rarest class nor of those that a curve needs."""
 
-    def three_times(count: int) -> Answers:
+    def three_times(count: int) -> OutOfFoldPredictions:
         of = answers_of(3.0, count)
         scores, labels = of.all
         place = np.argsort(np.concatenate(of.rows))
-        return Answers([np.arange(count)] * 3, [scores[place]] * 3, labels[place])
+        return OutOfFoldPredictions([np.arange(count)] * 3, [scores[place]] * 3, labels[place])
 
     few = three_times(80)
     assert 3 * min(np.bincount(few.labels)) > calibration.FEWEST > min(np.bincount(few.labels))

@@ -117,12 +117,12 @@ def test_a_number_that_was_chosen_is_what_a_fit_of_it_gives(
         labels = np.digitize(labels, [0.0] if task == "binary" else [-0.5, 0.5])
     classes = 0 if task == "regression" else len({*labels})
     numbers = Numbers(table[:200], labels[:200], None, task, classes, [3])
-    watching = replace(numbers, table=table[200:], labels=labels[200:])
+    early_stopping = replace(numbers, table=table[200:], labels=labels[200:])
     named = "xg_boost_regressor" if task == "regression" and name.startswith("xg") else name
     family = families.of_task("regression" if task == "regression" else "classification")[named]
     settings = {"learning_rate": 0.3, "subsample": 0.8}
     assert family.grow is not None
-    growing = family.grow(numbers, watching, metric, settings, 0)
+    growing = family.grow(numbers, early_stopping, metric, settings, 0)
     (count,), _ = trees.grow([growing], 80, 20)
     assert count < 80
     grown = growing.cut(count).predict(table)
@@ -154,8 +154,8 @@ def test_trees_are_added_while_they_help(
 def test_rare_classes_that_were_made_count_as_much_among_the_rows_that_watch() -> None:
     labels = np.array([0] * 60 + [1] * 40)
     made = Numbers(np.zeros((100, 1), np.float32), labels, None, "binary", 2)
-    watching = replace(made, table=made.table[:50], labels=np.array([0] * 45 + [1] * 5))
-    weights = watching.weights_like(made)
+    early_stopping = replace(made, table=made.table[:50], labels=np.array([0] * 45 + [1] * 5))
+    weights = early_stopping.weights_like(made)
     assert weights is not None
-    sums = [weights[watching.labels == of].sum() for of in (0, 1)]
+    sums = [weights[early_stopping.labels == of].sum() for of in (0, 1)]
     assert sums == pytest.approx([60, 40])

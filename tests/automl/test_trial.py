@@ -389,7 +389,9 @@ def test_the_folder_is_a_model_of_mlflow(tmp_path: Path, fit: Fit, name: str) ->
     rows = [[70, None, "north", 210.0], [20, 1e4, "east", 60.0]]
     loaded = mlflow.pyfunc.load_model(str(folder))
     answer = loaded.predict(pd.DataFrame(rows, columns=["age", "income", "city", "spent"]))
-    np.testing.assert_array_equal(answer, columns.answers(members.predict, columns.matrix(rows)))
+    np.testing.assert_array_equal(
+        answer, columns.predict_imputed(members.predict, columns.matrix(rows))
+    )
 
 
 def test_the_model_of_mlflow_takes_the_table_that_it_was_fitted_to(

@@ -68,8 +68,8 @@ def test_none_of_a_group_is_divided(tmp_path: Path, more: dict[str, Any]) -> Non
         assert not {*groups[train]} & {*groups[judged]} and len(judged) > 60
         assert not ({*groups[train]} | {*groups[judged]}) & {*groups[of.test]}
     if "n_cross_validations" in more:
-        judged_rows = np.sort(np.concatenate([judged for _, judged in of.folds]))
-        np.testing.assert_array_equal(judged_rows, np.sort(of.fitted))
+        validation_rows = np.sort(np.concatenate([judged for _, judged in of.folds]))
+        np.testing.assert_array_equal(validation_rows, np.sort(of.fitted))
     assert "grouped by customer" in of.sentence
     (column,) = (column for column in of.table.columns if column.name == "customer")
     assert not column.used
@@ -127,8 +127,8 @@ def test_rows_that_cannot_be_kept_aside() -> None:
         (Divided(many, 2600, 0), "too-few-rows", 0.1),
     ):
         rows = np.arange(divided.length)
-        left, held_out = divided.split_for_early_stopping(rows)
-        assert len(left) == len(rows) and not len(held_out)
+        left, early_stopping = divided.split_early_stopping(rows)
+        assert len(left) == len(rows) and not len(early_stopping)
         with pytest.raises(SystemExit, match=rf"error\[{code}\]"):
             divided.hold_out(rows, share)
 
@@ -506,24 +506,26 @@ def test_the_spec_says_how_rows_are_divided_by_tags(tmp_path: Path, fit: Fit) ->
 def test_rows_that_watch_are_of_the_rows_that_fit() -> None:
     """A share of each class, of other groups, or the later ones; none where they are too few."""
     rows, labels = np.arange(1000), np.arange(1000) % 10 // 9
-    left, held_out = Divided(labels, 1000, 0).split_for_early_stopping(rows[:600])
-    assert sorted([*left, *held_out]) == [*range(600)]
-    assert len(held_out) == 120 and labels[held_out].sum() == 12
+    left, early_stopping = Divided(labels, 1000, 0).split_early_stopping(rows[:600])
+    assert sorted([*left, *early_stopping]) == [*range(600)]
+    assert len(early_stopping) == 120 and labels[early_stopping].sum() == 12
     groups = np.arange(1000) // 20
-    left, held_out = Divided(labels, 1000, 0, groups, by="of").split_for_early_stopping(rows)
-    assert len(held_out) > 100 and not {*groups[left]} & {*groups[held_out]}
+    left, early_stopping = Divided(labels, 1000, 0, groups, by="of").split_early_stopping(rows)
+    assert len(early_stopping) > 100 and not {*groups[left]} & {*groups[early_stopping]}
     times = np.arange(1000)[::-1].astype(float)
-    left, held_out = Divided(labels, 1000, 0, times=times, by="day").split_for_early_stopping(rows)
-    assert times[left].max() < times[held_out].min()
+    left, early_stopping = Divided(labels, 1000, 0, times=times, by="day").split_early_stopping(
+        rows
+    )
+    assert times[left].max() < times[early_stopping].min()
     for few in (
-        Divided(labels, 1000, 0).split_for_early_stopping(rows[:150]),
-        Divided(labels, 1000, 0, groups // 10, by="of").split_for_early_stopping(rows),
-        Divided(
-            labels, 1000, 0, times=np.repeat([1.0, 2.0], 500), by="day"
-        ).split_for_early_stopping(rows),
+        Divided(labels, 1000, 0).split_early_stopping(rows[:150]),
+        Divided(labels, 1000, 0, groups // 10, by="of").split_early_stopping(rows),
+        Divided(labels, 1000, 0, times=np.repeat([1.0, 2.0], 500), by="day").split_early_stopping(
+            rows
+        ),
         Divided(
             (rows == 999).astype(int), 1000, 0, times=times[::-1], by="day"
-        ).split_for_early_stopping(rows),
+        ).split_early_stopping(rows),
     ):
         assert len(few[1]) == 0
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ml.features import windows as module
 from ml.features.definition import TYPES
 from ml.features.join import point_in_time
-from ml.features.timeline import FeatureError, Timeline, reach
+from ml.features.timeline import FeatureError, Timeline, source_lookback_limit
 from ml.features.windows import FUNCTIONS, Window, windows
 from ml.specs.check.transformations import WINDOW_TYPES
 
@@ -44,8 +44,8 @@ def computed(rows: list[Row]) -> list[tuple[object, ...]]:
 
 def reference(rows: list[Row]) -> list[tuple[object, ...]]:
     answers: list[tuple[object, ...]] = []
-    for account, moment in sorted({(row[0], max(row[1], row[2])) for row in rows}):
-        known = [row for row in rows if row[0] == account and max(row[1], row[2]) <= moment]
+    for account, available_at in sorted({(row[0], max(row[1], row[2])) for row in rows}):
+        known = [row for row in rows if row[0] == account and max(row[1], row[2]) <= available_at]
         latest = max(row[1] for row in known)
         inside = [row for row in known if row[1] > latest - 3 * HOUR]
         inside.sort(key=lambda row: (row[1], max(row[1], row[2])))  # stable: then by position
@@ -57,7 +57,7 @@ def reference(rows: list[Row]) -> list[tuple[object, ...]]:
         gap = (latest - max(before)).total_seconds() if before else None
         mean = total / len(values) if values else None
         window = (len(inside), total, mean, len({*values}), inside[-1][3], gap)
-        answers.append((account, latest, moment, *window))
+        answers.append((account, latest, available_at, *window))
     return answers
 
 
@@ -158,10 +158,10 @@ def test_a_window_may_not_exceed_what_a_transformation_is_given() -> None:
     """It would be computed from a part of its rows, without a word."""
     table = pl.DataFrame({"key": ["a"], "time": [datetime(2025, 1, 1, tzinfo=UTC)]})
     asked = [Window("n", "count", timedelta(days=7))]
-    limit = reach.set(timedelta(days=3))
+    limit = source_lookback_limit.set(timedelta(days=3))
     try:
         with pytest.raises(FeatureError, match="at most `source_lookback`, 3 days"):
             windows(table, asked, keys=["key"], timeline=Timeline("time"))
     finally:
-        reach.reset(limit)
+        source_lookback_limit.reset(limit)
     assert windows(table, asked, keys=["key"], timeline=Timeline("time"))["n"].to_list() == [1]

@@ -476,7 +476,7 @@ def test_what_is_no_projects_own_is_said(state: State, tree: Path) -> None:
     assert "### ⚠️ Every check passed, but this pull request changes its own checks\n" in body
     assert "checks: GNUmakefile.**" in body and "`.github/CODEOWNERS` must review" in body
     state.changed[PULL] = [*files, *JUDGES]
-    assert {*of_pull_request(tree, client(state), PULL)[0].judges} == JUDGES
+    assert {*of_pull_request(tree, client(state), PULL)[0].self_affecting_files} == JUDGES
     assert all(map(owners, JUDGES)) and not any(map(OF_TEAMS.match_file, JUDGES))
     assert OF_TEAMS.match_file(TRAIN)
 

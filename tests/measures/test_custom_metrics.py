@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ml.measures import schema
 from ml.measures.evaluation import EvaluationRefused, check, read_evaluation
 from ml.measures.measurement import Rows, evaluate, metric_values
-from ml.measures.metrics import Answers, CustomMetric
+from ml.measures.metrics import CustomMetric, ScoredRows
 from ml.measures.schema import Evaluation, KeptPredictions
 from ml.measures.tasks import EVERY_METRIC, TASKS, Task
 from ml.release.evidence.recomputation import (
@@ -35,15 +35,15 @@ from tests.measures.test_measurement import COUNT, arguments, world
 Columns = Mapping[str, NDArray[Any]]
 
 
-def cost(answers: Answers, columns: Columns) -> NDArray[np.float64]:
+def cost(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
     """What a wrong answer costs."""
-    return np.where(answers.expected == answers.predicted, 0.0, columns["amount"])
+    return np.where(scored.expected == scored.predicted, 0.0, columns["amount"])
 
 
-def missed(answers: Answers, columns: Columns) -> NDArray[np.float64]:
+def missed(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
     """What is missed of what there was."""
-    amounts = columns["amount"] * answers.expected
-    return np.stack([amounts * (answers.predicted == 0), amounts], axis=1)
+    amounts = columns["amount"] * scored.expected
+    return np.stack([amounts * (scored.predicted == 0), amounts], axis=1)
 
 
 OWN = {
@@ -88,10 +88,10 @@ def test_they_are_computed_again_without_the_function(kept: Path) -> None:
     assert evaluation.goal == "minimize" and mismatches(evaluation, predictions) == ()
     rows, _ = splits()
     test = rows["test"]
-    answers, amounts = predictions.answers("test"), np.array(test.columns["amount"])
-    wrong = answers.expected != answers.predicted
+    scored, amounts = predictions.answers("test"), np.array(test.columns["amount"])
+    wrong = scored.expected != scored.predicted
     assert evaluation.metrics["test"]["cost"].value == pytest.approx((wrong * amounts).mean())
-    ones = answers.expected == "1"
+    ones = scored.expected == "1"
     share = (wrong * ones * amounts).sum() / (ones * amounts).sum()
     assert evaluation.metrics["test"]["missed"].value == pytest.approx(share)
     logged = metric_values("binary", test, custom_metrics=OWN)
@@ -107,7 +107,7 @@ def test_what_is_a_number_is_given_as_one(task: Task) -> None:
     """A comparison of texts with a number is false everywhere, and the metric 0 without a word."""
     rows = world(task)[0]["test"]
     labels = np.asarray(rows.labels)
-    metric = CustomMetric("maximize", (0, 1), lambda answers, _: answers.expected == labels)
+    metric = CustomMetric("maximize", (0, 1), lambda scored, _: scored.expected == labels)
     assert metric_values(task, rows, custom_metrics={"right": metric})["right"] == 1
 
 
@@ -160,7 +160,7 @@ def test_what_is_no_metric_is_told(tmp_path: Path, name: str, metric: Any, messa
 
 def test_a_function_of_no_file_is_told(tmp_path: Path) -> None:
     """Nobody could say whether two versions were measured by the same one."""
-    metric = CustomMetric("maximize", (0, 1), partial(lambda answers, columns: answers.ones))
+    metric = CustomMetric("maximize", (0, 1), partial(lambda scored, columns: scored.ones))
     assert "is no function of a file" in shown({"share": metric}, tmp_path)
 
 

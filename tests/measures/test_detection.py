@@ -12,7 +12,7 @@ from pycocotools.cocoeval import COCOeval
 
 from ml.measures.detection import average_precisions, matches, padded, read, written
 from ml.measures.measurement import Rows, metric_values, predict
-from ml.measures.metrics import Answers, estimates
+from ml.measures.metrics import ScoredRows, estimates
 from ml.measures.tasks import TASKS, fault
 
 SIZE = 100.0
@@ -114,7 +114,7 @@ def test_an_interval_holds_the_value() -> None:
     """The bootstrap draws images."""
     truth, answers = images(3, 60)
     rows = predict("detection", "test", Rows([str(at) for at in range(60)], truth, padded(answers)))
-    found = estimates(TASKS["detection"].metrics, Answers.of(rows))["map_50"]
+    found = estimates(TASKS["detection"].metrics, ScoredRows.of(rows))["map_50"]
     assert found.low < found.value < found.high and found.count == 60
     assert found.high - found.low < 0.4
 

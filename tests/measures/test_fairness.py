@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ml.measures.fairness import FEWEST, differences
-from ml.measures.metrics import RANKING, Answers
+from ml.measures.metrics import RANKING, ScoredRows
 from ml.measures.ranking import METRICS
 from ml.measures.schema import Disparity
 
@@ -13,8 +13,8 @@ from ml.measures.schema import Disparity
 def disparities(positions: np.ndarray, slices: list[str], split: str) -> dict[str, Disparity]:
     """The differences of a ranking with the right answers at these positions."""
     nothing = np.zeros(len(positions))
-    answers = Answers(nothing.astype(np.str_), nothing.astype(np.str_), positions, nothing)
-    return differences(RANKING, answers, slices, split)
+    scored = ScoredRows(nothing.astype(np.str_), nothing.astype(np.str_), positions, nothing)
+    return differences(RANKING, scored, slices, split)
 
 
 def test_the_difference_is_that_of_the_extremes():

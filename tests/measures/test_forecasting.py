@@ -11,7 +11,7 @@ import pytest
 from ml.measures import forecasting
 from ml.measures.forecasting import Actuals, actuals, seasonal_naive
 from ml.measures.measurement import Rows, metric_values, metrics_of, predict
-from ml.measures.metrics import Answers
+from ml.measures.metrics import ScoredRows
 from ml.measures.schema import Evaluation
 from ml.measures.tasks import TASKS, fault
 from ml.release.comparison import metric_sign
@@ -117,8 +117,8 @@ def test_predictions_come_back() -> None:
     given = rows(12)
     long = predict("forecasting", "test", given)
     short = Rows(["s"], [actuals([1, 2], [2, 3], 1)], np.full((1, 2, 3), 2.0))
-    answers = Answers.of([*long, *predict("forecasting", "test", short)])
-    of = answers.forecasts
+    scored = ScoredRows.of([*long, *predict("forecasting", "test", short)])
+    of = scored.forecasts
     assert of.value.shape == (13, 10) and np.isnan(of.value[12, 2:]).all()
     assert of.value[:12] == pytest.approx(np.asarray(given.scores)[:, :, 0], rel=1e-8)
     assert not any(

@@ -14,7 +14,7 @@ from sklearn import metrics as theirs
 from ml.measures.bootstrap import FEWEST_GROUPS
 from ml.measures.evaluation import Prediction, wrong_primary
 from ml.measures.measurement import measure
-from ml.measures.metrics import Answers, Draws, estimate, estimates, value
+from ml.measures.metrics import Draws, ScoredRows, estimate, estimates, value
 from ml.measures.tasks import TASKS, Task, fault
 
 OF_TWO = TASKS["binary"].metrics
@@ -28,9 +28,9 @@ NUMBERS = RNG.normal(10, 3, (2, COUNT))
 LABELS = RNG.choice(list("abc"), (2, COUNT))
 
 
-def answers(expected: Any, predicted: Any, score: Any = 0.0) -> Answers:
+def scored(expected: Any, predicted: Any, score: Any = 0.0) -> ScoredRows:
     """As a predictions.csv has them: labels and numbers are text."""
-    return Answers(
+    return ScoredRows(
         np.array([str(label) for label in expected]),
         np.array([str(label) for label in predicted]),
         np.zeros(len(expected), dtype=np.int64),
@@ -38,14 +38,14 @@ def answers(expected: Any, predicted: Any, score: Any = 0.0) -> Answers:
     )
 
 
-BINARY = answers(TRUTH, SAID, SCORE)
-REGRESSION = answers(NUMBERS[0].tolist(), NUMBERS[1].tolist())
-MULTICLASS = answers(LABELS[0], LABELS[1], np.where(LABELS[0] == LABELS[1], 0.6, 0.2))
+BINARY = scored(TRUTH, SAID, SCORE)
+REGRESSION = scored(NUMBERS[0].tolist(), NUMBERS[1].tolist())
+MULTICLASS = scored(LABELS[0], LABELS[1], np.where(LABELS[0] == LABELS[1], 0.6, 0.2))
 # Of the tenth that scores highest; rows that tie at its end count in part, as the mean of them.
 ORDER = np.argsort(-SCORE, kind="stable")[: COUNT // 10]
 TIED = SCORE[ORDER[-1]] == SCORE
 TOP = np.where(SCORE[ORDER] == SCORE[ORDER[-1]], TRUTH[TIED].mean(), TRUTH[ORDER])
-GIVEN: Mapping[Task, Answers] = {
+GIVEN: Mapping[Task, ScoredRows] = {
     "binary": BINARY,
     "regression": REGRESSION,
     "multiclass": MULTICLASS,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from ml.measures.metrics import BINARY, Answers, Draws
+from ml.measures.metrics import BINARY, Draws, ScoredRows
 from policies.promotion.champion_gates import (
     FEWEST_GROUPS,
     STATISTIC_RESAMPLES,
@@ -124,14 +124,14 @@ def mean(values: np.ndarray) -> Statistic:
 
 def area(labels: np.ndarray, scores: np.ndarray) -> Statistic:
     """The AUC of the units."""
-    answers = Answers(
+    scored = ScoredRows(
         labels.astype(str), labels.astype(str), np.zeros(len(labels), np.int64), scores
     )
     of_all = BINARY["auc"].of_all
     assert of_all is not None
 
     def statistic(names: Sequence[str]) -> Callable[[np.ndarray], np.ndarray]:
-        own = answers[[int(name[1:]) for name in names]]
+        own = scored[[int(name[1:]) for name in names]]
         return lambda times: of_all(Draws(own, times))
 
     return statistic

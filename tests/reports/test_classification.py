@@ -17,7 +17,7 @@ from sklearn.metrics import (
     roc_curve,
 )
 
-from ml.measures.metrics import Answers
+from ml.measures.metrics import ScoredRows
 from ml.release.promotion.propose import propose
 from ml.reports.charts.classification import (
     POINTS,
@@ -38,14 +38,14 @@ ONES = RANDOM.random(400) < 0.3
 SCORES = np.round(np.clip(RANDOM.normal(0.35 + 0.3 * ONES, 0.2), 0, 1), 2)
 
 
-def answers(ones: np.ndarray, scores: np.ndarray) -> Answers:
+def scored(ones: np.ndarray, scores: np.ndarray) -> ScoredRows:
     labels = np.where(ones, "1", "0")
-    return Answers(labels, labels, np.zeros(len(ones), dtype=np.int64), scores)
+    return ScoredRows(labels, labels, np.zeros(len(ones), dtype=np.int64), scores)
 
 
 def test_the_curves_are_those_of_scikit_learn() -> None:
     """At every threshold, ties together."""
-    at = thresholds(answers(ONES, SCORES))
+    at = thresholds(scored(ONES, SCORES))
     false_rate, recall, _ = roc_curve(ONES, SCORES, drop_intermediate=False)
     # scikit-learn begins at a threshold that nothing reaches.
     assert np.allclose(at.false_rate, false_rate[1:]) and np.allclose(at.recall, recall[1:])
@@ -59,16 +59,16 @@ def test_the_calibration_is_that_of_scikit_learn() -> None:
     """Ranges without a prediction are left out, and a probability of 1 is in the last."""
     # No score lies on a boundary, where the two put it in different ranges.
     scores = np.where(ONES, 0.913, 0.137) + RANDOM.random(400) / 50
-    bins = calibration(answers(ONES, scores))
+    bins = calibration(scored(ONES, scores))
     observed, predicted = calibration_curve(ONES, scores, n_bins=10)
     assert np.allclose([row[:2] for row in bins], np.stack([predicted, observed], axis=1))
     assert sum(rows for *_, rows in bins) == 400
-    assert calibration(answers(np.array([True]), np.array([1.0]))) == [(1.0, 1.0, 1)]
+    assert calibration(scored(np.array([True]), np.array([1.0]))) == [(1.0, 1.0, 1)]
 
 
 def test_the_charts_of_a_binary_classifier() -> None:
     """Their areas are in the captions; a long curve is thinned."""
-    page = Page("".join(classifier_charts(answers(ONES, RANDOM.random(400)))))
+    page = Page("".join(classifier_charts(scored(ONES, RANDOM.random(400)))))
     assert page.problems == []
     words = ("ROC", "AUC: 0.", "Average precision: 0.", "Calibration", "Gain")
     for title in (*words, "Lift in the top decile", "Confusion matrix"):
@@ -86,7 +86,7 @@ def test_what_was_taken_for_what() -> None:
     labels, predicted = (np.where(of, "1", "0") for of in (ONES, taken))
     cost = np.where(ONES & ~taken, 250.0, np.where(taken & ~ONES, 5.0, 0.0))[:, None]
     own = {"cost": cost, "per_case": np.ones((400, 2))}
-    given = Answers(labels, predicted, np.zeros(400, dtype=np.int64), SCORES, own)
+    given = ScoredRows(labels, predicted, np.zeros(400, dtype=np.int64), SCORES, own)
     page = Page("".join(classifier_charts(given)))
     table = confusion_matrix(ONES, taken)
     missed, wrong = int(table[1, 0]), int(table[0, 1])
@@ -102,14 +102,14 @@ def test_what_was_taken_for_what() -> None:
 def test_a_single_label_has_no_curve(ones: list[bool]) -> None:
     """Neither rate is defined."""
     given = np.array(ones, dtype=bool)
-    assert classifier_charts(answers(given, np.full(len(ones), 0.5))) == []
+    assert classifier_charts(scored(given, np.full(len(ones), 0.5))) == []
 
 
 def test_each_class_against_the_rest() -> None:
     """The rates of scikit-learn at the predicted labels, and a dot a class in both charts."""
     expected, predicted = RANDOM.choice(["a", "b", "<c>"], (2, 300))
     predicted[predicted == "b"] = "a"  # one class is never predicted
-    given = Answers(expected, predicted, np.zeros(300, dtype=np.int64), np.full(300, 0.4))
+    given = ScoredRows(expected, predicted, np.zeros(300, dtype=np.int64), np.full(300, 0.4))
     precision, recall, *_ = precision_recall_fscore_support(expected, predicted, zero_division=0)
     page = Page("".join(class_charts(given, {})))
     assert page.problems == []
@@ -130,7 +130,7 @@ def test_the_curves_of_each_class_against_the_rest() -> None:
     table = RANDOM.dirichlet(np.ones(8), 400) + 0.3 * (expected[:, None] == labels)
     table /= table.sum(axis=1, keepdims=True)
     probabilities = dict(zip(labels, table.T, strict=True))
-    given = Answers(expected, expected, np.zeros(400, dtype=np.int64), table.max(axis=1))
+    given = ScoredRows(expected, expected, np.zeros(400, dtype=np.int64), table.max(axis=1))
     page = Page("".join(class_charts(given, probabilities)))
     assert page.problems == []
     assert page.text.count("the 6 most frequent of 8 classes") == 3

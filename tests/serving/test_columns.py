@@ -291,15 +291,15 @@ def test_what_is_not_learnt_is_answered_by_the_values_of_training() -> None:
     """The mean of the answers to them; in rows that are fitted it is one of them."""
     fitted = columns()
     row = np.array([[math.nan, math.nan, 5.0]])
-    assert fitted.answers(summed, row).tolist() == [2.0 + 0.5 + 5.0]
+    assert fitted.predict_imputed(summed, row).tolist() == [2.0 + 0.5 + 5.0]
     assert fitted.fill(np.tile(row, (16, 1))).mean(axis=0).tolist() == [2.0, 0.5, 5.0]
     learnt = columns(times=20)
-    assert learnt.answers(summed, row).tolist() == [5.0]
+    assert learnt.predict_imputed(summed, row).tolist() == [5.0]
     assert np.array_equal(learnt.fill(row.copy()), row, equal_nan=True)
 
 
 def test_a_folder_of_before_is_read_as_it_was() -> None:
-    """It says of no column that it is required, and of no value that it is typical."""
+    """It says of no column that it is required, and has no imputation values."""
     document = {
         "columns": [{"name": "size", "type": "float"}],
         "inputs": [{"name": "size"}],
@@ -307,7 +307,7 @@ def test_a_folder_of_before_is_read_as_it_was() -> None:
     }
     before = Columns(document, same)
     assert before.read(["size"], [[None]]) == [[None]]
-    assert before.answers(summed, before.matrix([[None]])).tolist() == [0.0]
+    assert before.predict_imputed(summed, before.matrix([[None]])).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("value", [None, "", " NA\t"])

@@ -1,7 +1,7 @@
 """AutoML forecasting: what the trials of `task: forecasting` run.
 
 A model folder has `forecaster.json` (`ml.serving.scoring.forecasters`) and, beside it,
-`forecasts.json`: the rolling-origin forecasts by which the model was judged, one row for each
+`forecasts.json`: the rolling-origin forecasts by which the model was scored, one row for each
 series, origin and step, as pandas writes it (`orient="split"`). Hand-written models write the same
 table as CSV.
 

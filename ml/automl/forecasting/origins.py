@@ -15,10 +15,10 @@ from ml.serving.scoring.forecasters import LEVEL, Values, filled
 from ml.toolkit.automl.cells import stop
 
 # Origins that are scored, and earlier ones that only calibrate intervals, by the number of series.
-MANY_SERIES, JUDGING, CALIBRATING, JUDGING_FEW, CALIBRATING_FEW = 10, 3, 2, 12, 3
+MANY_SERIES, SCORED, CALIBRATING, SCORED_FEW, CALIBRATING_FEW = 10, 3, 2, 12, 3
 # With few series, at least this many origins are scored, even if less than half of the times remain
 # to fit.
-FEWEST_JUDGING = 5
+FEWEST_SCORED = 5
 # A quantile needs so many errors: it takes those of neighbouring steps where a step has fewer.
 FEWEST_ERRORS = 40
 
@@ -34,7 +34,7 @@ class Origins:
     horizon: int
 
     @property
-    def judging(self) -> Sequence[int]:
+    def scored(self) -> Sequence[int]:
         """The numbers of the origins that are scored."""
         return range(self.calibrating, len(self.cutoffs))
 
@@ -44,7 +44,7 @@ def origins(panel: Panel, settings: Settings) -> Origins:
     horizon, end = settings.horizon, len(panel.grid) - 1 - settings.horizon
     step = settings.step or horizon
     few = len(panel.ids) < MANY_SERIES
-    count = settings.folds or (JUDGING_FEW if few else JUDGING)
+    count = settings.folds or (SCORED_FEW if few else SCORED)
     calibrating = CALIBRATING_FEW if few else CALIBRATING
     first = int((~np.isnan(panel.target)).argmax(axis=1).min())
     fewest = first + max(1, min(2 * panel.season, end // 2))
@@ -52,7 +52,7 @@ def origins(panel: Panel, settings: Settings) -> Origins:
     def first_cutoff(count: int, calibrating: int) -> int:
         return end - (count - 1) * step - calibrating * horizon
 
-    while not settings.folds and count > FEWEST_JUDGING:
+    while not settings.folds and count > FEWEST_SCORED:
         if first_cutoff(count, calibrating) >= first + (end - first) // 2:
             break
         count -= 1
@@ -66,12 +66,12 @@ def origins(panel: Panel, settings: Settings) -> Origins:
         message += f" with `n_cross_validations: {count}`" if settings.folds else ""
         message += f" needs {needed} times, and the longest series has {len(panel.grid)}"
         stop("few-times", message, f"{needed} times or more", "add rows, or lower the setting")
-    judged = [end - number * step for number in range(count)][::-1]
-    calibrated = [judged[0] - number * horizon for number in range(calibrating, 0, -1)]
-    return Origins([*calibrated, *judged], calibrating, horizon)
+    scored = [end - number * step for number in range(count)][::-1]
+    calibrated = [scored[0] - number * horizon for number in range(calibrating, 0, -1)]
+    return Origins([*calibrated, *scored], calibrating, horizon)
 
 
-def judged(panel: Panel, origins: Origins) -> NDArray[np.bool_]:
+def scored_mask(panel: Panel, origins: Origins) -> NDArray[np.bool_]:
     """(origins, series, horizon): whether a value is scored. It is observed, and before the cutoff
     its series has two values and one within the last horizon.
     """
@@ -109,7 +109,7 @@ def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Va
     the errors at origins whose horizon has ended by then, else of seasonal naive in the history.
     """
     errors = []
-    mask, values = judged(panel, origins), actual(panel, origins)
+    mask, values = scored_mask(panel, origins), actual(panel, origins)
     for number, of in enumerate(origins.cutoffs):
         if of + origins.horizon <= cutoff:
             scales = scale(panel.target[:, : of + 1], panel.season)[:, None]

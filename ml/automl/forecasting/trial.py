@@ -23,7 +23,7 @@ import numpy as np
 from ml.automl import ensembles, metrics, rungs
 from ml.automl.cache import FOLDER as CACHE
 from ml.automl.cache import Cache
-from ml.automl.ensembles import Answers
+from ml.automl.ensembles import OutOfFoldPredictions
 from ml.automl.forecasting import boosted, statistical
 from ml.automl.forecasting import origins as rolling
 from ml.automl.forecasting import panel as panels
@@ -71,40 +71,40 @@ class ForecastProblem:
         """The actual values of every origin, series and step, in one row."""
         return rolling.actual(self.panel, self.origins).ravel()
 
-    def answers(self, forecasts: Values) -> Answers:
+    def out_of_fold(self, forecasts: Values) -> OutOfFoldPredictions:
         """The forecasts (origins, series, horizon) at the scored origins, one fold each."""
-        return self.answers_at(self.origins.judging, forecasts)
+        return self.out_of_fold_at(self.origins.scored, forecasts)
 
-    def answers_at(self, numbers: Sequence[int], forecasts: Values) -> Answers:
+    def out_of_fold_at(self, numbers: Sequence[int], forecasts: Values) -> OutOfFoldPredictions:
         """The forecasts (origins, series, horizon) at these origins, one fold each."""
-        mask = rolling.judged(self.panel, self.origins)
+        mask = rolling.scored_mask(self.panel, self.origins)
         places = np.arange(forecasts.size).reshape(forecasts.shape)
         rows = [places[number][mask[number]] for number in numbers]
-        return Answers(rows, [forecasts.ravel()[row] for row in rows], self.labels)
+        return OutOfFoldPredictions(rows, [forecasts.ravel()[row] for row in rows], self.labels)
 
-    def score(self, answers: Answers) -> list[dict[str, float]]:
+    def score(self, out_of_fold: OutOfFoldPredictions) -> list[dict[str, float]]:
         """Azure ML's metrics of each fold (how-to-understand-automated-ml, regression/forecasting):
         errors are normalized by the range of the target in the training data.
         """
         spread = float(np.nanmax(self.panel.target) - np.nanmin(self.panel.target)) or 1.0
-        folds = self._metrics(answers, spread)
+        folds = self._metrics(out_of_fold, spread)
         return [{name: float(value()) for name, value in fold.items()} for fold in folds]
 
-    def error(self, answers: Answers) -> float:
+    def error(self, out_of_fold: OutOfFoldPredictions) -> float:
         """The mean over the folds of the search's metric, or of 1 less it where higher is better;
         a fold where it is undefined counts as an error of 1. It is not normalized: the range of the
         target would depend on values after an origin.
         """
         is_error, errors = self.metric.startswith("normalized_"), list[float]()
-        for fold in self._metrics(answers, spread=1.0):
+        for fold in self._metrics(out_of_fold, spread=1.0):
             value = float(fold[self.metric]()) if self.metric in fold else math.nan
             errors.append(1.0 if math.isnan(value) else value if is_error else 1.0 - value)
         return float(np.mean(errors))
 
-    def _metrics(self, answers: Answers, spread: float) -> list[metrics.Defined]:
-        folds = zip(answers.rows, answers.values, strict=True)
+    def _metrics(self, out_of_fold: OutOfFoldPredictions, spread: float) -> list[metrics.Defined]:
+        folds = zip(out_of_fold.rows, out_of_fold.values, strict=True)
         return [
-            metrics.defined("regression", answers.labels[of], values, 0, spread)
+            metrics.defined("regression", out_of_fold.labels[of], values, 0, spread)
             for of, values in folds
         ]
 
@@ -137,7 +137,7 @@ def main() -> None:
             fits = cache.of(lambda: fit(problem, name, sampled, budget), source, key)
             documents, forecasts, notes = _saved(fits, options.model), fits.forecasts, fits.notes
         seconds = time.perf_counter() - began
-        folds = problem.score(problem.answers(forecasts))
+        folds = problem.score(problem.out_of_fold(forecasts))
         everywhere = [of for of in folds[0] if all(of in fold for fold in folds)]
         means = {of: float(np.mean([fold[of] for fold in folds])) for of in everywhere}
         if problem.metric not in means:
@@ -180,8 +180,8 @@ def prepare(job: Mapping[str, Any], training: Path) -> ForecastProblem:
     origins = rolling.origins(panel, settings)
     if settings.drops_short:
         panel = panels.without_short(panel, origins.cutoffs[0])
-    for number in origins.judging:
-        if not rolling.judged(panel, origins)[number].any():
+    for number in origins.scored:
+        if not rolling.scored_mask(panel, origins)[number].any():
             cutoff, last = panel.grid[origins.cutoffs[number]], panel.grid[-1]
             actual = f"no series has values just before and after {cutoff}, the cutoff of a fold"
             expected = f"series whose values reach the last time, {last}"
@@ -259,11 +259,11 @@ def combine(
     vote at each origin, with weights that know no error at it or after it.
     """
     first = problem.origins.calibrating
-    has_values = rolling.judged(problem.panel, problem.origins)[:first].any(axis=(1, 2))
+    has_values = rolling.scored_mask(problem.panel, problem.origins)[:first].any(axis=(1, 2))
     calibrating = [*map(int, np.flatnonzero(has_values))]
-    numbers = [*calibrating, *problem.origins.judging]
-    answers = [problem.answers_at(numbers, path) for path in paths]
-    *earlier, weights = choose(answers, families, problem.error, len(calibrating))
+    numbers = [*calibrating, *problem.origins.scored]
+    out_of_fold = [problem.out_of_fold_at(numbers, path) for path in paths]
+    *earlier, weights = choose(out_of_fold, families, problem.error, len(calibrating))
     by_origin = [earlier[len(calibrating)]] * first + earlier[len(calibrating) :]
     votes = [
         sum(paths[member][origin] * weight for member, weight in by_origin[origin].items())
@@ -277,12 +277,12 @@ def forecast_table(problem: ForecastProblem, forecasts: Values) -> pd.DataFrame:
     import pandas as pd
 
     panel, origins, steps = problem.panel, problem.origins, problem.settings.horizon
-    mask, actual = rolling.judged(panel, origins), rolling.actual(panel, origins)
+    mask, actual = rolling.scored_mask(panel, origins), rolling.actual(panel, origins)
     parts = []
-    for number in origins.judging:
+    for number in origins.scored:
         cutoff = origins.cutoffs[number]
         low, high = _interval(problem, forecasts, forecasts[number], cutoff)
-        # A series that is judged nowhere in this fold has no row.
+        # A series without a scored value in this fold has no row.
         rows = np.flatnonzero(mask[number].any(axis=1))
         columns = {"y": actual[number], "yhat": forecasts[number], "lo_80": low, "hi_80": high}
         part = {
@@ -384,14 +384,14 @@ def _facts(
 ) -> dict[str, Any]:
     """The facts about the search that the model folder keeps."""
     panel, origins = problem.panel, problem.origins
-    judging = [panel.grid[origins.cutoffs[of]] for of in origins.judging]
+    scored = [panel.grid[origins.cutoffs[of]] for of in origins.scored]
     short = len(panel.ids) - int(
-        rolling.judged(panel, origins)[origins.calibrating :].any(axis=(0, 2)).sum()
+        rolling.scored_mask(panel, origins)[origins.calibrating :].any(axis=(0, 2)).sum()
     )
     remarks = [*panel.notes, *([f"{short} series have too few values to score"] if short else [])]
     return {
         "metric": problem.metric,
-        "validation": f"{len(judging)} origins, {judging[0]} to {judging[-1]}, "
+        "validation": f"{len(scored)} origins, {scored[0]} to {scored[-1]}, "
         f"{origins.horizon} steps ahead of {len(panel.ids)} series",
         "over": "folds",
         "folds": list(folds),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ml.automl import ensembles
-from ml.automl.ensembles import Answers
+from ml.automl.ensembles import OutOfFoldPredictions
 from ml.serving.scoring.forecasters import Values
 
 POWERS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -25,24 +25,24 @@ Weights = Mapping[int, float]
 
 
 def choose(
-    answers: Sequence[Answers],
+    out_of_fold: Sequence[OutOfFoldPredictions],
     families: Sequence[str],
-    error: Callable[[Answers], float],
+    error: Callable[[OutOfFoldPredictions], float],
     calibrating: int = 0,
 ) -> list[Weights]:
     """Return the members and their weights, which sum to 1, for each origin, and the final ones.
 
     At an origin they depend on the errors at earlier origins; the final ones on the errors at all
-    origins. `families` names the family of each trial; `error` is 0 for perfect answers to the rows
-    of one or more origins, and higher for worse ones. The first `calibrating` origins are not
-    scored: they share the weights of the first scored one.
+    origins. `families` names the family of each trial; `error` is 0 for perfect predictions of
+    the rows of one or more origins, and higher for worse ones. The first `calibrating` origins are
+    not scored: they share the weights of the first scored one.
     """
-    count = len(answers[0].rows)
-    errors = np.array([[error(_only(trial, [at])) for at in range(count)] for trial in answers])
+    count = len(out_of_fold[0].rows)
+    errors = np.array([[error(_only(trial, [at])) for at in range(count)] for trial in out_of_fold])
 
     def weigh(power: float | None, origins: Sequence[int]) -> Weights:
         if power is None and origins:
-            chosen = [_only(trial, origins) for trial in answers]
+            chosen = [_only(trial, origins) for trial in out_of_fold]
             return ensembles.choose(chosen, lambda vote: -error(vote))
         means = errors[:, origins].mean(axis=1) if origins else np.zeros(len(errors))
         return _inverse(means, families, power or 0.0)
@@ -57,7 +57,7 @@ def choose(
         weights.append(options[best])
         if earlier and calibrating <= origin < count:
             for way, option in options.items():
-                parts = [_only(answers[member], [origin]) for member in option]
+                parts = [_only(out_of_fold[member], [origin]) for member in option]
                 losses[way].append(error(ensembles.mean(parts, [*option.values()])))
     return weights
 
@@ -76,7 +76,9 @@ def _inverse(errors: Values, families: Sequence[str], power: float) -> Weights:
     return {at: float(share) for at, share in zip(members, shares, strict=True) if share}
 
 
-def _only(answers: Answers, origins: Sequence[int]) -> Answers:
-    """The answers at some of the origins."""
-    rows = [answers.rows[at] for at in origins]
-    return Answers(rows, [answers.values[at] for at in origins], answers.labels)
+def _only(out_of_fold: OutOfFoldPredictions, origins: Sequence[int]) -> OutOfFoldPredictions:
+    """Return the predictions at some of the origins."""
+    rows = [out_of_fold.rows[at] for at in origins]
+    return OutOfFoldPredictions(
+        rows, [out_of_fold.values[at] for at in origins], out_of_fold.labels
+    )

@@ -161,16 +161,18 @@ def fit_lightgbm(
 
 
 def grow_lightgbm(
-    data: Numbers, watching: Numbers, metric: str, settings: Settings, seed: int
+    data: Numbers, early_stopping: Numbers, metric: str, settings: Settings, seed: int
 ) -> Growing:
     """See `Grow`."""
     import lightgbm
 
     parameters, rows = _lightgbm_rows(data, settings, seed, metric)
-    weights = watching.weights_like(data)
+    weights = early_stopping.weights_like(data)
     del data
-    judged = rows.create_valid(watching.table, watching.labels, weights, params=parameters)
-    return _Booster(lightgbm.Booster(parameters, rows).add_valid(judged, "judged"))
+    validation = rows.create_valid(
+        early_stopping.table, early_stopping.labels, weights, params=parameters
+    )
+    return _Booster(lightgbm.Booster(parameters, rows).add_valid(validation, "validation"))
 
 
 @dataclass(frozen=True)
@@ -246,19 +248,22 @@ def fit_xgboost(
 
 
 def grow_xgboost(
-    data: Numbers, watching: Numbers, metric: str, settings: Settings, seed: int
+    data: Numbers, early_stopping: Numbers, metric: str, settings: Settings, seed: int
 ) -> Growing:
     """See `Grow`."""
     import xgboost
 
     parameters = _xgboost_parameters(data, settings, seed, metric)
-    rows, judged = (
+    rows, validation = (
         _xgboost_rows(of.table, data.categorical, of.labels, weights)
-        for of, weights in ((data, data.weights), (watching, watching.weights_like(data)))
+        for of, weights in (
+            (data, data.weights),
+            (early_stopping, early_stopping.weights_like(data)),
+        )
     )
-    booster = xgboost.Booster(parameters, [rows, judged])
+    booster = xgboost.Booster(parameters, [rows, validation])
     sign = 1.0 if str(parameters.get("eval_metric", "")).startswith("auc") else -1.0
-    return _GrowingXgboost(booster, data.categorical, rows, judged, sign)
+    return _GrowingXgboost(booster, data.categorical, rows, validation, sign)
 
 
 @dataclass(frozen=True)
@@ -284,13 +289,13 @@ class _Xgboost:
 @dataclass(frozen=True)
 class _GrowingXgboost(_Xgboost):
     rows: Any
-    judged: Any
+    validation: Any
     sign: float
 
     def add(self) -> float:
         self.booster.update(self.rows, self.booster.num_boosted_rounds())
         # "[0]\teval-auc:0.83712"
-        return self.sign * float(self.booster.eval(self.judged).rpartition(":")[2])
+        return self.sign * float(self.booster.eval(self.validation).rpartition(":")[2])
 
     def cut(self, trees: int) -> Fitted:
         return _Xgboost(self.booster[:trees], self.categorical)

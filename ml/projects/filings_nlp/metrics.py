@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measures.metrics import Answers, CustomMetric
+from ml.measures.metrics import CustomMetric, ScoredRows
 
 NONE = "none"
 
 
-def caught(answers: Answers, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+def caught(scored: ScoredRows, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     """Return (numerator, denominator) per filing: predicted events among filings with an event."""
-    followed = answers.expected != NONE
-    return np.stack([followed & (answers.predicted != NONE), followed], axis=1).astype(np.float64)
+    followed = scored.expected != NONE
+    return np.stack([followed & (scored.predicted != NONE), followed], axis=1).astype(np.float64)
 
 
-def false_alarms(answers: Answers, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+def false_alarms(scored: ScoredRows, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     """Return (numerator, denominator) per filing: predicted events among filings without one."""
-    quiet = answers.expected == NONE
-    return np.stack([quiet & (answers.predicted != NONE), quiet], axis=1).astype(np.float64)
+    quiet = scored.expected == NONE
+    return np.stack([quiet & (scored.predicted != NONE), quiet], axis=1).astype(np.float64)
 
 
 METRICS: dict[str, CustomMetric] = {

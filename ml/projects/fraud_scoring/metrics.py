@@ -12,44 +12,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measures.metrics import Answers, CustomMetric
+from ml.measures.metrics import CustomMetric, ScoredRows
 from ml.projects.fraud_scoring.costs import REVIEW, threshold
 
 Columns = Mapping[str, NDArray[Any]]
 
 
-def _of(answers: Answers, columns: Columns) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _of(scored: ScoredRows, columns: Columns) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return 1 for each fraud, 1 for each review, and the amounts."""
     amount = columns["amount"].astype(np.float64)
     return (
-        answers.ones,
-        np.asarray(answers.score > np.vectorize(threshold)(amount), np.float64),
+        scored.ones,
+        np.asarray(scored.score > np.vectorize(threshold)(amount), np.float64),
         amount,
     )
 
 
-def cost(answers: Answers, columns: Columns) -> NDArray[np.float64]:
+def cost(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
     """Return what errors cost, and what frauds cost without reviews, of each transaction."""
-    fraud, review, amount = _of(answers, columns)
+    fraud, review, amount = _of(scored, columns)
     return np.stack(
         [fraud * (1 - review) * amount + (1 - fraud) * review * REVIEW, fraud * amount], axis=1
     )
 
 
-def reviewed(answers: Answers, columns: Columns) -> NDArray[np.float64]:
+def reviewed(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
     """Return 1 for each transaction that is reviewed: the mean is the selection rate."""
-    return np.asarray(_of(answers, columns)[1])
+    return np.asarray(_of(scored, columns)[1])
 
 
-def caught(answers: Answers, columns: Columns) -> NDArray[np.float64]:
+def caught(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
     """Return (reviewed frauds, frauds): their ratio is the true positive rate."""
-    fraud, review, _ = _of(answers, columns)
+    fraud, review, _ = _of(scored, columns)
     return np.stack([fraud * review, fraud], axis=1)
 
 
-def false_alarms(answers: Answers, columns: Columns) -> NDArray[np.float64]:
+def false_alarms(scored: ScoredRows, columns: Columns) -> NDArray[np.float64]:
     """Return (other reviews, other transactions): their ratio is the false positive rate."""
-    fraud, review, _ = _of(answers, columns)
+    fraud, review, _ = _of(scored, columns)
     return np.stack([(1 - fraud) * review, 1 - fraud], axis=1)
 
 

@@ -32,7 +32,7 @@ from ml.measures.evaluation import (
 )
 from ml.measures.fairness import FEWEST
 from ml.measures.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
-from ml.measures.metrics import Answers, CustomMetric, Draws, Metric, estimates, value
+from ml.measures.metrics import CustomMetric, Draws, Metric, ScoredRows, estimates, value
 from ml.measures.schema import Disparity, Estimate, Evaluation
 from ml.measures.tasks import TASKS, Task, fault, metrics_of, probabilities_fault
 from policies.promotion.evidence import Evidence, Statistic
@@ -58,9 +58,9 @@ class Predictions:
         """Every metric that can be computed from the rows."""
         return metrics_of(self.task, self.custom)
 
-    def answers(self, split: str) -> Answers:
+    def answers(self, split: str) -> ScoredRows:
         """Return the answers of a split, in the order of the file."""
-        return Answers.of(list(self.rows.get(split, {}).values()))
+        return ScoredRows.of(list(self.rows.get(split, {}).values()))
 
     def probabilities(self, split: str) -> Mapping[str, Values]:
         """Return the probability of each class for each unit of the split; {} if there are none."""
@@ -156,7 +156,7 @@ class Predictions:
         return lacking
 
 
-def _lacking(task: Task, rows: Answers) -> str:
+def _lacking(task: Task, rows: ScoredRows) -> str:
     """Return what the rows may lack for a metric that is undefined on them."""
     if task == "detection":
         return f"its {len(rows)} images have no object"
@@ -362,7 +362,7 @@ def _metric_mismatches(
     place: str,
     metrics: Mapping[str, Estimate],
     predictions: Predictions,
-    answers: Answers,
+    answers: ScoredRows,
     groups: Sequence[str] | None,
 ) -> Iterator[str]:
     task, defined = predictions.task, predictions.metrics

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ml.measures.bootstrap import Values
-from ml.measures.metrics import BINARY, Answers, Draws, value
+from ml.measures.metrics import BINARY, Draws, ScoredRows, value
 from ml.reports.charts import svg
 from ml.reports.charts.scales import axis, short_names
 from ml.reports.formatting import count, number
@@ -51,7 +51,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Rates of binary answers with both labels at each distinct score, highest first.
+    """Rates of binary predictions with both labels at each distinct score, highest first.
 
     In order: recall, false positive rate, precision, and the share of rows predicted "1".
     """
@@ -62,20 +62,20 @@ class Thresholds:
     share: Values
 
 
-def thresholds(answers: Answers) -> Thresholds:
-    """Return the rates of the answers at every threshold."""
-    ((ones,), (every,)) = Draws(answers, np.ones((1, len(answers)))).from_the_top
+def thresholds(scored: ScoredRows) -> Thresholds:
+    """Return the rates of binary predictions at every threshold."""
+    ((ones,), (every,)) = Draws(scored, np.ones((1, len(scored)))).from_the_top
     zeros = every - ones
     return Thresholds(ones / ones[-1], zeros / zeros[-1], ones / every, every / every[-1])
 
 
-def classifier_charts(answers: Answers) -> list[Markup]:
+def classifier_charts(scored: ScoredRows) -> list[Markup]:
     """Return the charts of a binary classifier; [] if only one label occurs."""
-    if len({*answers.expected.tolist()}) < 2:
+    if len({*scored.expected.tolist()}) < 2:
         return []
-    rates, share = thresholds(answers), float(answers.ones.mean())
+    rates, share = thresholds(scored), float(scored.ones.mean())
     auc, precision, lift = (
-        number(value(BINARY[name], answers)) for name in ("auc", "average_precision", "lift_at_10")
+        number(value(BINARY[name], scored)) for name in ("auc", "average_precision", "lift_at_10")
     )
     lifts, best = rates.precision / share, "share of rows, highest score first"
     return [
@@ -93,7 +93,7 @@ def classifier_charts(answers: Answers) -> list[Markup]:
         ),
         _chart(
             *_CALIBRATION,
-            [_calibration_series("ours", answers)],
+            [_calibration_series("ours", scored)],
             _DIAGONAL,
             f"{_BINS} Grey: perfect calibration.",
         ),
@@ -114,28 +114,28 @@ def classifier_charts(answers: Answers) -> list[Markup]:
             f"Lift in the top decile: {lift}. Grey: chance level.",
             most=float(lifts.max()),
         ),
-        confusion(answers, _threshold(answers)),
+        confusion(scored, _threshold(scored)),
     ]
 
 
-def class_charts(answers: Answers, probabilities: Mapping[str, Values]) -> list[Markup]:
-    """Return charts of each class of multiclass answers against the rest, and the confusion matrix.
+def class_charts(scored: ScoredRows, probabilities: Mapping[str, Values]) -> list[Markup]:
+    """Return one-against-rest charts of each class, and the confusion matrix.
 
     They are curves of the most frequent classes if predictions.csv has the probability of each,
     else a dot per class at the predicted labels. [] if only one label occurs.
     """
-    if len({*answers.expected.tolist()}) < 2:
+    if len({*scored.expected.tolist()}) < 2:
         return []
-    counts = Counter(label for label in answers.expected.tolist() if label in probabilities)
+    counts = Counter(label for label in scored.expected.tolist() if label in probabilities)
     if len(counts) < 2:
-        return [*_class_dots(answers), confusion(answers)]
+        return [*_class_dots(scored), confusion(scored)]
     note = f"One-vs-rest for {len(counts)} classes."
     if len(counts) > CURVES:
         note = f"One-vs-rest for the {CURVES} most frequent of {len(counts)} classes."
     roc, precisions, calibrations = [], [], []
     for place, (label, rows) in enumerate(counts.most_common(CURVES), 1):
-        expected = np.where(answers.expected == label, "1", "0")
-        against_rest = replace(answers, expected=expected, score=probabilities[label])
+        expected = np.where(scored.expected == label, "1", "0")
+        against_rest = replace(scored, expected=expected, score=probabilities[label])
         rates, colour = thresholds(against_rest), f"class{place}"
         auc, precision = (
             number(value(BINARY[name], against_rest)) for name in ("auc", "average_precision")
@@ -150,15 +150,15 @@ def class_charts(answers: Answers, probabilities: Mapping[str, Values]) -> list[
         _chart(*_ROC, roc, _DIAGONAL, f"{note} Grey: chance level."),
         _chart(*_PRECISION, precisions, [], note),
         _chart(*axes, calibrations, _DIAGONAL, f"{note} {_BINS} Grey: perfect calibration."),
-        confusion(answers),
+        confusion(scored),
     ]
 
 
-def _class_dots(answers: Answers) -> list[Markup]:
+def _class_dots(scored: ScoredRows) -> list[Markup]:
     from sklearn.metrics import multilabel_confusion_matrix
 
-    labels = np.unique(answers.expected)
-    tables = multilabel_confusion_matrix(answers.expected, answers.predicted, labels=labels)
+    labels = np.unique(scored.expected)
+    tables = multilabel_confusion_matrix(scored.expected, scored.predicted, labels=labels)
     right_no, false, missed, hits = tables.reshape(-1, 4).T
     false_rate, recall = false / (false + right_no), hits / (hits + missed)
     # The precision of a class that is never predicted is 0.
@@ -177,19 +177,19 @@ def _class_dots(answers: Answers) -> list[Markup]:
     ]
 
 
-def confusion(answers: Answers, note: str = "") -> Markup:
+def confusion(scored: ScoredRows, note: str = "") -> Markup:
     """Draw the confusion matrix; cells also show sums of custom metrics, such as a cost."""
-    every = Counter([*answers.expected.tolist(), *answers.predicted.tolist()])
+    every = Counter([*scored.expected.tolist(), *scored.predicted.tolist()])
     labels = sorted(label for label, _ in every.most_common(CONFUSED))
-    sums = [name for name, values in answers.custom.items() if values.shape[1] == 1][:SUMS]
+    sums = [name for name, values in scored.custom.items() if values.shape[1] == 1][:SUMS]
     names = short_names(labels, 12)
     cells = []
     for (up, label), (across, taken) in product(enumerate(labels), repeat=2):
-        of_label = answers.expected == label
-        inside = of_label & (answers.predicted == taken)
+        of_label = scored.expected == label
+        inside = of_label & (scored.predicted == taken)
         rows, costs = (
             int(inside.sum()),
-            [f"{name} {number(float(answers.custom[name][inside].sum()))}" for name in sums],
+            [f"{name} {number(float(scored.custom[name][inside].sum()))}" for name in sums],
         )
         share = rows / max(1, int(of_label.sum()))
         words = [f"{label} predicted as {taken}: {count(rows, 'row')}", f"{share:.1%} of {label}"]
@@ -218,11 +218,11 @@ def confusion(answers: Answers, note: str = "") -> Markup:
     return svg.figure("Confusion matrix", chart, 450, 380, f"{caption} {note}".rstrip())
 
 
-def _threshold(answers: Answers) -> str:
+def _threshold(scored: ScoredRows) -> str:
     """Return a sentence on the threshold from which label 1 was predicted."""
-    ones = answers.predicted == "1"
-    lowest = answers.score[ones].min(initial=np.inf)
-    if answers.score[~ones].max(initial=-np.inf) >= lowest:
+    ones = scored.predicted == "1"
+    lowest = scored.score[ones].min(initial=np.inf)
+    if scored.score[~ones].max(initial=-np.inf) >= lowest:
         return "No single decision threshold gives these labels."
     return f"The lowest score that is predicted positive is {number(float(lowest))}."
 
@@ -233,17 +233,17 @@ def _points(x: Values, y: Values, start: bool = False) -> Points:
     return [*_DIAGONAL[:start], *zip(x[chosen].tolist(), y[chosen].tolist(), strict=True)]
 
 
-def calibration(answers: Answers) -> list[tuple[float, float, int]]:
+def calibration(scored: ScoredRows) -> list[tuple[float, float, int]]:
     """(mean predicted probability, share of label 1, predictions) of each range that has some."""
-    of_bin = np.minimum((answers.score * BINS).astype(int), BINS - 1)
+    of_bin = np.minimum((scored.score * BINS).astype(int), BINS - 1)
     return [
-        (float(answers.score[rows].mean()), float(answers.ones[rows].mean()), int(rows.sum()))
+        (float(scored.score[rows].mean()), float(scored.ones[rows].mean()), int(rows.sum()))
         for rows in (of_bin == place for place in np.unique(of_bin))
     ]
 
 
-def _calibration_series(colour: str, answers: Answers, meaning: str = "") -> Series:
-    bins = [group for group in calibration(answers) if group[2] >= FEWEST]
+def _calibration_series(colour: str, scored: ScoredRows, meaning: str = "") -> Series:
+    bins = [group for group in calibration(scored) if group[2] >= FEWEST]
     words = [f"{number(observed)} of {rows:,} predictions" for _, observed, rows in bins]
     points = [(predicted, observed) for predicted, observed, _ in bins]
     return Series(colour, points, words, meaning=meaning)

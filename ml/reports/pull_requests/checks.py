@@ -22,8 +22,8 @@ MAX_LENGTH, MAX_PART = 60_000, 14_000
 # Rows of a table, failed jobs of the verdict; candidates, projects or stacks, and metrics of a run,
 # that are shown.
 ROWS, FAILED, CANDIDATES, PROJECTS, METRICS = 20, 6, 4, 12, 6
-# Of what a pull request changes of its own judges, these are named first; and the most characters
-# of their names and of the others', and the folders in one that are told apart.
+# The first of the `self_affecting_files` to be named; the most characters of their names and of the
+# others', and the folders in one that are told apart.
 RULES_LENGTH, OTHERS_LENGTH, DEPTH = 8_000, 4_000, 8
 RULES = (
     *(".github/", ".ci/", "Makefile", "framework.mk", "policies/", "ml/repository/", "ml/reports/"),
@@ -52,13 +52,13 @@ class Job:
 class PullRequestChange:
     """The evaluation by main's code of the files that GitHub lists for a pull request.
 
-    `needed` are the jobs that the change must run, each with a step of it. `judges` are the changed
-    files by which it may influence how it is judged.
+    `needed` are the jobs that the change must run, each with a step of it. `self_affecting_files`
+    are the changed files by which it may influence its own checks.
     """
 
     documents: bool
     needed: tuple[tuple[str, str], ...]
-    judges: tuple[str, ...] = ()
+    self_affecting_files: tuple[str, ...] = ()
     projects: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
@@ -212,7 +212,7 @@ def _verdict(
         reasons.append("the training did not succeed")
     if not run.id:
         return f"### ⏳ The checks are still running{''.join(f'; {reason}' for reason in reasons)}"
-    if run.change.judges and run.passed:
+    if run.change.self_affecting_files and run.passed:
         reasons.insert(0, "this pull request changes its own checks")
     if run.passed and not reasons:
         return "### ✅ Every check passed"
@@ -239,9 +239,9 @@ def _remarks(run: Run, unread: Sequence[str]) -> Iterator[str]:
             "The pull request's own code reported the numbers below, without secrets. "
             "Gates and policies are evaluated again after the merge."
         )
-    rules = [file for file in run.change.judges if _is_rule(file)]
-    others = [file for file in run.change.judges if not _is_rule(file)]
-    if run.change.judges:
+    rules = [file for file in run.change.self_affecting_files if _is_rule(file)]
+    others = [file for file in run.change.self_affecting_files if not _is_rule(file)]
+    if run.change.self_affecting_files:
         names = ", ".join([*_names(rules, RULES_LENGTH), *_names(others, OTHERS_LENGTH)])
         yield (
             f"⚠️ **This pull request changes its own checks: {names}.** The checks ran with "

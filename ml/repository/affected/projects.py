@@ -1,4 +1,4 @@
-"""What a change touches: projects, stacks, policies, environments, rooms of the framework, tests.
+"""What a change touches: projects, stacks, policies, environments, source packages and tests.
 
 `python -m ml.repository.affected.projects` needs no package besides PyYAML: a workflow asks it
 before it installs anything else. Imports are followed, and so are the paths and the assets
@@ -50,7 +50,7 @@ BAD_NAME = "bad-name"
 # GitHub lists no more files of a pull request.
 LISTED = 3000
 # Of the framework, besides these: a team's own settings, projects and their tests.
-FRAMEWORK = (*(f"{room}/" for room in SOURCES), f"{TESTS}/", "benchmarks/", "requirements/")
+FRAMEWORK = (*(f"{source}/" for source in SOURCES), f"{TESTS}/", "benchmarks/", "requirements/")
 TEAM = (f"{PROJECTS}/", f"{TESTS}/projects/", ENVIRONMENTS)
 SETTINGS = ("infra/Pulumi*.yaml", "policies/*/*.yml", ".gitignore", ".amlignore")
 # Packages that the main job lacks → the make target that installs them.
@@ -77,8 +77,8 @@ class Affected:
 
     `framework`: whether the framework's tests must run. `documents`: only documents changed.
     `tests` are paths for pytest. `extras` are the make targets that install the packages of the
-    affected projects' environments that the main job lacks. `judges` are the files by which a
-    change may influence how it is judged: all but documents and a project's own files.
+    affected projects' environments that the main job lacks. `self_affecting_files` are the
+    files by which a change may influence its own checks: all but documents and a project's own.
     """
 
     base: str
@@ -89,30 +89,30 @@ class Affected:
     stacks: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
-    rooms: tuple[str, ...] = ()
+    source_packages: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
-    judges: tuple[str, ...] = ()
+    self_affecting_files: tuple[str, ...] = ()
 
 
 def affected(
-    root: Path, base: str, besides: Sequence[str] = (), *, taken_back: bool = False
+    root: Path, base: str, ignore: Sequence[str] = (), *, include_reverted: bool = False
 ) -> Affected:
     """Return what the changes of the work tree since the merge base with `base` affect.
 
-    Files that match `besides` count as unchanged. `taken_back` includes changes that a later commit
-    reverted: they may have been applied meanwhile. Raises UserError for an unknown revision,
+    Files that match `ignore` count as unchanged. `include_reverted` adds changes that a later
+    commit reverted: they may have been applied meanwhile. Raises UserError for an unknown revision,
     outside of git, and for a name that no command accepts.
     """
     commit = _merge_base(root, base)
     words = ("--name-only", "--no-renames", "-z")
     names = git.run(root, "diff", *words, commit, "--").split("\0")
-    if taken_back:
+    if include_reverted:
         log = ("log", "--first-parent", "-m", "--format=", *words, f"{commit}..HEAD", "--")
         names += (name.strip("\n") for name in git.run(root, *log).split("\0"))
     names += git.run(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0")
-    files = frozenset(name for name in names if name and not _matches(name, besides))
+    files = frozenset(name for name in names if name and not _matches(name, ignore))
     removed = frozenset(file for file in files if not os.path.lexists(root / file))
     return _affected(root, base, commit, files, removed)
 
@@ -185,7 +185,7 @@ class _Change:
             tests=(TESTS,),
             extras=tuple(sorted(self._extras(projects))),
             causes={"framework": cause},
-            judges=(cause,),
+            self_affecting_files=(cause,),
         )
 
     def affected(self, base: str, count: int) -> Affected:
@@ -197,7 +197,7 @@ class _Change:
             _folders(ENVIRONMENTS[:-1], self.tree | self.files),
             lambda name: self._below(f"{ENVIRONMENTS}{name}/"),
         )
-        rooms = self._rooms()
+        source_packages = self._source_packages()
         framework = min(filter(self._is_framework, self.files), default="")
         causes = {
             f"{kind} {name}": cause
@@ -206,7 +206,7 @@ class _Change:
                 ("stack", stacks),
                 ("policy", policies),
                 ("environment", environments),
-                ("room", rooms),
+                ("package", source_packages),
             )
             for name, cause in caused.items()
         }
@@ -219,11 +219,13 @@ class _Change:
             stacks=tuple(stacks),
             policies=tuple(policies),
             environments=tuple(environments),
-            rooms=tuple(rooms),
+            source_packages=tuple(source_packages),
             tests=(TESTS,) if framework else tuple(sorted(self._tests(projects, policies))),
             extras=tuple(sorted(self._extras(projects))),
             causes={**causes, **({"framework": framework} if framework else {})},
-            judges=tuple(sorted(file for file in self.files if not OWN.fullmatch(file))),
+            self_affecting_files=tuple(
+                sorted(file for file in self.files if not OWN.fullmatch(file))
+            ),
         )
 
     def _caused(self, names: Iterable[str], cause: Callable[[str], str]) -> dict[str, str]:
@@ -262,19 +264,19 @@ class _Change:
         return {
             file: self._text(file)
             for file in self.tree
-            if file.endswith(".py") and file.startswith(tuple(f"{room}/" for room in SOURCES))
+            if file.endswith(".py") and file.startswith(tuple(f"{source}/" for source in SOURCES))
         }
 
     @cached_property
-    def dirty(self) -> dict[str, str]:
-        """Each module that the change reaches → the changed file.
+    def affected_modules(self) -> dict[str, str]:
+        """Return each module that the change reaches → the changed file.
 
         A file that is no module counts for the modules of its folder, or else of a folder above;
         a team's settings do not.
         """
         causes: dict[str, str] = {}
         for file in sorted(self.files):
-            if not file.startswith(tuple(f"{room}/" for room in SOURCES)):
+            if not file.startswith(tuple(f"{source}/" for source in SOURCES)):
                 continue
             if file.endswith(".py"):
                 causes.setdefault(file, file)
@@ -323,8 +325,8 @@ class _Change:
         seen = set(waiting)
         while waiting:
             file = waiting.pop()
-            if file in self.dirty:
-                yield self.dirty[file]
+            if file in self.affected_modules:
+                yield self.affected_modules[file]
             for target in self._named(file, project) - seen:
                 seen.add(target)
                 yield from (file for file in self.files if _is_at(file, target))
@@ -346,7 +348,7 @@ class _Change:
         """The paths and modules of the repository that a spec of a project names.
 
         A folder above the project, such as the root in `code:`, is not followed: imports say which
-        of its modules are used, and `dirty` which of them the change reaches.
+        of its modules are used, and `affected_modules` which of them the change reaches.
         """
         names: set[str] = set()
         words = self._words(file) if _is_yaml(file) or file.endswith("/MLTable") else []
@@ -406,29 +408,31 @@ class _Change:
         packages = {match[0] for line in lines if (match := _PACKAGE.match(line))}
         return {extra for package, extra in EXTRAS.items() if package in packages}
 
-    # Stacks, policies, rooms.
+    # Stacks, policies, source packages.
 
     def _stack_cause(self, name: str) -> str:
         own = self._changed(f"infra/Pulumi.{name}.yaml", "infra/Pulumi.yaml")
         packages = self._changed(*PACKAGES, "requirements/infra.lock")
         rules = "policies/infra/", "policies/own/"
         parts = (*STACK_PARTS, *rules)
-        program = (cause for file, cause in self.dirty.items() if file.startswith(parts))
+        program = (cause for file, cause in self.affected_modules.items() if file.startswith(parts))
         return own or packages or self._below(*rules) or next(program, "")
 
     def _policy_cause(self, name: str) -> str:
         folder = f"policies/{name}/"
-        reached = (cause for file, cause in self.dirty.items() if file.startswith(folder))
+        reached = (
+            cause for file, cause in self.affected_modules.items() if file.startswith(folder)
+        )
         return self._below(folder) or next(reached, "")
 
-    def _rooms(self) -> dict[str, str]:
-        rooms: dict[str, str] = {}
-        for file, cause in sorted(self.dirty.items()):
+    def _source_packages(self) -> dict[str, str]:
+        source_packages: dict[str, str] = {}
+        for file, cause in sorted(self.affected_modules.items()):
             if not file.startswith(f"{PROJECTS}/"):
-                rooms.setdefault(
+                source_packages.setdefault(
                     "/".join(file.split("/")[: 2 if file.count("/") > 1 else 1]), cause
                 )
-        return dict(sorted(rooms.items()))
+        return dict(sorted(source_packages.items()))
 
     def _is_framework(self, file: str) -> bool:
         """Whether a file is of the framework: not a team's own, and not named by a project."""
@@ -629,7 +633,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         result = affected(repository.root(), options.base)
     else:
         result, _ = of_pull_request(repository.root(), GitHub.of_workflow(), options.pull)
-    left_out = {"causes", "base", "judges"}
+    left_out = {"causes", "base", "self_affecting_files"}
     write_outputs({name: value for name, value in asdict(result).items() if name not in left_out})
     lists = {"tests": result.tests, "extras": result.extras}
     if requested := [names for form, names in lists.items() if getattr(options, form)]:

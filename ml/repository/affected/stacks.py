@@ -38,7 +38,7 @@ def stacks(root: Path, since: str | Mapping[str, str] = "") -> list[str]:
     names = [checked(name) for name in files.ordered(root)]
     starts = dict.fromkeys(names, since) if isinstance(since, str) else since
     touched = {
-        start: {*affected(root, start, taken_back=True).stacks}
+        start: {*affected(root, start, include_reverted=True).stacks}
         for start in {*starts.values()}
         if start
     }

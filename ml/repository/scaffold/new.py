@@ -172,13 +172,13 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
         ),
         "answer": TASKS[about.task].answer,
         "quantile": QUANTILES.get(about.primary_metric),
-        "largest": _rounded(about.same_answer * 10),
+        "largest": _rounded(about.baseline * 10),
         # A quarter of few rows is a validation of which each mean moves by chance.
         "gap": _rounded(
-            (0.1 if about.spread == 1.0 else about.same_answer / 4)
+            (0.1 if about.spread == 1.0 else about.baseline / 4)
             * (2 if "folds" in about.head else 1)
         ),
-        "threshold": _rounded(about.same_answer),
+        "threshold": _rounded(about.baseline),
         "strength": "correlation" if is_series or TABLE_TASKS[about.task].types else "auc",
         "own_scale": not is_series and bool(TABLE_TASKS[about.task].types),
         "pointer": "total" if is_series else "predictions/0",

@@ -108,10 +108,10 @@ class Choices:
 class Profile:
     """A table as a project needs it; `head` are the fields of the schema above its columns.
 
-    `same_answer` is what a constant reaches in the primary metric, `spread` the distance between
-    the smallest and the largest value of a numeric target. `samples` are rows as requests send
-    them. `doubts` are sentences about columns of which the guess may be wrong, `leaks` about those
-    that predict the target too well.
+    `baseline` is the primary metric of a constant prediction, or of seasonal naive. `spread` is the
+    distance between the smallest and the largest value of a numeric target. `samples` are rows as
+    requests send them. `doubts` are sentences about columns of which the guess may be wrong,
+    `leaks` about those that predict the target too well.
     """
 
     task: Task
@@ -119,7 +119,7 @@ class Profile:
     head: Mapping[str, object]
     columns: tuple[Column, ...]
     classes: int
-    same_answer: float
+    baseline: float
     spread: float
     samples: Sequence[Sequence[Any]]
     doubts: Sequence[str] = ()
@@ -148,8 +148,8 @@ class Profile:
         )
 
     @property
-    def excluded(self) -> tuple[Column, ...]:
-        """The columns besides the target that the model does not read."""
+    def excluded_columns(self) -> tuple[Column, ...]:
+        """Return the columns that the model does not read, without the target."""
         used: list[object] = [self.head["target"]]
         if "horizon" in self.head:
             used += [self.head["time"], *self.head["series"]]  # type: ignore[misc]

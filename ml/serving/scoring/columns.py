@@ -5,7 +5,8 @@ the project's own function, and encode the row by the `columns.json` of the mode
 
     {"columns": [{"name": "Contract", "type": "text", "required": true},
                  {"name": "age", "type": "float"}],
-     "inputs": [{"name": "Contract", "categories": ["month", "year"], "typical": ["month", …]},
+     "inputs": [{"name": "Contract", "categories": ["month", "year"],
+                 "imputation_values": ["month", …]},
                 {"name": "age"}],
      "encoding": "codes", "classes": []}
 
@@ -15,15 +16,15 @@ without one is refused, as a table is. A text that is none of the `categories`, 
 `derive`, mean the same as a missing value:
 
 - Where enough rows of training had one, the model has learnt what it means.
-- Elsewhere no model can know, and LightGBM would take it for 0 or for another category. It stands
-  for the `typical` values of training: trees are fitted to one of these (`Columns.fill`) and answer
-  with the mean of their answers to each (`Columns.answers`); what adds up its inputs takes their
-  mean.
+- Elsewhere no model can know, and LightGBM would take it for 0 or for another category. It is
+  replaced with `imputation_values` of training: trees are fitted to one of these (`Columns.fill`)
+  and predict the mean over all of them (`Columns.predict_imputed`); a linear model or a network
+  takes their mean.
 
 The encodings:
 
-- `codes`: a number as it is, a text as its place among `categories`; a missing value is NaN. For
-  trees, and for what AutoML fits.
+- `codes`: a number as it is, a text as its category code (its index in `categories`), a missing
+  value as NaN. For trees, and for what AutoML fits.
 - `one-hot`: a number minus `mean`, by `deviation`, a missing one 0, with a column that says so
   where the model learns it; a column for each category. For what adds up its inputs.
 - `tokens`: a text as the numbers of its words in their order, filled up with 0, for a network that
@@ -124,8 +125,8 @@ def read_json(kind: Kind, value: object) -> Value:
 
 _FINITE = float(np.finfo(np.float64).max)
 _NUMBERS = frozenset({int, float})
-# Values that stand for a missing one: each costs an answer of the model.
-_TYPICAL = 16
+# Imputation values per input: each costs a call of the model.
+_IMPUTATIONS = 16
 # Rows without a value from which a model learns what that means: as many as the leaf of a tree has,
 # and a share that LightGBM's sample of a large table does not miss.
 _FEWEST, _SMALLEST_SHARE = 20, 0.001
@@ -148,8 +149,8 @@ class Columns:
             for spec in self._inputs
             for name in (spec.one_hot_names if self._is_one_hot else spec.names)
         )
-        # The numbers of the columns that are places among categories.
-        self.categorical = places(self._inputs) if not self._is_one_hot else []
+        # The numbers of the columns that hold category codes.
+        self.categorical = category_columns(self._inputs) if not self._is_one_hot else []
         self._coded = [(spec.name, spec.codes) for spec in self._inputs]
         self._is_plain = all(spec.is_plain for spec in self._inputs)
         # Where all are numbers, all at once.
@@ -158,14 +159,14 @@ class Columns:
         self._order = list(self.columns)
         self._kinds = list(self.columns.values())
         self._required = [bool(column.get("required")) for column in document["columns"]]
-        # (_TYPICAL, names): NaN where the model has learnt what a missing value means.
-        self._typical = np.hstack(
-            [np.empty((_TYPICAL, 0)), *(spec.typical for spec in self._inputs)]
+        # (_IMPUTATIONS, names): NaN where the model has learnt what a missing value means.
+        self._imputation_values = np.hstack(
+            [np.empty((_IMPUTATIONS, 0)), *(spec.imputation_values for spec in self._inputs)]
         )
 
     @property
     def categories(self) -> dict[str, list[str]]:
-        """The categories of each input that is a place among them."""
+        """Return the categories of each input with category codes."""
         inputs = (self._inputs[number] for number in self.categorical)
         return {spec.name: list(spec.categories or ()) for spec in inputs}
 
@@ -203,7 +204,7 @@ class Columns:
             raise ValueError("derive() gives rows different columns")
         inputs = [_fitted(name, [row[name] for row in derived], encoding) for name in names]
         for entry in inputs if imputes else ():
-            entry.pop("typical", None)
+            entry.pop("imputation_values", None)
         document = {
             "columns": [
                 {"name": name, "type": kind, "required": name in required}
@@ -264,31 +265,34 @@ class Columns:
         ]
         return Columns({**self._document, "inputs": inputs, "encoding": "codes"}, self._derive)
 
-    def answers(self, predict: Predict, table: NDArray[Any]) -> NDArray[Any]:
-        """The model's answers to rows of `matrix`; to a missing value that it cannot learn, the
-        mean of its answers to the typical values.
+    def predict_imputed(self, predict: Predict, table: NDArray[Any]) -> NDArray[Any]:
+        """Return the model's predictions for rows of `matrix`.
+
+        For a row with a missing value that the model cannot learn, this is the mean of the
+        predictions with each imputation value.
         """
-        answers, rows = predict(table), self._unlearnt(table)
+        predictions, rows = predict(table), self._rows_to_impute(table)
         if len(rows):
-            answers, unlearnt = np.array(answers, dtype=np.float64), table[rows]
-            filled = (np.where(np.isnan(unlearnt), fill, unlearnt) for fill in self._typical)
-            answers[rows] = sum(predict(copy.astype(table.dtype)) for copy in filled) / _TYPICAL
-        return answers
+            predictions, missing = np.array(predictions, dtype=np.float64), table[rows]
+            imputed = (np.where(np.isnan(missing), of, missing) for of in self._imputation_values)
+            sums = sum(predict(copy.astype(table.dtype)) for copy in imputed)
+            predictions[rows] = sums / _IMPUTATIONS
+        return predictions
 
     def fill(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Fill missing values, in place, with typical values if the model cannot learn them."""
-        rows = self._unlearnt(table)
+        """Fill missing values, in place, with imputation values if the model cannot learn them."""
+        rows = self._rows_to_impute(table)
         if len(rows):
-            typical = self._typical[rows % _TYPICAL]
-            table[rows] = np.where(np.isnan(table[rows]), typical, table[rows])
+            imputed = self._imputation_values[rows % _IMPUTATIONS]
+            table[rows] = np.where(np.isnan(table[rows]), imputed, table[rows])
         return table
 
-    def _unlearnt(self, table: NDArray[Any]) -> NDArray[np.intp]:
-        """The rows with a missing value that has typical ones; there are few."""
+    def _rows_to_impute(self, table: NDArray[Any]) -> NDArray[np.intp]:
+        """Return the rows with a missing value that has imputation values; there are few."""
         missing = np.isnan(table)
         if not np.count_nonzero(missing):
             return np.empty(0, np.intp)
-        return np.flatnonzero((missing & ~np.isnan(self._typical[0])).any(axis=1))
+        return np.flatnonzero((missing & ~np.isnan(self._imputation_values[0])).any(axis=1))
 
     def _order_of(self, names: object) -> list[int]:
         """Where each column stands in a request."""
@@ -340,7 +344,7 @@ class Columns:
             raise
 
     def _codes(self, row: Row) -> list[Any]:
-        """The numbers, and the places of the texts; NaN for what is missing or unknown."""
+        """Return numbers, and the category codes of texts; NaN for missing or unknown values."""
         if self._numbers is not None and {*map(type, numbers := self._numbers(row))} <= _NUMBERS:
             return list(numbers)
         return [
@@ -367,8 +371,8 @@ def _derived(derive: Derive, names: Sequence[str], rows: Sequence[Sequence[Value
         raise ValueError(f"derive() does not take these values: {what}") from error
 
 
-def typical(name: str, values: NDArray[Any], missing: int, rows: int) -> dict[str, Any]:
-    """Return the imputation values (`typical`) of an input with these training values.
+def imputation_values(name: str, values: NDArray[Any], missing: int, rows: int) -> dict[str, Any]:
+    """Return the `imputation_values` of an input with these training values.
 
     `missing` of the `rows` have none. The values are spread evenly from the least to the greatest
     and shuffled, so that those of two inputs are independent. Empty if the model learns what a
@@ -377,12 +381,13 @@ def typical(name: str, values: NDArray[Any], missing: int, rows: int) -> dict[st
     if missing >= max(_FEWEST, _SMALLEST_SHARE * rows) or not len(values):
         return {}
     ordered = np.unique(values)
-    places = np.random.default_rng([*name.encode()]).permutation(_TYPICAL)
-    return {"typical": ordered[(2 * places + 1) * len(ordered) // (2 * _TYPICAL)].tolist()}
+    order = np.random.default_rng([*name.encode()]).permutation(_IMPUTATIONS)
+    chosen = ordered[(2 * order + 1) * len(ordered) // (2 * _IMPUTATIONS)]
+    return {"imputation_values": chosen.tolist()}
 
 
-def places(inputs: Sequence[Input]) -> list[int]:
-    """The numbers of the columns of `inputs` that are places among categories."""
+def category_columns(inputs: Sequence[Input]) -> list[int]:
+    """Return the numbers of the columns of `inputs` that hold category codes."""
     starts = np.cumsum([0, *(len(spec.names) for spec in inputs)])
     pairs = zip(inputs, starts[:-1].tolist(), strict=True)
     return [start for spec, start in pairs if spec.categories is not None]
@@ -467,8 +472,8 @@ class Input:
         self._mean, self._deviation = spec.get("mean", 0.0), spec.get("deviation", 1.0)
         self._says_missing = bool(spec.get("missing", False))
         # Of one-hot, in place of an unknown category.
-        counts = Counter(spec.get("typical", ()))
-        self._shares = [counts[text] / _TYPICAL for text in self.categories or ()]
+        counts = Counter(spec.get("imputation_values", ()))
+        self._shares = [counts[text] / _IMPUTATIONS for text in self.categories or ()]
 
     @property
     def names(self) -> list[str]:
@@ -488,9 +493,9 @@ class Input:
         return [self._fill if value is None or isinstance(value, str) else value]
 
     @property
-    def typical(self) -> NDArray[np.float64]:
-        """(_TYPICAL, names): what stands for a missing value; NaN where the model knows it."""
-        values = self._spec.get("typical", [None] * _TYPICAL)
+    def imputation_values(self) -> NDArray[np.float64]:
+        """(_IMPUTATIONS, names): what replaces a missing value; NaN if the model has learnt it."""
+        values = self._spec.get("imputation_values", [None] * _IMPUTATIONS)
         return np.array([self.numbers(value) for value in values], dtype=np.float64)
 
     def _date(self, value: Value) -> list[float]:
@@ -564,12 +569,12 @@ def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str,
             return _fitted_text(name, texts, encoding)
         common = dict(Counter(texts).most_common(_MOST_CATEGORIES[encoding]))
         missing = len(values) - sum(common.values())
-        sample = typical(name, np.array([*common], dtype=object), missing, len(values))
+        sample = imputation_values(name, np.array([*common], dtype=object), missing, len(values))
         return {"name": name, "categories": sorted(common), **sample}
     numbers = np.array(present, dtype=np.float64)
     if not np.isfinite(numbers).all():
         raise ValueError(f"`{name}` is not finite in every row")
-    sample = typical(name, numbers, len(values) - len(numbers), len(values))
+    sample = imputation_values(name, numbers, len(values) - len(numbers), len(values))
     if encoding == "codes" or not len(numbers):
         return {"name": name, **sample}
     # Of large numbers the sum and the squares would be too large.

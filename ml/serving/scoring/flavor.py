@@ -38,7 +38,7 @@ class Scorer:
         values = cells.where(table.notna(), None).to_numpy().tolist()
         stated = [[_stated(cell) for cell in row] for row in values]
         rows = self._columns.read(list(table.columns), stated)
-        return self._columns.answers(self._members.predict, self._columns.matrix(rows))
+        return self._columns.predict_imputed(self._members.predict, self._columns.matrix(rows))
 
 
 def _stated(value: object) -> object:

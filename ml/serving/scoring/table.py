@@ -75,7 +75,7 @@ class Table:
         served: ServedModel,
     ) -> None:
         self._columns, self._served = columns, served
-        self._predict = partial(columns.answers, predict)
+        self._predict = partial(columns.predict_imputed, predict)
 
     @classmethod
     def open(

@@ -235,7 +235,7 @@ def _register() -> None:
 
 
 def _with_numbers(model: Any, kinds: Mapping[str, Kind], columns: Columns) -> Any:
-    """The graph behind one input `table`, the numbers of columns.json: a place among categories
+    """The graph behind one input `table`, the numbers of columns.json: a category code
     becomes the text again, "" what is missing.
     """
     from onnx import TensorProto, compose, helper

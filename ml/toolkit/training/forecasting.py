@@ -217,11 +217,11 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
     def naive(unit: Unit) -> Floats:
         return seasonal_naive(panel.history(unit)[0], head.season, head.horizon)
 
-    judged = judged_forecasts(options.model, panel) if search else {}
+    scored = scored_forecasts(options.model, panel) if search else {}
 
     def forecast(unit: Unit) -> Floats:
-        if (unit.series, unit.cutoff) in judged:
-            return judged[unit.series, unit.cutoff]
+        if (unit.series, unit.cutoff) in scored:
+            return scored[unit.series, unit.cutoff]
         series, until = panel.place(unit)
         return forecaster.forecast(*panel.history(unit), series=series, until=until)
 
@@ -331,10 +331,10 @@ def explain_searched(
     return names, np.nan_to_num(np.array(means), nan=0.0), permuted(loss, rows, names)
 
 
-def judged_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats]:
+def scored_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats]:
     """Return the search's rolling-origin forecasts (horizon, 3) by series and cutoff of validation.
 
-    A series that it judged nowhere there gets seasonal naive. Ends the program if the search judged
+    A series that it scored nowhere there gets seasonal naive. Ends the program if the search scored
     other rows, or saw a row of the test.
     """
     import pandas as pd
@@ -354,21 +354,21 @@ def judged_forecasts(folder: Path, panel: Panel) -> dict[tuple[int, int], Floats
     if seen >= first:
         searched.stop("row-mismatch", f"it saw {seen}", expected)
     units = [unit for unit in panel.units(VALIDATION) if times[unit.cutoff] <= seen]
-    judged, cutoffs = {}, set()
+    scored, cutoffs = {}, set()
     for unit in units:
         series_rows = rows.get((panel.names[unit.series], times[unit.cutoff - 1]))
         if series_rows is not None and np.allclose(
             series_rows["y"], panel.actual(unit), equal_nan=True
         ):
-            judged[unit.series, unit.cutoff] = series_rows[["yhat", "lo_80", "hi_80"]].to_numpy()
+            scored[unit.series, unit.cutoff] = series_rows[["yhat", "lo_80", "hi_80"]].to_numpy()
             cutoffs.add(unit.cutoff)
     if {unit.cutoff for unit in units} - cutoffs:
         difference = "it forecast other rows than validation's"
         searched.stop("row-mismatch", difference, expected)
     for unit in units:
         naive = seasonal_naive(panel.history(unit)[0], head.season, head.horizon)
-        judged.setdefault((unit.series, unit.cutoff), naive)
-    return judged
+        scored.setdefault((unit.series, unit.cutoff), naive)
+    return scored
 
 
 def write_forecasts(path: Path, panel: Panel, scores: Floats) -> None:

@@ -23,7 +23,7 @@ from ml.toolkit.training.boosting import contributions
 # The key of the search's facts in a model folder.
 FACT = "automl"
 _FILE = "rows.parquet"
-# The rolling-origin forecasts by which a search of forecasters judged its model: rows as pandas
+# The rolling-origin forecasts by which a search of forecasters scored its model: rows as pandas
 # writes them (`orient="split"`), since a model folder has formats of models alone.
 FORECASTS = "forecasts.json"
 # Rows that are hashed at a time, since hashing copies them.
@@ -117,11 +117,11 @@ def as_searched(
             name for name in kinds | expected if kinds.get(name) != expected.get(name)
         )
         stop("column-mismatch", f"`{differing[0]}` differs", f"columns {', '.join(expected)}")
-    fitted, judged = (
+    fitted, validated = (
         content(_values(dataset, split), split.labels)
         for split in (dataset.train, dataset.validation)
     )
-    if search.get("trained_on") != fitted or search.get("judged_on", "") not in ("", judged):
+    if search.get("trained_on") != fitted or search.get("validated_on", "") not in ("", validated):
         purpose = "fitted on" if search.get("trained_on") != fitted else "validated on"
         stop(
             "row-mismatch",

@@ -151,7 +151,7 @@ class Tabular:
     ) -> NDArray[np.float64]:
         """Return the model's predictions for the rows of a split."""
         table = self.matrix(dataset, split, columns)
-        return columns.answers(partial(self.model.predict, fitted), table)
+        return columns.predict_imputed(partial(self.model.predict, fitted), table)
 
     def matrix(self, dataset: Dataset, split: str, columns: Columns) -> NDArray[np.float64]:
         """Return the rows of a split as a model of these columns takes them."""
@@ -237,7 +237,7 @@ def _row_latency(project: Tabular, dataset: Dataset, columns: Columns, folder: P
     loaded = project.model.load(folder)
     rows = [table[start : start + 1] for start in range(len(table))]
     predict = partial(project.model.predict, loaded)
-    return latency(lambda row: columns.answers(predict, row), rows)
+    return latency(lambda row: columns.predict_imputed(predict, row), rows)
 
 
 def split(project: Tabular, arguments: Sequence[str] | None = None) -> None:
@@ -305,7 +305,7 @@ def evaluate(
 
     def scores(split: str) -> NDArray[np.float64]:
         table = project.matrix(dataset, split, columns)
-        return columns.answers(partial(model_of.predict, fitted), table)
+        return columns.predict_imputed(partial(model_of.predict, fitted), table)
 
     splits = {VALIDATION: scores(VALIDATION)}
     if about.folds:
@@ -332,7 +332,7 @@ def evaluate(
             right = np.eye(len(dataset.classes))[right]
 
         def error_of(rows: NDArray[np.float64]) -> float:
-            answers = columns.answers(partial(model_of.predict, fitted), rows)
+            answers = columns.predict_imputed(partial(model_of.predict, fitted), rows)
             return float(np.abs(answers - right).mean())
 
         if about.text and columns.words:

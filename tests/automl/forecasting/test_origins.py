@@ -96,7 +96,7 @@ def test_statistical_forecasts_know_nothing_later(family: str) -> None:
 def test_origins_are_a_step_apart() -> None:
     """The last one has a whole horizon after it; earlier ones calibrate."""
     of = problem(sales(series=10)).origins
-    assert of.cutoffs == [44, 47, 50, 53, 56] and [*of.judging] == [2, 3, 4]
+    assert of.cutoffs == [44, 47, 50, 53, 56] and [*of.scored] == [2, 3, 4]
     assert problem(sales(series=10), cv_step_size=1).origins.cutoffs[-2:] == [55, 56]
 
 
@@ -104,7 +104,7 @@ def test_origins_are_a_step_apart() -> None:
 def test_few_series_have_more_origins(days: int, count: int) -> None:
     """Up to 12, which leave half of the times to fit; at least 5."""
     of = problem(sales(series=1, days=days)).origins
-    assert len(of.judging) == count and (count == 5 or of.cutoffs[0] >= (days - 4) // 2)
+    assert len(of.scored) == count and (count == 5 or of.cutoffs[0] >= (days - 4) // 2)
 
 
 def test_a_series_that_is_too_short_ends_the_search() -> None:

@@ -25,7 +25,7 @@ from ml.serving.scoring.series import Forecaster, Spec, features
 from ml.toolkit.data import mltables
 from ml.toolkit.data.series import Panel
 from ml.toolkit.training import forecasting
-from ml.toolkit.training.forecasting import judged_forecasts
+from ml.toolkit.training.forecasting import scored_forecasts
 from tests.conftest import ROOT
 
 
@@ -149,8 +149,8 @@ def test_a_search_forecasts_validation_that_it_did_not_see(searched: Path, panel
         times=[of + timedelta(days=days) for of in panel.times],
         values=np.roll(panel.values, 1, axis=1),
     )
-    assert len(judged_forecasts(searched, panel)) == len(panel.units("validation"))
-    assert judged_forecasts(searched, later) == {}
+    assert len(scored_forecasts(searched, panel)) == len(panel.units("validation"))
+    assert scored_forecasts(searched, later) == {}
 
 
 def test_what_other_steps_read(data: Path, model: Path, panel: Panel, tmp_path: Path) -> None:

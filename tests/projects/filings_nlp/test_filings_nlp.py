@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 
 from ml.measures.evaluation import read_evaluation
-from ml.measures.metrics import Answers
+from ml.measures.metrics import ScoredRows
 from ml.projects.filings_nlp import evaluate, metrics, train
 from ml.projects.filings_nlp.corpus import SCHEMA, TEST, VALIDATION, read
 from ml.projects.filings_nlp.endpoint import score
@@ -157,9 +157,9 @@ def test_what_is_caught_and_what_is_alarmed_for_nothing() -> None:
     """Any event counts as a warning of another one."""
     labels = np.array(["none", "none", "breach", "breach", "default"])
     predicted = np.array(["none", "breach", "default", "none", "default"])
-    answers = Answers(labels, predicted, np.zeros(5, dtype=np.int64), np.zeros(5))
-    assert metrics.caught(answers, {}).sum(axis=0).tolist() == [2, 3]
-    assert metrics.false_alarms(answers, {}).sum(axis=0).tolist() == [1, 2]
+    scored = ScoredRows(labels, predicted, np.zeros(5, dtype=np.int64), np.zeros(5))
+    assert metrics.caught(scored, {}).sum(axis=0).tolist() == [2, 3]
+    assert metrics.false_alarms(scored, {}).sum(axis=0).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.features.definition import read as definition_of
 from ml.measures.evaluation import read_evaluation
 from ml.measures.fairness import differences
-from ml.measures.metrics import Answers
+from ml.measures.metrics import ScoredRows
 from ml.measures.schema import TrainingSet, read
 from ml.measures.tasks import metrics_of
 from ml.projects.fraud_scoring import metrics, model, transactions
@@ -46,9 +46,9 @@ def _small(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return PROJECT.read(folder / transactions.PROJECT, {SOURCE: folder / SOURCE})
 
 
-def answers(expected: list[int], scores: list[float]) -> Answers:
+def scored(expected: list[int], scores: list[float]) -> ScoredRows:
     nothing = np.zeros(len(expected), dtype=np.int64)
-    return Answers(
+    return ScoredRows(
         np.array([str(of) for of in expected]),
         np.array(["0"] * len(expected)),
         nothing,
@@ -64,7 +64,7 @@ def test_the_threshold_is_where_both_errors_cost_the_same() -> None:
 
 def test_what_errors_cost() -> None:
     """A missed fraud its amount, a false alarm a review, a fraud that is reviewed nothing."""
-    given = answers([1, 1, 0, 0], [0.001, 0.9, 0.9, 0.001])
+    given = scored([1, 1, 0, 0], [0.001, 0.9, 0.9, 0.001])
     columns = {"amount": np.array([200.0, 300.0, 50.0, 50.0])}
     assert metrics.cost(given, columns).tolist() == [[200, 200], [0, 300], [5, 0], [0, 0]]
     assert metrics.reviewed(given, columns).tolist() == [0, 1, 1, 0]
@@ -79,9 +79,9 @@ def test_groups_are_compared_by_what_happens_to_them() -> None:
     expected = [1, 0] * count
     scores = [0.9] * count + [0.9 if of else 0.001 for of in expected[count:]]
     columns = {"amount": np.full(2 * count, 100.0)}
-    given = answers(expected, scores)
+    given = scored(expected, scores)
     own = {name: of.values(name, given, columns) for name, of in metrics.METRICS.items()}
-    given = Answers(given.expected, given.predicted, given.rank, given.score, own)
+    given = ScoredRows(given.expected, given.predicted, given.rank, given.score, own)
     gaps = differences(metrics_of("binary", metrics.METRICS), given, groups, "test")
     assert gaps["reviewed"].difference == 0.5 and gaps["reviewed"].highest == "young"
     assert gaps["caught"].difference == 0.0 and gaps["false_alarms"].difference == 1.0

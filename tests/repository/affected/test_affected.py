@@ -139,7 +139,7 @@ class Case:
     stacks: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
-    rooms: tuple[str, ...] = ()
+    source_packages: tuple[str, ...] = ()
     tests: tuple[str, ...] = field(default=())
 
 
@@ -239,32 +239,32 @@ CASES = {
     "what git ignores": Case(edit(".gitignore")),
     "ignored files": Case({"ignored/x.py": "1"}),
     "the toolkit, imported by a project": framework(
-        "ml/toolkit/metrics.py", projects=("one",), rooms=("ml/toolkit",)
+        "ml/toolkit/metrics.py", projects=("one",), source_packages=("ml/toolkit",)
     ),
     "the toolkit, imported by what a project imports": framework(
-        "ml/toolkit/tables.py", projects=("one",), rooms=("ml/toolkit",)
+        "ml/toolkit/tables.py", projects=("one",), source_packages=("ml/toolkit",)
     ),
     "a module of the toolkit removed": Case(
         {"ml/toolkit/tables.py": None},
         framework=True,
         projects=("one",),
-        rooms=("ml/toolkit",),
+        source_packages=("ml/toolkit",),
         tests=("tests",),
     ),
     "a file beside the modules of the toolkit": framework(
-        "ml/toolkit/words.txt", projects=("one", "three"), rooms=("ml/toolkit",)
+        "ml/toolkit/words.txt", projects=("one", "three"), source_packages=("ml/toolkit",)
     ),
     "a package that a spec runs": framework(
-        "ml/toolkit/rank/__main__.py", projects=("three",), rooms=("ml/toolkit",)
+        "ml/toolkit/rank/__main__.py", projects=("three",), source_packages=("ml/toolkit",)
     ),
     "what a package that a spec runs imports": framework(
-        "ml/toolkit/rank/order.py", projects=("three",), rooms=("ml/toolkit",)
+        "ml/toolkit/rank/order.py", projects=("three",), source_packages=("ml/toolkit",)
     ),
     "a program in the code of a spec": framework(
-        "ml/toolkit/split.py", projects=("three",), rooms=("ml/toolkit",)
+        "ml/toolkit/split.py", projects=("three",), source_packages=("ml/toolkit",)
     ),
     "what a module with a byte order mark imports": framework(
-        "ml/toolkit/names.py", projects=("three",), rooms=("ml/toolkit",)
+        "ml/toolkit/names.py", projects=("three",), source_packages=("ml/toolkit",)
     ),
     "a path of several words": Case(
         {"shared/two words/rows, all.tsv": "2"},
@@ -281,26 +281,32 @@ CASES = {
         projects=("three",),
         tests=("tests/projects/test_every_project.py",),
     ),
-    "features": framework("ml/features/joins.py", projects=("two",), rooms=("ml/features",)),
+    "features": framework(
+        "ml/features/joins.py", projects=("two",), source_packages=("ml/features",)
+    ),
     "scoring, which the server imports by name": framework(
-        "ml/serving/scoring/model.py", projects=("two",), rooms=("ml/serving",)
+        "ml/serving/scoring/model.py", projects=("two",), source_packages=("ml/serving",)
     ),
     "the server, which no project imports": framework(
-        "ml/serving/server.py", rooms=("ml/serving",)
+        "ml/serving/server.py", source_packages=("ml/serving",)
     ),
     "the core, down to the program of the stacks": framework(
-        "ml/core/errors.py", stacks=STACKS, rooms=("infra", "infra/program", "ml/cli", "ml/core")
+        "ml/core/errors.py",
+        stacks=STACKS,
+        source_packages=("infra", "infra/program", "ml/cli", "ml/core"),
     ),
-    "a command that is imported by its name": framework("ml/cli/run.py", rooms=("ml/cli",)),
+    "a command that is imported by its name": framework(
+        "ml/cli/run.py", source_packages=("ml/cli",)
+    ),
     "one stack": Case(edit("infra/Pulumi.dev.yaml"), stacks=("dev",)),
     "a new stack": Case({"infra/Pulumi.test.yaml": "config: {}"}, stacks=("test",)),
     "a removed stack": Case({"infra/Pulumi.prod.yaml": None}, stacks=("prod",)),
     "what all stacks share": Case(edit("infra/Pulumi.yaml"), stacks=STACKS),
     "the program of the stacks": framework(
-        "infra/program/network.py", stacks=STACKS, rooms=("infra", "infra/program")
+        "infra/program/network.py", stacks=STACKS, source_packages=("infra", "infra/program")
     ),
-    "prices": framework("infra/cost/prices.json", stacks=STACKS, rooms=("infra/cost",)),
-    "what asks Azure": framework("infra/live/drift.py", rooms=("infra/live",)),
+    "prices": framework("infra/cost/prices.json", stacks=STACKS, source_packages=("infra/cost",)),
+    "what asks Azure": framework("infra/live/drift.py", source_packages=("infra/live",)),
     "limits of the stacks": Case(
         edit("policies/infra/limits.yml"),
         stacks=STACKS,
@@ -308,7 +314,10 @@ CASES = {
         tests=("tests/policies",),
     ),
     "a plug-in": framework(
-        "policies/own/log_cap.py", stacks=STACKS, policies=("own",), rooms=("policies/own",)
+        "policies/own/log_cap.py",
+        stacks=STACKS,
+        policies=("own",),
+        source_packages=("policies/own",),
     ),
     "the organisation policy": Case(
         edit("policies/promotion/gates.yml"),
@@ -318,10 +327,12 @@ CASES = {
     "a policy": framework(
         "policies/supply_chain/formats.py",
         policies=("supply_chain",),
-        rooms=("policies/supply_chain",),
+        source_packages=("policies/supply_chain",),
     ),
     "what a policy imports": framework(
-        "policies/waivers.py", policies=("promotion",), rooms=("policies", "policies/promotion")
+        "policies/waivers.py",
+        policies=("promotion",),
+        source_packages=("policies", "policies/promotion"),
     ),
     "the lock": framework("requirements/main.lock", projects=ALL, stacks=STACKS),
     "the packages that are asked for": framework("pyproject.toml", stacks=STACKS),
@@ -330,7 +341,7 @@ CASES = {
         *("requirements/framework.lock", "wheels/a.whl", "ml/serving/scoring/model.py"),
         projects=("two",),
         stacks=STACKS,
-        rooms=("ml/serving",),
+        source_packages=("ml/serving",),
     ),
     "the wheel, and an environment": framework(
         *("requirements/framework.lock", "ml/environments/cpu/conda.yml"),
@@ -407,14 +418,14 @@ def test_what_a_change_touches(name: str, repository: Path) -> None:
         case.stacks,
         case.policies,
         case.environments,
-        case.rooms,
+        case.source_packages,
         case.tests,
         result.extras,
         result.causes,
-        result.judges,
+        result.self_affecting_files,
     )
     assert result == expected
-    assert {*result.causes.values(), *result.judges} <= {*case.files}
+    assert {*result.causes.values(), *result.self_affecting_files} <= {*case.files}
 
 
 @pytest.mark.attack("A pull request brings what its own files would be read by")
@@ -644,7 +655,7 @@ def test_this_repository(monkeypatch: pytest.MonkeyPatch) -> None:
         ROOT, "HEAD", frozenset({"ml/measures/metrics.py", "ml/core/errors.py"})
     )
     result: Callable[[str], bool] = {*change.affected("HEAD", 2).causes}.__contains__
-    assert all(map(result, ("stack dev", "room ml/cli", "room ml/specs", "framework")))
+    assert all(map(result, ("stack dev", "package ml/cli", "package ml/specs", "framework")))
     assert all(result(f"project {name}") for name in change.projects)
 
 

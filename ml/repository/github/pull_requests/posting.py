@@ -165,7 +165,7 @@ def _change(github: GitHub, root: Path, number: int) -> tuple[PullRequestChange,
         if refused.problems[0].code != BAD_NAME:
             raise
         unread = [refused.problems[0].actual]
-        touched = Affected("", 0, False, True, judges=(*unread,))
+        touched = Affected("", 0, False, True, self_affecting_files=(*unread,))
         commit = str(github.get(f"pulls/{number}")["head"]["sha"])
     return change_of(touched), commit, unread
 
@@ -186,7 +186,7 @@ def change_of(touched: Affected) -> PullRequestChange:
     return PullRequestChange(
         touched.documents,
         tuple(needed),
-        touched.judges,
+        touched.self_affecting_files,
         touched.projects,
         touched.stacks,
         touched.causes,

@@ -55,7 +55,7 @@ def projects(root: Path, since: str = "") -> list[str]:
     folder = root / "ml" / "projects"
     names = sorted(checked(path.parent.name) for path in folder.glob("*/gates.yml"))
     if since:
-        touched = affected(root, since, besides=(*DECLARATIONS, *OFF_NODES)).projects
+        touched = affected(root, since, ignore=(*DECLARATIONS, *OFF_NODES)).projects
         names = [name for name in names if name in touched]
     return [name for name in names if all((folder / name / file).is_file() for file in NEEDED)]
 
