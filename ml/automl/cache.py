@@ -1,4 +1,4 @@
-"""A cache of what the trials of a search compute alike: each is a process of its own."""
+"""Cache what the trials of an AutoML job compute alike, since each is a separate process."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pathlib import Path
 from typing import TypeVar
 
 Value = TypeVar("Value")
-# Its name in the folder of a search, where it is deleted once the job is Completed.
+# The cache's folder below that of a search; it is deleted once the job is Completed.
 FOLDER = "cache"
-# Bytes of a search; what was not read for the longest time goes first.
+# The most bytes per search; the least recently read values are evicted first.
 MOST = 256 * 2**20
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Values by what they were computed of, in a folder of the search; without one, nowhere.
+    """Values by the keys that they were computed from, in a folder; without a folder, no cache.
 
-    They are pickles that the search wrote itself, and no part of any model. A search that is
-    resumed after its code has changed reads none of them.
+    They are pickles that the search wrote itself, and never part of a model. A search that is
+    resumed after its code has changed does not read the old ones.
     """
 
     folder: Path | None = None
 
     def of(self, compute: Callable[[], Value], *keys: str | bytes) -> Value:
-        """The value for these keys, computed where the cache has none."""
+        """Return the value for these keys; compute it if it is not cached."""
         if self.folder is None:
             return compute()
         parts = (key.encode() if isinstance(key, str) else key for key in keys)
@@ -42,9 +42,9 @@ class Cache:
             file.touch()
             return value
         value = compute()
-        # A disk that is full keeps nothing.
+        # If the disk is full, nothing is cached.
         with suppress(OSError):
-            # An empty file says that the value is too large.
+            # An empty file marks a value that is too large.
             if not file.exists() or file.stat().st_size:
                 self._keep(file, value)
         return value
@@ -70,8 +70,8 @@ class Cache:
 
 @functools.cache
 def _code() -> bytes:
-    """The content of the modules that read, encode and fit a table."""
-    # The job's own process, which trains nothing, has no need of NumPy.
+    """Return the source code of the modules that read, encode and fit a table, as a cache key."""
+    # Import here: the job's own process trains nothing and needs no NumPy.
     from ml.serving.scoring import columns
     from ml.toolkit import automl
 

@@ -1,6 +1,7 @@
-"""Probabilities that are as often right as they say, in numbers of `ml.serving.scoring.members`:
-sigmoid (Platt 1999), or of two classes isotonic regression (Zadrozny and Elkan 2002).
-scikit-learn's `CalibratedClassifierCV` fits the same, as an object. Rows count by their weights.
+"""Calibrate probabilities, in the format of `ml.serving.scoring.members`.
+
+The methods are sigmoid (Platt 1999), and for two classes isotonic regression (Zadrozny and Elkan
+2002). scikit-learn's `CalibratedClassifierCV` fits the same, but as an object. Rows are weighted.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ Fit = Callable[[Values, NDArray[Any], Values], Calibration]
 # "It is not advisable to use isotonic calibration when the number of calibration samples is too low
 # (≪ 1000) since it then tends to overfit" (scikit-learn's user guide, 1.16.3).
 ISOTONIC_ROWS = 1_000
-# Rows of the rarest class, and the share of the log loss that is to be gained.
+# The fewest rows of the rarest class, and the least relative gain in log loss.
 FEWEST, GAIN = 45, 0.002
 
 
 def sigmoid(predictions: Values, labels: NDArray[Any], weights: Values) -> Calibration:
-    """Platt's, of the log odds; of several classes one for each against the others."""
+    """Fit Platt's sigmoid to the log odds; for several classes one-vs-rest."""
     from sklearn.linear_model import LogisticRegression
 
     slopes, intercepts = [], []
@@ -46,7 +47,7 @@ def sigmoid(predictions: Values, labels: NDArray[Any], weights: Values) -> Calib
 
 
 def isotonic(predictions: Values, labels: NDArray[Any], weights: Values) -> Calibration:
-    """The best curve that never falls, by its corners."""
+    """Fit an isotonic regression; return its points."""
     from sklearn.isotonic import IsotonicRegression
 
     model = IsotonicRegression(y_min=1e-4, y_max=1 - 1e-4, out_of_bounds="clip")
@@ -88,7 +89,7 @@ def calibrate(
     if rarest(out_of_fold.labels, out_of_fold.rows, by_row, classes) < FEWEST:
         return None, out_of_fold, ""
     everywhere = np.concatenate(out_of_fold.rows)
-    # In all as many as there are rows: a fit weighs its penalty against them.
+    # Scale the weights to a mean of 1: the fit balances their sum against its penalty.
     by_row = by_row / by_row[everywhere].mean()
 
     def loss(of: OutOfFoldPredictions) -> float:

@@ -1,8 +1,9 @@
-"""Featurization as rows of training fill it, in the document of `ml.serving.scoring.columns`.
+"""Fit the featurization to training rows, as the document of `ml.serving.scoring.columns`.
 
-What serves computes each value by `Input`, and so does this, once for each different text: the
-numbers are the same bits. Only the rows that a target's means were fitted to have others: each the
-means of rows besides it, as scikit-learn's TargetEncoder does it, else a model would trust them.
+Serving computes each value with `Input`, and so does this module, once per distinct text: the
+numbers are bit-identical. The exception are target means: a row that they were fitted to gets the
+means of other rows (as in scikit-learn's TargetEncoder), or else a model would trust them too
+much.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ml.toolkit.automl.cells import stop
 if TYPE_CHECKING:
     import pandas as pd
 
-# Words of a text that have a column, at most, and rows for each of them.
+# The most words of a text that become columns, and the training rows needed per word.
 MOST_WORDS, ROWS_OF_WORD = 200, 10
 # The code of a missing value.
 _MISSING = -1
@@ -89,7 +90,7 @@ def _typical(entry: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any]
 
 
 def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float:
-    """The number in place of a missing one (`transformer_params`: imputer)."""
+    """Return the number that replaces a missing one (`transformer_params`: imputer)."""
     from sklearn.impute import SimpleImputer
 
     fill = settings.get("fill_value") or 0.0
@@ -140,7 +141,7 @@ def _words(table: Table, column: Column, rows: Rows) -> dict[str, Any]:
 
 
 def _codes(table: Table, column: str, rows: Rows) -> NDArray[np.int64]:
-    """The places of values among all categories, -1 of a missing one."""
+    """Return the category codes of values; -1 for a missing one."""
     codes: NDArray[np.int64] = table.frame[column].cat.codes.to_numpy()[rows].astype(np.int64)
     return codes
 
@@ -184,7 +185,7 @@ def _cross_fitted(
 def _means(
     table: Table, column: Column, labels: NDArray[Any], rows: Rows, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Smoothed by the values' own variance ("auto": empirical Bayes, Micci-Barreca 2001)."""
+    """Return smoothed target means ("auto": empirical Bayes, Micci-Barreca 2001)."""
     codes = _codes(table, column.name, rows)
     targets = _targets(labels[rows], len(classes))
     encoders = [_encoder().fit(codes.reshape(-1, 1), target) for target in targets]
@@ -204,13 +205,14 @@ def matrix(
     rows: Rows,
     fitted: NDArray[Any] | None = None,
 ) -> NDArray[np.float32]:
-    """These rows as numbers, as `Columns.matrix` gives them, in single precision.
+    """Return these rows as numbers, as `Columns.matrix` does, in single precision.
 
-    `fitted` are all labels where the document was fitted to these rows: means are of others then.
+    `fitted` are all labels if the document was fitted to these rows: target means then come from
+    other rows.
     """
     inputs = [Input(entry) for entry in document["inputs"]]
     starts = np.cumsum([0, *(len(part.names) for part in inputs)])
-    # First, since scikit-learn needs room for it.
+    # Compute these first, since scikit-learn needs much memory.
     cross_fitted = {
         at: _cross_fitted(_codes(table, of.name, rows), fitted[rows], len(document["classes"]))
         for at, of in enumerate(inputs)
@@ -242,5 +244,5 @@ def _of_texts(of: Input, texts: Any, codes: NDArray[Any]) -> NDArray[np.float32]
 
 
 def columns(document: Mapping[str, Any]) -> Columns:
-    """Those that serve rows of a table."""
+    """Return the columns that encode rows in serving."""
     return Columns(document, lambda row: row)

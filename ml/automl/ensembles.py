@@ -25,7 +25,7 @@ from ml.serving.scoring.members import FILE as MEMBERS
 VOTING, STACK = "voting_ensemble", "stack_ensemble"
 NAMES = frozenset({VOTING, STACK})
 ROUNDS = 12
-# Members of a stack: the best of each family before the second of any.
+# The most members of a stack: the best of each family come before any second best.
 MOST_STACKED = 5
 # A single validation set is split into this many parts, each predicted by models of the others.
 PARTS = 5
@@ -35,14 +35,14 @@ Predict = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class OutOfFoldPredictions:
-    """A trial's predictions for the rows of each fold, or by each seed, which it did not fit."""
+    """A trial's predictions for rows that it did not fit, by fold or by seed."""
 
     rows: Sequence[NDArray[np.int64]]
     values: Sequence[NDArray[np.float64]]
     labels: NDArray[Any]
 
     def save(self, folder: Path) -> None:
-        """Write them into a folder."""
+        """Write the predictions into a folder."""
         rows = {f"rows_{at}": of for at, of in enumerate(self.rows)}
         values = {f"values_{at}": of for at, of in enumerate(self.values)}
         np.savez_compressed(folder / _FILE, **rows, **values)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def cross_fitted(
             others = [number for number in range(len(out_of_fold.rows)) if number != at]
             of_others = np.concatenate([out_of_fold.values[number] for number in others])
             rows_of_others = np.concatenate([out_of_fold.rows[number] for number in others])
-            # If folds are drawn repeatedly, other folds contain rows of this one.
+            # With repeated folds, other folds may contain rows of this one.
             not_in_fold = ~np.isin(rows_of_others, rows)
             values.append(fit(of_others[not_in_fold], rows_of_others[not_in_fold])(of))
     return OutOfFoldPredictions(out_of_fold.rows, values, out_of_fold.labels)
@@ -130,13 +130,13 @@ def choose(
 
 
 def stacked(families: Sequence[str]) -> list[int]:
-    """The numbers of the members of a stack, of trials by their families, the best first."""
+    """Return the numbers of a stack's members, given the families of the trials, best first."""
     turn = [families[:at].count(family) for at, family in enumerate(families)]
     return sorted(sorted(range(len(families)), key=lambda at: (turn[at], at))[:MOST_STACKED])
 
 
 def gather(folders: Mapping[Path, float], into: Path) -> list[dict[str, Any]]:
-    """Copy the members' files and their columns into one folder; its entries of members.json."""
+    """Copy the members' files and columns into one folder; return the members.json entries."""
     into.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
     columns = {(folder / COLUMNS).read_bytes() for folder in folders}

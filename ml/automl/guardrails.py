@@ -1,4 +1,4 @@
-"""What a person should know about the table before they believe a score."""
+"""Check the table and the validation for problems that make a score unreliable."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ if TYPE_CHECKING:
 
 # With fewer rows, scores are dominated by chance.
 FEW_ROWS = 200
-# A class of a smaller share is rare: accuracy hardly sees it.
+# A class with a smaller share is rare: accuracy is insensitive to it.
 RARE = 0.1
 MOSTLY_MISSING = 0.4
-# Rows that are looked at for columns which give the target away.
+# The most rows in the search for columns that leak the target.
 PROBED = 10_000
-# A column of so many values, each of so few rows, may be what rows belong to.
+# A column with at least this many values, each in this range of rows, may be a group column.
 GROUPS, ROWS_OF_GROUP = 20, (2.0, 50.0)
-# Judged rows that share their value with fitted ones, or are not later, from which it counts.
+# The share of validation rows that share their value with training rows, or are not later, from
+# which it is reported.
 SHARED = 0.2
-# Judged rows of which fitted ones are the same in all columns, from which it counts, where so many
-# of all rows differ, and where chance does not make so large a share of these pairs: a few columns
-# of categories have equal rows by nature. Of a column that varies so little few rows decide.
+# Duplicates of training rows are reported from this share of validation rows on, if this share of
+# rows is distinct. They are not reported if chance explains that share of the pairs: with a few
+# categorical columns, equal rows are natural. Columns in which two rows are alike with at least the
+# last share are skipped in that check.
 REPEATED, DIFFERENT, BY_NATURE, HARDLY_VARIES = 0.01, 0.4, 0.5, 0.6
 # Significance of similar rows: p-value for rows of a group, standard errors for adjacent times.
 SIGNIFICANT, DEVIATIONS = 0.001, 3.0
-# Rows up to which means of the target are looked for; how much of them has to be noise to tell
-# whose, and the share of the noise that a column may lack if it was computed of these rows.
+# The check for target-encoded columns: the most rows, the least noise share of the means that
+# allows a conclusion, and the unexplained share of the noise up to which a column is reported.
 MEANS_OF_ROWS, NOISE, LACKING = 200_000, 0.02, 0.2
-# The weights of the overall mean that people smooth means with.
+# The usual smoothing weights of target encoding.
 SMOOTHED = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 300.0)
 
 ARE_FITTED = "are duplicates of training rows, target included: remove duplicate rows"
@@ -49,7 +51,7 @@ Values = NDArray[np.float64]
 
 
 def report(problem: Problem, document: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The findings, each with its check; `document` is that of a model's columns.json."""
+    """Return the findings with their checks; `document` is that of a model's columns.json."""
     findings = [
         *_of_rows(problem),
         *_of_classes(problem),
@@ -88,14 +90,14 @@ def _of_classes(problem: Problem) -> Iterator[Finding]:
 def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Finding]:
     many = len(problem.fitted) > PROBED
     probed = problem.sample(problem.fitted, PROBED) if many else problem.fitted
-    # As those who are fitted see them: means of the target are of other rows.
+    # Encode as for training: target means come from other rows.
     numbers = encoding.matrix(problem.table, document, probed, problem.labels)
     labels: Any = problem.labels_of(probed)
     if problem.task == "multiclass":
         labels = labels.astype(str)
     columns = encoding.columns(document)
     names = columns.names
-    if len(np.unique(labels)) > 1:  # of a sample a rare value may be missing
+    if len(np.unique(labels)) > 1:  # a sample may lack a rare value
         checks = leaking_features(numbers.astype(np.float64), labels, names, columns.categorical)
         yield from (("leakage", check.actual or "") for check in checks if leaks(check))
     if len(problem.labels) > MEANS_OF_ROWS:
@@ -130,8 +132,9 @@ def _of_groups(at: NDArray[Any], target: Values) -> tuple[Values, Values, float,
 
 
 def _are_means(values: NDArray[Any], target: Values) -> bool:
-    """Whether these are means of this target by a category, smoothed or not: they follow its noise,
-    which means of other rows would not.
+    """Return whether values are means of this target by a category, smoothed or not.
+
+    Such means follow the target's noise, which means of other rows would not.
     """
     is_finite = np.isfinite(values)
     different, at = np.unique(values[is_finite], return_inverse=True)
@@ -148,7 +151,7 @@ def _are_means(values: NDArray[Any], target: Values) -> bool:
 
 
 def _explained(a: Values, b: Values, weights: Values) -> float:
-    """The share of the variance that one explains of the other, by weight."""
+    """Return the weighted R² of two variables."""
     covariance = np.cov(a, b, aweights=weights)
     product = covariance[0, 0] * covariance[1, 1]
     return float(covariance[0, 1] ** 2 / product) if product else 0.0
@@ -207,10 +210,10 @@ def _repeated(problem: Problem, fitted: Rows, validation_rows: Rows) -> str:
     if same < REPEATED * len(validation_rows) or len(different) < DIFFERENT * len(fitted):
         return ""
     for cells in _hashed(problem):
-        # Of two different rows, the chance that they are the same in this column.
+        # The probability that two distinct rows are alike in this column.
         counts = np.unique(cells[different], return_counts=True)[1].astype(np.float64)
         alike = float(counts @ (counts - 1)) / (len(different) * max(1, len(different) - 1))
-        # Copies are the same in it too; of the others that are so in all the rest this share is.
+        # Pairs that are alike in all other columns, without the copies.
         others = (
             _pairs(keys - cells, different, validation_rows) - same if alike < HARDLY_VARIES else 0
         )
@@ -220,8 +223,9 @@ def _repeated(problem: Problem, fitted: Rows, validation_rows: Rows) -> str:
 
 
 def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
-    """A number for each cell of the target and of the columns that models take, a column at a time:
-    a large table is not copied.
+    """Yield hashes of the target's cells, then of each feature's, one column at a time.
+
+    So a large table is not copied.
     """
     import pandas as pd
 
@@ -264,7 +268,7 @@ def _early(times: Values, fitted: Rows, validation_rows: Rows) -> int:
 
 
 def _neighbours_are_alike(problem: Problem, times: Values) -> bool:
-    """Whether rows that are next to each other in time have more alike targets than any two."""
+    """Return whether targets of rows that are adjacent in time correlate significantly."""
     rows = problem.fitted[np.argsort(times[problem.fitted], kind="stable")]
     correlations = [
         float(np.corrcoef(target[1:], target[:-1])[0, 1])
@@ -298,7 +302,7 @@ def _hangs_together(problem: Problem, column: Column) -> str:
         return ""
     rows = problem.fitted[present]
     same = _same_in_groups(problem, column, rows, codes)
-    # Numbers that count something have neighbours; those that name something have none.
+    # Only for text: counts have similar targets for neighbouring values without being groups.
     alike = column.kind == "text" and any(
         _are_alike(target, codes) for target in _targets(problem, rows)
     )
@@ -313,7 +317,7 @@ def _hangs_together(problem: Problem, column: Column) -> str:
 
 
 def _codes(values: pd.Series[Any]) -> tuple[NDArray[np.int64], int]:
-    """The place of each value among the different ones, and how many those are."""
+    """Return the code of each value, and the number of distinct values."""
     codes, different = values.factorize()
     return codes.astype(np.int64), len(different)
 
@@ -321,13 +325,13 @@ def _codes(values: pd.Series[Any]) -> tuple[NDArray[np.int64], int]:
 def _same_in_groups(
     problem: Problem, column: Column, rows: NDArray[Any], codes: NDArray[np.int64]
 ) -> str:
-    """Another column that hardly varies within groups and does between them, or ""."""
+    """Return another column that varies between groups but hardly within them, or ""."""
     groups, values = len(np.unique(codes)), problem.table.frame[column.name].to_numpy()[rows]
     for other in problem.table.columns:
         if other.name == column.name or not other.used:
             continue
         of_rows, different = _codes(problem.table.frame[other.name].iloc[rows])
-        # What has more values than the groups is the finer one.
+        # A column with more values than groups would be the finer one.
         if not GROUPS // 4 <= different <= groups:
             continue
         if column.kind != "text" and _are_bands(values, codes, of_rows):
@@ -354,7 +358,7 @@ def _are_bands(values: NDArray[Any], codes: NDArray[np.int64], of_rows: NDArray[
 
 
 def _are_alike(target: Values, codes: NDArray[np.int64]) -> bool:
-    """Whether targets differ less within groups than between them (an F-test)."""
+    """Return whether targets differ less within groups than between them (F-test)."""
     from scipy.stats import f
 
     sizes, _, within, between = _of_groups(codes, target)

@@ -1,4 +1,4 @@
-"""Azure ML's metrics of classification and regression, by the names that its AutoML logs.
+"""Compute Azure ML's metrics of classification and regression, by its AutoML's names.
 
 Definitions: how-to-understand-automated-ml.
 """
@@ -21,15 +21,15 @@ Defined = Mapping[str, Callable[[], float]]
 def defined(
     task: Task, labels: NDArray[Any], answers: NDArray[np.float64], classes: int, spread: float
 ) -> Defined:
-    """Every metric that is defined on these rows, by its name: called it is computed.
+    """Return a function for each metric that is defined on these rows, by name.
 
-    `answers` are as `Fitted.predict` gives them; `spread` is the distance between the smallest and
-    the largest value of the target in all rows, by which errors are normalized.
+    `answers` are the results of `Fitted.predict`. `spread` is the range of the target in all rows,
+    which normalizes errors.
     """
     if task == "regression":
         return _regression(labels, answers, spread)
     probabilities = answers if answers.ndim == 2 else np.column_stack([1 - answers, answers])
-    # Those of a library that computes in single precision sum to 1 with seven digits.
+    # Single-precision probabilities sum to 1 only to seven digits.
     return _classification(labels.astype(np.int64), normalized(probabilities), classes)
 
 
@@ -59,7 +59,7 @@ def _classification(
     from sklearn import metrics
 
     chosen = probabilities.argmax(axis=1)
-    # A score of one class against the others needs rows of both.
+    # A one-vs-rest score needs rows of both sides.
     counts = np.bincount(labels, minlength=classes)
     mixed_classes = [of for of in range(classes) if 0 < counts[of] < len(labels)]
 

@@ -27,9 +27,9 @@ from ml.toolkit.automl.cells import stop
 
 Value = TypeVar("Value")
 NO_CACHE = Cache()
-# Tags of a job that name the column by which its rows are divided: Azure ML's schema has no field.
+# Tags of a job that name the column that divides its rows: Azure ML's schema has no field for it.
 GROUP, TIME = "group_column_name", "time_column_name"
-# The tag with the number of times that folds are drawn, which Azure ML does once.
+# The tag with the number of times that folds are drawn; Azure ML draws them once.
 REPEATS = "cross_validation_repeats"
 _MOST_REPEATS = 20
 
@@ -37,8 +37,8 @@ _MOST_REPEATS = 20
 class Job:
     """The spec's settings of data and validation; see `ml.backends.local.automl_sweep`.
 
-    `seed` is that of folds and fits, `seconds` the time limit of the search. Without `featurizes`
-    the table is used unchanged.
+    `seed` is used for folds and fits, `seconds` is the time limit of the search. Unless
+    `featurizes`, the table is used unchanged.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -92,19 +92,20 @@ class Problem:
 
     @property
     def positive(self) -> str:
-        """The class whose probability is the answer, of two."""
+        """Return the positive class of a binary task, else ""."""
         return self.classes[1] if self.task == "binary" else ""
 
     @property
     def spread(self) -> float:
-        """The distance between the smallest and the largest value of a number."""
+        """Return the range of a regression's target, else 1."""
         return float(np.ptp(self.labels)) if self.task == "regression" else 1.0
 
     @property
     def target(self) -> dict[str, float] | None:
-        """The mean and the standard deviation of a number in the rows of training, by which it is
-        fitted: thresholds and penalties of the libraries are absolute, their numbers of single
-        precision.
+        """Return mean and deviation of a regression's target in the training rows, else None.
+
+        The target is standardized by them: thresholds and penalties of the libraries are absolute,
+        and their numbers are in single precision.
         """
         if self.task != "regression":
             return None
@@ -112,7 +113,7 @@ class Problem:
         return {"mean": float(values.mean()), "deviation": float(values.std()) or 1.0}
 
     def standardized(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Numbers of the target as they are fitted; classes as they are."""
+        """Standardize values of the target; classes are unchanged."""
         target = self.target
         return values if target is None else (values - target["mean"]) / target["deviation"]
 
@@ -129,7 +130,7 @@ class Problem:
         return about if target is None else about | {"target": target}
 
     def encoding(self, rows: Rows) -> dict[str, Any]:
-        """The document of `columns.json` as these rows fill it."""
+        """Fit the document of `columns.json` to these rows."""
         classes = self.classes if self.task == "multiclass" else ()
         of = (self.table, self.standardized(self.labels), rows, classes, self.job.choices)
         return self.once(lambda: encoding.fit(*of), "encoding", rows)
@@ -137,7 +138,7 @@ class Problem:
     def numbers(
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = True
     ) -> Numbers:
-        """The rows as a family takes them; the document was fitted to those that `are_fitted`."""
+        """Return the rows as a family's input; `are_fitted`: the document was fitted to them."""
         columns = encoding.columns(document)
         return Numbers(
             columns.fill(self.matrix(document, rows, are_fitted=are_fitted)),
@@ -158,7 +159,7 @@ class Problem:
     def matrix(
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = False
     ) -> NDArray[np.float32]:
-        """The rows as a model answers them, or as the document was fitted to them."""
+        """Return the rows as the input of a prediction, or with `are_fitted` of a fit."""
         labels = self.standardized(self.labels) if are_fitted else None
         of = (self.table, document, rows, labels)
         name = f"{'fitted' if are_fitted else 'answered'} {json.dumps(document)}"
@@ -169,16 +170,16 @@ class Problem:
         return self.cache.of(compute, self.source, name, rows.tobytes())
 
     def labels_of(self, rows: Rows) -> NDArray[Any]:
-        """0 and 1 (binary), the classes (multiclass) or numbers, as datasets have them."""
+        """Return the labels: 0 and 1 (binary), class names (multiclass) or numbers."""
         return self.table.labels[rows] if self.task == "multiclass" else self.labels[rows]
 
     def metrics(self, rows: Rows, answers: NDArray[np.float64]) -> metrics.Defined:
-        """Azure ML's metrics of answers to these rows."""
+        """Return Azure ML's metrics of predictions for these rows, uncomputed."""
         labels, classes = self.labels[rows], len(self.classes)
         return metrics.defined(self.task, labels, answers, classes, self.spread)
 
     def score(self, rows: Rows, answers: NDArray[np.float64]) -> dict[str, float]:
-        """Azure ML's metrics of answers to these rows, besides those of the template."""
+        """Return the template's and Azure ML's metrics of predictions for these rows."""
         measured = Measured([str(row) for row in rows], self.labels_of(rows), answers)
         own = metric_values(self.task, measured, self.classes)
         of = self.metrics(rows, answers)
@@ -201,7 +202,7 @@ def prepare(
     tested: Path | None,
     cache: Cache = NO_CACHE,
 ) -> Problem:
-    """The rows of the search, in the order training, validation, test."""
+    """Prepare the rows of the search, in the order training, validation, test."""
     sources = (training, validated, tested)
     files = sorted(file for of in sources if of for file in of.rglob("*"))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
@@ -214,7 +215,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     settings, choices, is_class = job.settings, job.choices, job.task != "regression"
     files = [of for of in (training, validated, tested) if of]
     parts = reading.read_all(files, job.target, choices.texts, is_class=is_class)
-    if tested:  # what says how rows are fitted may be missing there
+    if tested:  # the test data may lack weight and fold columns
         given_there = [name for name in choices.of_fits if name in parts[0]]
         parts[-1] = parts[-1].assign(**dict.fromkeys(given_there, 0))
     for part in parts[1:]:
@@ -249,7 +250,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
         number = {name: at for at, name in enumerate(classes)}
         labels = np.fromiter((number[label] for label in table.labels), np.int16, len(table))
     task: Task = "regression" if not is_class else "binary" if len(classes) == 2 else "multiclass"
-    if task != "multiclass":  # the texts are needed of several classes alone
+    if task != "multiclass":  # only a multiclass task needs the class names
         table = replace(table, labels=labels)
     starts = np.cumsum([0, *lengths])
     ranges = [np.arange(low, high, dtype=np.int32) for low, high in pairwise(starts)]
@@ -276,7 +277,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
 
 
 def _demand_seen(labels: NDArray[Any], lengths: Sequence[int], sources: Sequence[str]) -> None:
-    """Ends the program for a class that no row of training has: nothing can be learnt of it."""
+    """End the program for a class without a training row, which cannot be learnt."""
     seen = {*labels[: lengths[0]]}
     for source, high, length in zip(sources, np.cumsum(lengths), lengths, strict=False):
         if unseen := sorted({*labels[high - length : high]} - seen):

@@ -1,9 +1,9 @@
-"""Few rows before many: of a large table each trial is first fitted to a sample, and goes on only
-where that is not worse than the middle of those before it (as a first rung of successive halving,
-Jamieson and Talwalkar 2016, with the median of Azure ML's stopping policy).
+"""Stop weak trials early: on a large table each trial is first fitted to a sample.
 
-Trials before it are those of lower numbers, so that a search that was killed and resumed decides as
-one that was not.
+It continues only if its score is not below the median of earlier trials on the sample (as in a
+first rung of successive halving, Jamieson and Talwalkar 2016, with the median of Azure ML's
+stopping policy). Earlier trials are those with lower numbers, so that a resumed search decides as
+an uninterrupted one would.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 
 from ml.automl.validation import Rows
 
-# Training rows from which sampling is used, share and minimum size of the sample, and the number of
-# trials before a trial may be stopped.
+# The number of training rows from which sampling is used, the share and minimum size of the sample,
+# and the number of earlier trials needed to stop one.
 MANY_ROWS, SHARE, FEWEST_ROWS, TRIALS = 50_000, 0.1, 5_000, 4
 FILE = "rung.json"
 
 
 def size(train: Rows) -> int:
-    """The rows of the sample of these; 0 where all are fitted at once."""
+    """Return the size of the sample; 0 if all rows are fitted at once."""
     return 0 if len(train) < MANY_ROWS else max(FEWEST_ROWS, int(SHARE * len(train)))
 
 
@@ -48,7 +48,7 @@ def of_trial(path: Path, number: int) -> Path:
 
 
 def of_search(path: Path) -> Path:
-    """The folder of the search that has the trial of this output."""
+    """Return the folder of the search that this trial output belongs to."""
     return Path(*path.parts[: _at(path) - 1])
 
 

@@ -1,4 +1,4 @@
-"""The table of a search: what models take each of its columns for, and why."""
+"""Choose the encoding of each column of a search's table, and why."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ml.toolkit.automl.cells import as_texts, is_number, single, stop, written
 if TYPE_CHECKING:
     import pandas as pd
 
-# Rarer categories are to the model as if it had never seen them (`ml.serving.scoring.columns`).
+# The most categories; rarer ones count as unknown (`ml.serving.scoring.columns`).
 MOST_CATEGORIES = 1000
-# A category of more values is taken as the mean of the target of each; of so many classes none is.
+# Columns with more categories are target-encoded, unless there are more classes than MOST_MEANS.
 MANY_CATEGORIES, MOST_MEANS = 255, 10
-# A text that differs in more of the rows is a name or an id, and tells nothing about other rows.
+# A text column with a larger share of distinct values is a name or an id: it does not generalize.
 MOST_DIFFERENT = 0.5
-# The share of numbers from which a text that is left out was meant to be one.
+# The share of numbers from which an excluded text column was probably meant to be numeric.
 MOSTLY_NUMBERS = 0.9
-# Errors of a target are squared and added up, in double precision.
+# The largest target: errors are squared and added up in double precision.
 LARGEST_TARGET = 1e150
-# Words a value, from which a text is prose.
+# Mean words per value from which a text column is prose.
 PROSE = 4
-# The choice for dates and timestamps.
+# The beginning of `Column.choice` for dates and timestamps.
 A_TIME = "a time"
 Feature = Literal["", "number", "category", "mean", "date", "words"]
 # Azure ML's purposes of a column (how-to-configure-auto-features: column purpose).
@@ -47,9 +47,10 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?([/.])\d\d?\2\d{4}([
 class Column:
     """A column of a request.
 
-    `choice` says how the column is encoded and why; `feature` is the encoding, "" for an excluded
-    column. `missing` is the share of missing values. `order` is the format of dates ("iso",
-    "month-first", "day-first"). Requests without a value in a `required` column are rejected.
+    `choice` describes the encoding and the reason for it; `feature` is the encoding, "" for an
+    excluded column. `missing` is the share of missing values. `order` is the format of dates
+    ("iso", "month-first", "day-first"). Requests without a value in a `required` column are
+    rejected.
     """
 
     name: str
@@ -62,13 +63,13 @@ class Column:
 
     @property
     def used(self) -> bool:
-        """Whether models take it."""
+        """Return whether models use it."""
         return bool(self.feature)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Features as numbers and texts (missing: NaN, None), and the columns beside them.
+    """Features as numbers and texts (missing: NaN, None), with labels, weights and splits.
 
     `labels` are the values of the target as texts, or as numbers for a regression.
     """
@@ -120,18 +121,18 @@ class Choices:
 
     @property
     def texts(self) -> frozenset[str]:
-        """Columns whose values are names, whatever digits they have."""
+        """Return the columns whose values are texts, even if they look like numbers."""
         purposes = {name for name in self.purposes if self.meaning(name) in _OF_TEXTS}
         return frozenset(purposes | ({self.group} if self.group else set()))
 
     @property
     def of_fits(self) -> list[str]:
-        """Columns that say how rows are fitted: the weight and the marks of folds."""
+        """Return the columns that are not features: the weight and the fold columns."""
         return [*([self.weight] if self.weight else []), *self.splits]
 
     @property
     def names(self) -> list[str]:
-        """Every column that the spec names."""
+        """Return every column that the spec names."""
         single = [of for of in (self.group, self.time) if of]
         return [*self.of_fits, *single, *self.purposes, *self.fills]
 
@@ -201,14 +202,15 @@ def _weights(values: pd.Series[Any], name: str) -> NDArray[np.float64]:
         stop(
             "bad-weights", f"`{name}` is 0 in all rows", "a positive weight", "name another column"
         )
-    # Penalties and thresholds of the libraries count a row as 1; the sum of large ones is infinite.
+    # Scale to a mean of 1, as the libraries' penalties and thresholds expect. The first division
+    # avoids an overflow of the sum.
     numbers /= numbers.max()
     numbers /= numbers[numbers > 0].mean()
     return numbers
 
 
 def _marks(values: pd.Series[Any], name: str) -> NDArray[np.bool_]:
-    """The rows that a split fits; true and false stand for 1 and 0."""
+    """Return the training rows of a fold column; true and false mean 1 and 0."""
     coded = values.astype("category").cat.remove_unused_categories()
     texts = [str(category).strip().lower().removesuffix(".0") for category in coded.cat.categories]
     wrong = [text for text in texts if text not in ("0", "1", "false", "true")]
@@ -301,7 +303,7 @@ def _number(
 
 
 def _out(meaning: str, is_empty: bool, is_constant: bool) -> str:
-    """Why a column is left out whatever it holds, or ""."""
+    """Return why a column is excluded regardless of its values, or ""."""
     if is_empty:
         return "empty: excluded"
     if is_constant:
@@ -312,7 +314,7 @@ def _out(meaning: str, is_empty: bool, is_constant: bool) -> str:
 def _text(
     name: str, texts: pd.Series[Any], meaning: str, choices: Choices, classes: int
 ) -> tuple[Column, pd.Series[Any]]:
-    """The values are categories without blanks around them."""
+    """Return the encoding of a text column; its values are stripped categories."""
     count = int(texts.notna().sum())
     missing = 1 - count / max(1, len(texts))
     note = f", {missing:.0%} missing" if missing else ""
@@ -368,7 +370,7 @@ def _why_no_number(texts: pd.Series[Any]) -> str:
 
 
 def _order_of_dates(sample: Sequence[str]) -> str:
-    """How all of these write dates, "" where one writes none."""
+    """Return the format of dates that all texts have, or ""."""
     if not sample or not all(_DATE.fullmatch(text) for text in sample):
         return ""
     orders = ("iso", "month-first", "day-first")
@@ -376,7 +378,7 @@ def _order_of_dates(sample: Sequence[str]) -> str:
 
 
 def _counts(numbers: NDArray[Any]) -> bool:
-    """Whether whole numbers are those of the rows: each once, without gaps to speak of."""
+    """Return whether whole numbers are row numbers: each once, with few gaps."""
     if len(numbers) < 20 or float(np.ptp(numbers.astype(np.float64))) >= 2 * len(numbers):
         return False
     return len(np.unique(numbers)) == len(numbers)

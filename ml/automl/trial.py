@@ -41,14 +41,14 @@ from ml.toolkit.training.searched import FACT, content
 from ml.toolkit.training.timing import latency
 from ml.toolkit.training.tracking import tracking
 
-# The variable with what a sweep sampled.
+# The environment variable with the sampled values.
 SAMPLED = "AZUREML_SWEEP_model"
 # Fits of other seeds if there is one validation set: they show how much the seed alone moves a
 # score. Of many rows that is little, and a fit takes long.
 SEEDS, SEEDS_OF_MANY = 3, 2
 # The maximum share of a search's time limit for the boosted trees of one trial, over all folds.
 MOST_OF_TIME = 0.15
-# Rows on which what was saved is compared with what was fitted, and timed.
+# Rows to compare the saved model with the fitted one, and rows to time predictions.
 COMPARED, TIMED = 2_000, 50
 
 
@@ -165,7 +165,7 @@ def _why_not_balanced(problem: Problem) -> str:
 
 @dataclass(frozen=True)
 class _Model:
-    """A fit, and the document of the numbers that it takes."""
+    """A fitted model, and the document of `columns.json` that encodes its inputs."""
 
     problem: Problem
     document: dict[str, Any]
@@ -188,11 +188,11 @@ class _Fitting:
     balance: str
 
     def numbers(self, document: Mapping[str, Any], rows: Rows, seed: int) -> Numbers:
-        """The rows that are fitted; nothing else refers to them, so that a family may free them."""
+        """Return the training rows; do not keep references, so that a family can free them."""
         return sampling.balanced(self.problem.numbers(document, rows), self.balance, seed)
 
     def fit(self, document: dict[str, Any], rows: Rows, seed: int, **counted: int) -> _Model:
-        """Fit all of these, with so many trees as were `counted`."""
+        """Fit these rows; `counted` may have the number of trees."""
         settings = {**self.settings, **counted}
         fitted = self.family.fit(self.numbers(document, rows, seed), settings, seed)
         return _Model(self.problem, document, fitted)
@@ -278,7 +278,7 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
 
 @dataclass(frozen=True)
 class _Member:
-    """Another trial of this search, as an ensemble takes it."""
+    """Another trial of this search, as a member of an ensemble."""
 
     folder: Path
     out_of_fold: OutOfFoldPredictions
@@ -367,7 +367,7 @@ def _facts(
     served: Members,
     document: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the folder says about the search."""
+    """Return the facts about the search for the model folder."""
     tested = {}
     if len(problem.test):
         rows = problem.matrix(document, problem.test)
@@ -376,7 +376,8 @@ def _facts(
         )
         tested = problem.score(problem.test, predictions)
     values = {column.name: problem.table.frame[column.name] for column in problem.table.columns}
-    # Of validation_data, which chooses the trial and calibrates it; others are fitted in the end.
+    # Only rows of validation_data, which selects and calibrates the trial: other validation rows
+    # are in the final fit.
     validation = np.setdiff1d(np.concatenate([of for _, of in problem.folds]), problem.fitted)
     return {
         "metric": problem.job.metric,

@@ -14,16 +14,16 @@ from ml.automl.tables import Choices, Table
 from ml.serving.scoring.columns import days, read_date
 from ml.toolkit.automl.cells import stop
 
-# Four bytes a row: a search has several of them.
+# Row numbers, of four bytes each: a search has several such arrays.
 Rows = NDArray[Any]
 Fold = tuple[Rows, Rows]
-# Without a setting: "if the dataset is larger than 20,000 rows … 10% is taken", "less than 1,000
-# rows, 10 folds", else 3 (how-to-configure-cross-validation-data-splits). Here folds judge up to
-# 50,000 rows: among many trials 2,000 rows choose by chance, and three folds take no longer to fit
-# than the seeds that show how much a single set of rows is moved by chance.
+# Defaults: "if the dataset is larger than 20,000 rows … 10% is taken", "less than 1,000 rows, 10
+# folds", else 3 (how-to-configure-cross-validation-data-splits). Here cross-validation is used up
+# to 50,000 rows: with many trials, the best on 2,000 rows is chosen by chance, and three folds take
+# no longer than the extra seeds that a single validation set needs.
 SHARE, MANY_ROWS, FEW_ROWS = 0.1, 50_000, 1_000
 FOLDS_OF_FEW, FOLDS = 10, 3
-# Draws of groups at most, until both parts have two classes.
+# The most draws of groups until both parts have two classes.
 DRAWS = 20
 _FEWER = "add rows, or ask for fewer folds"
 # Rows of training from which a share is kept for early stopping; a smaller one is enough from the
@@ -33,9 +33,10 @@ FEW_TO_PART, MANY_TO_PART, EARLY_STOPPING, EARLY_STOPPING_OF_MANY = 200, 2_500, 
 
 @dataclass(frozen=True)
 class Divided:
-    """How rows are divided: at random with a share of each class where there are `labels`, or so
-    that none of a group is in two parts, or the later ones from the earlier ones. `groups` and
-    `times` have a number for each row.
+    """A way to divide rows: at random, by group, or by time.
+
+    With `labels` each part has its share of each class. With `groups` no group is in two parts, and
+    with `times` later rows are divided from earlier ones. Both have a number for each row.
     """
 
     labels: NDArray[Any] | None
@@ -67,7 +68,7 @@ class Divided:
 
         if self.times is not None:
             times = np.sort(self.times[rows])
-            # Rows of one time are not divided.
+            # Rows with the same time stay together.
             first = times[min(len(times) - 1, int(len(times) * (1 - share)))]
             held = self.times[rows] >= first
         elif self.groups is not None:
@@ -106,7 +107,7 @@ class Divided:
         return rest, held
 
     def most(self, rows: Rows) -> int:
-        """Folds that these rows have at most: a group or a time for each, and one time before."""
+        """Return the most folds of these rows: one per group, or per time except the first."""
         if self.times is not None:
             return len(np.unique(self.times[rows])) - 1
         return len(rows) // 2 if self.groups is None else len(np.unique(self.groups[rows]))
@@ -156,7 +157,7 @@ class Divided:
 
 
 def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
-    """About a share of the rows of each class; scikit-learn's split makes lists of many objects."""
+    """Draw about a share of each class's rows; scikit-learn's split creates many objects."""
     order = np.lexsort((np.random.default_rng(seed).random(len(labels)), labels))
     _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
     place = np.arange(len(labels)) - np.repeat(starts, counts)
@@ -166,7 +167,7 @@ def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
 
 
 def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: int) -> Divided:
-    """How rows of this table are divided; `labels` are numbers of classes."""
+    """Return how to divide the rows of this table; `labels` are class numbers."""
     if choices.group and choices.time:
         actual = f"the folds are split by both `{choices.group}` and `{choices.time}`"
         stop("conflicting-columns", actual, "one of them", "remove one from the job")
@@ -175,7 +176,7 @@ def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: i
         return Divided(labels, len(table), seed)
     values = table.frame[name]
     if choices.group:
-        # A row without a group is one by itself.
+        # A row without a group is its own group.
         codes = values.astype("category").cat.codes.to_numpy().astype(np.int64)
         alone = -1 - np.arange(len(table))
         return Divided(labels, len(table), seed, np.where(codes < 0, alone, codes), by=name)
@@ -183,7 +184,7 @@ def divided(table: Table, labels: NDArray[Any] | None, choices: Choices, seed: i
 
 
 def times(table: Table, name: str) -> NDArray[np.float64]:
-    """A number for each row that is larger for a later one. Ends the program where one has none."""
+    """Return times as numbers, larger for later rows; end the program if one is missing."""
     numbers = read_times(table, name)
     if not np.isfinite(numbers).all():
         value = table.frame[name].iloc[int(np.argmin(np.isfinite(numbers)))]
@@ -212,12 +213,12 @@ def folds(
     settings: Mapping[str, Any],
     repeats: int = 1,
 ) -> tuple[Sequence[Fold], str]:
-    """The folds of these rows, and a sentence about them.
+    """Return the folds of these rows, and a sentence that describes them.
 
-    By columns of the table, by a share, or by the number of folds; else by the number of rows, or
-    fewer where the groups or times are. Of a classification each fold has its share of each class.
-    Folds by their number are drawn as often as it `repeats`, each time by another seed (repeated
-    cross-validation: Kohavi 1995); by time there is one way to draw them.
+    Folds come from fold columns, a validation share, or a number of folds; the default depends on
+    the number of rows, or is lower if there are few groups or times. In a classification each fold
+    has its share of each class. Drawn folds are repeated `repeats` times with other seeds (repeated
+    cross-validation: Kohavi 1995), except by time, where only one division is possible.
     """
     labels = None if divided.labels is None else divided.labels[rows]
     if marks:

@@ -1,1 +1,1 @@
-"""The `ml` command: one module a noun; parse, call, print, no logic."""
+"""The `ml` command: each module parses the options of one noun, calls the library and prints."""

@@ -1,4 +1,4 @@
-"""The command line: it imports only the command that was typed, so help is instant.
+"""Build and run the `ml` command line; only the selected command is imported, so help is fast.
 
 The module itself imports almost nothing, not even `typing`, so that Ctrl-C during the imports is
 handled.
@@ -92,7 +92,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def build(selected: str | None) -> typer.Typer:
-    """Return the app with the wanted command imported and a line of help for each of the others."""
+    """Return the typer app: the selected command imported, the others as one line of help each."""
     import typer
 
     app = typer.Typer(
@@ -101,7 +101,7 @@ def build(selected: str | None) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        # For its pages of help Rich would import Markdown and a highlighter, longer than all else.
+        # Rich's help pages import Markdown and a highlighter, which takes longer than all else.
         rich_markup_mode=None,
     )
     # A callback keeps `ml` a group even while it has one command.
@@ -130,8 +130,8 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
     `begin` is called when the command is imported and about to work.
     """
     if argv is None:
-        # azure-ai-ml and MLflow make a million objects that stay: to look through them again and
-        # again takes a fifth of their import, and at the end of the process as much once more.
+        # Importing azure-ai-ml and MLflow creates about a million long-lived objects. With the
+        # default thresholds the GC takes a fifth of the import time, and as much again at exit.
         gc.set_threshold(50_000, 20, 100)
         atexit.register(gc.freeze)
     arguments = sys.argv[1:] if argv is None else argv
@@ -162,7 +162,7 @@ def _run(selected: str | None, arguments: list[str], begin: Callable[[], object]
     except SystemExit as ending:
         from ml.core.errors import Exit
 
-        # typer ends so when Ctrl-C ends a command.
+        # typer raises this exit code when Ctrl-C ends a command.
         if ending.code != Exit.INTERRUPTED:
             raise
         _interrupted()

@@ -1,5 +1,6 @@
-"""The clusters that the stack files declare, and what a job may take of them, for the checks of
-specs; the jobs that a workflow submitted to them.
+"""Read the clusters and job limits that stack files declare, for the checks of specs.
+
+Also read the jobs that an earlier `ml train --json` submitted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ml.specs.check.clusters import Bounds, Cluster
 
 
 def names() -> frozenset[str]:
-    """Return the names of `declared`: where jobs that a workflow submits may run."""
+    """Return the names of the declared clusters: workflows may submit jobs only to these."""
     return frozenset(cluster.name for cluster in declared())
 
 
@@ -36,8 +37,10 @@ def bounds(environment: str) -> Bounds:
 
 
 def submitted(results: Path, project: str) -> list[dict[str, Any]]:
-    """Return the jobs of each training of a project in a file of `ml train --json`, as
-    `WorkflowRun` has them. Raise UserError for another file.
+    """Return the jobs of each training of a project from a file of `ml train --json`.
+
+    Each dict has the format of the `jobs` of `WorkflowRun`. Raises UserError if the file cannot be
+    read or has another format.
     """
     try:
         trainings = json.loads(results.read_text(encoding="utf-8"))
@@ -56,14 +59,14 @@ def submitted(results: Path, project: str) -> list[dict[str, Any]]:
 
 
 def undeclared_endpoints(root: Path) -> Iterator[Problem]:
-    """A warning for each project whose endpoint no stack file declares: no release finds it."""
+    """Yield a warning for each project endpoint that no stack file declares; releases need one."""
     environments = _environments()
     declared = {endpoint.name for settings in environments for endpoint in settings.endpoints}
     for file in sorted(root.glob("ml/projects/*/endpoint/deployment.yml")):
         try:
             document = documents.read(file)
         except UserError:
-            continue  # another check says it
+            continue  # another check reports it
         name = document.get("endpoint_name")
         if environments and isinstance(name, str) and name not in declared:
             actual = f"no stack file declares the endpoint `{name}`"

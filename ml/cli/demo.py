@@ -1,4 +1,4 @@
-"""`ml demo`: from a sweep to a promoted model and an answer; two bad versions are refused.
+"""`ml demo`: sweep, promote a model, send a request, and show two bad versions being rejected.
 
 Every step is a command that a person can type; it is printed before it runs.
 """
@@ -106,7 +106,7 @@ class Steps:
             self._apply(who)
 
     def sweep(self) -> Iterator[Run]:
-        """Run the sweep, or the sweeps of a pipeline; the trial that is selected of each."""
+        """Run jobs/pipeline.yml with its sweeps; yield the selected trial of each sweep."""
         from ml.backends.runs import original as find_original
         from ml.cli.commands.sweep import print_selection
         from ml.release.selection.selection import choose
@@ -117,7 +117,7 @@ class Steps:
         run = self._run(plan)
         store = self.backend.runs
         sweeps = [part for part in (run, *run.below()) if find_original(store, part).trials]
-        # A run has its steps as they ended.
+        # A run lists its steps in the order of their ends; the plan has the order of the spec.
         order = {f"{run.name}.{step}": at for at, step in enumerate(getattr(plan, "steps", ()))}
         sweeps.sort(key=lambda part: order.get(part.name, len(order)))
         for sweep in sweeps if len(sweeps) > 1 else [run]:
@@ -172,7 +172,7 @@ class Steps:
             typer.echo(answer)
 
     def bad_model(self, changes: Mapping[str, str]) -> None:
-        """Propose a model that was spoilt on purpose: the gates refuse it."""
+        """Train and propose a deliberately bad model, which the gates reject."""
         run = self._train(changes, "a deliberately bad model")
         proposal = self._propose(run, "it runs, predicts and is fast, yet the gates must reject it")
         self._show_decision(proposal)

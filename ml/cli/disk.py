@@ -1,4 +1,4 @@
-"""`ml runs clean`."""
+"""Implement `ml runs clean`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def clean(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Plan, show, ask, remove; see `ml runs clean --help`."""
+    """Show what to remove, ask for confirmation, and remove it; see `ml runs clean --help`."""
     from ml.release.versions import find_in_use
 
     if (cleaner := backend.cleaner) is None:
@@ -50,7 +50,7 @@ def clean(
     if not dry_run and cleaning.items:
         if not yes:
             _ask(cleaning)
-        # What became needed while the question was open stays.
+        # Plan again, to keep what came into use while the prompt was open.
         with faults.as_refusals():
             freed, failures = cleaner.remove(cleaning, plan())
     if as_json:

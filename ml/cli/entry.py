@@ -1,6 +1,7 @@
-"""The program `ml`: from its first instruction on, Ctrl-C ends it with one line.
+"""The entry point of `ml`: from its first instruction on, Ctrl-C ends it with one line.
 
-Imported by the script that the installer makes, and by nothing else: it takes SIGINT over.
+Only the console script that the installer makes may import it: the import replaces the handler
+of SIGINT.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(130)
 
 
-# A shell that starts it in the background has it ignore Ctrl-C.
+# Processes that a shell starts in the background ignore SIGINT, and keep ignoring it.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _leave)
 
 
 def main() -> None:
-    """Run the command line of this process; its command gets KeyboardInterrupt again."""
+    """Run the command line; once the command is imported, Ctrl-C raises KeyboardInterrupt again."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without `→` has a `?`

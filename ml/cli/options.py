@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and the reading of their values."""
+"""Define the arguments and options that several commands share, and parse their values."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
 def repeated_on(backend: str) -> str:
-    """` --on NAME` for a hint about a run of that backend; "" for the default backend."""
+    """Return ` --on NAME` for a suggested command; "" for the default backend."""
     return "" if backend == "local" else f" --on {backend}"
 
 
 def moment(option: str, text: str) -> float:
-    """Epoch seconds of `7d` (ago) or of an ISO date or time (local time without a zone).
+    """Return the epoch seconds of a time span ago (`7d`) or of an ISO date or time.
 
-    Raises UserError, naming the option, for anything else.
+    A time without a zone is local. Raises UserError, naming the option, for anything else.
     """
     match = _SPAN.fullmatch(text.strip())
     if match:

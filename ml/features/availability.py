@@ -1,4 +1,4 @@
-"""When a row of a source happened and since when it could have been read."""
+"""Compute when each row of a source happened and since when it could be read."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _YEARS = (1700, 2200)
 def instants(table: pl.DataFrame, column: str) -> pl.Series:
     """Return a column of times as nanoseconds in UTC.
 
-    Raises FeatureError when the column is missing, has no time zone, an empty cell, or a time that
-    nanoseconds cannot state. A local time without a zone is ambiguous twice a year; a zone decides,
-    so daylight saving needs no rule.
+    Raises FeatureError if the column is missing or has no time zone, an empty cell, or a time
+    outside the years of `_YEARS`. A zone is required because a local time is ambiguous at the end
+    of daylight saving time.
     """
     check_table(table)
     if column not in table.columns:
@@ -48,7 +48,7 @@ def instants(table: pl.DataFrame, column: str) -> pl.Series:
 
 
 def check_table(table: object) -> None:
-    """Raise FeatureError for what is no DataFrame of polars."""
+    """Raise FeatureError unless the table is a polars DataFrame."""
     if not isinstance(table, pl.DataFrame):
         kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}"
         expected = "a DataFrame of polars: pl.from_pandas(table), or lazy_frame.collect()"
@@ -56,7 +56,7 @@ def check_table(table: object) -> None:
 
 
 def check_key(table: pl.DataFrame, key: str) -> None:
-    """Raise FeatureError for a key without a column or, in a row, without a value."""
+    """Raise FeatureError if the table lacks the key's column or a row lacks its value."""
     if key not in table.columns:
         message = f"the table has no column for the key `{key}`"
         raise FeatureError("missing-column", message, "a column for each key")
@@ -86,10 +86,10 @@ def availability_columns(timeline: Timeline) -> tuple[pl.Expr, pl.Expr]:
 
 
 def with_availability(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str]) -> pl.DataFrame:
-    """Add `EVENT` and `AVAILABLE` (as `instants` states them) and `ROW`, the position.
+    """Add the columns `EVENT` and `AVAILABLE` (in the unit of `instants`) and `ROW`, the position.
 
-    Raises FeatureError for what `instants` rejects, an empty key, a number in any column that is
-    NaN or infinite (a null may be there), and a negative delay.
+    Raises FeatureError for what `instants` rejects, an empty key, a NaN or infinite number in any
+    column (nulls are allowed), and a negative delay.
     """
     check_table(rows)
     if timeline.delay < timedelta(0):
@@ -112,7 +112,7 @@ def with_availability(rows: pl.DataFrame, timeline: Timeline, keys: Sequence[str
 
 @contextmanager
 def readable(path: Path, expected: str) -> Iterator[None]:
-    """Turn an error of reading a file into a FeatureError."""
+    """Turn errors raised while reading the file into FeatureError."""
     try:
         yield
     # polars panics over some corrupt Parquet files.

@@ -19,7 +19,7 @@ from ml.features.timeline import FeatureError, Timeline, source_lookback_limit
 if TYPE_CHECKING:
     import polars as pl
 
-ARRIVAL = "arrival"  # column of a transformed table: since when its row could be read
+ARRIVAL = "arrival"  # column of a transformed table: the time since which its row can be read
 TYPES = {  # Azure ML's name of a type → the column's type, as polars prints it
     "string": "String",
     "integer": "Int32",
@@ -31,17 +31,17 @@ TYPES = {  # Azure ML's name of a type → the column's type, as polars prints i
     "boolean": "Boolean",
 }
 _UNITS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_678_400}
-# Names become folders of a store, and the class's module a file: no dot leads out of them.
+# Names become folders and module files, so that no dot may lead out of the store.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", re.ASCII)
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}", re.ASCII)
 CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*", re.ASCII)
-# What a document of another shape than Azure ML's leads to.
+# The exceptions that a malformed document raises.
 _MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """A feature set and its FeatureSetSpec.yaml; a type is a key of TYPES."""
+    """A feature set with its FeatureSetSpec.yaml; types are keys of TYPES."""
 
     file: Path  # of the feature set
     name: str
@@ -97,7 +97,7 @@ class FeatureSet:
 
 
 def check_types(table: pl.DataFrame, wanted: Mapping[str, str]) -> None:
-    """Raise FeatureError for a column that is missing or not of its type ("": of any)."""
+    """Raise FeatureError for a column that is missing or has another type; "" allows any type."""
     for column, kind in wanted.items():
         if column not in table.columns:
             raise FeatureError(

@@ -15,19 +15,19 @@ _MARGIN_S = 300  # before a token expires; azure-identity renews its tokens then
 
 
 class EntraSignIn(CredentialProvider):
-    """The user and password of each new connection: the object id and the token of an identity.
+    """Provide the credentials of new connections: an identity's object id and its token.
 
-    `identity` has the method `get_token` of azure-identity's credentials, which keep their tokens.
+    `identity` has the method `get_token` of azure-identity's credentials, which cache their tokens.
     """
 
     def __init__(self, identity: Any) -> None:
-        """Get the first token with the first connection."""
+        """Set the identity; the first connection requests the first token."""
         self._identity = identity
         self._expires_on = float("inf")  # of the last token, in seconds since 1970
 
     @property
     def is_due(self) -> bool:
-        """Whether open connections need a new token: Redis closes them when theirs expires."""
+        """Return whether connections need a new token: Redis closes them when theirs expires."""
         return time.time() > self._expires_on - _MARGIN_S
 
     def get_credentials(self) -> tuple[str, str]:

@@ -25,8 +25,8 @@ from ml.features.timeline import FeatureError, Timeline
 _LABEL = "__label__"
 _TIME = "__time__"
 _NUMBER = "__number__"
-# Bytes in memory, sorted copies included, per byte of a compressed file and per value: the larger
-# one counts, since equal values take no space in a file. Both are high estimates.
+# Estimated bytes in memory, sorted copies included, per byte of a compressed file and per value.
+# The larger estimate counts, since equal values take no space in a file. Both are high.
 _OF_BYTE, _OF_VALUE = 8, 16
 _WRITTEN = "files that a materialisation wrote"
 

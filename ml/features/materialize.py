@@ -43,7 +43,7 @@ _TRIED = 20  # rows that a plan transforms
 
 @dataclass(frozen=True)
 class Plan:
-    """Which partitions a run writes, and why."""
+    """The partitions that a run writes, with the reason for each."""
 
     partitions: Mapping[str, str]  # reason by date
     state: State  # of the last run
@@ -128,7 +128,7 @@ def _affected(feature_set: FeatureSet, rows: pl.LazyFrame) -> set[str]:
         return set()
     prior = rows.select(*columns, _NEW).join(fresh.lazy().select(keys).unique(), keys, how="semi")
     is_before = pl.col(AVAILABLE) < fresh.get_column(AVAILABLE).min()
-    # Of what was known before the first new row, the latest event counts: a row for each entity.
+    # Rows before the first new one matter only by each entity's latest event: one row per entity.
     before_it = prior.filter(is_before).group_by(keys).agg(pl.col(AVAILABLE, EVENT).max())
     tail = pl.concat([before_it.with_columns(pl.lit(False).alias(_NEW)), prior.filter(~is_before)])
     recent = tail.collect(engine="streaming")
@@ -155,15 +155,15 @@ def materialize(
     notify: Callable[[str, int], None] = lambda day, rows: None,
     rows: int = 4_000_000,
 ) -> Plan:
-    """Write the partitions that `plan` names, then the latest values per entity.
+    """Write the partitions that `plan` returns, then the latest values per entity.
 
-    `notify` gets the date and rows of each partition. The result is bit-identical to one from
-    scratch of the same source and window, provided that a transformed row depends only on rows of
+    `notify` receives the date and number of rows of each partition. The result is bit-identical to
+    a run from scratch over the same source and window, if a transformed row depends only on rows of
     its keys within `source_lookback`.
 
-    Memory: as `plan`; then the source and transformed rows of some dates at a time with those of
-    the lookback: at most `rows` of the dates, or one date. Raises FeatureError for a second run at
-    the same time, a store that cannot be written, and what the source or transformation has wrong.
+    Memory: as `plan`; then the source and transformed rows of several dates, with those of the
+    lookback: at most `rows` rows, or one date. Raises FeatureError if another run is active, if the
+    store cannot be written, and for errors of the source or the transformation.
     """
     place = folder(feature_set, store) / "offline"
     with _locked(place):
@@ -186,7 +186,7 @@ def materialize(
 
 
 def _chunks(planned: Plan, rows: int) -> Iterator[list[str]]:
-    """Yield one or more planned dates, with at most so many rows of the source between them."""
+    """Yield lists of planned dates that span at most `rows` source rows, or single dates."""
     chunk: list[str] = []
     for day in planned.partitions:
         span = sum(count for date, count in planned.counts.items() if chunk[:1] <= [date] <= [day])
@@ -256,7 +256,7 @@ def _remove_unreferenced(place: Path, current: State) -> None:
 
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
-    """Lock a folder, and turn what the system denies meanwhile into a FeatureError."""
+    """Lock a folder; turn a held lock and errors of the file system into FeatureError."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         with (place / "lock").open("w") as stream:

@@ -1,4 +1,7 @@
-"""The latest values per entity, as the join would use them, in SQLite or Redis, without polars."""
+"""Store and look up the latest values per entity, in SQLite or Redis, without polars.
+
+A lookup returns what the point-in-time join would return.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 Encoded = tuple[str, int, str]
 # Timeout of a Redis connection and of a response; each is tried twice.
 REDIS_TIMEOUT_S = 0.25
-_COMPLETE = ""  # field of a hash of Redis that `put` has written; a key is never empty
+_COMPLETE = ""  # this field marks a Redis hash as written by `put`; no key is empty
 _ABANDONED_S = 3600  # after which a hash of a killed `put` is deleted
 KEYS: Mapping[str, type] = {  # Azure ML's name of a type → that of a key in a lookup
     **dict.fromkeys(("integer", "long"), int),
@@ -37,7 +40,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Answer:
-    """The values of an entity."""
+    """The result of a lookup: the values of an entity."""
 
     status: Literal["found", "unknown", "stale"]
     values: Mapping[str, object]  # by feature; all None unless `found`
@@ -46,10 +49,10 @@ class Answer:
 
 
 def open_store(feature_set: FeatureSet, address: str) -> OnlineStore:
-    """Return the store at a URL of Redis (redis://, rediss://), or in the folder of a local store.
+    """Return the store at a Redis URL (redis://, rediss://), or in the folder of a local store.
 
-    `?credential=azure.identity:DefaultAzureCredential` signs in by Entra ID, with the tokens of an
-    object of this class. It connects with the first lookup. Raises FeatureError for a URL that is
+    `?credential=azure.identity:DefaultAzureCredential` signs in with Entra ID, with tokens from an
+    instance of that class. The first lookup opens the connection. Raises FeatureError if the URL is
     malformed.
     """
     if "://" not in address:
@@ -91,9 +94,8 @@ def look_up(
 ) -> Answer:
     """Return the values of an entity at a time (default: now).
 
-    An unknown entity, and one whose event is `temporal_join_lookback` or longer ago, has None for
-    each feature, as in the join.
-
+    As in the join, all features are None if the entity is unknown or its event is
+    `temporal_join_lookback` or longer ago.
     Raises FeatureError for a key that is missing or of another type, and a time without a zone.
     """
     if at is not None and at.tzinfo is None:
@@ -126,7 +128,10 @@ def _read(kind: str, value: Any) -> object:
 
 
 class SqliteStore:
-    """Latest values in a file that `put` replaces: a reader waits for nobody. One writer."""
+    """Latest values in a SQLite file that `put` replaces atomically, so that readers never wait.
+
+    Only one writer is allowed.
+    """
 
     def __init__(self, feature_set: FeatureSet, path: Path) -> None:
         """Keep the values in the file; the first `put` creates it."""
@@ -135,7 +140,7 @@ class SqliteStore:
         self._opened: tuple[int, int] | None = None
 
     def put(self, rows: Sequence[Encoded]) -> None:
-        """Replace all rows, so that an entity that a corrected source lacks is unknown again."""
+        """Replace all rows, so that entities missing from a corrected source become unknown."""
         with closing(sqlite3.connect(":memory:")) as connection:
             connection.executescript(
                 "CREATE TABLE latest (key TEXT PRIMARY KEY, event INTEGER, features TEXT)"

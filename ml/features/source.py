@@ -17,8 +17,8 @@ from ml.features.timeline import FeatureError
 
 _TIME = pl.Datetime("us", "UTC")
 _COMPLETE = "a complete Parquet or CSV file"
-_BLOCK = 2**31 - 1  # bytes of a CSV file whose values decide the types: the most of pyarrow
-_TEXTS = 0.1  # share of texts in a column of a CSV file below which they are wrong numbers
+_BLOCK = 2**31 - 1  # bytes of a CSV file that pyarrow infers types from: its maximum
+_TEXTS = 0.1  # if at most this share of a CSV column is text, the texts count as wrong numbers
 # Column, record and problem in an error of pyarrow.
 _WRONG = re.compile(
     r"(?:In CSV column #(\d+): )?Row #(\d+): "
@@ -31,8 +31,9 @@ _WRONG = re.compile(
 def files(source: Path) -> dict[str, Path]:
     """Return the Parquet or CSV files of a folder (or one file) by relative name, sorted.
 
-    Names that begin with `_` or `.` are no data, as in Spark. Raises FeatureError when the source
-    does not exist or is empty, and for a file of another kind, or of another than the first.
+    Names that begin with `_` or `.` are skipped, as in Spark. Raises FeatureError if the source
+    does not exist or is empty, and if a file is neither Parquet nor CSV or differs in kind from the
+    first.
     """
     if not source.exists():
         message = f"the source {source} does not exist"
@@ -106,7 +107,7 @@ def scan(
 
 
 def _is_wider(kind: pl.DataType, than: pl.DataType) -> bool:
-    """Whether a column of CSV files may have the one type if a file has the other."""
+    """Return whether `kind` holds all values of `than`, so that a column may be widened to it."""
     return kind != than and (than == pl.Null or (than == pl.Int64 and kind == pl.Float64))
 
 

@@ -1,4 +1,4 @@
-"""The files of materialised features in a store: what counts, and its rows."""
+"""Read the files of materialised features in a store: the current ones, and their rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ml.features.timeline import FeatureError
 
 @dataclass(frozen=True)
 class State:
-    """What is materialised: the content of state.json."""
+    """The content of state.json: which partitions are materialised, and from what."""
 
     digest: str = ""  # of the definition and the code
-    window: tuple[str, str] | None = None  # first and last date that a run was asked for
+    window: tuple[str, str] | None = None  # first and last date of all runs together
     sources: Mapping[str, str] = field(default_factory=dict)  # sha256 by file
     partitions: Mapping[str, str | None] = field(default_factory=dict)  # sha256; None: no row
 
@@ -90,11 +90,11 @@ class Age:
     what: str  # "event" or "arrival"
     last: datetime  # in UTC
     age: timedelta
-    limit: timedelta | None  # from this age on it is too old; None without a declared one
+    limit: timedelta | None  # it is too old from this age on; None if none is declared
 
     @property
     def is_late(self) -> bool:
-        """Whether it is too old."""
+        """Return whether the age has reached its limit."""
         return self.limit is not None and self.age >= self.limit
 
 
@@ -126,7 +126,7 @@ def partition(day: str, digest: str) -> str:
 
 
 def latest(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> pl.DataFrame:
-    """Return the row of each entity that counts at a time, from transformed rows."""
+    """Return each entity's row with the latest event known at a time, from transformed rows."""
     keys = list(feature_set.keys)
     return (
         with_availability(rows, feature_set.transformed, keys)
@@ -137,7 +137,7 @@ def latest(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> pl.Data
 
 
 def encode(feature_set: FeatureSet, rows: pl.DataFrame) -> list[Encoded]:
-    """Return rows of `latest` as an online store keeps them."""
+    """Encode rows of `latest` for an online store."""
     parts = (
         rows.select(list(feature_set.keys)).rows(),
         rows.get_column(EVENT).to_physical(),

@@ -1,4 +1,4 @@
-"""Where a source says when its rows happened and arrived; lookups import this without polars."""
+"""Define a source's time columns and its errors; lookups import this module without polars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ source_lookback_limit: ContextVar[timedelta | None] = ContextVar(
 
 
 class FeatureError(Exception):
-    """A table that cannot be joined: which column, which row, and what is expected."""
+    """An error in a table or definition: the column, the row, and what is expected."""
 
     def __init__(self, code: str, message: str, expected: str, row: int | None = None) -> None:
         """`message` names the column; `row` is the position in the table, from 0."""
@@ -29,7 +29,7 @@ class FeatureError(Exception):
 
 @dataclass(frozen=True)
 class Timeline:
-    """Where a source says when its rows happened and arrived.
+    """The columns that state when a source's rows happened and arrived.
 
     A row is available from `max(event + delay, arrival)`. Without an arrival column, that is
     `event + delay`, which is `source_delay` of Azure ML's FeatureSetSpec.

@@ -1,4 +1,4 @@
-"""A training set: labels joined with feature sets, and the lineage of what was joined."""
+"""Build a training set: labels joined with feature sets, with the lineage of the joined sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIME = "__label_time__"
 
 @dataclass(frozen=True)
 class JoinedSet:
-    """A feature set of a training set."""
+    """The lineage of one feature set in a training set."""
 
     name: str
     version: str
@@ -91,7 +91,7 @@ def _values(
     path: Path | None,
     memory: int,
 ) -> pl.DataFrame:
-    """Return the features of each label and the events that they are of."""
+    """Return, for each label, the joined features and the time of their event."""
     words: dict[str, Any] = {
         "keys": [*feature_set.keys],
         "time": _TIME,

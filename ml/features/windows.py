@@ -1,4 +1,4 @@
-"""Windows over the events of an entity: count, sum, mean, distinct, last, time since."""
+"""Compute windows over an entity's events: count, sum, mean, distinct, last, time since."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ml.features.availability import AVAILABLE, EVENT, ROW, with_availability
 from ml.features.timeline import LONGEST, SHORTEST, FeatureError, Timeline, source_lookback_limit
 
-# Rows of windows that are in memory at a time, with the columns of the features.
+# The most window rows in memory at a time.
 _CHUNK = 4_000_000
 _CODE, _WINDOW = "__code__", "__window__"
 
@@ -143,7 +143,7 @@ def _sum(values: pl.Expr) -> pl.Expr:
 
 
 def _time_since(values: pl.Expr) -> pl.Expr:
-    """Repeated events are one: the seconds since the last row with another event."""
+    """Return the seconds since the previous event; rows with an equal event time count as one."""
     latest = pl.col(EVENT).max()
     before = pl.col(EVENT).filter(pl.col(EVENT) < latest).max()
     return (latest - before).dt.total_nanoseconds() / 1e9

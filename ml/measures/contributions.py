@@ -1,4 +1,4 @@
-"""What each feature adds to a model's answers, as the model's library computed it."""
+"""Store what each feature contributes to a model's predictions, as its library computed it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from ml.measures.schema import Contribution
 
-# What a row's features added to its score, beside evaluation.json: for reports on this machine, and
-# no evidence, which has the shares.
+# The contributions per row, written beside evaluation.json for reports on this machine. They are
+# not evidence: evidence has only the shares.
 FILE = "contributions.json"
-# Features of a table of hundreds that are written, those with the largest shares.
+# The most features that are written: those with the largest shares.
 MOST_FEATURES = 30
 # The method of a model without exact contributions, and how often each feature is shuffled.
 PERMUTATION, REPEATS = "permutation importance", 5
@@ -25,13 +25,14 @@ PERMUTATION, REPEATS = "permutation importance", 5
 
 @dataclass(frozen=True)
 class Contributions:
-    """What each feature added to the scores of some rows.
+    """The contributions of the features to the scores of some rows.
 
     `values` is scores × features; `rows` is the number of rows, each of which has one score, or one
-    for each class. `error` is how far the contributions of a score are from adding up to it, at
-    most, relative to the scores: 0 but for rounding when the `method` is exact. Permutation
-    importances add up to no score: their `values` are one row, and `error` is the largest standard
-    error of one, relative to their sum. `names` are the features, where not the model's columns.
+    per class. `error` is the largest difference between a score and the sum of its contributions,
+    relative to the scores: 0 except for rounding if the `method` is exact. Permutation importances
+    do not add up to a score: their `values` are one row, and `error` is the largest standard error
+    of one, relative to their sum. `names` are the features, if they differ from the model's
+    columns.
     """
 
     values: NDArray[Any]
@@ -41,9 +42,9 @@ class Contributions:
     names: Sequence[str] = ()
 
     def shares(self, names: Sequence[str]) -> tuple[Contribution, ...]:
-        """Each feature's part in the mean absolute contribution, largest first; together 1.
+        """Return each feature's share of the mean absolute contribution, largest first.
 
-        Raises ValueError where the columns are not those of `names`.
+        The shares sum to 1. Raises ValueError if the number of columns differs from `names`.
         """
         weight = np.abs(np.asarray(self.values, dtype=np.float64)).mean(axis=0)
         share = weight / max(float(weight.sum()), 1e-12)
@@ -55,9 +56,10 @@ class Contributions:
 def permuted(
     loss: Callable[[list[list[Any]]], float], rows: Sequence[Sequence[Any]], names: Sequence[str]
 ) -> Contributions:
-    """Return by how much the loss of the rows rises when the values of a feature are shuffled: the
-    mean of some repeats, 0 where it falls. That is scikit-learn's permutation importance (Breiman,
-    Machine Learning 45, 2001).
+    """Return the permutation importance of each feature (Breiman, Machine Learning 45, 2001).
+
+    It is the mean rise of the loss when the feature's values are shuffled, 0 if it falls, as in
+    scikit-learn.
     """
     generator, table = np.random.default_rng(0), np.array(rows, dtype=object)
     rises = np.full((REPEATS, len(names)), -loss(table.tolist()))
@@ -127,8 +129,9 @@ def explained_rows(
     table: NDArray[Any],
     categories: Mapping[str, Sequence[str]],
 ) -> ExplainedRows | None:
-    """The contributions with the rows that they are of, which are the first of `ids` and `table`;
-    None of several classes, whose rows have a score each.
+    """Return the contributions with their rows, the first ones of `ids` and `table`.
+
+    Returns None for several classes, since such a row has a score per class.
     """
     if len(of.values) != of.rows:
         return None

@@ -1,10 +1,10 @@
-"""Boxes in images: which of a model's boxes are right, by pycocotools, and how precise that is.
+"""Measure object detection with pycocotools: which boxes are right, and the average precision.
 
-An image is a unit. Its right answer is its boxes, `[[x1, y1, x2, y2], …]` in pixels; what was
-predicted is boxes with scores, `[[x1, y1, x2, y2, score], …]`. Both stand in predictions.csv, as
-JSON. The matching is COCO's (https://cocodataset.org/#detection-eval): up to 100 boxes an image,
-each to the object that it overlaps most and no better box has. The average precision is its mean at
-101 recalls.
+A unit is an image. Its label is its boxes, `[[x1, y1, x2, y2], …]` in pixels; the prediction is
+boxes with scores, `[[x1, y1, x2, y2, score], …]`. predictions.csv has both as JSON. The matching
+is COCO's (https://cocodataset.org/#detection-eval): up to 100 boxes an image, each matched to the
+object that it overlaps most among those that no higher-scored box has. The average precision is
+the mean precision at 101 recalls.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from ml.measures.bootstrap import Values, weighted_sums
 
-# Overlaps (intersection over union) from which a box is right: COCO's.
+# The overlap (intersection over union) thresholds of COCO.
 OVERLAPS = tuple(np.linspace(0.5, 0.95, 10).round(2).tolist())
 RECALLS = np.linspace(0.0, 1.0, 101)
 # A box with this score counts as an object.
 CERTAIN = 0.5
 _MOST = 100
-# Written so: a hundredth of a pixel, a millionth of a score.
+# Decimals in predictions.csv: a hundredth of a pixel, a millionth of a score.
 _DIGITS = (2, 2, 2, 2, 6)
 
 
@@ -46,7 +46,7 @@ class Matches:
 
 
 def written(boxes: Any) -> str:
-    """Boxes (n, 4), or (n, 5) with scores, as predictions.csv has them; rows of NaN are none."""
+    """Encode boxes (n, 4), or (n, 5) with scores, for predictions.csv; rows of NaN are skipped."""
     rows = np.asarray(boxes, dtype=np.float64)
     if not rows.size:
         return "[]"
@@ -60,7 +60,7 @@ def written(boxes: Any) -> str:
 
 
 def read(text: str, numbers: int) -> NDArray[np.float64]:
-    """Boxes of so many numbers each: (n, numbers); ValueError for a text that states none."""
+    """Parse boxes (n, numbers); raise ValueError if the text is not a list of boxes."""
     try:
         rows = np.array(json.loads(text), dtype=np.float64).reshape(-1, numbers)
     except (ValueError, TypeError, RecursionError):
@@ -73,8 +73,9 @@ def read(text: str, numbers: int) -> NDArray[np.float64]:
 
 
 def padded(boxes: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-    """The scored boxes of several images as one array (images, most, 5), NaN where there is none:
-    the `scores` of `Rows`.
+    """Return the scored boxes of several images as one array (images, most, 5), padded with NaN.
+
+    That is the format of `scores` in `Rows`.
     """
     rows = np.full((len(boxes), max([1, *map(len, boxes)]), 5), np.nan)
     for number, image_boxes in enumerate(boxes):
@@ -83,7 +84,7 @@ def padded(boxes: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
 
 
 def certain(text: str) -> int:
-    """How many boxes count as an object."""
+    """Return the number of boxes with a score of at least CERTAIN."""
     return int((read(text, 5)[:, 4] >= CERTAIN).sum())
 
 
@@ -120,7 +121,7 @@ def matches(expected: Sequence[str], predicted: Sequence[str]) -> Matches:
         evaluation.params.maxDets = [_MOST]
         evaluation.params.iouThrs = np.array(OVERLAPS)
         evaluation.evaluate()
-    # One an image that has boxes or objects, in their order.
+    # One item for each image with boxes or objects, in order.
     images = [item for item in evaluation.evalImgs if item is not None]
     scores = np.array([score for item in images for score in item["dtScores"]])
     order = np.argsort(-scores, kind="stable")
@@ -135,15 +136,16 @@ def matches(expected: Sequence[str], predicted: Sequence[str]) -> Matches:
 
 
 def average_precisions(of: Matches, times: Values) -> Values:
-    """The average precision at each overlap in each draw, which has each image so many times:
-    (draws, overlaps), NaN in a draw without an object.
+    """Return the average precision (draws, overlaps) of bootstrap draws; NaN without an object.
+
+    `times` says how often each draw contains each image.
     """
     objects = weighted_sums(times, of.objects)
     result = np.zeros((len(times), len(OVERLAPS)))
     weights = times.take(of.image, axis=1)
     every = np.maximum(weights.cumsum(axis=1), 1.0)
     for at, right in enumerate(of.right):
-        # Recall rises at boxes that are right alone.
+        # Recall rises only at boxes that are right.
         columns = np.flatnonzero(right)
         if not len(columns):
             continue

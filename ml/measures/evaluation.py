@@ -1,8 +1,8 @@
-"""evaluation.json: the metrics of a project's model, with the predictions that they follow from.
+"""Read and write evaluation.json: the metrics of a model, and the predictions behind them.
 
-`predictions.csv` has one row a unit (a question, say) of a split; every metric, by slices too, can
-be computed again from it, and its sha256 stands in evaluation.json. Nothing that is missing, NaN or
-infinite is written or read.
+`predictions.csv` has one row per unit (a question, say) of a split. Every metric can be
+recomputed from it, also by slice, and evaluation.json has its sha256. Missing, NaN and infinite
+values are neither written nor read.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from ml.measures.schema import (
 from ml.measures.tasks import TASKS, Task, fault, metrics_of, probabilities_fault
 
 REQUESTS = "requests.jsonl"
-# So many are kept.
+# The most requests that are kept.
 MOST = 10_000
-# Numbers are many: of a place of them the least and the greatest are shown to the server.
+# A numeric field may have many values: only its least and greatest are sent to the server.
 _LEAST, _GREATEST = "least", "greatest"
 
 
 class RequestsRefused(ValueError):
-    """A file of requests is not the one that an evaluation wrote."""
+    """The file of requests differs from the one that the evaluation wrote."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a client sends to have the prediction of a unit of a split."""
+    """The request for the prediction of one unit of a split."""
 
     split: str
     unit: str
@@ -77,7 +77,7 @@ def covering(requests: Sequence[Request], most: int = MOST) -> list[Request]:
 
 
 def _leaves(value: object, place: str) -> Iterator[tuple[str, object]]:
-    """Every text, number and missing value of a request, with its place."""
+    """Yield every text, number and missing value of a request, with its JSON path."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _leaves(inner, f"{place}/{key}")
@@ -89,13 +89,13 @@ def _leaves(value: object, place: str) -> Iterator[tuple[str, object]]:
 
 
 def content(requests: Sequence[Request]) -> bytes:
-    """The file; ValueError for a number that JSON does not have."""
+    """Return the content of the file; raise ValueError for a number that JSON does not have."""
     lines = (json.dumps(asdict(row), allow_nan=False, ensure_ascii=False) for row in requests)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def read_requests(path: Path, digest: str) -> list[Request]:
-    """The requests of a file with that sha256, in hex; RequestsRefused for any other file."""
+    """Read the requests of a file; raise RequestsRefused unless it has that sha256 (hex)."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -122,7 +122,7 @@ SLICE, PROBABILITY, METRIC, WEIGHT = "slice:", "probability:", "metric:", "weigh
 
 
 class EvaluationRefused(ValueError):
-    """An evaluation has a field that cannot be relied on; the message names the field."""
+    """An evaluation has an invalid field; the message names the field."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,11 @@ def write_evaluation(
     predictions: Sequence[Prediction],
     requests: Sequence[Request] = (),
 ) -> None:
-    """Write the files; EvaluationRefused, and nothing is written, when a number is not finite,
-    when a unit lacks a dimension, when groups and `resampled` do not fit, or when a request is of a
-    unit that has no prediction.
+    """Write the files of an evaluation.
+
+    Raises EvaluationRefused, and writes nothing, if a number is not finite, if a unit lacks a
+    dimension, if groups and `resampled` contradict each other, or if a request's unit has no
+    prediction.
     """
     dimensions = tuple(predictions[0].slices) if predictions else ()
     classes = tuple(predictions[0].probabilities) if predictions else ()
@@ -220,7 +222,7 @@ def write_evaluation(
 
 
 def read_evaluation(folder: Path) -> Evaluation:
-    """evaluation.json as written; EvaluationRefused when it or its predictions were changed."""
+    """Read evaluation.json; raise EvaluationRefused if it is invalid or predictions changed."""
     try:
         document = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))
         content = (folder / PREDICTIONS).read_bytes()
@@ -233,9 +235,7 @@ def read_evaluation(folder: Path) -> Evaluation:
 
 
 def check(document: object) -> Evaluation:
-    """The evaluation that a document states; EvaluationRefused unless it has every field of the
-    schema, all numbers finite.
-    """
+    """Parse an evaluation; raise EvaluationRefused unless it is complete and finite."""
     if not isinstance(document, dict):
         raise EvaluationRefused("not a JSON object")
     if document.get("schema_version") != SCHEMA_VERSION:
@@ -263,7 +263,7 @@ def check(document: object) -> Evaluation:
 
 
 def task_of(evaluation: Evaluation) -> Task:
-    """The task, a ranking where none is stated; EvaluationRefused for another."""
+    """Return the task, by default a ranking; raise EvaluationRefused for an unknown one."""
     task: Task | None = next(
         (kind for kind in TASKS if kind == (evaluation.task or "ranking")), None
     )
@@ -281,7 +281,7 @@ def custom_metrics(stated: Mapping[str, StatedMetric]) -> Mapping[str, CustomMet
 
 
 def custom_columns(custom: Mapping[str, CustomMetric]) -> list[str]:
-    """The columns of predictions.csv with what those metrics gave each unit."""
+    """Return the columns of predictions.csv that hold these custom metrics."""
     return [
         column
         for name, metric in custom.items()

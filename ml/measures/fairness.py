@@ -1,4 +1,4 @@
-"""How far a metric lies apart between slices of the data, by Fairlearn's MetricFrame."""
+"""Measure how far a metric differs between slices of the data, with Fairlearn's MetricFrame."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ def differences(
     split: str,
     fewest: int = FEWEST,
 ) -> dict[str, Disparity]:
-    """For every metric the difference between the highest and the lowest slice.
+    """Return, for every metric, the difference between the highest and the lowest slice.
 
-    `slices` says where each unit of `split` belongs. Slices of fewer than `fewest` units, or on
-    which the metric is not defined, are not compared; a metric with fewer than two that are is
-    left out. See
-    https://fairlearn.org/main/user_guide/assessment/perform_fairness_assessment.html
+    `slices` has the slice of each unit of `split`. Slices with fewer than `fewest` units, or on
+    which the metric is undefined, are skipped; a metric with fewer than two remaining slices is
+    omitted. See https://fairlearn.org/main/user_guide/assessment/perform_fairness_assessment.html
     """
     labels = np.asarray(slices)
     names, counts = np.unique(labels, return_counts=True)
@@ -46,7 +45,7 @@ def _difference(
     from fairlearn.metrics import MetricFrame  # 1.3 s: it imports pandas and scikit-learn
 
     rows = np.flatnonzero(np.isin(labels, compared))
-    # Fairlearn hands over truth and prediction; the numbers of the rows stand for both.
+    # Fairlearn passes labels and predictions; pass row numbers as both.
     frame = MetricFrame(
         metrics=lambda own, _: value(metric, scored[np.asarray(own)]),
         y_true=rows,

@@ -1,9 +1,9 @@
-"""Forecasts of time series: seasonal naive, how predictions.csv holds a forecast, and its errors.
+"""Measure forecasts of time series: the seasonal naive baseline, errors, and their CSV format.
 
-A unit is the forecast of one series from one cutoff, the last time whose value is known: one value
-and one interval a step. Its `expected` text holds the actual values, the seasonal naive forecast
-and the scale; its `predicted` text holds `[value, low, high]` a step. A step without an actual
-value (a gap, a day without stock) counts in no error.
+A unit is the forecast of one series from one cutoff, the last time whose value is known: one
+value and one interval per step. In predictions.csv, its `expected` text holds the actual values,
+the seasonal naive forecast and the scale; its `predicted` text holds `[value, low, high]` per
+step. A step without an actual value (a gap, a day without stock) is left out of every error.
 
 Sources: Hyndman and Koehler 2006, "Another look at measures of forecast accuracy" (MASE);
 Gneiting and Raftery 2007, section 6.2 (interval score); Makridakis et al. 2020, "The M4
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Values = NDArray[np.float64]
-# Every interval is to contain this share of the actual values.
+# The nominal coverage of every interval.
 LEVEL = 0.8
 # Significant digits in predictions.csv.
 _DIGITS = 9
@@ -33,7 +33,7 @@ _DEVIATIONS = 1.2815515655446004
 
 @dataclass(frozen=True)
 class Actuals:
-    """What a forecast is measured against: the label of a unit."""
+    """The label of a unit: what a forecast is compared with."""
 
     actual: Values  # (horizon,); NaN where no value was observed
     naive: Values  # (horizon,): the seasonal naive forecast from the same cutoff
@@ -42,7 +42,7 @@ class Actuals:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """The forecasts of some units beside what happened; NaN after the end of a shorter one."""
+    """The forecasts and the actual values of some units, padded with NaN to one horizon."""
 
     actual: Values  # (units, horizon)
     naive: Values  # (units, horizon)
@@ -53,23 +53,23 @@ class Forecasts:
 
     @property
     def scaled_errors(self) -> Values:
-        """(units, horizon): |actual − forecast| / scale."""
+        """Return |actual − forecast| / scale (units, horizon)."""
         return np.abs(self.actual - self.value) / self.scale[:, None]
 
     @property
     def naive_errors(self) -> Values:
-        """(units, horizon): |actual − seasonal naive| / scale."""
+        """Return |actual − seasonal naive| / scale (units, horizon)."""
         return np.abs(self.actual - self.naive) / self.scale[:, None]
 
     @property
     def covered(self) -> Values:
-        """(units, horizon): 1 where the interval contains the actual value, else 0."""
+        """Return 1 if the interval contains the actual value, else 0 (units, horizon)."""
         inside = (self.low <= self.actual) & (self.actual <= self.high)
         return np.where(np.isnan(self.actual), np.nan, inside.astype(np.float64))
 
     @property
     def interval_scores(self) -> Values:
-        """(units, horizon): the width of the interval and a penalty outside of it, scaled."""
+        """Return the scaled interval scores (units, horizon): width plus penalty for misses."""
         missed = np.maximum(self.low - self.actual, 0) + np.maximum(self.actual - self.high, 0)
         score = self.high - self.low + 2 / (1 - LEVEL) * missed
         return np.asarray(score / self.scale[:, None])
@@ -101,10 +101,10 @@ def seasonal_naive(history: ArrayLike, season: int, horizon: int) -> Values:
 
 
 def scale(history: ArrayLike, season: int) -> float:
-    """The mean absolute error of seasonal naive within the history, by which errors are divided.
+    """Return the mean absolute error of seasonal naive within the history, which divides errors.
 
-    Where the history is shorter than a season and one value, or repeats itself exactly, it is the
-    error of the last value; then the mean size of the values; then 1.
+    If the history is too short for a seasonal difference, or repeats itself exactly, it is the
+    error of the naive forecast (the last value), else the mean size of the values, else 1.
     """
     values = np.asarray(history, dtype=np.float64)
     for errors in (_differences(values, season), _differences(values, 1), values):
@@ -115,9 +115,9 @@ def scale(history: ArrayLike, season: int) -> float:
 
 
 def actuals(history: ArrayLike, actual: ArrayLike, season: int) -> Actuals:
-    """The label of a forecast: `history` is known at the cutoff, `actual` (horizon,) comes after.
+    """Return the label of a forecast: `history` ends at the cutoff, `actual` (horizon,) follows.
 
-    Raises ValueError where one of the two has no observed value.
+    Raises ValueError if one of the two has no observed value.
     """
     values = np.asarray(actual, dtype=np.float64)
     if np.isnan(values).all():
@@ -127,18 +127,18 @@ def actuals(history: ArrayLike, actual: ArrayLike, season: int) -> Actuals:
 
 
 def written_actuals(label: Actuals) -> str:
-    """The label as predictions.csv has it."""
+    """Encode a label for predictions.csv."""
     columns = (_digits(label.actual), _digits(label.naive), _digits(label.scale))
     return json.dumps(dict(zip(_ACTUALS, columns, strict=True)))
 
 
 def written(forecast: ArrayLike) -> str:
-    """A forecast (horizon, 3), of value, low and high, as predictions.csv has it."""
+    """Encode a forecast (horizon, 3), of value, low and high, for predictions.csv."""
     return json.dumps(_digits(np.asarray(forecast, dtype=np.float64)))
 
 
 def read_actuals(text: str) -> Actuals:
-    """The label in a text; ValueError for a text that states none."""
+    """Parse a label; raise ValueError if the text is not one."""
     try:
         actual, naive, size = (json.loads(text)[name] for name in _ACTUALS)
         label = Actuals(
@@ -157,7 +157,7 @@ def read_actuals(text: str) -> Actuals:
 
 
 def read(text: str) -> Values:
-    """The forecast in a text: (horizon, 3); ValueError for a text that states none."""
+    """Parse a forecast (horizon, 3); raise ValueError if the text is not one."""
     try:
         rows = np.array(json.loads(text), dtype=np.float64).reshape(-1, 3)
     except (ValueError, TypeError, RecursionError):
@@ -170,7 +170,7 @@ def read(text: str) -> Values:
 
 
 def forecasts(expected: Sequence[str], predicted: Sequence[str]) -> Forecasts:
-    """The forecasts of some units, of texts as predictions.csv has them."""
+    """Parse the labels and forecasts of some units from the texts of predictions.csv."""
     labels, answers = list(map(read_actuals, expected)), list(map(read, predicted))
     horizon = max([1, *(len(label.actual) for label in labels)])
 
@@ -192,7 +192,7 @@ def forecasts(expected: Sequence[str], predicted: Sequence[str]) -> Forecasts:
 
 
 def fault(expected: str, predicted: str, score: float) -> str:
-    """Why the texts and the score of a row cannot be a forecast, or ""."""
+    """Return why the texts and the score of a row cannot be a forecast, or ""."""
     try:
         label, answer = read_actuals(expected), read(predicted)
     except ValueError as error:
@@ -205,13 +205,13 @@ def fault(expected: str, predicted: str, score: float) -> str:
 
 
 def _differences(values: Values, season: int) -> Values:
-    """The observed seasonal differences of a history."""
+    """Return the observed seasonal differences of a history."""
     differences = values[season:] - values[:-season] if len(values) > season else values[:0]
     return differences[~np.isnan(differences)]
 
 
 def _digits(values: Any) -> Any:
-    """Numbers in so many significant digits; None for NaN, which JSON does not have."""
+    """Round numbers to `_DIGITS` significant digits; return None for NaN, unknown to JSON."""
     if np.ndim(values):
         return [_digits(value) for value in values]
     return None if math.isnan(values) else float(f"{float(values):.{_DIGITS}g}")

@@ -1,10 +1,10 @@
-"""Leakage checks: does the evaluation give the answers away?
+"""Check an evaluation for leakage of the target.
 
-Three of the ways in which leakage comes about (Kapoor and Narayanan, Leakage and the
-reproducibility crisis in machine-learning-based science, Patterns 4, 2023): the same rows in
-training and test (L1.4), features that stand for the target (L2), and a test that lies in
-training's past (L3.1). Every check is returned, whether it found something or not: the gate
-`leakage` refuses an evaluation that lists none.
+The checks cover three kinds of leakage (Kapoor and Narayanan, Leakage and the reproducibility
+crisis in machine-learning-based science, Patterns 4, 2023): the same rows in training and test
+(L1.4), features that are proxies for the target (L2), and a test set that is not later than the
+training set (L3.1). Every check is returned, with or without a finding: the gate `leakage`
+rejects an evaluation without checks.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ BOUNDS: Mapping[str, float] = {
     "identifiers.shared": 0,
     "time.not_later": 0,
 }
-# From here on a check warns; gates.yml has the same. A correlation of √0.9 is an R² of 0.9. The
-# best three features together have an AUC of 0.85 in `adult`, 0.94 in `bank_marketing`, 0.93 in
-# fraud_scoring, and a correlation of 0.91 in `bike-share`; with `casual` and `registered`, whose
-# sum is its target, one of 1.
+# From these values on a check warns; gates.yml has the same. A correlation of √0.9 is an R² of
+# 0.9. The best three features together have an AUC of 0.85 in `adult`, 0.94 in `bank_marketing`
+# and 0.93 in fraud_scoring, and a correlation of 0.91 in `bike-share`, but of 1 with its columns
+# `casual` and `registered`, whose sum is the target.
 WARNINGS: Mapping[str, float] = {
     "feature.auc": 0.9,
     "feature.correlation": 0.9487,
@@ -52,11 +52,11 @@ WARNINGS: Mapping[str, float] = {
     "model.auc": 0.99,
     "model.correlation": 0.995,
 }
-# Bins of a number, in which the mean of the target is taken, and folds of the rows.
+# The number of bins of a numeric feature for its target encoding, and of folds.
 BINS, FOLDS = 20, 5
 # With fewer rows of a class its AUC says nothing.
 FEWEST_OF_CLASS = 10
-# Features of the joint check; its rows, trees, and columns that a split tries: more change little.
+# The joint check: number of features, rows, trees, and columns per split. More change little.
 JOINT, MOST_ROWS, TREES, MOST_TRIED = 3, 2000, 60, 100
 # Values that a message lists; the others are counted.
 NAMED = 3
@@ -65,12 +65,12 @@ SHARED = "identifiers.shared"
 IDENTIFIERS = "identifiers.csv"
 COLUMNS = ("of", "part", "sha256")
 TRAINING, TEST = "training", "test"
-# Hexadecimal digits of a hash: two of 10 million are alike by a chance of 1 in 300,000.
+# Hexadecimal digits of a hash: among 10 million, a collision has a chance of 1 in 300,000.
 DIGITS = 16
 
 
 def leaks(check: Check) -> bool:
-    """Whether a check measured more than the bound; so does what is not a number."""
+    """Return whether a check exceeds its limit; a NaN does."""
     return not check.value <= BOUNDS[check.check or ""]
 
 
@@ -86,7 +86,7 @@ def warning(check: Check) -> str:
 
 
 def identifiers(checks: Iterable[Check]) -> str:
-    """The content of identifiers.csv, "" when none of the checks compared any."""
+    """Return the content of identifiers.csv; "" if no check compared identifiers."""
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
     for check in checks:
@@ -138,7 +138,7 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
     from sklearn.model_selection import KFold, cross_val_predict
 
     rows, answers, sides = _checked(table, target, names)
-    # As many of each class: that changes no AUC, and keeps those of a rare one.
+    # Sample each class equally: that changes no AUC, and keeps the rows of a rare class.
     classes = [answers == value for value in np.unique(answers)] if sides else [answers == answers]
     drawn = np.concatenate(
         [at[:: -(-len(at) * len(classes) // MOST_ROWS)] for at in map(np.flatnonzero, classes)]
@@ -176,8 +176,9 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
 
 
 def model(scores: ArrayLike, target: ArrayLike, of: str, classes: Sequence[str] = ()) -> Check:
-    """Return the AUC or the correlation of a model's answers on `of`, a split; `classes` name the
-    columns of the scores.
+    """Return the AUC or the correlation of a model's predictions on the split `of`.
+
+    `classes` name the columns of the scores.
     """
     answers = np.asarray(target)
     columns = np.asarray(scores, np.float64).reshape(len(answers), -1)
@@ -186,10 +187,10 @@ def model(scores: ArrayLike, target: ArrayLike, of: str, classes: Sequence[str] 
 
 
 def shared(train: Collection[str], test: Sequence[str], of: str) -> Check:
-    """How many rows of the test are in training too, by the identifiers (or texts) of both.
+    """Check how many test rows are in training too, by the identifiers (or texts) of both.
 
-    `test` has one for every row that was measured, in the splits that decide. Texts that differ in
-    spaces or in the form of a character alone are one.
+    `test` has one identifier for every evaluated row of the splits that decide on a promotion.
+    Texts that differ only in white space or in compatible Unicode characters are equal.
     """
     if not train or not test:
         raise ValueError(f"{len(train)} rows of training and {len(test)} of the test: no {of}")
@@ -209,13 +210,14 @@ def shared(train: Collection[str], test: Sequence[str], of: str) -> Check:
 
 
 def not_later(train: Sequence[Any] | Values, test: Sequence[Any] | Values, of: str) -> Check:
-    """How many rows of the test are not later than the last of training, by a column of times
-    (numbers, datetime64, or datetimes of one zone). A time that is missing is not later.
+    """Check how many test rows are not later than the last training row, by a column of times.
+
+    Times are numbers, datetime64, or datetimes of one zone. A missing time counts as not later.
     """
     before, after = np.asarray(train), np.asarray(test)
     if not before.size or not after.size:
         raise ValueError(f"{before.size} times of training and {after.size} of the test: no {of}")
-    # NaN and NaT are greater than nothing; max() of training passes them on, so all fail.
+    # NaN and NaT are never greater; a missing training time makes max() missing, so all rows fail.
     late = int(after.size - np.count_nonzero(after > before.max()))
     finding = (
         f"{late} of {after.size} by {of} are not later than training, which ends {before.max()}"
@@ -224,7 +226,7 @@ def not_later(train: Sequence[Any] | Values, test: Sequence[Any] | Values, of: s
 
 
 def plain(text: str) -> str:
-    """The text with single spaces and with compatible characters as one (Unicode's NFKC)."""
+    """Return the text with single spaces and compatible characters unified (Unicode's NFKC)."""
     return " ".join(unicodedata.normalize("NFKC", text).split())
 
 
@@ -233,7 +235,7 @@ def _hashed(identifier: str) -> str:
 
 
 def _ranks(values: Values) -> Values:
-    """Ranks from 1, the mean of those that tie."""
+    """Return ranks from 1; ties have their mean rank."""
     _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
     last: Values = np.cumsum(counts).astype(np.float64)
     return np.asarray((last - (counts - 1) / 2)[at], np.float64)
@@ -261,7 +263,7 @@ def _checked(
 
 
 def _sides(answers: NDArray[Any]) -> Sides:
-    """Which rows are of a class, for each class that is compared with the others; [] of numbers."""
+    """Return, for each class of a one-vs-rest AUC, which rows are of it; [] for numbers."""
     classes, codes, counts = np.unique(answers, return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise ValueError("the target is always the same: nothing can give it away")
@@ -276,7 +278,7 @@ def _sides(answers: NDArray[Any]) -> Sides:
 
 
 def _cells(column: Values, is_category: bool) -> NDArray[np.int64]:
-    """The bin of each value; a missing one has its own, and so has each of few values."""
+    """Return the bin of each value; missing values, and each of few values, have their own."""
     values, cells = np.unique(column, return_inverse=True)
     if is_category or len(values) <= BINS:
         return np.asarray(cells)
@@ -285,7 +287,7 @@ def _cells(column: Values, is_category: bool) -> NDArray[np.int64]:
 
 
 def _means(cells: NDArray[np.int64], answers: NDArray[Any]) -> Values:
-    """The mean answer in the cell of each row, of the rows in other folds; 0 where rows are few."""
+    """Return the out-of-fold mean target of each row's bin; 0 if there are few rows."""
     if len(cells) < FEWEST_OF_CLASS * FOLDS:
         return np.zeros(len(cells))
     folds = np.random.default_rng(0).permutation(len(cells)) % FOLDS
@@ -300,7 +302,7 @@ def _means(cells: NDArray[np.int64], answers: NDArray[Any]) -> Values:
 
 
 def _score(columns: Values, answers: NDArray[Any], sides: Sides) -> float:
-    """The mean AUC of the columns, one for each class; or the correlation of the one column."""
+    """Return the mean AUC of the columns, one per class; for numbers the correlation."""
     if not sides:
         return _correlation(columns[:, 0], answers)
     pairs = zip(columns.T[-len(sides) :], sides, strict=True)
@@ -310,15 +312,16 @@ def _score(columns: Values, answers: NDArray[Any], sides: Sides) -> float:
 
 
 def _auc(values: Values, positive: NDArray[np.bool_]) -> float:
-    """P(a positive is above a negative) + half of P(they tie) (Mann-Whitney)."""
+    """Return the AUC: P(a positive is above a negative) + half of P(they tie) (Mann-Whitney)."""
     n = int(positive.sum())
     above = _ranks(values)[positive].sum() - n * (n + 1) / 2
     return float(above / (n * (len(positive) - n)))
 
 
 def _correlation(values: Values, target: NDArray[Any]) -> float:
-    """Spearman's or Pearson's correlation, whichever is larger, at least 0. In Pearson's a missing
-    value is the mean.
+    """Return Spearman's or Pearson's correlation, whichever is larger, at least 0.
+
+    For Pearson's, a missing value is replaced by the mean.
     """
     largest = np.nanmax(np.abs(values), initial=0) or 1.0
     scaled, wanted = values / largest, target / (np.abs(target).max() or 1.0)

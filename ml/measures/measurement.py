@@ -1,8 +1,7 @@
-"""The evaluation of a model in one call: from identifiers, labels and scores to the files that a
-release reads.
+"""Evaluate a model in one call: from identifiers, labels and scores to the files of a release.
 
-`evaluate` writes evaluation.json, predictions.csv, identifiers.csv and, when it is given the rows
-as requests, requests.jsonl, and the inputs of the requests, reference.json.
+`evaluate` writes evaluation.json, predictions.csv and identifiers.csv; if the rows have requests,
+also requests.jsonl; if `inputs` are given, also reference.json.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from ml.measures.tasks import metrics_of as metrics_of_task
 
 VALIDATION = "validation"
 NO_METRICS: Mapping[str, CustomMetric] = MappingProxyType({})
-# What a model says of a row of a table, as `ml watch` calls it.
+# The name of the prediction's column for a table, as in `ml watch`.
 PREDICTION = "prediction"
 
 
@@ -75,7 +74,7 @@ class Rows:
 
     @property
     def recognised_by(self) -> Sequence[str]:
-        """`identifiers`, or the ids."""
+        """Return the `identifiers`, or else the ids."""
         return self.identifiers or self.ids
 
 
@@ -83,9 +82,9 @@ class Rows:
 class Training:
     """How the model was trained: on which rows, with what, in how many seconds.
 
-    `refits` are values of the primary metric on validation, of two or more trainings that differ in
-    `over` alone (seeds, folds). Where `rows` have labels, a constant learnt from them is the
-    baseline that a first model has to beat.
+    `refits` are the primary metric on validation of two or more trainings that differ only in
+    `over` (seeds, folds). If `rows` have labels, a constant fitted to them is the default baseline,
+    which a first version has to beat.
     """
 
     rows: Rows
@@ -116,9 +115,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Measurement:
-    """`metrics` by split; `slices` and `fairness` by dimension, of one split, as Evaluation has
-    them.
-    """
+    """`metrics` by split; `slices` and `fairness` by dimension, measured on one split."""
 
     metrics: Metrics
     slices: dict[str, Metrics]
@@ -224,7 +221,8 @@ def evaluate(
         threshold=tests[first].threshold if task == "binary" else None,
         training_set=training.training_set,
     )
-    # What folds answered, this model did not: there its validation stands for the tests.
+    # This model did not make the out-of-fold predictions. If all tests are out of fold, keep the
+    # requests of all splits, including validation.
     answering = {name: rows for name, rows in tests.items() if not rows.folds} or splits
     requests = [
         Request(name, unit, body)
@@ -247,7 +245,7 @@ def evaluate(
 
 
 def strong(features: Features, rows: Rows, split: str, classes: Sequence[str]) -> list[Check]:
-    """How well a feature alone, and the model, predict the rows of a split."""
+    """Check how well a feature alone, and the model, predict the rows of a split."""
     checks = leaking_features(
         features.table, rows.labels, list(features.names), features.categorical
     )
@@ -261,7 +259,7 @@ def warn(checks: Sequence[Check]) -> None:
 
 
 def _overlaps(training: Rows, tests: Mapping[str, Rows], identified_by: str) -> Iterator[Check]:
-    """Check for training rows among the evaluated ones; in a fold, of the model that scored it."""
+    """Check for training rows among the evaluated ones; out-of-fold rows are checked by fold."""
     plain = [rows.recognised_by for rows in tests.values() if not rows.folds]
     if plain:
         yield shared(training.recognised_by, [name for ids in plain for name in ids], identified_by)
@@ -277,7 +275,7 @@ def _overlaps(training: Rows, tests: Mapping[str, Rows], identified_by: str) -> 
 
 
 def _explained(contributions: Contributions | str, names: Sequence[str]) -> dict[str, Any]:
-    """The fields `contributions` and `explanation` of an evaluation."""
+    """Return the fields `contributions` and `explanation` of an evaluation."""
     if isinstance(contributions, str):
         return {"explanation": Explanation(reason=contributions)}
     explanation = Explanation(contributions.method, contributions.rows, contributions.error)
@@ -332,8 +330,10 @@ def predict(
 def _custom_values(
     task: Task, answered: PredictionColumns, rows: Rows, custom_metrics: Mapping[str, CustomMetric]
 ) -> list[dict[str, list[float]]]:
-    """What each of the metrics gives each row; its function takes numbers where the right answers
-    are some, as numpy would compare a text with a number without a word.
+    """Return the values of the custom metrics for each row.
+
+    For numeric tasks the metrics get numbers, since numpy would silently compare texts with
+    numbers.
     """
     if not custom_metrics:
         return [{} for _ in rows.ids]
@@ -387,7 +387,7 @@ def _constant(
     classes: Sequence[str],
     custom_metrics: Mapping[str, CustomMetric],
 ) -> Metrics:
-    """The metrics of the constant that is learnt from the labels of training."""
+    """Return the metrics of a constant prediction fitted to the training labels."""
     same = []
     for name, rows in splits.items():
         scores = constant_answer(task, primary_metric, train.labels, len(rows.ids), classes)
@@ -398,10 +398,10 @@ def _constant(
 def measure(
     metrics: Mapping[str, Metric], predictions: Sequence[Prediction], sliced: str
 ) -> Measurement:
-    """Every one of the metrics; `sliced` is the split whose slices are measured.
+    """Measure all metrics; `sliced` is the split whose slices are measured.
 
-    Intervals draw groups where predictions have them, and slices of fewer than ten groups are left
-    out. Raises ValueError when a whole split has no more.
+    Intervals draw groups if predictions have them; slices with fewer than ten groups are then
+    omitted. Raises ValueError if a whole split has fewer.
     """
     of_split = [row for row in predictions if row.split == sliced]
     slices: dict[str, Metrics] = {}
@@ -424,7 +424,7 @@ def measure(
 
 
 def metrics_of(metrics: Mapping[str, Metric], predictions: Sequence[Prediction]) -> Metrics:
-    """Every one of the metrics with its interval, by split."""
+    """Return all metrics with their intervals, by split."""
     return {
         name: _estimates(metrics, [row for row in predictions if row.split == name])
         for name in dict.fromkeys(row.split for row in predictions)

@@ -29,9 +29,9 @@ from ml.measures.schema import Estimate, StatedMetric
 
 Goal = Literal["maximize", "minimize"]
 Range = tuple[float, float]
-# Probabilities of 0 and 1 are taken for these, as scikit-learn's log_loss does.
+# Probabilities are clipped to this distance from 0 and 1, as in scikit-learn's log_loss.
 _EPS = float(np.finfo(np.float64).eps)
-# The level of each metric of a predicted quantile.
+# The quantile level of each quantile loss.
 QUANTILES: Mapping[str, float] = {"quantile_loss_10": 0.1, "quantile_loss_90": 0.9}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 # The share of rows of `lift_at_10`, and the precision of `recall_at_precision_90`.
@@ -81,23 +81,23 @@ class ScoredRows:
 
     @cached_property
     def ones(self) -> Values:
-        """binary: 1 for each row whose right label is "1", else 0."""
+        """Return, for binary tasks, 1 for each row whose right label is "1", else 0."""
         positive = "1" if self.expected.dtype.kind == "U" else 1
         return np.asarray(self.expected == positive, dtype=np.float64)
 
     @cached_property
     def matches(self) -> detection.Matches:
-        """detection: which boxes are right."""
+        """Return, for detection, which boxes are right."""
         return detection.matches(self.expected.tolist(), self.predicted.tolist())
 
     @cached_property
     def forecasts(self) -> forecasting.Forecasts:
-        """forecasting: the forecasts beside what happened."""
+        """Return, for forecasting, the parsed forecasts and actual values."""
         return forecasting.forecasts(self.expected.tolist(), self.predicted.tolist())
 
     @cached_property
     def from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows by their scores, the highest first, and where each distinct score ends."""
+        """Return the row order by falling score, and the last position of each distinct score."""
         order = np.argsort(-self.score, kind="stable")
         return order, np.flatnonzero(np.diff(self.score[order], append=-1.0))
 
@@ -117,13 +117,14 @@ class Draws:
 
     @cached_property
     def average_precisions(self) -> Values:
-        """detection: (draws, overlaps)."""
+        """Return, for detection, the average precision (draws, overlaps)."""
         return detection.average_precisions(self.scored.matches, self.times)
 
     @cached_property
     def from_the_top(self) -> tuple[Values, Values]:
-        """How many "1", and how many rows at all, score at least as high as each distinct score,
-        the highest first: (draws, scores) each.
+        """Return how many "1" and how many rows score at least as high as each distinct score.
+
+        Scores fall from the highest; both arrays are (draws, scores).
         """
         order, ends = self.scored.from_the_top
         times = self.times.take(order, axis=1)
@@ -165,8 +166,9 @@ class CustomMetric:
     def values(
         self, name: str, scored: ScoredRows, columns: Mapping[str, NDArray[Any]]
     ) -> NDArray[np.float64]:
-        """What the project's function gives: (rows, 1) or (rows, 2); ValueError where it is not
-        that, not finite or out of range.
+        """Call the project's function and return its values: (rows, 1) or (rows, 2).
+
+        Raises ValueError if the shape is wrong, or a value is not finite or out of range.
         """
         assert self.of is not None
         try:
@@ -186,7 +188,7 @@ class CustomMetric:
         return values
 
     def fault(self, row: Sequence[float] | Values) -> str:
-        """Why these cannot be what it gave for a row, or ""."""
+        """Return why these values cannot be the function's result for a row, or ""."""
         if len(row) != 1 + self.ratio or not all(math.isfinite(number) for number in row):
             return f"{[float(number) for number in row]}, not {1 + self.ratio} finite numbers"
         if self.ratio:
@@ -220,7 +222,7 @@ class CustomMetric:
 
     @classmethod
     def of_statement(cls, stated: StatedMetric) -> CustomMetric:
-        """The metric that an evaluation states; ValueError where it states none."""
+        """Return the metric that an evaluation declares; raise ValueError if it is invalid."""
         match stated:
             case StatedMetric(
                 "maximize" | "minimize" as goal, (low, high), bool(ratio), str(code)
@@ -241,7 +243,7 @@ def _right(scored: ScoredRows) -> Values:
 
 
 def _probability(scored: ScoredRows) -> Values:
-    """The probability that the right one of two labels was given."""
+    """Return the probability of the right one of two labels."""
     return np.where(scored.expected == "1", scored.score, 1 - scored.score)
 
 
@@ -256,10 +258,10 @@ def _errors(scored: ScoredRows) -> Values:
 
 
 def _auc(draws: Draws) -> Values:
-    """How often a "1" scores above a "0", a tie counting half (Hanley and McNeil 1982)."""
+    """Compute the AUC; a tie counts half (Hanley and McNeil 1982)."""
     ones, every = draws.from_the_top
     zeros = every - ones
-    # The area under the ones over the zeros, a trapezium a score.
+    # The area under the curve of ones over zeros, one trapezium per score.
     twice = np.einsum("ij,ij->i", ones[:, 1:] + ones[:, :-1], np.diff(zeros, axis=1))
     won = (ones[:, 0] * zeros[:, 0] + twice) / 2
     return _by(won, ones[:, -1] * zeros[:, -1])
@@ -276,7 +278,7 @@ def _f1(draws: Draws) -> Values:
 
 
 def _rate(predicted: str, expected: str) -> Callable[[Draws], Values]:
-    """The share of the rows with one label that were predicted as the other."""
+    """Return the share of the rows with one label that were predicted as the other."""
 
     def of_all(draws: Draws) -> Values:
         rows = (draws.scored.ones == float(expected)).astype(np.float64)
@@ -287,7 +289,7 @@ def _rate(predicted: str, expected: str) -> Callable[[Draws], Values]:
 
 
 def _macro_f1(draws: Draws) -> Values:
-    """The mean F1 of the classes that occur or are predicted."""
+    """Compute the mean F1 of the classes that occur or are predicted."""
     scored, times = draws.scored, draws.times
     labels = np.unique([scored.expected, scored.predicted])
     right, predicted = (
@@ -299,13 +301,13 @@ def _macro_f1(draws: Draws) -> Values:
 
 
 def _by(part: Values, total: Values) -> Values:
-    """part / total, NaN where the total is nothing."""
+    """Return part / total; NaN if the total is 0."""
     nothing = np.full(total.shape, np.nan)
     return np.asarray(np.divide(part, total, out=nothing, where=total > 0))
 
 
 def _average_precision(draws: Draws) -> Values:
-    """The precision at every score that a "1" has, averaged over the "1"."""
+    """Compute the average precision: the mean of the precision at the score of each "1"."""
     ones, every = draws.from_the_top
     precision = ones / np.maximum(every, 1.0)
     gained = np.einsum("ij,ij->i", np.diff(ones, axis=1), precision[:, 1:])
@@ -313,7 +315,7 @@ def _average_precision(draws: Draws) -> Values:
 
 
 def _recall_at_precision(draws: Draws) -> Values:
-    """The largest share of the "1" that a threshold finds with a precision of 0.9; 0 if none."""
+    """Compute the largest recall with a precision of at least 0.9; 0 if no threshold has that."""
     ones, every = draws.from_the_top
     precise = ones >= (_PRECISION - 1e-12) * every
     last = precise.shape[1] - 1 - np.argmax(precise[:, ::-1], axis=1)
@@ -322,8 +324,9 @@ def _recall_at_precision(draws: Draws) -> Values:
 
 
 def _lift(draws: Draws) -> Values:
-    """The share of "1" among the tenth of rows that score highest, by the share among all. Of rows
-    that tie at its end a part counts.
+    """Compute the lift: the share of "1" in the top tenth by score, over the share in all rows.
+
+    Rows with the score at the cut-off count in proportion.
     """
     ones, every = draws.from_the_top
     tenth = every[:, -1:] * _TOP
@@ -340,7 +343,7 @@ def _lift(draws: Draws) -> Values:
 
 
 def _quantile_loss(level: float) -> Metric:
-    """The pinball loss of a predicted quantile."""
+    """Return the metric of the pinball loss of a predicted quantile."""
 
     def of_units(scored: ScoredRows) -> Values:
         short = -_errors(scored)
@@ -367,7 +370,7 @@ def _ratio_of_steps(
     part: Callable[[forecasting.Forecasts], Values],
     total: Callable[[forecasting.Forecasts], Values],
 ) -> Callable[[Draws], Values]:
-    """The sum of `part` by the sum of `total`, over the observed steps of all units."""
+    """Return a metric: the sum of `part` divided by the sum of `total`, over all observed steps."""
 
     def of_all(draws: Draws) -> Values:
         forecasts = draws.scored.forecasts
@@ -420,8 +423,8 @@ DETECTION: Mapping[str, Metric] = {
     ),
     "count_error": Metric("minimize", _UP, of_units=_miscounted),
 }
-# Neither way is better: the gate `forecasting` bounds coverage on both sides, and selection rates
-# are for comparing groups.
+# Metrics without a better direction: the gate `forecasting` bounds coverage on both sides, and
+# selection rates are for comparing groups.
 UNDIRECTED = frozenset({"coverage", "selection_rate"})
 # Errors are scaled a unit, so that series of every size count alike; `wape` weighs by size.
 FORECASTING: Mapping[str, Metric] = {
@@ -457,7 +460,7 @@ FORECASTING: Mapping[str, Metric] = {
 
 
 def value(metric: Metric, scored: ScoredRows) -> float:
-    """The metric of some rows; ValueError when there is none or it is not defined on them."""
+    """Return the metric of some rows; raise ValueError if there are none or it is undefined."""
     if not len(scored):
         raise ValueError("no unit to measure on")
     if metric.of_units is not None:
@@ -470,7 +473,7 @@ def value(metric: Metric, scored: ScoredRows) -> float:
 
 
 def values(metrics: Mapping[str, Metric], scored: ScoredRows) -> dict[str, float]:
-    """Every metric of some rows; those that are not defined on them are left out."""
+    """Return every metric of some rows, without those that are undefined on them."""
     measured = {}
     for name, metric in metrics.items():
         with suppress(ValueError):
@@ -481,8 +484,10 @@ def values(metrics: Mapping[str, Metric], scored: ScoredRows) -> dict[str, float
 def estimate(
     metric: Metric, scored: ScoredRows, seed: int = 0, groups: Groups | None = None
 ) -> Estimate:
-    """The metric with its percentile-bootstrap interval; ValueError as `value`, or for too few
-    groups. Draws that it is not defined on (no "1" among them, say) are left out.
+    """Return the metric with its percentile-bootstrap interval.
+
+    Draws on which it is undefined (no "1" among them, say) are left out. Raises ValueError as
+    `value`, or for too few groups.
     """
     value(metric, scored)
     return estimates({"": metric}, scored, seed, groups)[""]

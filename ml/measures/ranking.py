@@ -1,7 +1,7 @@
-"""Metrics of the rank that the right answer has.
+"""Compute metrics of the rank of the right answer.
 
-A rank counts from 1 and is pessimistic: whatever scores as high as the right answer stands before
-it, so that a constant score earns nothing.
+A rank counts from 1 and is pessimistic: an entry that scores as high as the right answer ranks
+before it, so that a constant score gains nothing.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ml.measures.schema import Estimate
 
 
 def ranks(scores: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
-    """The rank of column `expected[i]` in row i of `scores`; a NaN score is the last of all."""
+    """Return the rank of column `expected[i]` in row i of `scores`; a NaN score ranks last."""
     clean = np.where(np.isnan(scores), -np.inf, scores)
     own = clean[np.arange(len(clean)), expected][:, None]
     return np.asarray((clean >= own).sum(axis=1), dtype=np.int64)
 
 
 def gain_at(positions: NDArray[np.int64], k: int) -> float:
-    """The share of questions whose right answer is among the first k."""
+    """Return the share of questions whose right answer is among the first k."""
     return float((positions <= k).mean())
 
 
 def mean_rank(positions: NDArray[np.int64]) -> float:
-    """The mean rank of the right answer; 1 is perfect."""
+    """Return the mean rank of the right answer; 1 is perfect."""
     return float(positions.mean())
 
 
@@ -43,5 +43,5 @@ METRICS: Mapping[str, Callable[[NDArray[np.int64]], Values]] = {
 def estimates(
     positions: NDArray[np.int64], seed: int = 0, groups: Groups | None = None
 ) -> dict[str, Estimate]:
-    """Every metric of `METRICS` with its interval; ValueError when there is no question."""
+    """Return all `METRICS` with their intervals; raise ValueError without questions."""
     return {name: mean_estimate(score(positions), seed, groups) for name, score in METRICS.items()}

@@ -1,10 +1,10 @@
-"""reference.json: what inputs and predictions looked like when a model was measured.
+"""Write reference.json: a summary of inputs and predictions at evaluation, to detect drift.
 
-A summary to compare production with: of numbers the order statistics, of categories the counts, of
-texts their lengths and how many of their words are known. Columns are named by where they stand in
-a request or an answer: `question`, `answers/0/score`; a table's by their names, and what a model
-says of a row by `prediction`. Predictions must be of rows that the model was not trained on: it is
-too sure of the others. Features are named by their feature set: values as a join returned them.
+It has order statistics of numbers, counts of categories, and for texts their lengths and the share
+of unknown words. Columns are named by their path in a request or a response (`question`,
+`answers/0/score`), those of a table by their names, and the model's output by `prediction`.
+Predictions must be of rows outside the training set, since a model is overconfident on those.
+Features are grouped by feature set, with the values that the join returned.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from typing import Any, Literal
 SCHEMA_VERSION = 1
 REFERENCE = "reference.json"
 Kind = Literal["numeric", "categorical", "text"]
-# Values kept of a number, evenly spread over their order, and categories, the most frequent first.
+# The most values that are kept of a number (evenly spaced order statistics), and the most
+# categories.
 SAMPLE = 1000
 CATEGORIES = 500
-# A word that fewer texts have is not kept: it may be a name.
+# Words in fewer texts are not stored: they may be names of people.
 SEEN_IN = 2
 _WORD = re.compile(r"[^\W\d_]+")
 MEASURES = ("characters", "words", "unknown words")
@@ -95,7 +96,7 @@ def summary(kind: Kind, values: Sequence[object]) -> dict[str, Any]:
 
 
 def clean(kind: Kind, value: object) -> float | str | None:
-    """The value as its column takes it; None where it is missing, NaN or of another kind."""
+    """Return the value in its column's type; None if it is missing, NaN or of another kind."""
     if kind == "numeric":
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
@@ -105,13 +106,13 @@ def clean(kind: Kind, value: object) -> float | str | None:
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
-        # A class is 1 in an evaluation, and 1.0 once it has been through a table.
+        # Labels may be 1 in an evaluation but 1.0 after a round trip through a table.
         return str(int(value)) if value.is_integer() else str(value)
     return str(value) if isinstance(value, str | int | float) and value != "" else None
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, case folded; numbers do not count as words."""
+    """Return the words of a text, case folded, without numbers."""
     return _WORD.findall(text.casefold())
 
 

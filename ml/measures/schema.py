@@ -1,8 +1,8 @@
-"""What an evaluation states: evaluation.json, which evidence.json nests as it is.
+"""Define the schema of evaluation.json, which evidence.json contains unchanged.
 
-The dataclasses declare a document once: reading, required fields, bounds and the JSON Schema follow
-from them. Reading never fails. What is absent or of another type is empty, None or NaN, and to a
-gate all of them are the same: it refuses them.
+The dataclasses declare the document once: parsing, required fields, bounds and the JSON Schema
+follow from them. Parsing never fails: an absent or mistyped value becomes empty, None or NaN, and
+the gates reject all of these alike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEMA_VERSION = 3
 MOST = 1e9
 # A field that a complete document may leave out.
 OPTIONAL: Mapping[str, object] = MappingProxyType({"optional": True})
-# A field that is computed, and that no document states.
+# A field that is computed and not part of the document.
 COMPUTED: Mapping[str, object] = MappingProxyType({"computed": True})
 Text = str | None
 Number = float | None
@@ -38,7 +38,7 @@ R = TypeVar("R", bound=Record)
 
 
 def bounds(low: float = 0.0, high: float = MOST) -> Mapping[str, object]:
-    """The metadata of a field that holds a number from `low` to `high`."""
+    """Return the metadata of a field for a number from `low` to `high`."""
     return {"low": low, "high": high}
 
 
@@ -60,9 +60,9 @@ Metrics = Mapping[str, Mapping[str, Estimate]]
 
 @dataclass(frozen=True)
 class Disparity(Record):
-    """How far a metric lies apart between slices of `split`: the lowest and the highest of them.
+    """The difference of a metric between slices of `split`: the lowest and the highest of them.
 
-    Only slices of enough units are compared; `slices` says how many those are.
+    Only slices of enough units are compared; `slices` is their number.
     """
 
     split: Text = None
@@ -74,7 +74,7 @@ class Disparity(Record):
 
 @dataclass(frozen=True)
 class Contribution(Record):
-    """A feature's share in what the model says, of all features together 1."""
+    """A feature's share of the model's predictions; the shares of all features sum to 1."""
 
     feature: Text = None
     share: float = field(default=math.nan, metadata=bounds(0, 1))
@@ -84,9 +84,9 @@ class Contribution(Record):
 class Explanation(Record):
     """How the contributions were computed, over how many rows; or the `reason` why there are none.
 
-    `error` is how far the contributions of a row are from adding up to its score, at most, relative
-    to the score: 0 but for rounding when the method is exact. Of permutation importances, which add
-    up to none, it is the largest standard error of a share.
+    `error` is the largest difference between a row's score and the sum of its contributions,
+    relative to the score: 0 except for rounding if the method is exact. For permutation
+    importances, which do not add up to a score, it is the largest standard error of a share.
     """
 
     method: Text = field(default=None, metadata=OPTIONAL)
@@ -99,9 +99,9 @@ class Explanation(Record):
 class Check(Record):
     """A check for leakage: the `value` measured on `of` (a feature, a column) over `units` rows.
 
-    `ml.measures.leakage` says what each `check` (`feature.auc`, `identifiers.shared`, …) measures;
-    `found` is the sentence for a person. `training` and `test` are the hashed identifiers that were
-    compared: a file of their own.
+    `ml.measures.leakage` defines each `check` (`feature.auc`, `identifiers.shared`, …); `actual` is
+    the sentence for people. `training` and `test` are the compared identifiers, hashed, which are
+    stored in a separate file.
     """
 
     check: Text = None
@@ -115,7 +115,7 @@ class Check(Record):
 
 @dataclass(frozen=True)
 class Stability(Record):
-    """A metric of the same training over other folds or seeds, and the standard deviation."""
+    """A metric of the same training repeated over folds or seeds, and its standard deviation."""
 
     over: Text = None
     values: tuple[float, ...] = ()
@@ -132,9 +132,11 @@ class Fit(Record):
 
 @dataclass(frozen=True)
 class StatedMetric(Record):
-    """A metric that the project defines: which way is better, its lowest and its highest value, and
-    whether it is a ratio of sums, else the mean of a value a unit. The values are with the
-    predictions, as the project computed them by `code`, the sha256 of a file.
+    """A custom metric of the project.
+
+    `goal` is its better direction, `range` its lowest and highest value. With `ratio` it is a ratio
+    of sums, else the mean of one value per unit. `code` is the sha256 of the file that computed its
+    values; they are stored with the predictions.
     """
 
     goal: Text = None
@@ -145,8 +147,10 @@ class StatedMetric(Record):
 
 @dataclass(frozen=True)
 class UsedFeatureSet(Record):
-    """A feature set of a training set: `definition` is the sha256 of its definition and code,
-    `first` and `last` are the event times of the earliest and the latest row that the join used.
+    """A feature set of a training set.
+
+    `definition` is the sha256 of its definition and code. `first` and `last` are the event times of
+    the earliest and the latest joined row.
     """
 
     version: Text = None
@@ -157,9 +161,11 @@ class UsedFeatureSet(Record):
 
 @dataclass(frozen=True)
 class TrainingSet(Record):
-    """Labels joined with feature sets: `digest` is the sha256 of the joined table that the model
-    was trained on, `evaluated` that of the one it was measured on. The times of the labels are from
-    `first_label` to `last_label`.
+    """A training set: labels joined with feature sets.
+
+    `digest` is the sha256 of the joined table that the model was trained on, `evaluated` that of
+    the table it was evaluated on. `first_label` and `last_label` are the range of the labels'
+    times.
     """
 
     digest: Text = None
@@ -227,7 +233,7 @@ class Evaluation(Record):
     training_set: TrainingSet | None = field(default=None, metadata=OPTIONAL)
 
     def values(self, of: str = "metrics") -> dict[str, float]:
-        """The metrics, or those of the `baseline`, as `SPLIT_METRIC`, for a tracker."""
+        """Return the metrics, or those of the `baseline`, as `SPLIT_METRIC`, for MLflow."""
         return {
             f"{split}_{name}": estimate.value
             for split, metrics in getattr(self, of).items()
@@ -235,7 +241,7 @@ class Evaluation(Record):
         }
 
     def text(self) -> str:
-        """A table of the metrics beside the baseline's, with intervals, for a person to read."""
+        """Return a text table of the metrics and the baseline's, with intervals."""
         lines = [f"{'':13}{'metric':22}{'this model':>33}{'baseline':>33}"]
         for split, metrics in self.metrics.items():
             for number, (name, ours) in enumerate(metrics.items()):
@@ -250,7 +256,7 @@ class Evaluation(Record):
 
 
 def stated_fields(kind: type[Any]) -> tuple[Field[Any], ...]:
-    """The fields of a part that a document states."""
+    """Return the fields of a part that are in the document."""
     return tuple(entry for entry in fields(kind) if "computed" not in entry.metadata)
 
 
@@ -283,7 +289,7 @@ def stated(value: object) -> Any:
 
 
 def missing(record: Record, above: str = "") -> Iterator[str]:
-    """The path of every required field that is absent, empty, not finite or out of its bounds."""
+    """Yield the path of every required field that is absent, empty, not finite or out of bounds."""
     for entry in stated_fields(type(record)):
         value, path = getattr(record, entry.name), above + entry.name
         # Only a field that is None by default may be empty.
@@ -312,26 +318,26 @@ def _missing_inside(value: Any, path: str) -> Iterator[str]:
 
 
 def json_schema(kind: type[Record]) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a complete document, for editors."""
+    """Return the JSON Schema (draft 2020-12) of a complete document, for editors."""
     about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind.__name__}
     return about | _form(kind)
 
 
 @cache
 def _hints(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """The fields that a document states, with their types."""
+    """Return the fields of the document with their types."""
     hints = get_type_hints(kind)
     return tuple((entry.name, hints[entry.name]) for entry in stated_fields(kind))
 
 
 def _bare(hint: Any) -> Any:
-    """The type without None."""
+    """Return the type without None."""
     options = [option for option in get_args(hint) if option is not NoneType]
     return options[0] if NoneType in get_args(hint) else hint
 
 
 def _value(hint: Any, value: object) -> Any:
-    """The value as that type; None, or what is empty where the type has no None, for another."""
+    """Convert the value to that type; for another type, return its empty value or None."""
     bare = _bare(hint)
     origin = get_origin(bare) or bare
     absent = _EMPTY.get(origin) if bare is hint else None
@@ -359,7 +365,7 @@ def _value(hint: Any, value: object) -> Any:
 
 
 def _time(value: str) -> datetime | None:
-    """A time without a zone could be hours old or hours ahead: None."""
+    """Parse a time; return None without a zone, since it could be off by hours."""
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
@@ -368,7 +374,7 @@ def _time(value: str) -> datetime | None:
 
 
 def _form(hint: Any) -> dict[str, Any]:
-    """The JSON Schema of a type."""
+    """Return the JSON Schema of a type."""
     bare = _bare(hint)
     origin = get_origin(bare) or bare
     if origin is object:
@@ -397,7 +403,7 @@ def _form(hint: Any) -> dict[str, Any]:
 
 
 def _property(hint: Any, entry: Field[Any]) -> dict[str, Any]:
-    """The JSON Schema of a field: its bounds, null where it is optional, not empty elsewhere."""
+    """Return the JSON Schema of a field: bounds, null if optional, otherwise not empty."""
     names = {"minimum": "low", "maximum": "high"}
     form = _form(hint)
     form |= {name: entry.metadata[key] for name, key in names.items() if key in entry.metadata}

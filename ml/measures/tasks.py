@@ -106,7 +106,7 @@ def metrics_of(task: Task, custom: Mapping[str, CustomMetric] | None = None) -> 
 
 
 def fault(task: Task, expected: str, predicted: str, rank: int, score: float) -> str:
-    """Why a row cannot be an answer of that task, or ""."""
+    """Return why a row cannot be a prediction of that task, or ""."""
     if not math.isfinite(score):
         return f"score {score}"
     return TASKS[task].fault(expected, predicted, rank, score)
@@ -115,7 +115,7 @@ def fault(task: Task, expected: str, predicted: str, rank: int, score: float) ->
 def probabilities_fault(
     task: Task, expected: str, predicted: str, score: float, probabilities: Mapping[str, float]
 ) -> str:
-    """Why these, of every class, cannot be the rounded probabilities of a row, or ""."""
+    """Return why these cannot be the rounded probabilities of all classes of a row, or ""."""
     if not TASKS[task].has_probabilities:
         return f"probabilities of classes, where the task is {task}"
     if not all(0 <= probability <= 1 for probability in probabilities.values()):
@@ -130,8 +130,10 @@ def probabilities_fault(
 
 
 def _ranked(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
-    """A label that is not among `classes` has the last rank. A tie is no answer: with the right
-    class only as good as another, its rank is 2.
+    """Build the predictions of a ranking.
+
+    A label outside `classes` has the last rank. A tie does not count as right: if another class
+    scores as high as the right one, the rank is 2.
     """
     position = _positions(labels, classes)
     rank = [
@@ -153,7 +155,7 @@ def _of_two(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> Pr
 
 
 def _of_classes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
-    """A label that is not among `classes` has the probability 0."""
+    """Build the predictions of a multiclass task; labels outside `classes` have probability 0."""
     count, probabilities = len(labels), [dict[str, float]()] * len(labels)
     score = [
         float(row[column]) if column >= 0 else 0.0
@@ -173,8 +175,9 @@ def _of_numbers(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -
 
 
 def _of_boxes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
-    """`scores` are (images, most, 5), of which rows of NaN are no box. The score of an image is
-    that of all its boxes together: how many objects the model expects in it.
+    """Build the predictions of detection: `scores` are (images, most, 5), padded with rows of NaN.
+
+    The score of an image is the sum of its boxes' scores: the expected number of objects.
     """
     count = len(labels)
     expected = [detection.written(boxes) for boxes in labels]
@@ -184,8 +187,10 @@ def _of_boxes(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> 
 
 
 def _of_series(labels: Sequence[Any], scores: Values, classes: Sequence[str]) -> PredictionColumns:
-    """`labels` are `forecasting.Actuals`; `scores` are (units, horizon, 3), of which steps of NaN
-    are none. The score of a unit is the sum of its values.
+    """Build the predictions of forecasting from `forecasting.Actuals` and scores.
+
+    `scores` are (units, horizon, 3), padded with steps of NaN. The score of a unit is the sum of
+    its values.
     """
     count = len(labels)
     steps = [forecast[~np.isnan(forecast).any(axis=1)] for forecast in scores]
@@ -275,13 +280,13 @@ def _mean(labels: NDArray[Any], primary: str, classes: Sequence[str]) -> NDArray
 
 
 def _middle(labels: NDArray[Any], primary: str, classes: Sequence[str]) -> NDArray[Any]:
-    """The median for the absolute error, a quantile for its loss, the mean for other errors."""
+    """Return the best constant: the median for mae, a quantile for its loss, else the mean."""
     if primary != "mae" and primary not in QUANTILES:
         return _mean(labels, primary, classes)
     return np.array(np.quantile(labels.astype(np.float64), QUANTILES.get(primary, 0.5)))
 
 
-# A whole number of more values is a number to be predicted; a text of more is no class.
+# With more distinct values, a whole number is a regression target, and a text is not a class.
 _MOST_LABELS = 200
 TASKS: Mapping[Task, TaskDefinition] = {
     "ranking": TaskDefinition(

@@ -20,11 +20,11 @@ from ml.specs.search.constraints import names_of
 _ENDING_TAGS = ("interval", "value", "threshold")
 # Up to as many distinct integers are listed; more are a range.
 _LISTED = 5
-# Of how many other trials the share with a good value is taken, spread evenly over the sweep.
+# The share of other trials with a good value is estimated from this many, evenly spaced ones.
 _OTHERS = 150
 # With fewer trials a forest has nothing to learn from.
 MIN_TRIALS = 10
-# fANOVA takes 1 s for this many and 40 s for a thousand: more are sampled evenly over the sweep.
+# fANOVA takes 1 s for this many trials and 40 s for a thousand; more are sampled evenly.
 MAX_TRIALS = 150
 # A forest that explains a smaller share of the variance has learnt next to nothing.
 WEAK = 0.2
@@ -43,7 +43,7 @@ class Ending:
 
     @property
     def missed_by(self) -> float:
-        """The distance between value and threshold."""
+        """Return the distance between value and threshold."""
         return abs(self.threshold - self.value)
 
 
@@ -64,7 +64,7 @@ class Preference:
 
     @property
     def good_values(self) -> str:
-        """The values of the good trials in words."""
+        """Return the values of the good trials as text."""
         if self.is_range:
             return " … ".join(dict.fromkeys(map(number, self.good)))
         return ", ".join(map(str, self.good))
@@ -132,7 +132,7 @@ class Explanation:
 
     @cached_property
     def _named(self) -> Mapping[int, Mapping[str, Any]]:
-        """The values of each trial, those in a branch of a nested choice as `model.depth`."""
+        """Return the values of each trial, with nested choices as `model.depth`."""
         return {trial.sample_number: names_of(trial.values) for trial in self.sweep.trials}
 
 
@@ -210,9 +210,9 @@ Column = list[float] | list[str]
 
 
 def importance(sweep: Sweep) -> Importance:
-    """fANOVA (Hutter, Hoos, Leyton-Brown 2014) by Optuna, on the completed trials.
+    """Compute the importance by fANOVA (Hutter, Hoos, Leyton-Brown 2014) with Optuna.
 
-    A trial that was stopped early has no final value and is left out, as Optuna does too.
+    It uses the completed trials: a trial that was stopped early has no final value, as in Optuna.
     """
     ranked = sweep.with_outcome("completed")
     if len(ranked) < MIN_TRIALS:

@@ -1,4 +1,4 @@
-"""Everything known of a run: record, metrics, evaluation, release, log. Changes nothing."""
+"""Collect everything about a run for its report: record, metrics, evaluation, release, log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ml.reports.formatting import count, redact_line
 from ml.reports.sweep import Sweep, read_sweep
 from policies.promotion.evidence import Evidence
 
-# The end of a log that is shown.
+# The most lines and bytes at the end of a log that are shown.
 LOG_LINES, LOG_BYTES = 40, 16_384
 
 
@@ -45,8 +45,8 @@ class Quality:
 class Release:
     """The registered version of the run's model, the gates' last decision, and the champion.
 
-    `decision` is the audit line's, None when the gates never ran. The model is compared with
-    `against`, the side of today's champion or of the one that the model replaced.
+    `decision` is from the audit log, None if the gates never ran. The model is compared with
+    `against`: today's champion, or, if the model is the champion, the one that it replaced.
     """
 
     version: Version
@@ -59,16 +59,19 @@ class Release:
 
     @property
     def name(self) -> str:
-        """Model and version."""
+        """Return model and version."""
         return f"{self.version.model} {self.version.version}"
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The model beside `against`."""
+        """Return the comparison of the model with `against`."""
         return compare(_side(self.version, self.evidence), self.against)
 
     def row(self, split: str) -> MetricComparison | None:
-        """The primary metric on the split; `comparison.unpaired` says why it has no difference."""
+        """Return the primary metric's row on the split.
+
+        If it has no difference, `comparison.unpaired` has the reason.
+        """
         rows = (row for row in self.comparison.metrics if row.metric == self.comparison.primary)
         return next((row for row in rows if row.place == split), None)
 
@@ -88,11 +91,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Facts:
-    """A run and all that is known of it.
+    """The data of a run's report.
 
-    `steps` are a pipeline's, those of a nested pipeline after the step that it is. `failed` is
-    the part of the run that failed, None when none did, `log_path` its log and `log` the end of
-    that. `notes` name what could not be read and why.
+    `steps` are a pipeline's, those of a nested pipeline after its own step. `failed` is the failed
+    part of the run, None if none failed, `log_path` its log and `log` the end of that. `notes` say
+    what could not be read and why.
     """
 
     run: Run
@@ -195,7 +198,7 @@ def _select(sweep: Run, backend: Backend, notes: list[str]) -> Selected | None:
 
 
 def _tail(log: Path | None) -> list[str]:
-    """Return the last lines of a log, which may have gigabytes."""
+    """Return the last lines of a log, without reading a large file in full."""
     if log is None:
         return []
     with log.open("rb") as file:

@@ -1,7 +1,7 @@
-"""A project's own charts of a run, plotted in a process of their own.
+"""Draw a project's own charts of a run, in a separate process.
 
-They are the team's code: their errors become a sentence on the page. The page embeds them as
-images, in which a browser runs no scripts and loads nothing.
+The charts are the team's code: their errors become a sentence on the page. The page embeds them
+as images, in which a browser runs no scripts and loads nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ml.reports.formatting import redact_line
 SECONDS = 120
 # Letters of a title in the name of a file.
 NAME_LETTERS = 60
-# Of all figures of a page: with the rest it is below a megabyte.
+# The most bytes of all figures of a page, so that it stays below a megabyte.
 LARGEST = 500_000
 _KINDS = {".png": "png", ".svg": "svg+xml"}
-# Of the caller's variables: no token is among them.
+# The environment variables that are passed on; none of them is a secret.
 _PASSED = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR")
-# The repository is the last place in which a module is looked for.
+# The repository is appended to sys.path, so that its modules shadow no other.
 _START = (
     "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
     "runpy.run_module('ml.toolkit.figures', run_name='__main__', alter_sys=True)"
@@ -40,7 +40,7 @@ _START = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart of the project: `content` of the file, or the `fault` for which it was not drawn."""
+    """A chart of the project: the `content` of its file, or the `fault` that prevented it."""
 
     title: str
     suffix: str = ""
@@ -53,7 +53,7 @@ class Figure:
 
     @property
     def address(self) -> str:
-        """The image as an address without a place."""
+        """Return the image as a data URI."""
         text = base64.b64encode(self.content).decode()
         return f"data:image/{_KINDS[self.suffix]};base64,{text}"
 
@@ -111,7 +111,7 @@ def _figure(folder: Path, drawn: Mapping[str, Any]) -> Figure:
 
 
 def _within(figures: Iterable[Figure]) -> Iterable[Figure]:
-    """Yield the figures as long as a page has room for them."""
+    """Yield the figures; those beyond the page's size limit are replaced by a fault."""
     remaining = LARGEST
     for figure in figures:
         remaining -= len(figure.content)

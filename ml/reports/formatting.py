@@ -1,4 +1,4 @@
-"""Values as a person reads them: numbers, times, sizes, digests, and text without its secrets."""
+"""Format values for people: numbers, times, sizes, digests, and text without secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DIRECTIONS = {1: "higher is better", -1: "lower is better", 0: ""}
 
 
 def number(value: float) -> str:
-    """Return a measured number in four digits: 0.6610, 12,346, 1.2e−09, NaN."""
+    """Format a number with four digits: 0.6610, 12,346, 1.2e−09, NaN."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
     if value == int(value) and abs(value) < 1e7:
@@ -67,7 +67,7 @@ def shorten(text: str, letters: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 10 min`."""
+    """Format a duration: `0.4 s`, `12 s`, `3 min 05 s`, `2 h 10 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     rounded = round(seconds)
@@ -77,7 +77,7 @@ def duration(seconds: float) -> str:
 
 
 def ago(then: float) -> str:
-    """`5 min ago`, and the date for what is older than a month."""
+    """Format a past time as `5 min ago`, or as its date if it is older than a month."""
     seconds = max(0.0, time.time() - then)
     for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
         if seconds < limit:
@@ -87,7 +87,7 @@ def ago(then: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in the largest unit that leaves a number before the point: `1.2 MB`."""
+    """Format bytes in the largest suitable unit: `1.2 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -101,7 +101,7 @@ def digest(value: str) -> str:
 
 
 def count(number_of: int, noun: str, plural: str = "") -> str:
-    """1 trial, 24 trials; `plural` where it does not end in an s alone."""
+    """Format a count: 1 trial, 24 trials; `plural` is needed for an irregular plural."""
     return f"{number_of:,} {noun if number_of == 1 else plural or f'{noun}s'}"
 
 
@@ -122,11 +122,11 @@ def redact_line(line: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """Text of a run, each line redacted."""
+    """Return a text with each line redacted."""
     return "\n".join(redact_line(line) for line in text.splitlines())
 
 
 def headline(problem: Problem) -> str:
-    """The first line of what was found, redacted, without the end of the log that may follow."""
+    """Return the first line of a problem, redacted, without the end of the log that may follow."""
     first = next(iter(redact_text(problem.actual).splitlines()), problem.code)
     return first.partition("; the end of its log")[0]

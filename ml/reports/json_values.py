@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from ml.core import markdown
 from ml.core.markdown import MAX_LETTERS
 
-# Items of a list or a mapping that are looked at.
+# The most items of a list or a mapping that are read.
 MAX_ITEMS = 500
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value of the document; `Value(None)` where there is none."""
+    """A value of the document; `Value(None)` if it is absent."""
 
     json: object = None
 
@@ -30,7 +30,7 @@ class Value:
         return bool(self.json)
 
     def __iter__(self) -> Iterator[Value]:
-        """Return the items of a list."""
+        """Iterate over the items of a list; of nothing for another type."""
         items = self.json if isinstance(self.json, list | tuple) else []
         return (Value(item) for item in items[:MAX_ITEMS])
 
@@ -41,12 +41,12 @@ class Value:
 
     @property
     def string(self) -> str:
-        """A text as it is, which may hold anything; "" for another type."""
+        """Return a text, unescaped; "" for another type."""
         return self.json if isinstance(self.json, str) else ""
 
     @property
     def number(self) -> float | None:
-        """A number, NaN and infinities among them (JSON has them as text); None for all else."""
+        """Return a number, also NaN and infinities (text in JSON); None for another type."""
         if isinstance(self.json, str) and self.json in {"nan", "inf", "-inf"}:
             return float(self.json)
         if isinstance(self.json, bool) or not isinstance(self.json, int | float):

@@ -1,4 +1,4 @@
-"""The leaderboard of an AutoML job: the models tried, their cost, and how far to trust them."""
+"""Build the leaderboard of an AutoML job: the models tried, their cost, and their reliability."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from ml.reports.sweep import Sweep, Trial, short_origin
 
 @dataclass(frozen=True)
 class Entry:
-    """A trial that is ranked: the mean over its folds, their standard deviation, seconds of fitting
-    and milliseconds a row; None where it was not logged.
+    """A ranked trial: the mean over its folds (`value`) and their standard deviation (`spread`).
+
+    `seconds` is the time to fit, `row_ms` milliseconds per row. Values are None if not logged.
     """
 
     trial: Trial
@@ -29,13 +30,13 @@ class Entry:
 
     @property
     def origin(self) -> str:
-        """The origin of its settings, in two words."""
+        """Return the origin of its settings, in two words."""
         return short_origin(self.trial.origin) or "?"
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """The ranked trials, the best first, and what the winner's model folder says of the search."""
+    """The ranked trials, best first, and the AutoML record in the winner's model folder."""
 
     metric: str
     entries: tuple[Entry, ...]
@@ -72,7 +73,7 @@ class Leaderboard:
 
 
 def board_of(sweep: Sweep) -> Leaderboard | None:
-    """The leaderboard of a search; None of another sweep, and of one without a best trial."""
+    """Return the leaderboard of an AutoML job; None for another sweep, or without a best trial."""
     facts = _facts(sweep.best.run) if sweep.best else None
     if facts is None:
         return None

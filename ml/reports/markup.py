@@ -1,6 +1,6 @@
-"""Elements and texts of a page.
+"""Build HTML elements and escape text.
 
-Text is escaped unless this package or a template made it, which `Markup` marks.
+Text is escaped unless it is `Markup`, which only this package and its templates create.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from markupsafe import Markup, escape
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# What an HTML parser rejects, and what reorders the text around it.
+# Characters that an HTML parser rejects, or that reorder the text around them.
 _UNREADABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]"
 )
@@ -49,7 +49,7 @@ def _attribute(value: object) -> str:
 
 
 def square(colour: str) -> Markup:
-    """Return the square of a colour in a legend: a variable of page.css."""
+    """Return the square of a legend in a colour, which is a variable of page.css."""
     drawn = tag("rect", width=12, height=12, rx=2, fill=f"var(--{colour})")
     return tag("svg", drawn, width=12, height=12, class_="key")
 

@@ -1,6 +1,7 @@
-"""A run in Jupyter: its status, duration and metrics, and those of its trials and steps.
+"""Show a run in Jupyter: its status, duration and metrics, and those of its trials and steps.
 
 from ml.reports.notebook import run
+
 run("calm_river_03").watch()
 """
 
@@ -21,9 +22,9 @@ from ml.core.terminal import printable
 from ml.reports.formatting import duration, headline, number
 from ml.reports.markup import tag
 
-# The most children, and the most metrics of the run and of a child: a sweep may have a thousand.
+# The most children, metrics of the run, and metrics of a child; a sweep may have a thousand trials.
 CHILDREN, METRICS, METRICS_OF_CHILD = 50, 20, 3
-# Seconds between two updates, unless the backend is polled less often: a table that a person reads.
+# Seconds between two updates, unless the backend's polling interval is longer.
 UPDATE_S = 1.0
 
 
@@ -37,7 +38,7 @@ def run(name: str = "latest", on: str = "local") -> RunView:
 
 
 class RunView:
-    """A run as Jupyter shows it; a run that has not ended is read again each time."""
+    """A run with a Jupyter display; a run that has not ended is read again for each display."""
 
     def __init__(self, backend: Backend, run: Run) -> None:
         self._backend, self.run = backend, run
@@ -86,7 +87,7 @@ class RunView:
         rows = [_row("status", _outcome(run)), _row("took", duration(run.active_s))]
         rows += [_row("error", f"{run.error.code}: {headline(run.error)}")] if run.error else []
         if self._page.startswith("https://"):
-            # The page may not reach the notebook through the window that it was opened from.
+            # `noopener`: the opened page must not control the notebook's window.
             link = tag("a", self._page, href=self._page, target="_blank", rel="noopener")
             rows.append(_row("studio", link))
         metrics = self._metrics(run)
@@ -95,12 +96,12 @@ class RunView:
         if len(names) > METRICS:
             rows.append(_row("metrics", f"and {len(names) - METRICS} more"))
         title = tag("strong", f"{run.name} ({self._kind}, {run.experiment})")
-        # Jupyter typesets formulas in its outputs, and a name that looks like one may hold a link.
+        # Jupyter would typeset a name that looks like a formula, which may contain a link.
         attributes = {"class_": "tex2jax_ignore mathjax_ignore"}
         return str(tag("div", title, tag("table", *rows), self._children(), **attributes))
 
     def _children(self) -> Markup:
-        """A table of the steps and trials, at any depth; "" without one."""
+        """Return a table of the steps and trials at any depth; "" without any."""
         children = [*self.run.below()]
         if not children:
             return Markup("")
@@ -108,7 +109,7 @@ class RunView:
         def last(child: Run) -> tuple[bool, bool]:
             return child.name != self.run.best, child.status not in OPEN
 
-        # Of many: the best, those that go on, then the latest.
+        # If there are many: the best, the running ones, then the latest.
         latest = children[::-1]
         chosen = {child.name for child in sorted(latest, key=last)[:CHILDREN]}
         head = tag("tr", *(tag("th", text) for text in ("run", "status", "took", "metrics")))
@@ -131,7 +132,7 @@ class RunView:
         return tag("tr", *(tag("td", cell) for cell in cells))
 
     def _metrics(self, run: Run) -> Mapping[str, float]:
-        """Return the metrics so far; of a child that goes on only where that takes no request."""
+        """Return the metrics so far; those of a running child only if that needs no request."""
         store = self._backend.runs
         if run.status in OPEN and (run is self.run or store.records is not None):
             with suppress(TrackingUnavailable):

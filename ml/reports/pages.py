@@ -1,7 +1,7 @@
-"""The pages: a run, a watched model. Jinja2 templates with autoescape on.
+"""Render the HTML pages of a run and of a watched model, from Jinja2 templates.
 
-A page is one file that opens without a network: one style, one small script, and a policy that
-lets a browser load nothing else.
+A page is one file that opens without a network. It has one style, one small script, and a content
+security policy that lets a browser load nothing else. Templates are autoescaped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True)
 class Report:
-    """The page of a run, its summary in sentences, what could not be read, the project's charts."""
+    """The page of a run, its summary, what could not be read (`notes`), and its charts."""
 
     run: Run
     html: str
@@ -68,7 +68,7 @@ class Contents:
 
 
 def report(run: Run, backend: Backend, out: Path | None = None) -> Report:
-    """The report of a run in any state; changes nothing. Runs the charts.py of its project."""
+    """Render the report of a run in any state; this runs the charts.py of its project."""
     from ml.reports import figures, summary
     from ml.reports.facts import gather
 
@@ -88,7 +88,7 @@ def default_path(name: str) -> Path:
 
 
 def page_links(page: Path | None, names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(words, relative address) of those pages that exist; names may come from evidence."""
+    """Return (words, relative address) of the pages that exist; names may be untrusted evidence."""
     folder = (page or default_path("page")).absolute().parent
     return [
         (words, quote(Path(os.path.relpath(default_path(name), folder)).as_posix()))
@@ -98,7 +98,7 @@ def page_links(page: Path | None, names: Mapping[str, str]) -> list[tuple[str, s
 
 
 def endpoint_links(backend: Backend, model: str, environment: str) -> list[tuple[str, str]]:
-    """(words, address) of the endpoint in the environment, where it serves."""
+    """Return (words, address) of the endpoint in the environment; [] if it does not serve."""
     with suppress(UserError):
         name = backend.endpoints.name_of(model, environment)
         url = (backend.endpoints.url(name) if environment else None) or ""
@@ -162,7 +162,10 @@ def write_watch_page(
 
 
 def watch_page(report: WatchReport, links: Sequence[tuple[str, str]] = ()) -> str:
-    """The page of a watched model: the outcome, every comparison, and `links` (words, address)."""
+    """Render the page of a watched model: the outcome, every comparison, and `links`.
+
+    `links` are (words, address).
+    """
     return _render(
         "watch.html.j2",
         title=f"watch · {report.model} {report.version} in {report.environment}",
@@ -174,7 +177,7 @@ def watch_page(report: WatchReport, links: Sequence[tuple[str, str]] = ()) -> st
 
 
 def _size_chart(finding: Shift) -> Markup:
-    """Return the size of a difference, in multiples of its limit and at most three of them."""
+    """Plot the size of a difference as a multiple of its limit, at most three."""
     from ml.reports.charts.intervals import intervals
 
     share = finding.size / finding.limit if finding.size == finding.size else 0.0
@@ -205,7 +208,7 @@ def _render(template: str, **values: object) -> str:
 
 @cache
 def environment() -> Environment:
-    """Jinja2 as every page uses it: text is escaped, and an unknown name is an error."""
+    """Return the Jinja2 environment of all pages: text is escaped, unknown names are errors."""
     jinja = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -228,7 +231,7 @@ def environment() -> Environment:
 
 
 def breakable(text: str) -> Markup:
-    """The text, which a browser may break after a slash, and elsewhere only between words."""
+    """Return the text with line breaks allowed after slashes, besides those between words."""
     return Markup("/<wbr>").join(escape(readable(part)) for part in text.split("/"))
 
 

@@ -1,4 +1,4 @@
-"""The run in a few sentences: what ran, which trial won and by how much, whether the gates pass."""
+"""Summarize a run in a few sentences: what ran, which trial won, whether the gates pass."""
 
 from __future__ import annotations
 

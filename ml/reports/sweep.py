@@ -1,4 +1,4 @@
-"""A sweep and its trials, from the run's record and the tracking store; origins in words."""
+"""Read a sweep and its trials from the run's record and the tracking store."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ POLICIES = frozenset({"median_stopping", "bandit", "truncation_selection"})
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial of a sweep: `value` is the best that it logged of the primary metric.
+    """A trial of a sweep.
 
-    It is None when nothing finite was logged. Only `completed` trials are ranked; one that
-    completed without a rank (a NaN, no metric) is `unranked`. `reason` is the verdict of the
-    policy that stopped it, or the error.
+    `value` is its best finite value of the primary metric, None if there is none. Only `completed`
+    trials are ranked; one that completed without a rank (a NaN, no metric) is `unranked`. `reason`
+    is the verdict of the policy that stopped it, or the error.
     """
 
     number: int
@@ -63,22 +63,22 @@ class Trial:
 
     @property
     def origin_text(self) -> str:
-        """The origin in a sentence, without secrets; "" when it was not recorded."""
+        """Return the origin in a sentence, without secrets; "" if not recorded."""
         return redact_text(origin_sentence(self.origin))
 
     @property
     def sample_number(self) -> int:
-        """The number that the sampler gave it; `number` when that was not recorded."""
+        """Return the number that the sampler gave it; `number` if not recorded."""
         return self.sample.number if self.sample else self.number
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """Its hyperparameters, those in a branch of a nested choice in a mapping."""
+        """Return its hyperparameters, with nested choices as mappings."""
         return self.sample.values if self.sample else self.run.parameters
 
     @property
     def seconds(self) -> float | None:
-        """Seconds from start to end; None while it runs."""
+        """Return the seconds from start to end; None while it runs."""
         return None if self.run.ended is None else self.run.ended - self.run.started
 
 
@@ -99,7 +99,7 @@ class Sweep:
 
     @property
     def ranked(self) -> tuple[Trial, ...]:
-        """The completed trials, best first; of equals the earlier one comes first."""
+        """Return the completed trials, best first; the earlier one of equals comes first."""
         sign = -1 if self.goal == "maximize" else 1
         ranked = [trial for trial in self.trials if trial.outcome == "completed"]
         return tuple(sorted(ranked, key=lambda trial: sign * (trial.value or 0.0)))
@@ -190,7 +190,7 @@ def _leaves(name: str, value: object) -> Iterator[tuple[str, Value]]:
 
 
 def _parameters(trials: Sequence[Run]) -> tuple[tuple[str, ...], Mapping[str, Value]]:
-    """The names whose values differ (or that some trials lack), and the values of the others."""
+    """Return the names that differ between trials or that some lack, and the constants."""
     every = dict.fromkeys(name for trial in trials for name in trial.parameters)
     roots = list(dict.fromkeys(name.partition(".")[0] for name in every))
     # Parameters of different branches of a choice stand together.
@@ -248,7 +248,7 @@ def origin_sentence(origin: Mapping[str, Any]) -> str:
 
 
 def _name(path: str) -> str:
-    """`model.depth` for the path `model.1.depth`, the depth in the second branch of `model`."""
+    """Return `model.depth` for the path `model.1.depth`, the second branch of `model`."""
     return ".".join(part for part in path.split(".") if not part.isdigit())
 
 

@@ -1,4 +1,4 @@
-"""What the templates of a run's page show: rows and sentences, ready to be escaped and laid out."""
+"""Prepare the rows and sentences of a run's page for its templates."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def glance(facts: Facts) -> list[tuple[str, str]]:
 
 
 def log_text(facts: Facts) -> str:
-    """The end of the log of what failed; a line may be a whole matrix, so long ones are cut."""
+    """Return the end of the failed part's log; long lines, such as whole matrices, are cut."""
     lines = [line if len(line) <= LOG_LETTERS else f"{line[:LOG_LETTERS]}…" for line in facts.log]
     return "\n".join(lines) or "The log is empty."
 
@@ -102,7 +102,7 @@ def leaderboard(sweep: Sweep) -> tuple[Markup | None, list[str]]:
 
 
 def outcomes(sweep: Sweep) -> list[tuple[str, str, int]]:
-    """(outcome, reason, trials) of the trials that did not complete, the most frequent first."""
+    """Count the trials that did not complete, by (outcome, reason), the most frequent first."""
     # The reason without its numbers: the name of the policy, the code of the problem.
     reasons = Counter(
         (trial.outcome, trial.reason.partition(":")[0].partition(" at interval")[0])
@@ -113,7 +113,7 @@ def outcomes(sweep: Sweep) -> list[tuple[str, str, int]]:
 
 
 def compared_terms(selected: Selected) -> dict[str, str]:
-    """Measured term besides quality → its name and unit; empty when there is nothing to weigh."""
+    """Return each measured term besides quality → its name and unit; {} if there is none."""
     return {term: unit for term, unit in UNITS.items() if term in selected.selection.compared}
 
 
@@ -174,7 +174,7 @@ def origin(trial: Trial) -> tuple[str, str]:
 
 
 def parameter(trial: Trial, name: str) -> tuple[str, str | None, bool]:
-    """Return a parameter's value, all of it where that is longer, and whether it is a number."""
+    """Return a parameter's short value, the full value if longer, and whether it is a number."""
     if name not in trial.run.parameters:
         return "–", None, True
     value = redact(name, trial.run.parameters[name])
@@ -253,10 +253,10 @@ def metric_rows(facts: Facts) -> Iterator[MetricRow]:
 
 
 def slice_rows(evaluation: Evaluation, metrics: Metrics) -> list[tuple[str, Estimate, Markup]]:
-    """(value, estimate of the primary metric, interval) of a slice, the worst value first.
+    """Return (value, estimate of the primary metric, interval) of each slice, the worst first.
 
-    Where the metric is not defined (an AUC of one class), the estimate has the count alone; those
-    values are last.
+    If the metric is undefined (an AUC of one class), the estimate has only the count; those values
+    are last.
     """
     metric = evaluation.primary_metric or ""
     estimates = {
@@ -281,7 +281,7 @@ def slice_rows(evaluation: Evaluation, metrics: Metrics) -> list[tuple[str, Esti
 
 
 def rates(metrics: Metrics) -> list[str]:
-    """The error rates and selection rates that a slice has: gates may bound them by group."""
+    """Return the names of a slice's error and selection rates, which gates may bound by group."""
     names = ("selection_rate", "false_positive_rate", "false_negative_rate")
     return [name for name in names if any(name in of_value for of_value in metrics.values())]
 
@@ -299,9 +299,7 @@ def contributions_chart(evaluation: Evaluation) -> Markup:
 
 
 def contribution_charts(facts: Facts) -> tuple[str, list[Markup]]:
-    """Charts of the rows that the evaluation explained, and why there are none of a file that is
-    there.
-    """
+    """Return a note if the contributions cannot be read, and the charts of explained rows."""
     assert facts.quality is not None
     try:
         rows = ExplainedRows.read(facts.quality.folder)
@@ -377,12 +375,12 @@ def _range(estimates: Sequence[Estimate]) -> tuple[float, float]:
     return (min(ends), max(ends)) if ends else (0.0, 1.0)
 
 
-# A link of the lineage: what it is, its name, and (term, value, all of the value).
+# A link of the lineage: its kind, its name, and (term, short value, full value) rows.
 Link = tuple[str, str, Sequence[tuple[str, str, str]]]
 
 
 def lineage(facts: Facts) -> Iterator[Link]:
-    """The chain from data and code through the run to the model version and its environment."""
+    """Yield the lineage from data and code through the run to the model version and environment."""
     for name, data in (facts.lineage.get("data") or {}).items():
         asset = str(data.get("asset") or data.get("source") or name)
         yield "data", asset, [_full("input", name), _digest("sha256", data.get("digest"))]

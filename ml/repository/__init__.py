@@ -1,1 +1,1 @@
-"""What the template does to the repository that it is in: new projects."""
+"""Code that manages the repository itself: affected projects, new projects, forks, GitHub."""

@@ -1,7 +1,7 @@
-"""Whether this machine, Azure and GitHub are as the repository expects; each problem with its fix.
+"""Check whether this machine, Azure and GitHub are set up as the repository expects.
 
-Nothing is changed. Azure and GitHub are asked by their own programs, `az` and `gh`, as the person
-who is signed in.
+Each problem has a fix; nothing is changed. Azure and GitHub are queried with their own programs,
+`az` and `gh`, as the signed-in user.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ INSTALL = {
 }
 WORKSPACES = "providers/Microsoft.MachineLearningServices"
 API = "api-version=2024-10-01"
-# Field of a rule → its line on the screen.
+# Field of a ruleset's rule → the name and text of its check.
 REVIEWS = {
     "required_approving_review_count": ("review", f"an approval before a merge into {MAIN}"),
     "require_code_owner_review": ("code owners", "the approval of those in .github/CODEOWNERS"),
     "require_last_push_approval": ("last push", "an approval by another than who pushed last"),
     "dismiss_stale_reviews_on_push": ("stale reviews", "a new approval after a push"),
 }
-# Azure ML's name of the quota of all dedicated machines.
+# Azure ML's name for the quota of all dedicated cores.
 CORES = "TotalDedicatedCores"
-# The secret that holds the key of the team's app.
+# The secret with the private key of the team's GitHub App.
 _KEY = "APP_PRIVATE_KEY"
 
 
@@ -74,10 +74,10 @@ def _check(name: str, fault: str, fix: str, words: str, is_error: bool = True) -
 
 @dataclass(frozen=True)
 class Stack:
-    """What a stack file says of an environment.
+    """An environment's settings from its stack file.
 
-    `github` are its GitHub environments, and who of GitHub approves the jobs of each, if anybody.
-    `private`: it is reached from inside its network alone.
+    `github` maps its GitHub environments to the required reviewers, () for none. `private`: it is
+    reachable only from inside its network.
     """
 
     name: str
@@ -126,7 +126,7 @@ def ask(words: Sequence[str]) -> Answer:
 
 
 def machine(root: Path) -> Iterator[Check]:
-    """Python, the installed packages against the lock, and whether they are alone."""
+    """Check Python's version, the installed packages against the lock, and the venv's isolation."""
     current = platform.python_version()
     fault = "" if current.startswith("3.11.") else f"{current}, not 3.11"
     yield _check("python", fault, "rm -rf .venv && make setup PYTHON=python3.11", current)
@@ -154,7 +154,7 @@ def _installed(name: str) -> str:
 
 
 def placeholders(root: Path) -> Iterator[Check]:
-    """Names that the template brings and a team replaces."""
+    """Check for placeholders of the template that a team has to replace."""
     files = [*sorted((root / "infra").glob("Pulumi.*.yaml")), root / ".github/CODEOWNERS"]
     remaining = [
         str(file.relative_to(root))
@@ -167,7 +167,7 @@ def placeholders(root: Path) -> Iterator[Check]:
 
 
 def azure(stacks: Sequence[Stack], ask: Ask = ask) -> Iterator[Check]:
-    """The sign-in, then each environment's workspace and the cores that it may use."""
+    """Check the sign-in, then each environment's workspace and free cores."""
     account = ask(("az", "account", "show", "--output", "json", "--only-show-errors"))
     if account.error:
         yield Check("azure sign-in", "warning", account.error, _fix("az", account, "az login"))
@@ -206,7 +206,7 @@ def _quota(stack: Stack, usages: Answer) -> Check:
 
 
 def github(repository: str, stacks: Sequence[Stack], ask: Ask = ask) -> Iterator[Check]:
-    """Settings that no file of the repository can hold: rights, protection, environments."""
+    """Check settings that no file of the repository can hold: rights, protection, environments."""
     settings = ask(("gh", "api", f"repos/{repository}"))
     if settings.error:
         fix = _fix("gh", settings, f"gh auth login; or platform:repository is not {repository}")
@@ -240,7 +240,7 @@ _HOSTED = re.compile(
 
 
 def _runner(repository: str, stacks: Sequence[str], ask: Ask) -> Check:
-    """The runner of workflows of private stacks, which GitHub's own runners cannot reach."""
+    """Check the runner of private stacks, which GitHub-hosted runners cannot reach."""
     label = ""
     for of in ("variables", "organization-variables"):
         answer = ask(("gh", "api", f"repos/{repository}/actions/{of}?per_page=100"))
@@ -273,7 +273,7 @@ def _rights(repository: str, ask: Ask) -> Check:
 
 
 def _strangers(repository: str, ask: Ask) -> Check:
-    """Whether a pull request from a fork starts checks by itself, in a public repository."""
+    """Check that strangers' pull requests need an approval to run, in a public repository."""
     path = f"repos/{repository}/actions/permissions/fork-pr-contributor-approval"
     answer, name, everybody = ask(("gh", "api", path)), "forks", "all_external_contributors"
     if answer.error:
@@ -285,7 +285,7 @@ def _strangers(repository: str, ask: Ask) -> Check:
 
 
 def _forks(repository: str, ask: Ask) -> Check:
-    """Check what workflows of forks get in a private repository (nothing in a public one)."""
+    """Check that workflows of forks get no secrets or write token, in a private repository."""
     path = f"repos/{repository}/actions/permissions/fork-pr-workflows-private-repos"
     answer, name, runs = ask(("gh", "api", path)), "forks", "run_workflows_from_fork_pull_requests"
     if answer.error:
@@ -300,7 +300,7 @@ def _forks(repository: str, ask: Ask) -> Check:
 
 
 def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Check]:
-    """What the rulesets of main that nobody may bypass require."""
+    """Check the requirements of main's rulesets; those that somebody may bypass do not count."""
     rules = ask(("gh", "api", f"repos/{repository}/rules/branches/{MAIN}?per_page=100"))
     listed = rules.json if isinstance(rules.json, list) else []
     rulesets = {
@@ -364,7 +364,7 @@ def _rulesets(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[Ch
 
 
 def _apps(repository: str, ask: Ask) -> dict[str, Any]:
-    """The numbers of GitHub's own app and of the team's; None where there is none."""
+    """Return the ids of the GitHub Actions app and of the team's app; None if unknown."""
     actions = ask(("gh", "api", "apps/github-actions"))
     variables = ask(("gh", "api", f"repos/{repository}/environments/{BOT}/variables"))
     values = {
@@ -381,7 +381,7 @@ def _apps(repository: str, ask: Ask) -> dict[str, Any]:
 def _environment(
     repository: str, name: str, reviewers: tuple[str, ...], fix: str, ask: Ask
 ) -> Check:
-    """Jobs of main alone use it, and those that change Azure have the declared reviewers."""
+    """Check that only jobs of main use the environment, and that it has the declared reviewers."""
     path, label = f"repos/{repository}/environments/{name}", f"environment {name}"
     answer = ask(("gh", "api", path))
     if answer.error:
@@ -394,9 +394,9 @@ def _environment(
 
 
 def _app(repository: str, ask: Ask) -> Check:
-    """The app that opens pull requests; a warning, since releases do without it.
+    """Check the app that opens pull requests; a missing one is a warning, since releases work.
 
-    An error where its key is a secret that workflows of every branch read.
+    It is an error if its key is a secret that workflows of every branch can read.
     """
     for kind in ("secrets", "organization-secrets"):
         answer = ask(("gh", "api", f"repos/{repository}/actions/{kind}?per_page=100"))

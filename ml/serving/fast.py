@@ -53,16 +53,16 @@ _log = logging.getLogger("ml.serving.fast")
 
 
 class App:
-    """ASGI: POST /score runs the script; GET / and GET /ready answer once init() has run."""
+    """An ASGI app: POST /score runs the script; GET / and GET /ready respond after init()."""
 
     def __init__(self, run: Callable[[bytes], object]) -> None:
-        # Of the deployment's code, which is on the path by now, and not of the image's.
+        # Import it from the deployment's code, now on sys.path, not from the image.
         from ml.serving.scoring.messages import is_finite
 
         self._run, self._is_finite = run, is_finite
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Respond to one request."""
         headers: Headers = scope["headers"]
         ids = _request_ids(headers)
         try:
@@ -102,10 +102,10 @@ class App:
             if hasattr(result, "status_code"):  # an AMLResponse
                 status, content = int(result.status_code), bytes(result.get_data())
             else:
-                # orjson writes each number itself: only a text can have NaN in it.
+                # orjson serializes numbers itself: only a result that is text can contain NaN.
                 is_text = isinstance(result, str | orjson.Fragment)
                 content = _dumps(result)
-                if b"null" in content:  # orjson writes NaN and infinite numbers so
+                if b"null" in content:  # orjson writes NaN and infinities as null
                     json.dumps(result, default=_plain, allow_nan=False)
             if is_text and status < 300 and not self._is_finite(content):
                 raise ValueError("the answer has an infinite number or NaN")
@@ -117,7 +117,7 @@ class App:
 
 
 def _dumps(result: object) -> bytes:
-    """The result as JSON; orjson refuses a lone surrogate, which Azure ML's server escapes."""
+    """Return the result as JSON; fall back to `json` for lone surrogates, which orjson rejects."""
     try:
         return orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
@@ -137,11 +137,11 @@ def _request_ids(headers: Headers) -> Headers:
 
 
 class _Rejected(Exception):
-    """The status and the message of a request whose body is not read to its end."""
+    """Reject a request before its body is read to the end: a status and a message."""
 
 
 async def _read(headers: Headers, receive: Receive) -> bytes:
-    """Return the body; raises _Rejected."""
+    """Return the body of the request; raise _Rejected for one that is not allowed."""
     if sum(len(name) + len(value) for name, value in headers) > MAX_HEADERS:
         raise _Rejected(431, f"the headers are larger than {MAX_HEADERS} bytes")
     if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in headers):
@@ -149,7 +149,7 @@ async def _read(headers: Headers, receive: Receive) -> bytes:
     named = dict(headers)
     length = int(named.get(b"content-length", 0))
     if _upgrades(headers) and (length or b"transfer-encoding" in named):
-        # The parser takes the body for data of the other protocol.
+        # The parser treats the body as data of the other protocol.
         raise _Rejected(501, "a request with a body and a protocol upgrade")
     body, more = bytearray(), True
     while more:

@@ -1,1 +1,1 @@
-"""Sampling and early termination with Azure ML's semantics; knows nothing of where trials run."""
+"""Sampling and early termination with Azure ML's semantics, independent of where trials run."""

@@ -1,10 +1,11 @@
-"""Early termination by Azure ML's definitions.
+"""Apply early termination policies by Azure ML's definitions.
 
-What a trial logs of the primary metric is its curve, and each value is one interval. A policy is
-applied at every interval that is a multiple of `evaluation_interval` and not before
-`delay_evaluation`. Source of the definitions and of the examples in the tests: "Hyperparameter
-tuning a model (v2)" and the references of MedianStoppingPolicy, BanditPolicy and
-TruncationSelectionPolicy on learn.microsoft.com. Choices that they leave open are stated here.
+A trial's curve is the sequence of its logged values of the primary metric; each value is one
+interval. A policy is applied at every interval that is a multiple of `evaluation_interval`, from
+`delay_evaluation` on. Source of the definitions and of the examples in the tests:
+"Hyperparameter tuning a model (v2)" and the references of MedianStoppingPolicy, BanditPolicy and
+TruncationSelectionPolicy on learn.microsoft.com. Details that these leave open are documented
+here.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Verdict:
 
     @property
     def tags(self) -> dict[str, str]:
-        """As MLflow tags of the trial: the sentence, and its numbers for a program."""
+        """Return the verdict as MLflow tags of the trial: a sentence, and its numbers."""
         numbers = {"interval": self.interval, "value": self.value, "threshold": self.threshold}
         exact = {f"ended_by.{name}": repr(number) for name, number in numbers.items()}
         return {"ended_by": str(self), **exact}
@@ -43,9 +44,10 @@ class Verdict:
 class Policy:
     """An early termination policy, with what every trial of a sweep has logged so far.
 
-    A value that is not finite is the worst there is. Trials are rows and intervals are columns of
-    two tables; a row is filled to its end with the latest number, so that a trial that logged fewer
-    values counts with those. This keeps the verdict on the thousandth trial as cheap as the first.
+    A value that is not finite counts as the worst. Two tables have trials as rows and intervals as
+    columns; each row is filled to its end with its latest number, so that a trial that logged fewer
+    values counts with those. The verdict on the thousandth trial is therefore as cheap as on the
+    first.
     """
 
     def __init__(self, settings: EarlyTermination, goal: Goal) -> None:
@@ -59,7 +61,7 @@ class Policy:
         self._best, self._mean = np.empty((8, 8)), np.empty((8, 8))
 
     def add(self, trial: str, value: float) -> None:
-        """The trial's next value."""
+        """Add the trial's next value."""
         import numpy as np
 
         row = self._rows.setdefault(trial, len(self._rows))
@@ -81,7 +83,7 @@ class Policy:
         self._mean[row, column:] = float(self._sums[row] / (column + 1))
 
     def verdict(self, trial: str, interval: int) -> Verdict | None:
-        """The verdict that ends `trial` at its `interval`-th value (from 1); None to let it run."""
+        """Return the verdict that ends `trial` at its `interval`-th value (from 1), or None."""
         settings = self._settings
         if interval % settings.evaluation_interval or interval < settings.delay_evaluation:
             return None
@@ -96,20 +98,21 @@ class Policy:
         return Verdict(settings.type, interval, value, threshold)
 
     def _median(self, interval: int) -> float:
-        """The median, over all trials, of each one's mean over its intervals 1 … `interval`.
+        """Return the median, over all trials, of each one's mean over its intervals 1 … `interval`.
 
-        A trial that logged fewer values counts with the mean of those: "all training runs" in Azure
-        ML's words, "reported up to step s" in those of Google Vizier, the origin of the rule.
+        A trial with fewer values counts with their mean: "all training runs" in Azure ML's words,
+        "reported up to step s" in those of Google Vizier, the origin of the rule.
         """
         import numpy as np
 
         return float(np.median(self._mean[: len(self._rows), interval - 1]))
 
     def _bandit(self, interval: int) -> float:
-        """The best value of any trial up to this interval, less the slack.
+        """Return the best value of any trial up to this interval, less the slack.
 
-        The ratio is Azure ML's best / (1 + slack_factor) for a positive metric that is maximized.
-        It is mirrored for minimizing and for negative metrics, so that the best trial always stays.
+        With a factor it is Azure ML's best / (1 + slack_factor) for a positive metric that is
+        maximized. It is mirrored for minimizing and for negative metrics, so that the best trial is
+        never ended.
         """
         column = self._best[: len(self._rows), interval - 1]
         sign = 1 if self._goal == "maximize" else -1
@@ -120,10 +123,11 @@ class Policy:
         return leader / ratio if sign * leader > 0 else leader * ratio
 
     def _truncation(self, interval: int) -> float | None:
-        """The worst performance that is kept when the lowest percentage of all trials goes.
+        """Return the worst value that is kept when the lowest percentage of all trials is ended.
 
-        Ranked are the trials that have reached this interval, each by its best up to it. The number
-        of trials to end is rounded down, and trials equal to the worst that is kept stay.
+        Only trials that have reached this interval are ranked, by their best value up to it. The
+        number of trials to end is rounded down, and trials that tie with the worst one kept are
+        kept.
         """
         import numpy as np
 

@@ -1,11 +1,11 @@
-"""Evolutionary sampling of a conditional space, with aging.
+"""Sample a conditional search space by evolution, with aging.
 
 After Real et al., Regularized Evolution for Image Classifier Architecture Search (AAAI 2019): the
-best of a few trials out of the youngest `POPULATION` is the parent, and one of its values changes.
-A trial leaves the population by its age, so a lucky result does not lead the search forever.
+parent is the best of a few trials from the youngest `POPULATION`, and one of its values is
+mutated. Trials leave the population by age, so that a lucky result does not dominate the search.
 
-Optuna's NSGAIISampler draws the parameters of a condition at random, hence this module. As in
-`ml.sweeps.tpe`, each draw has its own seed: a resumed sweep draws what it would have drawn.
+Optuna's NSGAIISampler draws conditional parameters at random, hence this module. As in
+`ml.sweeps.tpe`, each draw has its own seed: a resumed sweep repeats the same draws.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ml.sweeps.sources import Candidate, Source, choose, draw, seed_of, stream_o
 if TYPE_CHECKING:
     from numpy.random import RandomState
 
-# Drawn from the population for each trial; the paper has 25.
+# The number of trials that compete to be the parent; the paper has 25.
 TOURNAMENT = 6
 # Standard deviation of the change of a number, as a share of its range.
 STEP = 0.2
-# After so many draws in a row that break a constraint, or changes to tried points, one is random.
+# After this many draws in a row that violate a constraint or repeat a trial, draw at random.
 PATIENCE = 20
 
 
@@ -78,7 +78,7 @@ class Evolution(Source):
             self._losses[number] = self._sign * score
 
     def _random(self, stream: RandomState, fixed: Mapping[str, FixedValue]) -> Candidate:
-        """A point that was not tried, unless `PATIENCE` points were."""
+        """Return a random point that was not tried, or after `PATIENCE` attempts any point."""
         for _ in range(PATIENCE):
             point = draw(self._space, lambda variable: choose(variable, stream), fixed)
             point, _inactive = self._settled(point, fixed)
@@ -130,7 +130,7 @@ class Evolution(Source):
 
 
 def _another(variable: Variable, raw: float, stream: RandomState) -> float:
-    """Another choice, each equally likely; a number nearby, within its bounds."""
+    """Mutate a value: another choice, uniformly; or a number nearby, within its bounds."""
     if variable.kind == "choice":
         index = int(stream.randint(variable.choices - 1))
         return index + (index >= raw)

@@ -1,4 +1,4 @@
-"""What a trial is worth: its primary metric, over all that it logged."""
+"""Score trials by the values that they logged of the primary metric."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ Goal = Literal["maximize", "minimize"]
 
 
 def is_better(value: float, other: float, goal: Goal) -> bool:
-    """Whether `value` is strictly better than `other`; neither may be NaN."""
+    """Return whether `value` is strictly better than `other`; neither may be NaN."""
     return value > other if goal == "maximize" else value < other
 
 
 def best(values: Iterable[float], goal: Goal) -> float:
-    """The best of the values; ValueError when there is none."""
+    """Return the best of the values; raise ValueError if there is none."""
     return max(values) if goal == "maximize" else min(values)
 
 
 def score(curve: Sequence[float], goal: Goal) -> float | None:
-    """The best value that a trial logged of its primary metric; None when it cannot be ranked.
+    """Return the best value that a trial logged of its primary metric; None if it is not ranked.
 
     Azure ML ranks trials by the best value of the primary metric (HyperDrive's
     `get_best_run_by_primary_metric`). A trial that logged a NaN or an infinity, even once, has
-    diverged: it is not ranked, however good it looked before.
+    diverged and is not ranked, however good its other values are.
     """
     if not curve or not all(math.isfinite(value) for value in curve):
         return None
@@ -34,7 +34,7 @@ def score(curve: Sequence[float], goal: Goal) -> float | None:
 
 
 def leader(scores: Mapping[str, float | None], goal: Goal) -> str | None:
-    """The trial with the best score, the earlier one of equals; None when none has a score."""
+    """Return the trial with the best score, the earlier one of equals; None if none has a score."""
     ranked = {name: value for name, value in scores.items() if value is not None}
     pick = max if goal == "maximize" else min
     # Both return the first of equals.
@@ -42,7 +42,7 @@ def leader(scores: Mapping[str, float | None], goal: Goal) -> str | None:
 
 
 def is_enough(scores: Sequence[float | None], goal: Goal, ending: Ending) -> bool:
-    """Whether a search ends by these scores, in the order of the trials' starts."""
+    """Return whether a search ends with these scores, in the order of the trials' starts."""
     ranked = [score for score in scores if score is not None]
     if not ranked:
         return False

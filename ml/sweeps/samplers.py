@@ -1,8 +1,8 @@
-"""Chooses the next trial: the points of the hints first, and none that breaks a constraint.
+"""Choose the next trial: first the points of the hints, never one that violates a constraint.
 
-A point that breaks a constraint is drawn again, a limited number of times. Optuna's own constraints
-only make such points less likely, and spend a trial to learn that one is broken. Here a trial that
-breaks a constraint never starts.
+A point that violates a constraint is drawn again, a limited number of times. Optuna's own
+constraints only make such points less likely, and need a trial to learn of a violation. Here no
+such trial starts.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ml.sweeps.sources import (
     stream_of,
 )
 
-# When so many points in a row break a constraint, the constraints are wrong.
+# If this many points in a row violate a constraint, the constraints are unsatisfiable.
 MAX_DRAWS, MAX_CELLS = 10_000, 100_000
-# How many random points `feasible_share` looks at.
+# The number of random points that `feasible_share` draws.
 PROBES = 1000
 
 
@@ -50,9 +50,9 @@ class Constraints:
         self._accepted = False
 
     def broken(self, values: Mapping[str, object]) -> Constraint | None:
-        """The first constraint that the values break.
+        """Return the first constraint that the values violate; None if there is none.
 
-        Raise UserError for one that has no value there.
+        Raises UserError for a constraint that has no value for them.
         """
         names = constraints.names_of(values) if self._expressions else {}
         for constraint, expression in self._expressions:
@@ -64,10 +64,10 @@ class Constraints:
         return None
 
     def first(self, propose: Callable[[int], Candidate | None]) -> tuple[Candidate, int] | None:
-        """The first proposal that breaks no constraint, and how many before it did; None when
-        there are no more points.
+        """Return the first proposal that satisfies all constraints, and the number of those before.
 
-        Raises UserError when too many in a row break one, or every point that exists.
+        Returns None if there are no more points. Raises UserError if too many in a row, or all
+        points of the space, violate a constraint.
         """
         refused: Counter[Constraint] = Counter()
         for attempt in range(self._limit):
@@ -85,9 +85,9 @@ class Constraints:
 
 
 def feasible_share(plan: SweepPlan) -> float:
-    """The share of the space that fulfils the constraints: counted for a grid, else estimated.
+    """Return the share of the space that satisfies the constraints; estimated unless it is a grid.
 
-    Raises UserError when no such point can be found, before any trial runs.
+    Raises UserError if no such point is found, before any trial runs.
     """
     checks = Constraints(plan)
     if plan.algorithm == "grid":
@@ -118,10 +118,10 @@ def _nothing_feasible(refused: Counter[Constraint]) -> Problem:
 
 
 class Sampler:
-    """Suggests trials and learns from how they ended.
+    """Suggests trials and learns from their results.
 
     A trial's values depend on its number, on the seed and on the results of the other trials: the
-    same plan and seed, with the same calls, suggest the same.
+    same plan, seed and calls give the same suggestions.
     """
 
     def __init__(self, plan: SweepPlan, source: Source) -> None:
@@ -130,9 +130,9 @@ class Sampler:
         self._number = 0
 
     def ask(self) -> Sample | None:
-        """The next trial; None when the space has no more.
+        """Return the next trial; None if the space has no more points.
 
-        Raises UserError when no point that fulfils the constraints can be found.
+        Raises UserError if no point that satisfies the constraints is found.
         """
         sample = self._suggest()
         if sample:
@@ -140,17 +140,17 @@ class Sampler:
         return sample
 
     def recall(self, sample: Sample) -> None:
-        """Repeat a sample that an earlier process of this sweep made.
+        """Restore a sample that an earlier process of this sweep made.
 
-        Trials are recalled in the order of their numbers, before the first `ask`. A sequence
-        (random, Sobol, a grid) continues after them; `tell` repeats their results.
+        Restore trials in the order of their numbers, before the first `ask`. A sequence (random,
+        Sobol, a grid) continues after them. Pass their results to `tell` again.
         """
         if self._source.is_sequence:
             self._suggest()
         self._start(sample)
 
     def tell(self, number: int, curve: Sequence[float], score: float | None) -> None:
-        """How trial `number` ended: the values that it logged, and its score if it completed."""
+        """Record the end of trial `number`: its logged values, and its score if it completed."""
         self._source.end(number, curve, score)
 
     def _start(self, sample: Sample) -> None:
@@ -163,7 +163,7 @@ class Sampler:
         fixed = distributions.locate(self._space, hint.values) if hint else {}
         proposal = self._propose(fixed)
         if proposal is None and fixed:
-            # A grid whose cells with these values were all used.
+            # All grid cells with these values were used.
             hint, proposal = None, self._propose({})
         if proposal is None:
             return None
@@ -185,10 +185,10 @@ class Sampler:
 
 
 def sampler_for(plan: SweepPlan, seed: int) -> Sampler:
-    """The sampler that the plan asks for; the same seed gives the same trials.
+    """Return the sampler of the plan; the same seed gives the same trials.
 
-    Bayesian sampling and evolution of more than one trial at a time depend on which ends first:
-    they repeat exactly with one at a time only.
+    Bayesian sampling and evolution depend on which concurrent trial ends first: they are
+    reproducible only with one trial at a time.
     """
     if plan.hints.sampler == "evolution":
         from ml.sweeps.evolution import Evolution

@@ -1,10 +1,10 @@
-"""The points of a search space: from random numbers, a Sobol sequence, or a grid.
+"""Generate the points of a search space: random numbers, a Sobol sequence, or a grid.
 
 Bayesian sampling is in `ml.sweeps.tpe`, evolution in `ml.sweeps.evolution`.
 
-Random sampling needs nothing but numpy, which spares `ml run` the import of Optuna; the numbers are
-those of Optuna's RandomSampler. Sobol and grid sampling are not Optuna's either: its QMCSampler
-samples no choices and its GridSampler no nested spaces, and Azure ML samples both.
+Random sampling needs only numpy, so that `ml run` need not import Optuna; the numbers equal those
+of Optuna's RandomSampler. Sobol and grid sampling are reimplemented too: Optuna's QMCSampler
+supports no choices and its GridSampler no nested spaces, and Azure ML supports both.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Candidate:
 
 
 def draw(space: Space, choose: Choose, fixed: Mapping[str, FixedValue] | None = None) -> Candidate:
-    """One point of the space: a value for each dimension, a mapping for a nested choice.
+    """Draw one point of the space: a value for each dimension, a mapping for a nested choice.
 
-    In a conditional space only the branch that was chosen is drawn. Its variables have paths of
-    their own (`model.1.depth`), so that a sampler does not mix the `depth` of two branches.
+    In a conditional space only the chosen branch is drawn. Its variables have paths of
+    their own (`model.1.depth`), so that a sampler does not confuse the `depth` of two branches.
     `choose` is not called for variables that are `fixed`.
     """
     raw: dict[str, float] = {}
@@ -89,7 +89,7 @@ def cells(
 
 
 def size(space: Space) -> int:
-    """How many points `cells` yields."""
+    """Return the number of points that `cells` yields."""
     return math.prod(
         sum(
             size(dimensions(value)) if isinstance(value, Mapping) else 1
@@ -100,7 +100,7 @@ def size(space: Space) -> int:
 
 
 def depth(space: Mapping[str, object]) -> int:
-    """How many variables are chosen at most along any branch of the space."""
+    """Return the largest number of variables along any branch of the space."""
     count = 0
     for member in space.values():
         if isinstance(member, Dimension):
@@ -124,29 +124,29 @@ def _choices(dimension: Dimension) -> tuple[object, ...]:
 
 
 class Source(ABC):
-    """One way of choosing points; it knows neither hints nor constraints."""
+    """A strategy for choosing points, which does not know hints or constraints."""
 
-    # Whether the next point follows from how many there were before, whatever became of them.
+    # Whether the next point depends only on the number of points before, not on their results.
     is_sequence = True
 
     @abstractmethod
     def propose(
         self, number: int, attempt: int, fixed: Mapping[str, FixedValue]
     ) -> Candidate | None:
-        """A point with the `fixed` values for trial `number`; None when there are no more.
+        """Return a point with the `fixed` values for trial `number`; None if there are no more.
 
-        `attempt` counts the points that were refused for this trial.
+        `attempt` counts the rejected points for this trial.
         """
 
     def start(self, number: int, raw: Mapping[str, float]) -> None:  # noqa: B027
-        """Trial `number` runs, with these numbers chosen for its variables."""
+        """Record that trial `number` runs with these numbers for its variables."""
 
     def end(self, number: int, curve: Sequence[float], score: float | None) -> None:  # noqa: B027
-        """Trial `number` ended: the values that it logged, and its score if it completed."""
+        """Record the end of trial `number`: its logged values, and its score if it completed."""
 
 
 class Random(Source):
-    """Independent points, one after the other from one stream."""
+    """Independent random points from one stream of random numbers."""
 
     def __init__(self, plan: SweepPlan, seed: int) -> None:
         self._space, self._stream = plan.search_space, stream_of(seed)
@@ -187,7 +187,7 @@ class Grid(Source):
     def __init__(self, plan: SweepPlan) -> None:
         self._space, self._size = plan.search_space, size(plan.search_space)
         self._cells = enumerate(cells(plan.search_space))
-        # Cells that hints used before their turn came.
+        # Cells that hints used ahead of their order.
         self._used: list[Mapping[str, float]] = []
         self._matching: Iterator[Candidate] = iter(())
 
@@ -210,21 +210,21 @@ class Grid(Source):
 
 
 def stream_of(seed: int) -> RandomState:
-    """The random numbers of a sweep."""
+    """Return the random number generator of a sweep."""
     from numpy.random import RandomState
 
     return RandomState(seed % 2**32)
 
 
 def seed_of(seed: int, number: int, attempt: int) -> int:
-    """The seed of one draw: that of the `attempt` at trial `number` of a sweep with this seed."""
+    """Return the seed of one draw, for this `attempt` at trial `number` of a sweep."""
     from numpy.random import SeedSequence
 
     return int(SeedSequence([seed % 2**64, number, attempt]).generate_state(1)[0])
 
 
 def choose(variable: Variable, stream: RandomState) -> float:
-    """One number for a variable, each equally likely; as Optuna's RandomSampler has it."""
+    """Draw a number for a variable uniformly, like Optuna's RandomSampler."""
     if variable.low == variable.high:
         return variable.low
     if variable.kind == "choice":
@@ -237,7 +237,7 @@ def choose(variable: Variable, stream: RandomState) -> float:
 
 
 def _scaled(variable: Variable, share: float) -> float:
-    """What lies at a share (in [0, 1)) of a variable's range."""
+    """Return the value at a share (in [0, 1)) of a variable's range."""
     if variable.kind == "float":
         return variable.low + (variable.high - variable.low) * share
     count = variable.high - variable.low + 1

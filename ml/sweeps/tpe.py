@@ -1,9 +1,9 @@
-"""Bayesian sampling: Optuna's multivariate TPESampler, by ask and tell on an in-memory study.
+"""Sample by Optuna's multivariate TPESampler, with ask and tell on an in-memory study.
 
-Settings are Optuna's defaults: 24 candidates, and the best tenth of the trials that ended (at most
-25) are the good ones. Running trials count among the others, so that two at a time do not get the
-same point. Every draw has a seed of its own, made of the sweep's seed and the trial's number: a
-sweep that is resumed draws what it would have drawn.
+Settings are Optuna's defaults: 24 candidates, and the best tenth of the trials that ended (at
+most 25) are the good ones. Running trials count among the others, so that two concurrent trials
+do not get the same point. Every draw has its own seed, derived from the sweep's seed and the
+trial's number: a resumed sweep repeats the same draws.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # TPE starts when so many trials have ended; earlier ones are random. Optuna's default.
 STARTUP = 10
-# After so many draws in a row that break a constraint, the next is random.
+# After this many draws in a row that violate a constraint, the next is random.
 PATIENCE = 20
 COMPLETED, STOPPED = 0, 1
 
@@ -67,7 +67,7 @@ class Tpe(Source):
             self._study.sampler = TPESampler(seed=seed, multivariate=True, group=True)
         trial = self._study.ask()
         candidate = draw(self._space, lambda variable: _suggest(trial, variable), fixed)
-        # It enters the history when it starts: a constraint may refuse it.
+        # Discard it for now: it enters the history in `start`, unless a constraint rejects it.
         self._study.tell(trial, state=TrialState.FAIL)
         return replace(candidate, origin=self._origin())
 
@@ -80,7 +80,7 @@ class Tpe(Source):
             _suggest(trial, self._variables[path])
 
     def end(self, number: int, curve: Sequence[float], score: float | None) -> None:
-        """See Source. A trial that failed or logged a value that is not finite teaches nothing."""
+        """See Source. A trial that failed or logged a value that is not finite is ignored."""
         from optuna.trial import TrialState
 
         trial = self._running.pop(number)

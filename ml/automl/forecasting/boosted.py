@@ -1,4 +1,4 @@
-"""Boosted trees over all series: lags, the calendar and known columns forecast each step."""
+"""Fit boosted trees over all series: lags, the calendar and known columns predict each step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ml.serving.scoring.forecasters import (
 )
 
 FITS = {"light_gbm": trees.fit_lightgbm, "xg_boost_regressor": trees.fit_xgboost}
-# The latest rows of training, at most so many.
+# The most training rows; the latest ones are used.
 MOST_ROWS = 200_000
 # Below so many cells one thread is faster than several.
 FEW_CELLS, THREADS = 100_000, {"light_gbm": "num_threads", "xg_boost_regressor": "nthread"}
@@ -40,9 +40,10 @@ def fit(
     seed: int,
     seconds: float = math.inf,
 ) -> Fits:
-    """Fit once up to the first origin, whose model also forecasts from the later ones with newer
-    lags, and once to all values. The first fit adds no tree after half of the seconds; the second
-    adds as many trees as the first.
+    """Fit boosted trees: once up to the first origin, and once to all values.
+
+    The first model forecasts from all origins, with newer lags from the later ones. Its fit adds no
+    tree after half of the seconds; the second adds as many trees as the first.
     """
     from threadpoolctl import threadpool_limits
 
@@ -65,7 +66,7 @@ def fit(
 
 
 def _features(panel: Panel, settings: Settings, relative: bool) -> dict[str, Any]:
-    """The features of the trees, as `lagged` and `exogenous` read them."""
+    """Return the features of the trees, as `lagged` and `exogenous` read them."""
     season, longest = panel.season, panel.target.shape[1]
     lags = {1, 2, 3, 4, season - 1, season, season + 1, 2 * season}
     lags |= {*range(1, season + 1)} if season <= 14 else set()
@@ -131,7 +132,7 @@ def _fit(
 
 
 def _local(values: Values, number: int) -> dict[str, float]:
-    """The mean and the standard deviation by which the values of a series are standardized."""
+    """Return the mean and the standard deviation that standardize a series."""
     scale = float(values.std()) if len(values) else 0.0
     location = float(values.mean()) if len(values) else 0.0
     # Rounding gives a constant a small deviation.

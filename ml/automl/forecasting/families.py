@@ -1,4 +1,4 @@
-"""The families of forecasters that a search tries, by Azure ML's names where they exist."""
+"""Define the families of forecasters that a search tries, by Azure ML's names if they exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ml.automl.models.families import REGRESSION, Family, Space
 
 @dataclass(frozen=True)
 class Forecasters:
-    """A family: its search space and its portfolio, which is tried first (as in `Family`)."""
+    """A family of forecasters: its search space, and the portfolio that is tried first."""
 
     space: Space = field(default_factory=dict)
     portfolio: Mapping[int, Settings] = field(default_factory=lambda: {0: {}})
@@ -21,7 +21,7 @@ class Forecasters:
     weighted: bool = False
 
     def space_of(self, task: str) -> Space:
-        """The search space, which is the same for every task."""
+        """Return the search space, which is the same for every task."""
         return self.space
 
 
@@ -32,7 +32,7 @@ _TREES: Mapping[str, Any] = {"colsample_bytree": 0.8, "subsample": 0.8}
 
 
 def _boosted(name: str, sizes: Mapping[str, Any], turns: tuple[int, int]) -> Forecasters:
-    """Boosted trees over all series, in the search space of boosted trees of tables."""
+    """Return a family of boosted trees over all series, with the search space of tabular trees."""
     tabular: Family = next(family for family in TABULAR if family.names.get(REGRESSION) == name)
     space = {**tabular.space, **_SERIES, "n_estimators": ("quniform", 100, 600, 50)}
     usual = {of: args[1] for of, args in space.items() if args[0] == "choice"}
@@ -50,13 +50,13 @@ FAMILIES: Mapping[str, Forecasters] = {
         {"num_leaves": 31, "min_data_in_leaf": 20, "max_bin": 255, "extra_trees": False},
         (1, 3),
     ),
-    # Azure ML has no Theta: it is tried only where the spec names no algorithms.
+    # Azure ML has no Theta: it is tried only if the spec lists no algorithms.
     "theta": Forecasters(portfolio={2: {}}),
     "exponential_smoothing": Forecasters(portfolio={4: {}}),
     "xg_boost_regressor": _boosted(
         "xg_boost_regressor", {"max_depth": 6, "min_child_weight": 5.0}, (5, 6)
     ),
-    # The slowest: of many series it may not fit all within its time limit.
+    # The slowest: with many series it may not fit all of them within its time limit.
     "auto_arima": Forecasters(portfolio={7: {}}),
 }
 # Baselines, which are tried whatever algorithms the spec allows.

@@ -1,4 +1,4 @@
-"""Rolling-origin validation: at each origin only the values until its cutoff are known."""
+"""Validate forecasts at rolling origins: at each, only values up to its cutoff are known."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from ml.automl.forecasting.settings import Settings
 from ml.serving.scoring.forecasters import LEVEL, Values, filled
 from ml.toolkit.automl.cells import stop
 
-# Origins that are scored, and earlier ones that only calibrate intervals, by the number of series.
+# The numbers of scored origins, and of earlier ones that only calibrate intervals, for at least
+# MANY_SERIES series and for fewer.
 MANY_SERIES, SCORED, CALIBRATING, SCORED_FEW, CALIBRATING_FEW = 10, 3, 2, 12, 3
 # With few series, at least this many origins are scored, even if less than half of the times remain
 # to fit.
 FEWEST_SCORED = 5
-# A quantile needs so many errors: it takes those of neighbouring steps where a step has fewer.
+# A quantile needs this many errors: a step with fewer also uses those of its neighbours.
 FEWEST_ERRORS = 40
 
 
 @dataclass(frozen=True)
 class Origins:
-    """Cutoffs as indices of the grid, ascending: the first ones calibrate intervals, the others are
-    scored.
-    """
+    """Cutoffs as ascending grid indices: the first calibrate intervals, others are scored."""
 
     cutoffs: Sequence[int]
     calibrating: int
@@ -35,12 +34,12 @@ class Origins:
 
     @property
     def scored(self) -> Sequence[int]:
-        """The numbers of the origins that are scored."""
+        """Return the numbers of the scored origins."""
         return range(self.calibrating, len(self.cutoffs))
 
 
 def origins(panel: Panel, settings: Settings) -> Origins:
-    """The origins of a search. Ends the program where the longest series is too short."""
+    """Return the origins of a search; end the program if the longest series is too short."""
     horizon, end = settings.horizon, len(panel.grid) - 1 - settings.horizon
     step = settings.step or horizon
     few = len(panel.ids) < MANY_SERIES
@@ -72,8 +71,10 @@ def origins(panel: Panel, settings: Settings) -> Origins:
 
 
 def scored_mask(panel: Panel, origins: Origins) -> NDArray[np.bool_]:
-    """(origins, series, horizon): whether a value is scored. It is observed, and before the cutoff
-    its series has two values and one within the last horizon.
+    """Return whether each value is scored (origins, series, horizon).
+
+    It is scored if it is observed and if its series has two values before the cutoff, one of them
+    within the last horizon.
     """
     observed = ~np.isnan(panel.target)
     masks = []
@@ -85,14 +86,16 @@ def scored_mask(panel: Panel, origins: Origins) -> NDArray[np.bool_]:
 
 
 def actual(panel: Panel, origins: Origins) -> Values:
-    """(origins, series, horizon): the values after each cutoff; NaN where none was observed."""
+    """Return the values after each cutoff (origins, series, horizon); NaN if not observed."""
     steps = origins.horizon
     return np.array([panel.target[:, of + 1 : of + 1 + steps] for of in origins.cutoffs])
 
 
 def scale(target: Values, season: int) -> Values:
-    """(series,): the mean absolute seasonal difference, by which errors are divided (Hyndman and
-    Koehler 2006); of shorter or constant series the mean difference, then the mean size, then 1.
+    """Return the scale of each series (series,), which divides its errors.
+
+    It is the mean absolute seasonal difference (Hyndman and Koehler 2006). Short or constant series
+    use the mean absolute difference, else the mean absolute value, else 1.
     """
     values = filled(target)
     result = np.zeros(len(values))
@@ -105,8 +108,10 @@ def scale(target: Values, season: int) -> Values:
 
 
 def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Values:
-    """(horizon,): half the width of the intervals at a cutoff, in units of `scale`: a quantile of
-    the errors at origins whose horizon has ended by then, else of seasonal naive in the history.
+    """Return half the width of the intervals at a cutoff (horizon,), in units of `scale`.
+
+    It is a quantile of the errors at origins whose horizon has ended by then, else of the errors of
+    seasonal naive in the history.
     """
     errors = []
     mask, values = scored_mask(panel, origins), actual(panel, origins)
@@ -135,7 +140,7 @@ def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Va
 
 
 def _quantile(columns: Sequence[Values], step: int) -> float:
-    """The conformal quantile of the errors of a step, and of its neighbours where these are few."""
+    """Return the conformal quantile of a step's errors; add its neighbours' if too few."""
     for around in range(len(columns)):
         near = np.concatenate(columns[max(0, step - around) : step + around + 1])
         if len(near) >= FEWEST_ERRORS:

@@ -1,4 +1,4 @@
-"""The series of a table on one grid of times."""
+"""Read a table of series onto one grid of times."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ class Panel:
     known: Values  # (series, times, columns): those whose future is known
     names: Sequence[str]  # of the known columns
     season: int
-    notes: Sequence[str]  # what a reader of the leaderboard should know of the data
+    notes: Sequence[str]  # on the data, for the leaderboard
 
     @property
     def names_of_series(self) -> list[str]:
-        """The identifiers of each series, joined."""
+        """Return the identifiers of each series, joined by `/`."""
         return ["/".join(of) or ONLY for of in self.ids]
 
     @property
     def filled(self) -> Values:
-        """The target, forward-filled; NaN before the first value."""
+        """Return the target, forward-filled; NaN before the first value."""
         return filled(self.target)
 
     @property
     def last(self) -> NDArray[np.int64]:
-        """(series,): the place of the last observed value."""
+        """Return the index of the last observed value of each series (series,)."""
         observed = ~np.isnan(self.target)
         return np.asarray(self.target.shape[1] - 1 - observed[:, ::-1].argmax(axis=1))
 
     def until(self, cutoff: int) -> Panel:
-        """The panel up to this index of the grid."""
+        """Return the panel up to this index of the grid."""
         return replace(self, target=self.target[:, : cutoff + 1], grid=self.grid[: cutoff + 1])
 
 
@@ -79,7 +79,7 @@ def read(folder: Path, settings: Settings) -> Panel:
 
 
 def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
-    """The panel of rows in any order. Ends the program for rows that are no time series."""
+    """Build the panel from rows in any order; end the program if they are no time series."""
     import pandas as pd
 
     for name in (settings.target, settings.time, *settings.ids):
@@ -179,7 +179,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
 
 
 def without_short(panel: Panel, cutoff: int) -> Panel:
-    """The panel without the series that have no value up to this index of the grid."""
+    """Return the panel without the series that have no value up to this index of the grid."""
     is_long: NDArray[np.bool_] = np.any(~np.isnan(panel.target[:, : cutoff + 1]), axis=1)
     if is_long.all():
         return panel
@@ -251,7 +251,7 @@ def _times(column: pd.Series[Any], settings: Settings, notes: list[str]) -> pd.D
 def _series(
     frame: pd.DataFrame, names: Sequence[str]
 ) -> tuple[NDArray[np.int64], list[tuple[str, ...]]]:
-    """The number of each row's series, and the identifiers by number."""
+    """Return the number of each row's series, and the identifiers by number."""
     if not names:
         return np.zeros(len(frame), np.int64), [()]
     for name in names:
@@ -268,7 +268,7 @@ def _series(
 
 
 def _frequency(times: pd.DatetimeIndex, series: NDArray[np.int64], settings: Settings) -> str:
-    """The frequency of the spec, or else the most common one of the data."""
+    """Return the frequency of the spec, or else the most common one of the data."""
     import pandas as pd
 
     if settings.frequency:
@@ -316,8 +316,9 @@ def _length(step: pd.offsets.BaseOffset) -> pd.Timedelta:
 
 
 def _season(frequency: str, has: NDArray[np.bool_], target: Values, horizon: int) -> int:
-    """The default season of a frequency; 1 where the longest series is shorter than two seasons and
-    a horizon.
+    """Return the default season of a frequency.
+
+    It is 1 if the longest series is shorter than two seasons and a horizon.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""`ForecastingSettings` of a job, as its trials take them."""
+"""Parse the `ForecastingSettings` of an AutoML job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNSET = ("auto", "none")
 
 @dataclass(frozen=True)
 class Settings:
-    """The fields of ForecastingSettings that are honoured; None where they are automatic."""
+    """The supported fields of ForecastingSettings; None means automatic."""
 
     time: str
     ids: Sequence[str]  # the columns that identify a series
@@ -26,13 +26,13 @@ class Settings:
     window: int | None  # steps of the rolling mean, for trees
     country: str | None  # of holidays, ISO 3166
     unknown: frozenset[str]  # columns whose future is not known
-    drops_short: bool  # whether series that are too short are left out
+    drops_short: bool  # whether series that are too short are dropped
     folds: int | None
     step: int | None  # between the origins of two folds
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> Settings:
-        """The settings of a job's document (AUTOML_JOB)."""
+        """Parse the settings from a job's document (AUTOML_JOB)."""
         own: Mapping[str, Any] = job["forecasting"]
 
         def number(name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Forecasters that fit each series by itself: naive ones, and those of statsforecast."""
+"""Fit forecasters to single series: naive ones, and those of statsforecast."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from ml.serving.scoring import forecasters
 from ml.serving.scoring.forecasters import Parameters, Values
 from ml.toolkit.training.boosting import threads
 
-# The kind of a member by the family's name.
+# Family name → the kind of its member in forecaster.json.
 FORECASTER_OF_FAMILY = {"exponential_smoothing": "ets", "theta": "theta", "auto_arima": "arima"}
-# Longer series and seasons are compared by an approximation, as R's auto.arima does.
+# Longer series and seasons use approximate model selection, as in R's auto.arima.
 EXACT_VALUES, EXACT_SEASON = 150, 12
 # The latest values of a series that are fitted: the time of a fit grows faster than their number,
 # and older values matter little for the next ones.
 MOST_VALUES = 1_000
-# Of a season longer than EXACT_SEASON, AutoARIMA is fitted to so many: ten fits of the hours of
-# nyc_energy took at most 1.5 s each, and 28 s by MOST_VALUES, with about the same error.
+# For seasons longer than EXACT_SEASON, AutoARIMA is fitted to this many seasons. On the hours of
+# nyc_energy, ten fits took at most 1.5 s each, and 28 s with MOST_VALUES, with about the same
+# error.
 MOST_SEASONS = 14
 # The fewest values that are fitted, and the longest season: the time of a fit grows with it.
 FEWEST_VALUES, LONGEST_SEASON = 4, {"ets": 60, "theta": 366, "arima": 24}
-# Of a longer season exponential smoothing has a seasonal part from so many seasons on, and none of
-# fewer. Chosen by the error of one step, hours as of nyc_energy have none: forecasts are a line.
+# For longer seasons, exponential smoothing has a seasonal part only from this many seasons on.
+# Model selection by one-step error would give hours, as in nyc_energy, none, so that forecasts
+# would be a line.
 FEWEST_SEASONS = 3
 # The largest relative difference between the forecasts of the saved parameters and the library.
 TOLERANCE = 1e-6
@@ -55,9 +57,10 @@ def naive(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int) -> Fi
 
 
 def fit(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int, seconds: float) -> Fits:
-    """Fit each series at its first origin and again to all values; at later origins the states
-    alone are updated. A series that fails, or is not fitted after so many seconds, gets the
-    seasonal naive forecast.
+    """Fit each series at its first origin, and again to all values.
+
+    At later origins only the states are updated. A series whose fit fails or is not done within
+    `seconds` gets the seasonal naive forecast.
     """
     kind = FORECASTER_OF_FAMILY[family]
     season = panel.season if panel.season <= LONGEST_SEASON[kind] else 1
@@ -140,7 +143,7 @@ def _work(writer: Any, kind: str, season: int, work: Sequence[Any], horizon: int
 def _fit_one(
     kind: str, season: int, histories: Sequence[Values], values: Values, horizon: int
 ) -> tuple[list[Values | None], Parameters | None, str]:
-    """The forecasts of one series at each origin, its parameters, and why it has none."""
+    """Return one series' forecasts at each origin, its parameters, and why they are missing."""
     model, path = None, list[Values | None]()
     is_cut = kind == "arima" and season > EXACT_SEASON
     most = min(MOST_VALUES, MOST_SEASONS * season) if is_cut else MOST_VALUES
@@ -172,7 +175,7 @@ def _fit_one(
 
 
 def _load(kind: str, season: int, count: int) -> Any:
-    """The model of statsforecast for a series of this length; the import takes seconds."""
+    """Return statsforecast's model for a series of this length; the import takes seconds."""
     from statsforecast import models
 
     if kind == "arima":
@@ -188,7 +191,7 @@ def _load(kind: str, season: int, count: int) -> Any:
 
 
 def _ets(model: Any) -> Parameters:
-    """The parameters and the last states of statsforecast's exponential smoothing."""
+    """Return the parameters and last states of statsforecast's exponential smoothing."""
     _, trend, season, damped = model["components"]
     alpha, beta, gamma, phi = (float(number) for number in model["par"][:4])
     return {
@@ -200,7 +203,7 @@ def _ets(model: Any) -> Parameters:
 
 
 def _theta(model: Any) -> Parameters:
-    """The parameters of a Theta model, its last states, and the seasonal part of the next steps."""
+    """Return a Theta model's parameters, last states, and seasonal part of the next steps."""
     is_seasonal = bool(model.get("decompose", False))
     seasonal = model["seas_forecast"]["mean"] if is_seasonal else ()
     return {
@@ -213,7 +216,7 @@ def _theta(model: Any) -> Parameters:
 
 
 def _arima(model: Any) -> Parameters:
-    """The parameters of an ARIMA model, and its states after the last value."""
+    """Return the parameters of an ARIMA model, and its states after the last value."""
     state, coefficients = model["model"], model["coef"]
     covariance, observed = state["Pn"], state["Z"]
     gain = covariance @ observed / (state["h"] + observed @ covariance @ observed)

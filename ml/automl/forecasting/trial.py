@@ -1,9 +1,9 @@
-"""One trial of a forecasting search: forecast from each origin, score, and save the model.
+"""Run one trial of a forecasting search: forecast from each origin, score, and save the model.
 
     python -m ml.automl.forecasting.trial --training-data DIR --model DIR --predictions DIR
 
-The environment variable AZUREML_SWEEP_model holds the sampled family and hyperparameters,
-AUTOML_JOB the job.
+The environment variables are AZUREML_SWEEP_model, the sampled family and hyperparameters, and
+AUTOML_JOB, the job.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PATHS = "forecasts.npz"
-# The most time that the fits of a trial take: a share of the search's timeout, of the trial's
-# timeout, and seconds.
+# The most time for the fits of a trial: a share of the search's timeout, a share of the trial's
+# timeout, and seconds; the least of them applies.
 MOST_OF_TIME, MOST_OF_TRIAL, MOST_SECONDS = 0.2, 0.5, 600.0
-# The model folder has the holidays of so many years after the training data.
+# The number of years after the training data whose holidays the model folder has.
 YEARS_OF_HOLIDAYS = 3
 
 
@@ -68,32 +68,36 @@ class ForecastProblem:
 
     @property
     def labels(self) -> Values:
-        """The actual values of every origin, series and step, in one row."""
+        """Return the actual values of every origin, series and step, flattened."""
         return rolling.actual(self.panel, self.origins).ravel()
 
     def out_of_fold(self, forecasts: Values) -> OutOfFoldPredictions:
-        """The forecasts (origins, series, horizon) at the scored origins, one fold each."""
+        """Return the forecasts (origins, series, horizon) at the scored origins, one fold each."""
         return self.out_of_fold_at(self.origins.scored, forecasts)
 
     def out_of_fold_at(self, numbers: Sequence[int], forecasts: Values) -> OutOfFoldPredictions:
-        """The forecasts (origins, series, horizon) at these origins, one fold each."""
+        """Return the forecasts (origins, series, horizon) at these origins, one fold each."""
         mask = rolling.scored_mask(self.panel, self.origins)
         places = np.arange(forecasts.size).reshape(forecasts.shape)
         rows = [places[number][mask[number]] for number in numbers]
         return OutOfFoldPredictions(rows, [forecasts.ravel()[row] for row in rows], self.labels)
 
     def score(self, out_of_fold: OutOfFoldPredictions) -> list[dict[str, float]]:
-        """Azure ML's metrics of each fold (how-to-understand-automated-ml, regression/forecasting):
-        errors are normalized by the range of the target in the training data.
+        """Return Azure ML's metrics of each fold.
+
+        Errors are normalized by the range of the target in the training data
+        (how-to-understand-automated-ml, regression/forecasting).
         """
         spread = float(np.nanmax(self.panel.target) - np.nanmin(self.panel.target)) or 1.0
         folds = self._metrics(out_of_fold, spread)
         return [{name: float(value()) for name, value in fold.items()} for fold in folds]
 
     def error(self, out_of_fold: OutOfFoldPredictions) -> float:
-        """The mean over the folds of the search's metric, or of 1 less it where higher is better;
-        a fold where it is undefined counts as an error of 1. It is not normalized: the range of the
-        target would depend on values after an origin.
+        """Return the mean over the folds of the search's metric as an error, lower is better.
+
+        A metric for which higher is better counts as 1 minus its value. A fold where it is
+        undefined has an error of 1. It is not normalized: the range of the target would depend on
+        values after an origin.
         """
         is_error, errors = self.metric.startswith("normalized_"), list[float]()
         for fold in self._metrics(out_of_fold, spread=1.0):
@@ -132,7 +136,7 @@ def main() -> None:
                 problem, members, options.model, options.predictions
             )
         else:
-            # A search that samples the same settings again does not fit them again.
+            # Cache the fits: a search may sample the same settings again.
             key = json.dumps([name, sampled], sort_keys=True)
             fits = cache.of(lambda: fit(problem, name, sampled, budget), source, key)
             documents, forecasts, notes = _saved(fits, options.model), fits.forecasts, fits.notes
@@ -168,7 +172,7 @@ def main() -> None:
 
 
 def seconds_of(job: Mapping[str, Any]) -> float:
-    """The time limit of a trial's fits: a share of the timeouts of the trial and of the search."""
+    """Return the time limit of a trial's fits: a share of the trial's and the search's timeouts."""
     of_search, of_trial = (float(job.get(of) or math.inf) for of in ("seconds", "trial_seconds"))
     return min(MOST_SECONDS, MOST_OF_TIME * of_search, MOST_OF_TRIAL * of_trial)
 
@@ -193,7 +197,7 @@ def prepare(job: Mapping[str, Any], training: Path) -> ForecastProblem:
 
 
 def _holidays(settings: Settings, panel: Panel) -> list[str]:
-    """The days of the country's holidays, from the first year of training on."""
+    """Return the country's holidays from the first year of training on."""
     if not settings.country:
         return []
     import holidays
@@ -205,7 +209,7 @@ def _holidays(settings: Settings, panel: Panel) -> list[str]:
 
 
 def fit(problem: ForecastProblem, family: str, sampled: Mapping[str, Any], seconds: float) -> Fits:
-    """The forecasts of a family at each origin, and the member that serves."""
+    """Fit a family; return its forecasts at each origin, and the ensemble member for serving."""
     cutoffs, horizon = problem.origins.cutoffs, problem.settings.horizon
     if family in ALWAYS:
         return statistical.naive(problem.panel, family, cutoffs, horizon)
@@ -255,8 +259,10 @@ def _vote(
 def combine(
     problem: ForecastProblem, families: Sequence[str], paths: Sequence[Values]
 ) -> tuple[Weights, Values]:
-    """The weights of trials by their forecasts (origins, series, horizon), and the forecasts of the
-    vote at each origin, with weights that know no error at it or after it.
+    """Return the weights of trials by their forecasts, and the vote's forecasts at each origin.
+
+    Forecasts are (origins, series, horizon). The weights at an origin use only errors of earlier
+    origins.
     """
     first = problem.origins.calibrating
     has_values = rolling.scored_mask(problem.panel, problem.origins)[:first].any(axis=(1, 2))
@@ -273,7 +279,7 @@ def combine(
 
 
 def forecast_table(problem: ForecastProblem, forecasts: Values) -> pd.DataFrame:
-    """The table of `forecasts.json`: a row for each series, scored origin and step."""
+    """Return the table of `forecasts.json`: a row for each series, scored origin and step."""
     import pandas as pd
 
     panel, origins, steps = problem.panel, problem.origins, problem.settings.horizon
@@ -305,8 +311,9 @@ def _interval(
 
 
 def _scales(panel: Panel) -> tuple[Values, Values]:
-    """(series,): what errors are divided by; and the floor of intervals: 0 for a series without
-    negative values, else NaN.
+    """Return the scale of each series' errors and the floor of its intervals, (series,) each.
+
+    The floor is 0 for a series without negative values, else NaN.
     """
     with np.errstate(invalid="ignore"):
         lowest = np.fmin.reduce(panel.target, axis=1)
@@ -314,9 +321,7 @@ def _scales(panel: Panel) -> tuple[Values, Values]:
 
 
 def measured(table: pd.DataFrame) -> tuple[dict[str, float], list[float]]:
-    """The mean absolute scaled error over series and origins, and the coverage of the intervals;
-    and the error at each origin.
-    """
+    """Return the MASE and interval coverage over series and origins, and each origin's MASE."""
     rows = table[table["y"].notna()]
     covered = (rows["lo_80"] <= rows["y"]) & (rows["y"] <= rows["hi_80"])
     errors = (rows["y"] - rows["yhat"]).abs() / rows["scale"]
@@ -332,9 +337,7 @@ def write(
     forecasts: Values,
     table: pd.DataFrame,
 ) -> None:
-    """Write `forecaster.json` and `forecasts.json`. Ends the program where a forecast of the saved
-    model is not finite.
-    """
+    """Write `forecaster.json` and `forecasts.json`; end the program if a forecast is not finite."""
     panel, settings = problem.panel, problem.settings
     length = 2 * panel.season + max(
         [0, *(int(member["features"]["length"]) for member in members if "features" in member)]
@@ -374,7 +377,7 @@ def write(
 
 
 def _numbers(values: Values, length: int) -> list[float | None]:
-    """JSON numbers, None for NaN, with None before them up to a length."""
+    """Return values for JSON: None for NaN, left-padded with None to a length."""
     own = [None if math.isnan(value) else float(value) for value in values]
     return [None] * (length - len(own)) + own
 
@@ -382,7 +385,7 @@ def _numbers(values: Values, length: int) -> list[float | None]:
 def _facts(
     problem: ForecastProblem, folds: Sequence[Mapping[str, float]], notes: Sequence[str]
 ) -> dict[str, Any]:
-    """The facts about the search that the model folder keeps."""
+    """Return the facts about the search for the model folder."""
     panel, origins = problem.panel, problem.origins
     scored = [panel.grid[origins.cutoffs[of]] for of in origins.scored]
     short = len(panel.ids) - int(

@@ -1,10 +1,10 @@
-"""The weights of the members of a vote.
+"""Choose the weights of a vote's members.
 
-A few origins of a few series say little of which forecasts are best together, and members chosen by
-greedy selection fit their chance. Weights by inverse error (Bates and Granger 1969, "The
-combination of forecasts") use all families, and their power says how much the errors are trusted:
-0 is the equal mean, which is hard to beat (Claeskens et al. 2016, "The forecast combination
-puzzle"). The power, or greedy selection, is the one whose weights were best at the next origin.
+A few origins of a few series say little about which forecasts combine best, and greedy selection
+overfits them. Weights by inverse error (Bates and Granger 1969, "The combination of forecasts")
+use all families; their power controls how much the errors matter: 0 is the equal mean, which is
+hard to beat (Claeskens et al. 2016, "The forecast combination puzzle"). The power, or greedy
+selection, is chosen by the error of its weights at the next origin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ml.automl.ensembles import OutOfFoldPredictions
 from ml.serving.scoring.forecasters import Values
 
 POWERS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-# Members below this weight cost more of a request's time than they improve a forecast.
+# Members below this weight are dropped: they cost request time and hardly improve a forecast.
 LEAST = 0.05
 _TINY = 1e-9
 Weights = Mapping[int, float]
@@ -63,7 +63,7 @@ def choose(
 
 
 def _inverse(errors: Values, families: Sequence[str], power: float) -> Weights:
-    """Weights of the best trial of each family by its error to the minus this power."""
+    """Return weights by inverse error to this power, for the best trial of each family."""
     best: dict[str, int] = {}
     for at, family in enumerate(families):
         if family not in best or errors[at] < errors[best[family]]:

@@ -1,1 +1,1 @@
-"""The models that a search fits: rows as numbers, families and their fits, rare classes."""
+"""The models that a search fits: numeric tables, model families, and class balancing."""

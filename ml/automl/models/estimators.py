@@ -1,7 +1,7 @@
-"""Estimators of scikit-learn, saved as ONNX, and the interface of every fitted model.
+"""Fit scikit-learn estimators, saved as ONNX; define the interface of every fitted model.
 
-What they need besides numbers (imputation, scaling, a column for each category) is a part of the
-estimator, so that it is fitted inside each fold and travels with the model.
+Preprocessing (imputation, scaling, one-hot encoding) is part of the estimator, so that it is
+fitted inside each fold and saved with the model.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Numbers:
-    """(rows, columns) in single precision, a category as its code, NaN for what is missing (the
-    encoding `codes` of `ml.serving.scoring.columns`); `labels` are numbers, of classes too.
+    """A table (rows, columns) in single precision with its labels.
 
-    `categorical` are the columns that are codes; `featurized` is false where the table is taken as
-    it stands.
+    Categories are codes and missing values NaN (the encoding `codes` of
+    `ml.serving.scoring.columns`). `labels` are numbers, for classes too. `categorical` are the
+    columns of codes. If `featurized` is false, estimators use the table unchanged.
     """
 
     table: NDArray[np.float32]
@@ -40,8 +40,9 @@ class Numbers:
     featurized: bool = True
 
     def weights_like(self, other: Numbers) -> NDArray[np.float64] | None:
-        """Weights that give these rows the class shares of the other rows, which may have been
-        balanced (`ml.automl.models.sampling`).
+        """Return weights that give these rows the class shares of other rows.
+
+        The other rows may have been balanced (`ml.automl.models.sampling`).
         """
         if self.task == "regression":
             return self.weights
@@ -69,8 +70,9 @@ Fit = Callable[[Numbers, Settings, int], Fitted]
 def fit_of(
     module: str, classifier: str, regressor: str = "", *, linear: bool = False, **always: Any
 ) -> Fit:
-    """A function that fits the named estimator, whose arguments are the settings. `linear`: whether
-    the estimator needs scaled numbers and a column for each category.
+    """Return a function that fits the named estimator, with the settings as arguments.
+
+    `linear`: whether the estimator needs scaled numbers and one-hot encoded categories.
     """
 
     def fit(data: Numbers, settings: Settings, seed: int) -> Fitted:
@@ -80,7 +82,7 @@ def fit_of(
         kind = getattr(import_module(f"sklearn.{module}"), name)
         own = {"random_state": seed} if "random_state" in kind().get_params() else {}
         own |= {"n_jobs": threads()} if module == "ensemble" else {}
-        # A whole number is sampled as 50.0; 1.0 is a share.
+        # Whole numbers are sampled as floats, such as 50.0; 1.0 stays a share.
         integers = {
             argument: int(value)
             for argument, value in settings.items()
@@ -97,8 +99,9 @@ def fit_of(
 
 
 def _prepared(data: Numbers, linear: bool) -> Any:
-    """Impute missing numbers by the median; for a `linear` estimator also scale numbers and encode
-    categories one-hot.
+    """Return preprocessing that imputes missing numbers by the median.
+
+    For a `linear` estimator it also scales numbers and encodes categories one-hot.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer

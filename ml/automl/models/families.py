@@ -18,7 +18,7 @@ CLASSIFICATION, REGRESSION = "classification", "regression"
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models: how it is fitted, and what a search tries of it."""
+    """A family of models: its fit function, search space and portfolio."""
 
     names: Mapping[str, str]  # Azure ML's name, by task
     fit: Fit
@@ -38,7 +38,7 @@ class Family:
 
 
 def _log(low: float, high: float, kind: str = "loguniform", *steps: float) -> tuple[Any, ...]:
-    """A distribution whose bounds are written as logarithms, as in Azure ML."""
+    """Return a distribution whose bounds are logarithms, as in Azure ML."""
     return (kind, math.log(low), math.log(high), *steps)
 
 
@@ -50,7 +50,7 @@ _TREES: Space = {
     "reg_alpha": _log(0.001, 10.0),
     "reg_lambda": _log(0.001, 100.0),
 }
-# Mild defaults: a point of the portfolio sets every hyperparameter, or the rest would be sampled.
+# Mild defaults for the portfolio: a point that omits a hyperparameter would have it sampled.
 _MILD: Settings = {
     **{"learning_rate": 0.1, "colsample_bytree": 1.0, "subsample": 1.0},
     **{"reg_alpha": 0.001, "reg_lambda": 0.001},
@@ -70,9 +70,9 @@ def _both(name: str) -> Mapping[str, str]:
     return {CLASSIFICATION: name, REGRESSION: name}
 
 
-# Turns of the portfolio: boosted trees near to what their libraries and AutoGluon 1.x start with
-# (`GBM`, `GBMXT`, `GBMLarge`), a linear model, which costs little; then what takes longer or is
-# rarely best.
+# The order of the portfolio: first boosted trees with about the defaults of their libraries and of
+# AutoGluon 1.x (`GBM`, `GBMXT`, `GBMLarge`) and a cheap linear model; then families that take
+# longer or are rarely best.
 FAMILIES: Sequence[Family] = (
     Family(
         _both("light_gbm"),
@@ -187,10 +187,10 @@ _CV: Mapping[str, Any] = {
     "use_legacy_attributes": False,
     "l1_ratios": (0.0,),
 }
-# What a stack's meta model may be, by task and Azure ML's names (`stack_meta_learner_type`), the
-# usual one first. "Default meta-learners are LogisticRegression for classification tasks (or
+# The meta-models of a stack, by task and Azure ML's names (`stack_meta_learner_type`), the default
+# first. "Default meta-learners are LogisticRegression for classification tasks (or
 # LogisticRegressionCV if cross-validation is enabled) and ElasticNet for regression … (or
-# ElasticNetCV …)": a meta model here is always fitted to answers across folds.
+# ElasticNetCV …)": here, a meta-model is always fitted to cross-validated predictions.
 META_LEARNERS: Mapping[str, Mapping[str, Fit]] = {
     CLASSIFICATION: {
         "logistic_regression_cv": fit_of(
@@ -209,5 +209,5 @@ META_LEARNERS: Mapping[str, Mapping[str, Fit]] = {
 
 
 def of_task(task: str) -> Mapping[str, Family]:
-    """The families of a task by Azure ML's names, in the order of the portfolio."""
+    """Return the families of a task by Azure ML's names, in the order of the portfolio."""
     return {family.names[task]: family for family in FAMILIES if task in family.names}

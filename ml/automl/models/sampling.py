@@ -1,5 +1,6 @@
-"""Class imbalance: weights, undersampling or SMOTE (imbalanced-learn) of a fold's training rows.
-Validation rows stay as they are.
+"""Balance the classes of a fold's training rows: weights, undersampling or SMOTE.
+
+The sampling is imbalanced-learn's. Validation rows are unchanged.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ NEIGHBOURS = 5
 
 
 def balanced(numbers: Numbers, balance: str, seed: int) -> Numbers:
-    """Balance the classes: `classes` gives each the same weight, `under` drops rows of frequent
-    classes, `smote` adds synthetic rows of rare ones (Chawla et al. 2002) to a table without
-    weights.
+    """Balance the classes of the rows by one of BALANCES.
+
+    `classes` weights them equally, `under` drops rows of frequent classes, and `smote` adds
+    synthetic rows of rare ones (Chawla et al. 2002) to a table without weights.
     """
     if balance == "none" or numbers.task == "regression":
         return numbers
@@ -57,7 +59,7 @@ def _under(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers
 
 
 def _smote(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers:
-    """Add synthetic rows; medians replace missing numbers where neighbours are searched."""
+    """Add synthetic rows; missing numbers are replaced by medians to find neighbours."""
     from imblearn.over_sampling import SMOTE, SMOTENC
     from sklearn.impute import SimpleImputer
 

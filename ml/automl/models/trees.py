@@ -1,9 +1,10 @@
-"""Boosted trees of LightGBM and XGBoost with cross-validated early stopping.
+"""Fit boosted trees of LightGBM and XGBoost with cross-validated early stopping.
 
-The models of all folds gain a tree at a time. The number of trees of a fold is chosen by the
-validation rows of the other folds, never by its own, so that its score is not optimistic; the model
-of all rows has the number that is best over all folds. Libraries stop each fold
-by its own rows (`lightgbm.cv` by all of them), and the score of it is too good.
+The models of all folds grow in parallel, one tree at a time. The number of trees of a fold is
+chosen by the validation rows of the other folds, never by its own, so that its score is not
+optimistic. The model of all rows has the number that is best over all folds. The libraries
+themselves stop each fold by its own rows (`lightgbm.cv` by all of them), so that its score is
+optimistic.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ PATIENCE, IMPATIENCE, MANY_ROWS = 300, 20, 10_000
 # The fewest trees times their learning rate: about exp(-LEAST) of the residual is left then. An AUC
 # may be best after one tree, whose scores are still near the share of the class.
 LEAST = 2.0
-# LightGBM's own learning rate, where the settings name none.
+# LightGBM's default learning rate, for settings without one.
 RATE = 0.1
-# Rows that LightGBM's bins are made of (its own default is 200,000, in double precision).
+# The rows that LightGBM computes its bins from (its default is 200,000, in double precision).
 BINNED = 50_000
 # The metric of a search by LightGBM's and XGBoost's names. The loss stands in for other metrics,
 # which are step functions or are missing in the libraries.
@@ -59,7 +60,7 @@ class Growing(Protocol):
         ...
 
     def cut(self, trees: int) -> Fitted:
-        """The model of the first trees."""
+        """Return the model of the first trees."""
         ...
 
 
@@ -68,12 +69,12 @@ Grow = Callable[[Numbers, Numbers, str, Settings, int], Growing]
 
 
 def patience(rows: int) -> int:
-    """Early stopping's number of trees without an improvement, for so many rows of training."""
+    """Return the patience of early stopping for this many training rows."""
     return max(IMPATIENCE, PATIENCE * MANY_ROWS // max(MANY_ROWS, rows))
 
 
 def fewest(rate: float) -> int:
-    """The fewest trees with this learning rate."""
+    """Return the fewest trees for this learning rate."""
     return math.ceil(LEAST / rate)
 
 
@@ -84,9 +85,11 @@ def grow(
     seconds: float = math.inf,
     fewest: int = 1,
 ) -> tuple[Sequence[int], int]:
-    """Add trees; return for each fold the number that is best for the other folds (of a single
-    fold, for its own rows), and the number that is best for all, neither below the fewest. No tree
-    is added after so many seconds.
+    """Add trees to all folds with early stopping.
+
+    Returns for each fold the number of trees that is best for the other folds (for a single fold,
+    for its own rows), and the number that is best for all; neither is below `fewest`. No tree
+    is added after `seconds`.
     """
     until, count = time.monotonic() + seconds, len(folds)
     # An entry for each fold, and the last one for all folds.
@@ -110,7 +113,7 @@ def grow(
 def _parameters(
     data: Numbers, settings: Settings, metric: str, library: int, **own: Any
 ) -> dict[str, Any]:
-    """The parameters of a library, without the number of trees, with the metric by its name."""
+    """Return a library's parameters, with its name of the metric, without the number of trees."""
     names = None if data.task == "multiclass" else _METRICS.get(metric)
     named = {("metric", "eval_metric")[library]: names[library]} if names else {}
     classes = {"num_class": data.classes} if data.task == "multiclass" else {}
@@ -121,13 +124,13 @@ def _parameters(
 def _lightgbm_rows(
     data: Numbers, settings: Settings, seed: int, metric: str
 ) -> tuple[dict[str, Any], Any]:
-    """LightGBM's parameters, and its binned data set."""
+    """Return LightGBM's parameters, and its binned data set."""
     import lightgbm
 
     own: dict[str, Any] = {
         **{"objective": data.task, "num_threads": threads(), "verbosity": -1, "bagging_freq": 1},
         **{"seed": seed, "deterministic": True, "force_row_wise": True},
-        # Of few rows most columns would be left out by the usual minimum of a bin.
+        # With few rows, the default minimum of a bin would exclude most columns.
         "min_data_in_bin": 1 if len(data.labels) < 200 else 3,
         "bin_construct_sample_cnt": BINNED,
     }

@@ -1,1 +1,1 @@
-"""The commands, one module a noun."""
+"""The commands of `ml`, one module for each noun."""

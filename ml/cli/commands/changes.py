@@ -16,7 +16,7 @@ from ml.cli.render.output import write_json
 from ml.core import repository
 from ml.core.errors import Exit, Problem, UserError
 
-# The job that a smoke test runs, and the tag of it that makes it small: `inputs.trees=2 …`.
+# The job spec that a smoke test runs, and its tag with the overrides: `inputs.trees=2 …`.
 JOB, TAG = "jobs/train.yml", "smoke"
 
 Projects = Annotated[
@@ -94,8 +94,10 @@ def _train(
     unfinished: Path | None,
     as_json: bool,
 ) -> dict[str, Any]:
-    """The outcome of one project; `error` is "" unless it failed, or has not ended: then it has
-    `jobs` too. Without `as_json`, the comparison is printed.
+    """Train one project and return its entry of `ml train --json`.
+
+    `error` is "" on success. An entry with an error has `jobs` only if the jobs have not ended, so
+    that `--continue` can follow them. Without `as_json`, prints the comparison.
     """
     from ml.backends.base import UNFINISHED, Options, WorkflowRun
     from ml.cli import clusters
@@ -136,7 +138,10 @@ def _train(
 
 
 def _smoke(project: str) -> dict[str, Any]:
-    """The outcome of one project: `status` is that of the run, "none" without a training job."""
+    """Run the smoke test of one project and return its entry of `ml smoke --json`.
+
+    `status` is that of the run, or "none" if the project has no training job.
+    """
     from ml.cli.app import open_backend
     from ml.cli.commands.run import parse_changes
     from ml.cli.render import progress

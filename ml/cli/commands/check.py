@@ -50,7 +50,7 @@ def check(
 
     form = "json" if as_json else form
     root = repository.root()
-    if not paths and not repository.is_root(root):  # it would be all that is below
+    if not paths and not repository.is_root(root):  # it would check every file below
         actual = f"{root} is not in a repository"
         hint = "change to one, or name files and folders: ml check PATH"
         raise UserError(
@@ -132,9 +132,9 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
 
 
 def rule_waiver_problems(root: Path) -> Sequence[Problem]:
-    """Return the problems of policies/infra/waivers.yml, a warning for each that expired included.
+    """Return the errors of policies/infra/waivers.yml, and a warning for each expired waiver.
 
-    The names of rules and resources are left to `infra preview`, which has them.
+    `infra preview` checks the names of rules and resources, since only it has them.
     """
     from policies.waivers import lapsed, read_rule_waivers
 
@@ -147,7 +147,7 @@ def rule_waiver_problems(root: Path) -> Sequence[Problem]:
 
 
 def annotation(problem: Problem) -> str:
-    """A workflow command that GitHub shows beside the line, escaped as its toolkit does."""
+    """Return a workflow command that GitHub shows beside the line, escaped as its toolkit does."""
     values = {"title": problem.code}
     if problem.place:
         values = {"file": problem.place.path, "line": str(problem.place.line), **values}
@@ -159,7 +159,7 @@ def annotation(problem: Problem) -> str:
 
 
 def _escaped(text: str, also: str = "") -> str:
-    """`%`, line ends and, in properties, `:` and `,` (actions/toolkit, core/src/command.ts)."""
+    """Escape `%`, line ends and the characters of `also` (actions/toolkit, core/src/command.ts)."""
     for char in "%\r\n" + also:
         text = text.replace(char, f"%{ord(char):02X}")
     return text

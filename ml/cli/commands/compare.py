@@ -90,6 +90,6 @@ def _amounts(row: Amount) -> list[str]:
 
 
 def _repository() -> str:
-    """The repository that a workflow runs in, from the variables that GitHub sets."""
+    """Return the URL of the repository of this GitHub workflow; "" outside of workflows."""
     server, name = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
     return f"{server}/{name}" if server and name else ""

@@ -1,4 +1,4 @@
-"""`ml doctor`: one screen on this machine, Azure and GitHub."""
+"""`ml doctor`: check this machine, Azure and GitHub."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ End = Annotated[str | None, typer.Option(help="Last date, 2026-11-30; default: t
 def _opened(
     name: str, store: Path | None, *, checks: bool = False
 ) -> Iterator[tuple[FeatureSet, Path]]:
-    """The feature set of a name or file, and the store; a FeatureError is the user's to correct.
+    """Yield the feature set of a name or file, and the store; turn FeatureError into UserError.
 
-    With `checks`, UserError for what `ml check` reports of the set.
+    With `checks`, raises UserError for the errors that `ml check` reports for the set.
     """
     from ml.core.home import home
     from ml.features.definition import read
@@ -224,6 +224,6 @@ def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
 
 
 def _rounded(age: timedelta) -> str:
-    """The age to the second; a time may lie ahead."""
+    """Format an age, rounded to seconds; the age of a future time is negative: `in 0:00:05`."""
     seconds = timedelta(seconds=round(abs(age.total_seconds())))
     return f"{seconds} old" if age >= timedelta(0) else f"in {seconds}"

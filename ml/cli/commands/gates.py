@@ -1,4 +1,4 @@
-"""`ml gate`, `ml evidence`, `ml audit`: the decision on a model version, and what it rests on."""
+"""`ml gate`, `ml evidence`, `ml audit`: evaluate the gates, verify evidence and the audit log."""
 
 from __future__ import annotations
 

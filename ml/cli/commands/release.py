@@ -1,4 +1,4 @@
-"""`ml release`: from a finished run to what an environment serves, and back."""
+"""`ml release`: propose, apply and roll back the version that an environment serves."""
 
 from __future__ import annotations
 
@@ -404,9 +404,10 @@ def schema() -> None:
 
 
 def _open(to: str, place: str, project: str = "", trained: Path | None = None) -> Backend:
-    """The backend, whose evaluations for the gates follow no job that somebody else may have named.
+    """Open the backend; its evaluations never reuse jobs that others may have submitted.
 
-    With `trained` it follows the jobs of that file alone. Raises UserError for another file.
+    With `trained` it reuses only the jobs of that file. Raises UserError unless the file has
+    exactly one training of the project.
     """
     from ml.backends.base import Options, WorkflowRun
     from ml.cli import clusters
@@ -457,7 +458,7 @@ def _apply(
 def _apply_all(
     backend: Backend, environment: str, approved_by: str, every: bool, as_json: bool
 ) -> None:
-    """Apply every project; the exit code is the worst: a failure, then a refusal."""
+    """Apply every project; exit with the first failure's code, or else a gate rejection's."""
     from ml.release.rollout.apply_all import apply_all
 
     def go(project: str) -> Applied | None:
@@ -510,7 +511,7 @@ def _document(promotion: Applied) -> dict[str, object]:
 def _show(
     backend: Backend, project: str, to: str, promotion: Applied | None, every: bool = False
 ) -> None:
-    """Print what an apply came to."""
+    """Print the result of an apply; without a promotion, the status and the next command."""
     from ml.cli.render import release_text
     from ml.release.declaration.projects import example, find
     from ml.release.rollout.status import status as release_status

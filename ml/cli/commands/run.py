@@ -91,22 +91,22 @@ def run(
 def _checked(
     backend: Backend, file: Path, overrides: dict[str, str]
 ) -> tuple[Spec, Sequence[Problem]]:
-    """The spec and what its checks found; warnings are printed."""
+    """Load and check a spec; return it with its problems, and print the warnings."""
     from ml.cli import clusters
     from ml.specs.check import check
     from ml.specs.sdk import load
 
     spec = load.load(file, overrides)
-    # A cluster that is too small does not matter to this machine.
+    # Runs on this machine use no cluster, so its size is not checked.
     problems = check.check(spec, clusters=() if backend.simulated else clusters.declared())
     _say(*(problem for problem in problems if problem.severity == "warning"))
     return spec, problems
 
 
 def _planned(backend: Backend, spec: Spec, problems: Sequence[Problem], dry_run: bool) -> Plan:
-    """The plan; raise UserError for an error, and for what the backend cannot honour.
+    """Return the plan; raise UserError for errors and for what the backend cannot run.
 
-    A plan can be shown without the data, which has to be here to run it.
+    A dry run may lack the input data, which has to be here to run the plan.
     """
     from ml.backends.base import DATA_NOT_HERE
     from ml.core import home
@@ -114,7 +114,7 @@ def _planned(backend: Backend, spec: Spec, problems: Sequence[Problem], dry_run:
 
     if (wrong := errors(problems)) and not backend.simulated:
         raise UserError(*wrong)
-    # On this machine the plan reports errors, with those that it finds itself.
+    # On this machine, planning reports these errors together with its own.
     plan = planning.plan(spec, registered=home.assets(), problems=problems)
     refusals = backend.refusals(plan)
     missing_data = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
@@ -150,7 +150,7 @@ def _carry_out(
 
 
 def _apply(backend: Backend, spec: Spec, dry_run: bool, as_json: bool) -> None:
-    """Create what a spec declares that is no job: a schedule, a batch endpoint, a deployment."""
+    """Create the schedule, batch endpoint or deployment that a spec declares."""
     from dataclasses import asdict
 
     if backend.resources is None:
@@ -199,7 +199,7 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
 
 
 def parse_changes(changes: list[str]) -> dict[str, str]:
-    """`["a.b=c"]` → `{"a.b": "c"}`; raise UserError for a change that is not FIELD=VALUE."""
+    """Parse `["a.b=c"]` into `{"a.b": "c"}`; raise UserError for any other format."""
     fields: dict[str, str] = {}
     for change in changes:
         field, equals, value = change.partition("=")

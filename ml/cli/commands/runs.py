@@ -49,7 +49,7 @@ def list_(
     from ml.cli.render import runs_text
 
     backend = open_backend(on)
-    # One more tells whether there are others.
+    # Fetch one more than the limit, to know whether there are others.
     most = limit + 1 if limit else 0
     entries = _filtered(backend, experiment, project, since, status, most)
     page = entries[:limit] if limit else entries
@@ -257,7 +257,10 @@ def _filtered(
     status: list[str] | None,
     most: int,
 ) -> list[Entry]:
-    """The runs that pass, the latest first; `most` are needed, or all of them."""
+    """Return the runs that pass the filters, the latest first.
+
+    A backend without local records fetches at most `most` of them; 0 for all.
+    """
     from ml.backends.runs import STATUSES, Filter
 
     statuses = {name.lower(): name for name in STATUSES}
@@ -281,7 +284,7 @@ def _filtered(
 
 
 def _entry(store: RunStore, wanted: str, experiment: str | None = None) -> Entry:
-    """The run, with what its code logged: parameters, and metrics when it has not ended."""
+    """Return a run with its logged parameters and, while it is open, its current metrics."""
     from ml.backends.runs import OPEN, TrackingUnavailable
 
     run = store.find(wanted, experiment)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ml.backends.endpoints import Live
 
 WIDTH = 96
-# What an answer has that is an entry of a ranking.
+# The keys of one entry in the response of a ranking model.
 ENTRY = {"rank", "score", "question", "answer"}
 
 
@@ -54,7 +54,7 @@ def serve(
             was = "stopped" if processes.stop(name) else "was not running"
             typer.echo(f"{name}: {was}", err=True)
         return
-    unreadable: list[Problem] = []  # they hide no other endpoint
+    unreadable: list[Problem] = []  # raised after the others are printed
     if endpoint is not None:
         live, started = endpoints.ensure(endpoint, port)
         typer.echo(f"{endpoint}: {'started' if started else 'was running already'}", err=True)
@@ -82,7 +82,7 @@ def serve(
 
 
 def _row(name: str, live: Live, router: Router | None, processes: Servers) -> Mapping[str, object]:
-    """An endpoint of `ml serve --json`."""
+    """Return one endpoint's entry of `ml serve --json`."""
     return {
         "endpoint": name,
         "model": live.deployment.model,
@@ -108,7 +108,7 @@ def _line(name: str, live: Live, router: Router | None) -> str:
 
 
 def _endpoint_of(name: str, backend: Backend) -> str:
-    """The endpoint of this name, or of the project in this folder."""
+    """Return the name of an endpoint, or of the endpoint of the project with this name."""
     from ml.release.declaration import projects
 
     if backend.servers and name in backend.servers.names():
@@ -205,7 +205,7 @@ def _score(endpoint: str, deployment: str, data: str, on: str, as_json: bool) ->
 
 
 def _content(file: Path) -> str:
-    """A file in base64."""
+    """Return the content of a file in base64; raise UserError if it cannot be read."""
     try:
         return base64.b64encode(file.read_bytes()).decode()
     except OSError as error:
@@ -222,7 +222,7 @@ def _object(request: str) -> Mapping[str, object] | None:
 
 
 def answer_texts(body: Mapping[str, object]) -> list[str]:
-    """A model's answer for a person: ranked entries one by one, anything else as JSON."""
+    """Format a response for people: one text for each ranked entry, anything else as JSON."""
     answers = body.get("answers")
     if isinstance(answers, list) and all(
         isinstance(entry, dict) and entry.keys() >= ENTRY for entry in answers
@@ -232,7 +232,7 @@ def answer_texts(body: Mapping[str, object]) -> list[str]:
 
 
 def _entry_text(answer: Mapping[str, object]) -> str:
-    """An entry for a person: rank, question and score on a line, the answer below."""
+    """Format a ranked entry: rank, question and score on one line, the answer below."""
     text = textwrap.fill(
         str(answer["answer"]), WIDTH, initial_indent="   ", subsequent_indent="   "
     )

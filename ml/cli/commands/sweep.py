@@ -100,7 +100,7 @@ def leaderboard(
 
 
 def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
-    """The sweep of that name, and the trial number if the name is that of a trial."""
+    """Return the sweep of that name, and the trial number if the name is that of a trial."""
     if name == "latest":
         for entry in store.entries():
             for run in (entry.run, *entry.run.below()):
@@ -143,7 +143,7 @@ def _show_sweep(explained: Explanation) -> None:
 
 
 def _reason(explained: Explanation, trial: Trial) -> str:
-    """The strongest reason for the trial, in one line."""
+    """Return, in one line, the main reason for the trial's values or for its end."""
     if ending := explained.endings.get(trial.number):
         return _ending_text(ending)
     if trial.outcome not in ("completed", "running"):
@@ -185,7 +185,7 @@ def _show_trial(explained: Explanation, trial: Trial) -> None:
 
 
 def _importance(explained: Explanation) -> Iterator[str]:
-    """The importance of the parameters, and how reliable it is."""
+    """Yield lines about the importance of the parameters, and how reliable it is."""
     from ml.reports.explanation import importance as importance_of
 
     importance = importance_of(explained.sweep)

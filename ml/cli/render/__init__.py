@@ -1,1 +1,1 @@
-"""What the commands print: tables, progress and JSON."""
+"""Print the tables, progress and JSON of the commands."""

@@ -1,4 +1,4 @@
-"""The maximum cost of a job on Azure ML, spot and dedicated, for `ml run --dry-run`.
+"""Compute the maximum cost of a job on Azure ML, spot and dedicated, for `ml run --dry-run`.
 
 The cluster of the spec is looked up in the environments' stack files. The maximum follows from
 nodes and time limits alone, since the duration of a job is not known before it has run.
@@ -24,7 +24,7 @@ from ml.specs.yaml_node import YamlNode
 
 @dataclass(frozen=True)
 class Bound:
-    """Node-hours that a job cannot exceed; None where its spec sets no limit.
+    """The maximum of a job's node-hours; None if its spec sets no time limit.
 
     At most `nodes` run at the same time, so that an hour costs at most `rate * nodes`.
     """
@@ -33,7 +33,7 @@ class Bound:
     node_hours: float | None
 
     def __add__(self, other: Bound) -> Bound:
-        """Two parts of one job, in parallel in the worst case."""
+        """Return the bound of two parts of one job, which may run in parallel."""
         total = None
         if self.node_hours is not None and other.node_hours is not None:
             total = self.node_hours + other.node_hours
@@ -41,14 +41,14 @@ class Bound:
 
 
 def single(nodes: int, limit_s: float | None) -> Bound:
-    """Return a job on `nodes` with a time limit of `limit_s` seconds."""
+    """Return the bound of a job on `nodes` with a time limit in seconds; None for no limit."""
     return Bound(nodes, None if limit_s is None else nodes * limit_s / 3600)
 
 
 def sweep(
     nodes: int, trials: int, concurrent: int, trial_s: float | None, limit_s: float | None
 ) -> Bound:
-    """A sweep: its trials one by one, or all its nodes until its own limit, whichever is less."""
+    """Return a sweep's bound: the lesser of all its trials and all its nodes until its limit."""
     concurrent = min(concurrent, trials)
     bounds = []
     if trial_s is not None:
@@ -60,10 +60,10 @@ def sweep(
 
 @dataclass(frozen=True)
 class Cost:
-    """One cluster's part of a job.
+    """The cost of a plan's jobs on one cluster.
 
-    Rates are for a node and an hour; None where no price is known, and for spot nodes where Azure
-    ML has none of that size.
+    Rates are per node and hour. They are None if no price is known; `spot` also if Azure ML has no
+    spot nodes of that size.
     """
 
     compute: str
@@ -137,8 +137,9 @@ def of_instance(environment: str) -> Prices:
 
 
 def of_deployment(deployment: YamlNode) -> str:
-    """Return the price of the instances of an online deployment, which are paid for until it is
-    deleted; in the region of the first stack.
+    """Return a line with the price of an online deployment's instances, paid until it is deleted.
+
+    The price is that of the first stack's region.
     """
     size, instances = str(deployment.get("instance_type")), deployment.get("instance_count") or 1
     where = f"on Azure: {count(int(instances), 'instance')} of {size}"
@@ -199,7 +200,7 @@ def _parts(plan: Plan) -> Iterator[tuple[str, Bound]]:
 def _costs_on(
     compute: str, bound: Bound, environments: list[Settings], price_list: PriceList
 ) -> Iterator[Cost]:
-    """One for each size and region that an environment gives a cluster of that name."""
+    """Yield the cost for each VM size and region of the clusters of that name."""
     clusters = {
         (cluster.vm_size, settings.location): cluster.hardware.low_priority
         for settings in environments

@@ -1,4 +1,4 @@
-"""Where a person looks at a run: its page in Azure ML's studio, its report, its services."""
+"""Find the addresses of a run: its page in Azure ML's studio, its report, its services."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Links:
     services: tuple[Service, ...]
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """(label, text) lines of what there is."""
+        """Yield a (label, text) pair for each address that exists."""
         if self.studio:
             yield "studio", self.studio
         if self.report:
@@ -41,7 +41,8 @@ class Links:
     def urls(self) -> Iterator[str]:
         """Yield the addresses that a browser can open.
 
-        The service wrote the others: only https is trusted. The report is a local file.
+        Of the addresses in the run's record, only those with https are trusted. The report is a
+        local file.
         """
         report = self.report.as_uri() if self.report else ""
         addresses = [self.studio, *(service.address for service in self.services)]
@@ -51,7 +52,7 @@ class Links:
 
 
 def links(backend: Backend, run: Run) -> Links:
-    """The addresses of the run. Raises UserError when its services cannot be read."""
+    """Return the addresses of the run; raise UserError when its services cannot be read."""
     report = default_path(run.name)
     return Links(
         run=run.name,

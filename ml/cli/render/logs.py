@@ -1,4 +1,4 @@
-"""The logs of a run and of its parts: all of them, their ends, or what is added to them."""
+"""Print the logs of a run and its parts: whole, their last lines, or as they grow."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class LogPrinter:
     _decoders: dict[str, codecs.IncrementalDecoder] = field(default_factory=dict)
 
     def write(self, name: str, log: Path, tail: int | None) -> None:
-        """Write what was added to the log of that name; the first time its last `tail` lines."""
+        """Write what was appended since the last call; at first, the log's last `tail` lines."""
         with log.open("rb") as file:
             if name not in self._at:
                 self._at[name] = 0 if tail is None else tail_offset(file, tail)
@@ -94,7 +94,7 @@ class LogPrinter:
                     blank = "\n" if self.last else ""
                     self.sink.write(f"{blank}==> {name} <==\n")
                 self.last = name
-                # A character may be written in two halves.
+                # A block may end in the middle of a multi-byte character.
                 self.sink.write(self._decoders.setdefault(name, _decoder()).decode(block))
             self._at[name] = file.tell()
         self.sink.flush()

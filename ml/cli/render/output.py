@@ -1,4 +1,4 @@
-"""What every command writes: JSON for programs; tables and aligned lines for people."""
+"""Print results: JSON for programs; tables and aligned lines for people."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def show_step(sentence: str) -> None:
 def write_json(value: Any) -> None:
     """Print the value as one JSON document on stdout.
 
-    A dataclass is its fields. NaN and infinities, which JSON does not have, are text, and so are
-    paths.
+    Dataclasses become objects. NaN, infinities and paths become strings.
     """
     sys.stdout.write(as_text(value))
 
@@ -46,9 +45,9 @@ def _plain(value: Any) -> Any:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int = 0) -> None:
-    """Print a table on stdout: drawn on a terminal, plain aligned columns for everything else.
+    """Print a table on stdout: with Rich on a terminal, otherwise as plain aligned columns.
 
-    Control characters of a cell are spelt out, and no cell is cut off.
+    Control characters are escaped, and no cell is cut off.
     """
     safe = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
@@ -74,7 +73,7 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int) ->
 
 
 def console(stderr: bool = False, width: int | None = None) -> Console:
-    """rich's console on stdout or stderr: its colours stay, control characters of texts do not."""
+    """Return a Rich console that keeps colours and escapes control characters in texts."""
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
 
@@ -90,7 +89,7 @@ def console(stderr: bool = False, width: int | None = None) -> Console:
 
 
 def align(pairs: Iterable[tuple[str, str]]) -> str:
-    """Labels and texts in two columns."""
+    """Return labels and texts as lines of two aligned columns."""
     listed = list(pairs)
     width = max((len(label) for label, _ in listed), default=0)
     return "\n".join(f"{label:<{width}}  {text}".rstrip() for label, text in listed)

@@ -1,4 +1,4 @@
-"""A plan as `ml run --dry-run` prints it."""
+"""Format a plan for `ml run --dry-run`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _pairs(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _pipeline(plan: PipelinePlan) -> Iterator[tuple[str, str]]:
-    """The pipeline's own fields, then each step after those that it waits for."""
+    """Yield the pipeline's fields, then each step after those that it depends on."""
     yield "pipeline", f"{plan.display_name} ({plan.place})"
     yield "experiment", plan.experiment
     if plan.component:
@@ -83,7 +83,7 @@ def _pipeline(plan: PipelinePlan) -> Iterator[tuple[str, str]]:
 
 
 def _step(step: StepPlan) -> Iterator[tuple[str, str]]:
-    """A step, without its name and experiment, which the pipeline has."""
+    """Yield the lines of a step, except its name and experiment, which the pipeline shows."""
     for what, text in _pairs(step.plan):
         source = step.sources.get(what.removeprefix("input "))
         if what in {"job", "sweep", "pipeline"}:
@@ -139,7 +139,7 @@ def _timeouts(search_s: float | None, trial_s: float | None) -> Iterator[tuple[s
 
 
 def _hints(hints: Hints) -> Iterator[tuple[str, str]]:
-    """The hints in the file beside the spec."""
+    """Yield the search hints of the file beside the spec."""
     if hints:
         yield "hints", f"{hints.file} (for this machine; Azure ML does not read it)"
     for point in hints.points:

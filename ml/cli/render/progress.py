@@ -1,4 +1,4 @@
-"""A run while it goes on: a table on a terminal, plain lines elsewhere. Its summary at the end."""
+"""Show a run's progress, as a table on a terminal and as lines elsewhere; summarize its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOGS: dict[type, tuple[str, str]] = {
 
 @contextmanager
 def watching(plan: Plan, show: bool) -> Iterator[Watch]:
-    """The watcher for a backend: it shows the progress of the plan on stderr."""
+    """Yield a watcher for the backend, which shows the progress of the plan on stderr."""
     if not show:
         yield unwatched
         return
@@ -67,7 +67,7 @@ def watching(plan: Plan, show: bool) -> Iterator[Watch]:
 
 
 class SweepProgress:
-    """A line when a trial ends; a table of the running trials, then the best that ended."""
+    """Show a sweep: a line for each ended trial, or a table of running trials and the best ones."""
 
     def __init__(self, plan: Search) -> None:
         self._plan = plan
@@ -119,7 +119,7 @@ class SweepProgress:
 
 
 class PipelineProgress:
-    """A line when a step starts and ends; a table of every step in its order."""
+    """Show a pipeline: a line when a step starts or ends, or a table of every step in order."""
 
     def __init__(self, plan: PipelinePlan) -> None:
         self._plan = plan
@@ -216,9 +216,9 @@ def step_text(step: Run) -> str:
 
 
 def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str:
-    """Return the outcome, where everything is, and what to type next.
+    """Return the outcome, the paths of outputs and logs, and the next command.
 
-    `echoed`: the output of the command is on the screen already and is not repeated.
+    `echoed`: the command's output is already on the screen, so that the error omits its log.
     """
     lines = [str(warning) for warning in run.warnings]
     if run.error:
@@ -262,5 +262,5 @@ def _best_of_sweeps(plan: PipelinePlan, run: Run) -> Iterator[str]:
 
 
 def counts(states: Iterable[str]) -> str:
-    """`3 Completed, 1 reused`."""
+    """Return how often each state occurs: `3 Completed, 1 reused`."""
     return ", ".join(f"{times} {state}" for state, times in Counter(states).items())

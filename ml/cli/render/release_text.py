@@ -1,4 +1,4 @@
-"""What `ml release` and `ml gate` print: states, plans, canaries, and decisions gate by gate."""
+"""Format what `ml release` and `ml gate` print: states, plans, canaries, decisions by gate."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from policies.promotion.decision import Decision, Request, Result
 
 
-# Contributions that are listed.
+# The number of contributions that are listed.
 TOP = 3
 # Characters of a digest, `sha256:` among them.
 SHORT = 19
-# An AUC so high, and so far above a linear model's, may come from columns that leak together.
+# An AUC at least this high, and this far above a linear model's, suggests columns that leak
+# together.
 HIGH_AUC, ABOVE_LINEAR = 0.85, 0.1
 # The width where stderr is not a terminal: lines of a log may be long.
 LOG_WIDTH = 140
-# The columns that verdict, gate and brackets take.
+# The width of the verdict, the gate and the brackets around a requirement.
 BESIDE = 38
 # The verdicts in the order in which they are printed.
 VERDICT_STYLES = {
@@ -41,12 +42,12 @@ VERDICT_STYLES = {
     "pass": "green",
     "not evaluated": "dim",
 }
-# The verdicts that ask nothing of a person.
+# The verdicts that require no action.
 SILENT = ("pass", "not evaluated")
 
 
 def next_text(project: str, environment: str, on: str | None) -> str:
-    """Return the commands that bring about what was just declared."""
+    """Return the next step that applies what was just declared."""
     if environment == "local":
         return f"next: ml release apply {project} --approved-by NAME"
     if on == "azure":
@@ -63,7 +64,7 @@ def next_text(project: str, environment: str, on: str | None) -> str:
 
 
 def rejected_text(request: Request) -> str:
-    """The command that shows what each gate requires of a rejected version, and the guide."""
+    """Return the next step for a rejected version: the requirements of each gate, and the guide."""
     where = "" if request.environment == "local" else f" --env {request.environment}"
     where += "" if request.simulated else " --on azure"
     command = f"ml gate {request.model} {request.version}{where} --all"
@@ -110,7 +111,7 @@ def rollout_text(rollout: Plan) -> str:
 
 
 def rival_text(proposal: Proposal, rival: Version) -> str:
-    """Return the sentence on a declared version that was never applied and had to be beaten too."""
+    """Return a sentence about the declared, never applied version that had to be beaten too."""
     text = f"version {rival.version} is declared and was never applied: it had to be beaten too"
     if proposal.written:
         return f"{text}, and is no longer declared"
@@ -121,7 +122,7 @@ def rival_text(proposal: Proposal, rival: Version) -> str:
 
 
 def facts_text(evaluation: Evaluation) -> str:
-    """The primary metric, a linear model's, the strongest feature, the largest contributions."""
+    """Return lines: primary metric, linear model, strongest feature, largest contributions."""
     from ml.measures.schema import Estimate
 
     metric, split = evaluation.primary_metric or "", evaluation.slice_split or ""
@@ -157,7 +158,7 @@ def _attempt(attempt: Attempt) -> str:
 
 
 def show_drill(drill: Drilled) -> None:
-    """Print how the drill ended: the fate of the faulty version, and of the requests."""
+    """Print the result of a drill: the rollback of the faulty version, and failed requests."""
     outcome = drill.outcome
     if outcome.kind == "rolled-back":
         took = f"{outcome.seconds:.0f} s"
@@ -212,7 +213,7 @@ def show_decision(decision: Decision, waits: str = "", every: bool = False) -> N
         console.print(Text(f"{request.model} {request.version} → {request.environment}, {against}"))
         console.print(table)
         console.print(Text(conclusion(decision)))
-    # A table's lines are filled up to its width.
+    # Rich pads the lines of a table to its width.
     lines = (f"{line.rstrip()}\n" for line in drawn.get().splitlines())
     unfiltered(sys.stderr).write("".join(lines))
 

@@ -1,4 +1,4 @@
-"""Runs for a person: rows of the list, one run in full with its lineage."""
+"""Format runs for people: rows of the list, and one run in full with its lineage."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from ml.release.versions import Descendant
 
 COLUMNS = ("run", "job", "kind", "status", "experiment", "started", "took", "result")
-# Trials and steps of one run that are shown; a sweep may have a thousand.
+# The most trials or steps that are shown of one run; a sweep may have a thousand.
 PARTS = 10
-# Digits that tell two trials apart; job.json has the whole number.
+# Significant digits of metrics and parameters; job.json has the whole number.
 DIGITS = 5
 _SHA = 19  # of "sha256:…": enough to tell two apart
 
 
 def number(value: float) -> str:
-    """Return a metric as a person compares it."""
+    """Format a metric with DIGITS significant digits."""
     return f"{value:.{DIGITS}g}"
 
 
 def parameters(values: Mapping[str, Any]) -> str:
-    """`lr=0.1, depth=7`."""
+    """Format parameters: `lr=0.1, depth=7`."""
     return ", ".join(f"{name}={short(value)}" for name, value in values.items())
 
 
@@ -40,7 +40,7 @@ def short(value: Any) -> str:
 
 
 def outcome(run: Run) -> str:
-    """Return the status, what ended the run when something did, and how often it was restarted."""
+    """Return the status, the cause if something ended the run early, and the number of restarts."""
     details = [run.ended_by] if run.ended_by else []
     if run.restarts:
         count = len(run.restarts)
@@ -49,7 +49,7 @@ def outcome(run: Run) -> str:
 
 
 def ranked(trials: Iterable[Run], metric: str, goal: str) -> list[Run]:
-    """The trials with the best first; those that did not complete or logged no number last."""
+    """Sort trials, best first; those that did not complete or logged no number are last."""
     sign = -1 if goal == "maximize" else 1
 
     def rank(trial: Run) -> tuple[bool, bool, float]:
@@ -60,7 +60,7 @@ def ranked(trials: Iterable[Run], metric: str, goal: str) -> list[Run]:
 
 
 def row(entry: Entry, primary: Mapping[str, str]) -> list[str]:
-    """A run as a row under COLUMNS; `primary` is the metric that each experiment's sweeps rank."""
+    """Return a run as a row under COLUMNS; `primary` maps experiments to their sweeps' metric."""
     run = entry.run
     took = duration(run.active_s)
     what = [run.name, entry.display_name, entry.kind]
@@ -117,7 +117,7 @@ def _result(entry: Entry, primary: str) -> str:
 def run_lines(
     backend: Backend, entry: Entry, parent: str, versions: Sequence[Descendant]
 ) -> Iterator[tuple[str, str]]:
-    """(label, text) lines about one run, its origin before the model `versions` made from it."""
+    """Yield (label, text) pairs about a run: its origin, then the model `versions` made from it."""
     run, lineage = entry.run, entry.lineage
     yield "run", f"{run.name} ({entry.kind}, {run.id or 'never started'})"
     yield "status", outcome(run)
@@ -171,13 +171,13 @@ def run_lines(
 
 
 def output_text(run: Run, name: str, path: Path, lost: str) -> str:
-    """Return an output's path, `lost` when nothing is there, and the asset that it became."""
+    """Return an output's path, `lost` if it does not exist, and the registered asset."""
     asset = f", registered as {run.registered[name]}" if name in run.registered else ""
     return shown(path) + ("" if path.exists() else f" ({lost})") + asset
 
 
 def _code(code: Mapping[str, Any], snapshot: Path | None) -> str:
-    """Return the commit, the digest of the snapshot, and where that is.
+    """Return the commit, and the digest and folder of the code snapshot.
 
     A pipeline has no snapshot: its steps do.
     """

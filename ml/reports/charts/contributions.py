@@ -1,4 +1,4 @@
-"""What features added to a model's scores: over all explained rows, by their values, of one row."""
+"""Chart the SHAP values: over all explained rows, by feature values, and for single rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ml.reports.charts import svg
 from ml.reports.charts.scales import axis, short_names
 from ml.reports.formatting import number, shorten, signed
 
-# Features of the summary, features with a chart of their values, features of a single row.
+# The most features in the summary, features with a dependence chart, and features of one row.
 FEATURES, DEPENDENCES, OF_ROW = 12, 4, 8
-# Rows with a dot, categories on an axis.
+# The most rows with a dot, and the most categories on an axis.
 ROWS, CATEGORIES = 150, 12
 _LEVELS = ("q1", "q2", "q3", "q4", "q5")
 _VALUES = {
@@ -44,7 +44,7 @@ def contribution_charts(rows: ExplainedRows) -> list[Markup]:
 
 
 def summary(rows: ExplainedRows) -> Markup:
-    """Return a dot for each row in the line of each feature: right of zero it raises the score."""
+    """Plot one dot per row for each feature: dots right of zero raise the score."""
     sample = svg.evenly(range(len(rows.ids)), ROWS)
     names = short_names(rows.names[:FEATURES], 18)
     dots, kinds = [], set()
@@ -199,7 +199,7 @@ def _levels(values: NDArray[np.float64], is_category: bool) -> list[str]:
     if is_category or not is_finite.any():
         return ["stopped"] * len(values)
     ordered = np.sort(values[is_finite])
-    # Where values tie, their middle: a column of two values is the first and the last fifth.
+    # Ties get their middle rank, so that a column of two values is the first and the last fifth.
     below = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
     fifth = np.minimum((5 * below / (2 * len(ordered))).astype(int), 4)
     return [_LEVELS[index] if ok else "stopped" for index, ok in zip(fifth, is_finite, strict=True)]
@@ -218,7 +218,7 @@ def _vertical_offsets(added: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _shown(rows: ExplainedRows, place: int, value: float) -> str:
-    """A value as a person wrote it."""
+    """Return a value as text: its category, its number, or "missing"."""
     if not np.isfinite(value):
         return "missing"
     names: Sequence[str] = rows.categories.get(rows.names[place], ())

@@ -19,8 +19,9 @@ _WIDTH, _HEIGHT = 450, 260
 
 
 def forecast_charts(names: Sequence[str], data: Forecasts) -> list[Markup]:
-    """Return the error by step beside seasonal naive, then one forecast of each of the worst
-    series, the worst first. `names` are the series of the forecasts.
+    """Return the chart of the error by step, then the worst forecast of each of the worst series.
+
+    `names` are the series of the forecasts.
     """
     series, numbers = np.unique(names, return_inverse=True)
     errors = np.nanmean(data.scaled_errors, axis=1)
@@ -60,7 +61,7 @@ def _by_step(data: Forecasts) -> Markup:
 
 
 def _forecast(name: str, data: Forecasts, unit: int, caption: str) -> Markup:
-    """Return the values, the interval and what happened."""
+    """Plot a forecast with its interval and the actual values."""
     present = ~np.isnan(data.value[unit])
     value, low, high, actual = (
         row[unit][present] for row in (data.value, data.low, data.high, data.actual)

@@ -1,7 +1,7 @@
-"""A forest plot of paired differences, as text.
+"""Draw a forest plot of paired differences, as text.
 
-GitHub strips inline SVG and data URIs from comments, and Mermaid's bars overlap: the text is shown
-everywhere.
+GitHub strips inline SVG and data URIs from comments, and Mermaid's bars overlap: the text is
+used everywhere.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LABEL, SCALE = 28, 33
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A difference with its interval; all three finite, positive when the candidate is better.
+    """A difference with its interval: three finite numbers, positive for a better candidate.
 
-    As text it is candidate minus champion, which is below zero for a better candidate where less
-    is better (`sign` −1).
+    As text it is candidate minus champion: if lower is better (`sign` −1), a better candidate is
+    below zero.
     """
 
     label: str
@@ -38,7 +38,7 @@ class ForestRow:
 
 
 def forest_row(label: str, mean: float, low: float, high: float, sign: int = 1) -> ForestRow | None:
-    """Return the row in the direction in which more is better; None when it cannot be drawn."""
+    """Return the row with positive values for a better candidate; None if it cannot be drawn."""
     if not all(math.isfinite(value) and abs(value) < 1e300 for value in (mean, low, high)):
         return None
     low, high = sorted((sign * low, sign * high))

@@ -1,4 +1,4 @@
-"""Bars for shares, and intervals on one scale."""
+"""Draw bars for shares, and intervals on one scale."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Interval = tuple[str, float, float, float]
 def bars(
     title: str, shares: Sequence[tuple[str, float]], caption: str = "", weak: bool = False
 ) -> Markup:
-    """Plot one bar per name; shares are parts of 1, and the largest has the longest bar.
+    """Plot one bar per name; shares are fractions of 1, and the largest has the longest bar.
 
-    `weak` draws them pale: they are unreliable, and the caption says why.
+    `weak` shares are unreliable: they are drawn pale, and the caption gives the reason.
     """
     rows = svg.rows(
         {
@@ -32,7 +32,7 @@ def bars(
         }
         for place, (name, share) in enumerate(shares)
     )
-    # Names that are equal when they are shortened are still two bars.
+    # Two names may be equal once shortened; they are still two bars.
     y = alt.Y("place:O", axis=None)
     x = alt.X("size:Q", axis=None)
     names = rows.mark_text(align="right", dx=-8).encode(y, text="name:N", x=alt.value(0))
@@ -43,9 +43,9 @@ def bars(
 
 
 def intervals(rows: Sequence[Interval], low: float, high: float) -> Markup:
-    """Intervals on one scale, one under the other, for the cell of a table.
+    """Draw intervals on one scale, one below the other, for a table cell.
 
-    A page has hundreds of them, each a few lines: they are written as they are.
+    A page has hundreds of them with few lines each, so they are written as SVG directly.
     """
     width, height, span = 200.0, 26.0, (high - low) or 1.0
 

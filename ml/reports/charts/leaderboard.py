@@ -1,4 +1,4 @@
-"""What an AutoML job tried: the score of each trial with its folds' spread, by family."""
+"""Chart an AutoML job: the score of each trial with its spread over folds, by family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRIALS, COLOURS = 20, 6
 
 
 def leaderboard_chart(board: Leaderboard) -> Markup:
-    """Return a dot for each of the best trials, its line as long as twice the spread."""
+    """Plot a dot for each of the best trials, with a line of one spread to each side."""
     entries = board.entries[:TRIALS]
     families = [*dict.fromkeys(entry.family for entry in entries)]
     colours = {name: f"class{min(index, COLOURS - 1) + 1}" for index, name in enumerate(families)}

@@ -1,4 +1,4 @@
-"""The range that is drawn of measurements, and the scale of a parameter's values."""
+"""Choose the axis range of measurements, and the scale of a parameter's values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ml.reports.formatting import MAX_LETTERS, short, shorten
 CATEGORIES = 6
 # More labels than this on one axis are thinned.
 LABELS = 12
-# A positive parameter gets a logarithmic axis when it spans more than this ratio and half of its
-# values lie in so small a part of the range: values from a uniform distribution do not.
+# A positive parameter gets a logarithmic axis if its range exceeds this ratio and half of its
+# values lie in this lowest share of it, which values of a uniform distribution do not.
 _RATIO, _CROWDED = 50.0, 0.2
 # Numbers further from zero are not drawn: their differences would be infinite.
 LARGEST = 1e300
@@ -29,9 +29,9 @@ _SMALL, _LARGE = 1e-4, 1e7
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale and the axis of some values as Vega takes them.
+    """The scale and the axis of some values, as Vega's settings.
 
-    `shares` has the place of each value on it, from 0 to 1, by its text.
+    `shares` maps each value, as text, to its position on the scale, from 0 to 1.
     """
 
     scale: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Scale:
 
 
 def scale_of(values: Sequence[object]) -> Scale:
-    """Return the scale that fits the values of a parameter; None among them is no value."""
+    """Return the scale that fits a parameter's values; None means no value."""
     by_text = {str(value): value for value in values if value is not None}
     numbers = {text: float(value) for text, value in by_text.items() if is_number(value)}
     if len(set(numbers.values())) > CATEGORIES and len(numbers) == len(by_text):
@@ -71,7 +71,7 @@ def scale_of_metric(values: Sequence[float]) -> Scale:
 
 
 def short_names(values: Sequence[object], letters: int = MAX_LETTERS) -> list[str]:
-    """Return the labels of an axis: shortened if they are still different then."""
+    """Return the labels of an axis, shortened only if they stay distinct."""
     names = [shorten(short(value), letters) for value in values]
     return names if len(set(names)) == len(names) else [*map(str, values)]
 

@@ -1,7 +1,7 @@
-"""Altair's charts as SVG in a page: one theme, a title, a legend and a caption.
+"""Embed Altair charts as SVG: one theme, a title, a legend and a caption.
 
-The SVG of vl-convert is rebuilt element by element, so that no style, reference or script of it
-reaches the page. Colours are variables of page.css, for the dark mode.
+The SVG of vl-convert is rebuilt element by element, so that none of its styles, references or
+scripts reaches the page. Colours are variables of page.css, for the dark mode.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LEGENDS = {
     "metric": ("stopped", "best by the metric"),
     "score": ("best", "best by the score"),
 }
-# What a page takes of a drawing. Without `style`, `class`, `id` and `href` nothing in it can
-# refer to anything, and the page's style alone decides about the fonts.
+# The allowed elements and attributes of a drawing. Without `style`, `class`, `id` and `href` it
+# cannot refer to anything, and only the page's style sets the fonts.
 _ELEMENTS = frozenset({"g", "line", "path", "rect", "text", "tspan"})
 _ATTRIBUTES = frozenset(
     {
@@ -97,7 +97,8 @@ def figure(
 ) -> Markup:
     """Return the chart with its title and legend above and its caption below.
 
-    `legend` are the kinds of its marks, with a colour and a meaning where they are not of LEGENDS.
+    `legend` lists the kinds of its marks; as a mapping it also gives their colours and meanings,
+    for kinds outside LEGENDS.
     """
     kinds = set(legend)
     meanings = legend if isinstance(legend, Mapping) else LEGENDS
@@ -122,7 +123,7 @@ def drawing(chart: alt.Chart | alt.LayerChart, title: str) -> Markup:
     The description of a mark is its tooltip; one that begins with `trial 3:` links the mark with
     the row of that trial.
     """
-    # The charts are this package's own: what Altair would check takes longer than the drawing.
+    # Skip Altair's validation: it takes longer than the drawing, and this package makes all charts.
     spec = _readable(chart.to_dict(validate=False))
     drawn = vl_convert.vegalite_to_svg(spec, config=_THEME, allowed_base_urls=[])
     root = ElementTree.fromstring(drawn)
@@ -140,7 +141,7 @@ def drawing(chart: alt.Chart | alt.LayerChart, title: str) -> Markup:
 
 
 def _readable(spec: Any) -> Any:
-    """The specification in texts that XML can hold: vl-convert would end the process by others."""
+    """Return the specification with texts that are valid XML: others would crash vl-convert."""
     if isinstance(spec, dict):
         return {name: _readable(value) for name, value in spec.items()}
     if isinstance(spec, list):
@@ -149,7 +150,7 @@ def _readable(spec: Any) -> Any:
 
 
 def _allowed(node: ElementTree.Element) -> Markup:
-    """Return the element as a page takes it; a group that does nothing is what is in it."""
+    """Return the element with allowed attributes only; unwrap groups without effect."""
     kind, attrib = node.tag.rpartition("}")[2], node.attrib
     if kind not in _ELEMENTS or attrib.get("class") in ("background", "foreground"):
         return Markup()
@@ -179,14 +180,14 @@ def _rounded(number: re.Match[str]) -> str:
 
 
 def rows(values: Iterable[Mapping[str, object]]) -> alt.Chart:
-    """A chart of rows. Text of a run is a value or a title of theirs, never the name of a field."""
+    """Return a chart of rows; texts of a run are only values or titles in it, never field names."""
     # As one text: Altair would copy each value of thousands of rows.
     text = json.dumps(_readable([*values]), allow_nan=False)
     return alt.Chart(alt.Data(values=text, format=alt.JsonDataFormat(type="json")))
 
 
 def pointed(chart: alt.Chart) -> alt.Chart:
-    """Return the marks, which say the field `words` when the pointer rests on them."""
+    """Return the chart with the field `words` as the tooltip of its marks."""
     chart = chart.encode(description="words:N")
     chart.mark["aria"] = True
     return chart

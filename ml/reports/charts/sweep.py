@@ -18,14 +18,14 @@ from ml.reports.sweep import Sweep, Trial
 from ml.sweeps.objective import is_better
 
 WIDTH = 1090
-# Parameters in a tooltip, letters of a name or a value and of a reason in it, and trials beyond
-# which it has no parameters.
+# Tooltips: the most parameters, letters of a name or value, letters of a reason, and the number of
+# trials beyond which a tooltip has no parameters.
 TOOLTIP_NAMES, TOOLTIP_LETTERS, REASON_LETTERS, TOOLTIP_TRIALS = 12, 24, 160, 200
-# Parallel coordinates: more axes and lines than these nobody can tell apart.
+# Parallel coordinates: the most axes and lines that can be told apart.
 AXES, LINES = 12, 300
 # Learning curves: the most curves of one chart, and the most values of one curve.
 CURVES, CURVE_VALUES = 60, 100
-# Where a line passes under an axis on which it has no value: a share of the axis.
+# The position, below an axis, of a line without a value on it: a share of the axis.
 NO_VALUE = -0.12
 # The terms of a selection that are drawn against quality, each with the label of its axis.
 TERMS = {
@@ -193,7 +193,7 @@ def _lines(
 
 
 def learning(sweep: Sweep) -> Markup | None:
-    """The primary metric of the trials over the steps; None when no trial logged it twice."""
+    """Plot the trials' primary metric over the steps; None if no trial logged it twice."""
     trials = [trial for trial in sweep.trials if len(_finite(trial.curve)) > 1]
     if not trials:
         return None
@@ -246,7 +246,7 @@ def _curve_axes(metric: str, points: Sequence[tuple[float, float]]) -> tuple[alt
 
 
 def styles(sweep: Sweep) -> Mapping[int, str]:
-    """Trial number → class: best, q5 (best fifth) … q1 of the ranked, stopped, failed."""
+    """Return trial number → class: best, q5 (best fifth) … q1 of the ranked, stopped, failed."""
     ranked = sweep.ranked
     style = {trial.number: f"q{5 - 5 * place // len(ranked)}" for place, trial in enumerate(ranked)}
     for trial in sweep.trials:
@@ -276,7 +276,7 @@ def tooltip(sweep: Sweep, trial: Trial) -> str:
 
 
 def _best_so_far(sweep: Sweep) -> list[tuple[float, float]]:
-    """(trial number, value) of each completed trial that was the best so far, and the end."""
+    """Return (trial number, value) of each completed trial that was best so far, and the end."""
     steps: list[tuple[float, float]] = []
     for trial in sweep.with_outcome("completed"):
         assert trial.value is not None
@@ -290,7 +290,7 @@ def _value(trial: Trial, name: str) -> object:
 
 
 def _sample(sweep: Sweep, trials: Sequence[Trial], most: int) -> list[Trial]:
-    """At most `most` of the trials, in their order: the best fifth of them, the others evenly."""
+    """Return at most `most` trials in their order: the best ones (a fifth), and an even sample."""
     if len(trials) <= most:
         return list(trials)
     numbers = {trial.number for trial in trials}
@@ -301,7 +301,7 @@ def _sample(sweep: Sweep, trials: Sequence[Trial], most: int) -> list[Trial]:
 
 
 def _by_step(curve: Curve) -> Curve:
-    """The curve by its steps, or by the place of each value when the script named no step."""
+    """Return the curve by step, or by position if the script logged no steps."""
     if len({step for step, _ in curve}) > 1:
         return tuple(sorted(curve, key=lambda point: point[0]))
     return tuple((place, value) for place, (_, value) in enumerate(curve, 1))
@@ -316,7 +316,7 @@ def _thin(curve: Curve) -> Curve:
 
 
 def pareto(selection: Selection) -> Markup | None:
-    """Quality against the term that moves the score most; None when only quality was measured."""
+    """Plot quality against the term with the most effect on the score; None with only quality."""
     term = _decisive_term(selection)
     trials = [trial for trial in selection.ranked if term and term not in trial.missing]
     if term is None or len(trials) < 2:
@@ -348,7 +348,7 @@ def pareto(selection: Selection) -> Markup | None:
 
 
 def _decisive_term(selection: Selection) -> str | None:
-    """The term besides quality whose part in the score ranges most, else whose value does."""
+    """Return the term besides quality whose part of the score, else whose value, varies most."""
     terms = [term for term in TERMS if term in selection.compared]
 
     def ranges(term: str) -> tuple[float, float]:

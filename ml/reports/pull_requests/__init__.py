@@ -1,1 +1,1 @@
-"""The words of pull requests: comments, titles, bodies; and of issues about what they brought."""
+"""Write the comments, titles and bodies of pull requests, and of the issues about them."""

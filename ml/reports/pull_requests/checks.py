@@ -1,8 +1,9 @@
-"""The comment about the checks of a pull request: the verdict first, details collapsed.
+"""Write the comment about the checks of a pull request: the verdict first, details collapsed.
 
-GitHub says which files changed, which jobs ran and whether they passed; main's code says which jobs
-these files require. Everything else comes from documents that the pull request's own code wrote, so
-it is shown as such and decides nothing. This module needs only the standard library.
+The verdict uses only GitHub's list of changed files and jobs, and main's code, which determines
+the jobs that these files require. All other content comes from documents that the pull request's
+own code wrote: it is shown as such and decides nothing. This module needs only the standard
+library.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from ml.reports.pull_requests.comparison import fit, is_refused, sections, title
 MARKER = "<!-- ml-check -->"
 # The most characters of the whole comment and of one of its parts; GitHub refuses 65,537.
 MAX_LENGTH, MAX_PART = 60_000, 14_000
-# Rows of a table, failed jobs of the verdict; candidates, projects or stacks, and metrics of a run,
-# that are shown.
+# The most rows of a table, failed jobs in the verdict, candidates, projects or stacks, and metrics
+# of a run that are shown.
 ROWS, FAILED, CANDIDATES, PROJECTS, METRICS = 20, 6, 4, 12, 6
 # The first of the `self_affecting_files` to be named; the most characters of their names and of the
 # others', and the folders in one that are told apart.
@@ -87,7 +88,7 @@ class Run:
 
     @property
     def missed(self) -> tuple[tuple[str, str], ...]:
-        """The (job, step) pairs that the change needs and that did not run; "" for a whole job."""
+        """Return the required (job, step) pairs that did not run; step "" means the whole job."""
         missed = []
         for name, step in self.change.needed if self.id else ():
             jobs = [job for job in self.jobs if job.name == name]
@@ -100,7 +101,7 @@ class Run:
 
     @property
     def failed(self) -> tuple[Job, ...]:
-        """The jobs that stop the pull request, without the one that only counts the others."""
+        """Return the failed jobs, without the one that aggregates the others."""
         fine = ("success", "skipped", "neutral")
         return tuple(
             job for job in self.jobs if job.conclusion not in fine and job.name != self.required
@@ -300,7 +301,7 @@ def _heaviest(
 
 
 def _unreported(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
-    """A sentence for what the change touches and no document of a run that passed is about."""
+    """Yield a sentence for each changed project or stack without a result in a run that passed."""
     for kind, names, document, key in (
         ("project", run.change.projects, "smoke", "project"),
         ("stack", run.change.stacks, "infra", "stack"),
@@ -312,7 +313,7 @@ def _unreported(run: Run, values: Mapping[str, Value]) -> Iterator[str]:
 
 
 def _trained(trained: Sequence[Value], training: Training, run: Run) -> Iterator[str]:
-    """Which commit was trained, and the projects whose training failed."""
+    """Yield which commit was trained, and the projects whose training failed."""
     yield (
         f"**Trained on Azure**: commit {code(training.commit[:12])}, "
         f"{link('the run', training.url)}. The pull request's own code trained, "
@@ -344,7 +345,7 @@ def _candidate(compared: Value, repository: str) -> str:
 
 
 def _smoke(runs: Sequence[Value]) -> str:
-    """Return the small runs of the projects, with their metrics besides times."""
+    """Return the table of smoke runs, with their metrics except times."""
     rows = []
     for run in runs[:PROJECTS]:
         metrics = [

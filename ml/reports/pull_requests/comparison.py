@@ -1,7 +1,7 @@
-"""The comment that compares a candidate with the champion: verdict, numbers, collapsed details.
+"""Write the comment that compares a candidate with the champion: verdict, numbers, details.
 
-It is made from `ml compare --json`, which may come from an untrusted job. An invisible marker on
-its first line names the model and environment.
+Its input is the JSON of `ml compare --json`, which may come from an untrusted job. An invisible
+marker on its first line names the model and environment.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def comment(document: Mapping[str, object], repository: str = "") -> str:
 
 
 def title(compared: Value) -> str:
-    """Candidate, champion and environment as a heading."""
+    """Return candidate, champion and environment as a heading."""
     champion = compared["champion"]
     against = f" against {champion['name'].text()}" if champion else ""
     return (
@@ -67,7 +67,7 @@ def title(compared: Value) -> str:
 
 
 def sections(compared: Value, repository: str = "") -> Iterator[str]:
-    """The parts below the heading: the verdict first, what matters least last."""
+    """Yield the sections below the heading, the most important first."""
     yield " ".join(_verdict(compared))
     yield _plot(compared)
     yield from _tables(compared)
@@ -94,7 +94,7 @@ def forest_rows(compared: Value) -> list[ForestRow]:
 
 
 def difference_title(compared: Value) -> str:
-    """Return the title of the differences of the primary metric, which says what sign is better."""
+    """Return the title of the differences of the primary metric, with its better direction."""
     primary = compared["primary_metric"]
     rows = (row for row in compared["metrics"] if row["metric"].json == primary.json)
     which = next(map(_direction, rows), "").replace(";", ",")
@@ -112,7 +112,7 @@ def is_refused(compared: Value) -> bool:
 
 
 def _interval(difference: Value) -> tuple[float, float, float] | None:
-    """Mean, low and high; None unless all three are there."""
+    """Return mean, low and high; None unless all three are present."""
     mean, low, high = (difference[key].number for key in ("mean", "low", "high"))
     return None if mean is None or low is None or high is None else (mean, low, high)
 
@@ -182,7 +182,7 @@ def _rows(compared: Value, rows: Sequence[Value], names: Sequence[str]) -> str:
 
 
 def _loss(row: Value) -> float:
-    """The order of slices: those that lose most first, those that cannot be compared last."""
+    """Return the sort key of slices: the largest losses first, incomparable slices last."""
     mean = row["difference"]["mean"].number
     if mean is None or not math.isfinite(mean):
         return math.inf
@@ -306,7 +306,7 @@ def _missing(compared: Value) -> str:
 
 
 def fit(parts: Sequence[str], limit: int = MAX_LENGTH) -> str:
-    """Return the parts that fit into one comment; the last ones are dropped, which is stated."""
+    """Return the parts that fit into one comment, with a note on how many were dropped."""
     parts = [part for part in parts if part]
     for end in range(len(parts), 0, -1):
         dropped = len(parts) - end

@@ -1,5 +1,6 @@
-"""What became of a release: the summary of its run, the issue about a version that was rolled back,
-and the pull request that takes its declaration back. It needs no package besides Python's own.
+"""Write about a release: the job summary, the issue about a rollback, and its revert.
+
+Also write the texts of the template's update pull request. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _figures(canary: Mapping[str, Any]) -> str:
 
 
 def issue(result: Mapping[str, Any], pulls: str) -> tuple[str, str]:
-    """Return the title and the body of the issue; `pulls` is the address of what takes it back."""
+    """Return the title and the body of the issue about a rollback; `pulls` links the revert."""
     title = f"Rolled back: {result['project']} {result['version']} in {result['environment']}"
     body = (
         f"{_section(result)}\n\n{link('A pull request', pulls)} reverts the declaration. Until "
@@ -112,7 +113,7 @@ def update_request(
 
 
 def replaced_update(newer: int, people: str) -> str:
-    """Return the comment for a pull request with commits of people, once a newer one exists."""
+    """Return the comment on an old update pull request that has commits of people."""
     return (
         f"A newer version of the template is in #{newer}, which does not have the commits of "
         f"{people}. Cherry-pick what it needs, then close this one."

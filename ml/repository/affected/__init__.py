@@ -1,1 +1,1 @@
-"""What a change affects: projects and their tests, stacks in the order of a deployment."""
+"""Determine what a change affects: projects and their tests, and stacks in deployment order."""

@@ -31,36 +31,36 @@ PROJECTS, TESTS, WORKFLOWS = "ml/projects", "tests", ".github"
 ENVIRONMENTS = "ml/environments/"
 EVERY_PROJECT = f"{TESTS}/projects/test_every_project.py"
 SOURCES = ("ml", "infra", "policies")
-# Attempts at listing the files of one commit.
+# Attempts at listing the files of a pull request while no commit is pushed.
 _LOOKS = 3
-# Files that people read and no program does; a text of a project may be data, or a prompt, but its
-# README, and one beside a Dockerfile or a lock may be what is installed.
+# Files that no program reads. Texts inside a project are code (they may be data or prompts) except
+# its README, and so are texts beside a Dockerfile or a lock, which may be installed.
 DOCUMENTS = ("*.md", "LICENSE")
 PICTURES = "docs/images/"
 NO_DOCUMENTS = (f"{PROJECTS}/*/*/*", f"{TESTS}/*", "ml/environments/*", "requirements/*")
-# What is installed: the stacks and the framework run with it. Of that a job has the packages alone:
-# the wheel of a thin fork judges what a node made, and the fork's own files are what runs there.
+# Installed packages: stacks and the framework run with them. Jobs use only JOB_PACKAGES: a thin
+# fork's wheel evaluates the results of a node, which itself runs the fork's own files.
 JOB_PACKAGES = ("requirements/main.lock",)
 PACKAGES = (*JOB_PACKAGES, "pyproject.toml", "requirements/framework.lock")
-# The program of the stacks, what it costs and the rules that judge it.
+# The Pulumi program of the stacks, its settings and its costs.
 STACK_PARTS = ("infra/__main__.py", "infra/program/", "infra/settings/", "infra/cost/")
-# Files that belong to one project and judge only it, except its gates.
+# A project's own files, which can influence only that project's checks; gates.yml is not one.
 OWN = re.compile(rf"({PROJECTS}|{TESTS}/projects)/[^/]+/(?!gates\.yml$).+", re.S)
 BAD_NAME = "bad-name"
-# GitHub lists no more files of a pull request.
+# The most files that GitHub lists for a pull request.
 LISTED = 3000
-# Of the framework, besides these: a team's own settings, projects and their tests.
+# Paths of the framework, except those of TEAM: a team's own settings, projects and their tests.
 FRAMEWORK = (*(f"{source}/" for source in SOURCES), f"{TESTS}/", "benchmarks/", "requirements/")
 TEAM = (f"{PROJECTS}/", f"{TESTS}/projects/", ENVIRONMENTS)
 SETTINGS = ("infra/Pulumi*.yaml", "policies/*/*.yml", ".gitignore", ".amlignore")
-# Packages that the main job lacks → the make target that installs them.
+# Packages that the main job does not install → the make target that does.
 EXTRAS = {
     "pytorch": "torch",  # conda's: pytorch-cpu
     "torch": "torch",
     "torchvision": "images",
 }
 _PACKAGE = re.compile(r"[a-z]+\b")
-# A folder of a project, a stack and an environment become words of commands and of a matrix.
+# Names of projects, stacks and environments become parts of commands and workflow matrices.
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 _WORD = re.compile(r"""[^\s'",\[\]{}()]+""")
 _ASSET = re.compile(r"azureml:([^:@/]+)")
@@ -160,9 +160,10 @@ def _affected(
 
 @dataclass(frozen=True)
 class _Change:
-    """The changed files besides documents, in the tree of `root`; `commit` is the one before.
+    """The changed files except documents, in the tree of `root`; `commit` is the one before.
 
-    `there` and `removed` are the changed files after it, documents too.
+    `there` and `removed` are the changed files that exist or are gone after the change, documents
+    included.
     """
 
     root: Path
@@ -189,7 +190,7 @@ class _Change:
         )
 
     def affected(self, base: str, count: int) -> Affected:
-        """Each name with a file that is its cause."""
+        """Return the affected names, each with a changed file as its cause."""
         projects = self._caused(self.projects, self._project_cause)
         stacks = self._caused(self.stacks, self._stack_cause)
         policies = self._caused(_folders("policies", self.tree | self.files), self._policy_cause)
@@ -236,7 +237,7 @@ class _Change:
 
     @cached_property
     def tree(self) -> frozenset[str]:
-        """Every file that git knows or would add, and that is there after the change."""
+        """Return every tracked or untracked, not ignored file that exists after the change."""
         words = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
         names = {name for name in git.run(self.root, *words).split("\0") if name}
         here = frozenset(name for name in names if os.path.lexists(self.root / name))
@@ -247,12 +248,12 @@ class _Change:
 
     @cached_property
     def projects(self) -> frozenset[str]:
-        """The folders under ml/projects that are there: a removed one has nothing to run."""
+        """Return the folders under ml/projects after the change, without removed projects."""
         return frozenset(_folders(PROJECTS, self.tree))
 
     @cached_property
     def stacks(self) -> frozenset[str]:
-        """The environments with a stack file, before the change or after it."""
+        """Return the environments with a stack file before or after the change."""
         files = (re.fullmatch(r"infra/Pulumi\.(.+)\.yaml", file) for file in self._under("infra/"))
         return frozenset(checked(match[1]) for match in files if match)
 
@@ -260,7 +261,7 @@ class _Change:
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """Each Python file of the repository, with its text."""
+        """Return each Python file of the packages in SOURCES, with its text."""
         return {
             file: self._text(file)
             for file in self.tree
@@ -282,7 +283,7 @@ class _Change:
                 causes.setdefault(file, file)
             elif not file.startswith(TEAM) and not _matches(file, SETTINGS):
                 causes.update(dict.fromkeys(self._beside(file) - {*causes}, file))
-        # Each module's path and names, as Python reads them: other letters for these are these.
+        # Python normalizes identifiers to NFKC, so imports may be spelled with other characters.
         named = {file: f"{file}\n{normalize('NFKC', text)}" for file, text in self.modules.items()}
         imported: dict[str, frozenset[str]] = {}
         waiting = list(causes)
@@ -290,7 +291,7 @@ class _Change:
             name = waiting.pop()
             parts = name.removesuffix("/__init__.py").removesuffix(".py").split("/")[::-1]
             for file, text in self.modules.items():
-                # Parsing takes longest: what imports it names each part, or is in that folder.
+                # Parsing is slow: skip files whose path and text lack a part of the module's name.
                 if file in causes or not all(part in named[file] for part in parts):
                     continue
                 if file not in imported:
@@ -316,7 +317,7 @@ class _Change:
 
     @cached_property
     def dependencies(self) -> dict[str, set[str]]:
-        """Each project → the changed files that it consists of, or that its files lead to."""
+        """Return each project → the changed files that it contains or depends on."""
         return {name: set(self._reached(f"{PROJECTS}/{name}")) for name in self.projects}
 
     def _reached(self, project: str) -> Iterator[str]:
@@ -339,7 +340,7 @@ class _Change:
 
     @cached_property
     def folders(self) -> frozenset[str]:
-        """Every folder that holds a file."""
+        """Return every folder with a file in it or below."""
         return frozenset(
             file[: slash.start()] for file in self.tree for slash in re.finditer("/", file)
         )
@@ -359,12 +360,12 @@ class _Change:
                 names |= {*_files_of(word), f"{word.replace('.', '/')}/__main__.py"}
             else:
                 word = word.removeprefix("file://").removeprefix("file:")
-                if "*" in word:  # of a pattern, the folder
+                if "*" in word:  # a pattern: use its folder
                     word = word.partition("*")[0].rpartition("/")[0] or word
                 path = posixpath.normpath(posixpath.join(posixpath.dirname(file), word))
                 if not path.startswith("../") and not _is_at(project, path):
                     names.add(path)
-        if "code" in words:  # where the paths of programs begin: a folder above
+        if "code" in words:  # program paths are relative to `code`: a folder above
             above = ("", *(file[: at.end()] for at in re.finditer("/", file)))
             programs = [word.removeprefix("./") for word in words if word.endswith(".py")]
             paths = {f"{folder}{program}" for folder in above for program in programs}
@@ -372,15 +373,18 @@ class _Change:
         return names
 
     def _words(self, file: str) -> list[str]:
-        """The keys and values of a spec, and their words: a path may have blanks and commas."""
+        """Return the keys and values of a spec, and their words.
+
+        Both, since a path may contain spaces and commas.
+        """
         values = _scalars(self._text(file))
         return [*values, *(word for value in values for word in _WORD.findall(value))]
 
     @cached_property
     def assets(self) -> dict[str, set[str]]:
-        """The name of each data set, environment, component and model → its specs.
+        """Return the name of each data set, environment, component and model → its specs.
 
-        A changed spec also counts under the name that it had before.
+        A changed spec also counts under its former name.
         """
         named: dict[str, set[str]] = {}
         for file in filter(_is_yaml, self.tree | self.files):
@@ -391,7 +395,7 @@ class _Change:
         return named
 
     def _extras(self, projects: Iterable[str]) -> set[str]:
-        """The targets of make for what the environments of these projects' specs install."""
+        """Return the make targets for extra packages of these projects' environments."""
         specs = [file for name in projects for file in self._under(f"{PROJECTS}/{name}/")]
         words = {word for file in specs if _is_yaml(file) for word in self._words(file)}
         assets = {match[1] for word in words if (match := _ASSET.match(word))}
@@ -435,17 +439,17 @@ class _Change:
         return dict(sorted(source_packages.items()))
 
     def _is_framework(self, file: str) -> bool:
-        """Whether a file is of the framework: not a team's own, and not named by a project."""
+        """Return whether a file is the framework's: not a team's, and not named by a project."""
         if file.startswith((*TEAM, f"{WORKFLOWS}/", f"{TESTS}/github/")):
             return False
         if _matches(file, SETTINGS):
             return False
         named = any(file in files for files in self.dependencies.values())
-        # Programs look for some names at the root, and in folders that begin with a dot.
+        # Some programs read files at the root, and in folders that begin with a dot, by name.
         return file.startswith((*FRAMEWORK, ".")) or "/" not in file or not named
 
     def _tests(self, projects: Iterable[str], policies: Iterable[str]) -> Iterator[str]:
-        """The tests of what changed, where the framework did not."""
+        """Yield the tests to run for a change that does not affect the framework."""
         own = f"{TESTS}/projects"
         paths = {f"{own}/{name}" for name in (*projects, *_folders(own, self.files))}
         if projects:
@@ -461,11 +465,11 @@ class _Change:
     # Files.
 
     def _below(self, *folders: str) -> str:
-        """The first changed file in one of the folders; "" without one."""
+        """Return the first changed file in one of the folders; "" without one."""
         return min((file for file in self.files if file.startswith(folders)), default="")
 
     def _changed(self, *patterns: str, deep: bool = True) -> str:
-        """The first changed file of these patterns; not `deep`: `*` stays in one folder."""
+        """Return the first changed file that matches; unless `deep`, `*` does not cross folders."""
         return next(
             (
                 file
@@ -490,7 +494,7 @@ class _Change:
 
 
 def is_document(file: str) -> bool:
-    """Whether people read the file and no program does."""
+    """Return whether the file is a document, which no program reads."""
     if _matches(file, (f"{PROJECTS}/*/*",)) and posixpath.basename(file) != "README.md":
         return False
     if file.startswith(PICTURES):
@@ -503,7 +507,7 @@ def _is_yaml(file: str) -> bool:
 
 
 def _scalars(text: str) -> list[str]:
-    """Every key and value of a YAML file in its order; the lines of a file that is no YAML."""
+    """Return every key and value of a YAML file in order; the lines if it is not valid YAML."""
     try:
         events = [*yaml.parse(text, documents.LOADER)]
     except yaml.YAMLError:
@@ -512,7 +516,7 @@ def _scalars(text: str) -> list[str]:
 
 
 def _asset_name(text: str) -> str:
-    """The `name` of an asset's spec; "" without one."""
+    """Return the `name` of an asset's spec; "" without one."""
     try:
         return str(documents.parse(text, "").get("name") or "")
     except UserError:
@@ -524,21 +528,18 @@ def _matches(file: str, patterns: Iterable[str]) -> bool:
 
 
 def _is_at(file: str, path: str) -> bool:
-    """Whether a file is that file, or in that folder."""
+    """Return whether a file is at that path, or below it."""
     return file == path or file.startswith(f"{path}/")
 
 
 def _folders(parent: str, files: Iterable[str]) -> set[str]:
-    """The names of the folders in a folder."""
+    """Return the names of the subfolders of a folder."""
     inside = (file.removeprefix(f"{parent}/") for file in files if _is_at(file, parent))
     return {checked(file.partition("/")[0]) for file in inside if "/" in file}
 
 
 def checked(name: str) -> str:
-    """The name of a folder or a stack.
-
-    Raise UserError where a command or a matrix reads more in it.
-    """
+    """Return the name of a folder or stack; raise UserError if it is unsafe in commands."""
     if not _NAME.fullmatch(name):
         actual = f"{name!r} is the name of a folder or a stack"
         hint = "rename it: commands and workflow matrices contain it"
@@ -547,9 +548,9 @@ def checked(name: str) -> str:
 
 
 def _imported(file: str, text: str) -> Iterator[str]:
-    """The files that the imports of a module may mean, whether they exist or not.
+    """Yield the files that a module's imports may refer to, whether they exist or not.
 
-    Texts that are dotted names count too: `importlib` takes them.
+    Quoted dotted names count too, because `importlib` accepts them.
     """
     package = posixpath.dirname(file).split("/")
     try:
@@ -571,7 +572,10 @@ def _imported(file: str, text: str) -> Iterator[str]:
 
 
 def _files_of(module: str) -> Iterator[str]:
-    """`a.b` → `a/b.py`, `a/b/__init__.py`, `a/__init__.py`: importing a module runs its parents."""
+    """Yield the files of a module: `a.b` → `a/b.py`, `a/b/__init__.py`, `a/__init__.py`.
+
+    Parents are included since importing a module runs them.
+    """
     parts = module.split(".")
     if parts[0] in SOURCES:
         yield f"{'/'.join(parts)}.py"
@@ -579,7 +583,7 @@ def _files_of(module: str) -> Iterator[str]:
 
 
 def _merge_base(root: Path, base: str) -> str:
-    """The commit to compare with; nothing at all for the parent of the first commit."""
+    """Return the commit to compare with; the empty tree for the parent of the first commit."""
     resolved = git.commit(root, base)
     if resolved is None:
         if base in {"HEAD^", "HEAD^1", "HEAD~1"} and _is_first(root):
@@ -606,7 +610,7 @@ def _is_first(root: Path) -> bool:
 
 
 def as_text(result: Affected) -> str:
-    """The names, each with the file that is its cause."""
+    """Return the affected names as lines, each with the file that is its cause."""
     head = f"{result.files} changed files against {result.base}"
     if not result.causes:
         return f"{head}: {'documents alone' if result.documents else 'nothing to check'}"

@@ -20,11 +20,11 @@ from ml.core.errors import Exit, Problem, UserError, as_program
 from ml.repository.affected.projects import affected, checked
 from ml.repository.github.api import MAIN, GitHub, write_outputs
 
-# The job of infra.yml that changes a stack, by which GitHub names each of its matrix.
+# The job name in infra.yml that deploys a stack; GitHub lists one job for each in the matrix.
 DEPLOY = "deploy ({stack})"
 
 
-# What starts a run of main. A run of another event may be that of a fork's branch of this name.
+# The events that start a run on main. With other events, the run may be of a fork's branch `main`.
 EVENTS = ("push", "workflow_dispatch")
 
 
@@ -46,17 +46,17 @@ def stacks(root: Path, since: str | Mapping[str, str] = "") -> list[str]:
 
 
 def environments(root: Path) -> list[str]:
-    """The stacks in which models are trained and released, in the order of releases."""
+    """Return the stacks in which models are trained and released, in release order."""
     named = files.environments(root / files.FOLDER)
     return [name for name in stacks(root) if name in named]
 
 
 def deployed(github: GitHub, root: Path, workflow: str) -> str:
-    """The commit of main whose run of the workflow last succeeded; "" without one.
+    """Return the commit of main whose run of the workflow last succeeded; "" without one.
 
-    What came after it is not deployed: a run may have failed, been rejected by a reviewer, or have
-    given up its place in the queue to a newer one. `root` is a clone of all branches: GitHub lists
-    the runs of a tag named main too, and a tag's commit may have a workflow of its own.
+    Later commits may not be deployed: their run may have failed, been rejected by a reviewer, or
+    been replaced in the queue by a newer one. `root` is a clone of all branches: GitHub also lists
+    the runs of a tag named main, whose commit may contain a different workflow.
     """
     runs = _runs(github, root, workflow, status="success")
     return next((str(run["head_sha"]) for run in runs), "")
@@ -83,7 +83,7 @@ def deployed_stacks(
 
 
 def _runs(github: GitHub, root: Path, workflow: str, **query: str) -> Iterator[Mapping[str, Any]]:
-    """The runs of a workflow at commits of main, the newest first."""
+    """Yield the runs of a workflow on commits of main, newest first."""
     path, of_main = f"actions/workflows/{workflow}/runs", {"branch": MAIN, **query}
     lists = [github.pages(path, "workflow_runs", event=event, **of_main) for event in EVENTS]
     for run in heapq.merge(*lists, key=lambda run: -int(run["id"])):
@@ -92,13 +92,13 @@ def _runs(github: GitHub, root: Path, workflow: str, **query: str) -> Iterator[M
 
 
 def is_on_main(root: Path, run: Mapping[str, Any]) -> bool:
-    """Whether a run of a workflow is at a commit of main, by a clone of all branches."""
+    """Return whether a workflow run is on a commit of main, by a clone of all branches."""
     words = ("merge-base", "--is-ancestor", str(run["head_sha"]), f"refs/remotes/origin/{MAIN}")
     return run["head_branch"] == MAIN and git.ask(root, *words) is not None
 
 
 def _results(github: GitHub, run: object) -> Mapping[str, str]:
-    """Return the conclusion of each stack that a run has deployed, or tried to."""
+    """Return the conclusion of each stack's deploy job in a run."""
     prefix, suffix = DEPLOY.split("{stack}")
     jobs = github.pages(f"actions/runs/{run}/jobs", "jobs", filter="latest")
     return {
@@ -111,8 +111,9 @@ def _results(github: GitHub, run: object) -> Mapping[str, str]:
 def check_needed(
     github: GitHub, root: Path, stack: str, run: str, deploying: Sequence[str]
 ) -> None:
-    """UserError while a run that is `deploying` these stacks has not deployed the one that `stack`
-    refers to.
+    """Raise UserError if this run has not yet deployed the stack that `stack` refers to.
+
+    Only a stack that the run is `deploying` is checked.
     """
     needed = files.needed(files.read(root / files.FOLDER), stack)
     if needed not in deploying:
@@ -127,7 +128,7 @@ def check_needed(
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints a JSON list, and writes it where a workflow's next job reads it."""
+    """Print a JSON list of stacks, and write it to the outputs of the workflow's job."""
     parser = argparse.ArgumentParser(prog="stacks", description=(__doc__ or "").split(";")[0])
     since = parser.add_mutually_exclusive_group()
     since.add_argument("--since", default="", help="Only what the change since it touches.")

@@ -1,1 +1,1 @@
-"""A fork of the template: made, brought up to date, and the wheel that a thin one has."""
+"""Create a fork of the template, update it, and build the wheel of a thin fork."""

@@ -1,9 +1,10 @@
-"""`make init`: a clone of the template becomes a team's own repository.
+"""`make init`: turn a clone of the template into a team's own repository.
 
-A thin fork keeps what a team edits and what travels to a node; the framework comes as one wheel,
-locked by its hash. FULL=1 keeps the source. Names, regions and owners are written into the files
-that hold them, so running it again with one variable changes that one. A terminal is asked for what
-is missing; elsewhere it is an error. No placeholder of the template is left.
+A thin fork keeps the files that a team edits and those that travel to a node; the framework comes
+as one wheel, locked by its hash. FULL=1 keeps the source. Names, regions and owners are written
+into the files that hold them, so that running it again with one variable changes that value.
+Missing values are prompted for on a terminal, and are an error elsewhere. No placeholder of the
+template is left.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ HEAD_OF_ANSWERS = (
     "# Written by make init and make update: the template and the version merged last.\n"
 )
 WHEELS = Path("wheels")
-# What a thin fork begins with and owns.
+# Files that a thin fork starts with and then owns.
 OWN = ("README.md", "pyproject.toml")
 EXAMPLES = "ml/projects"
 OWNERS, LIMITS = Path(".github/CODEOWNERS"), Path("policies/infra/limits.yml")
 _GUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _HTTPS = re.compile(r"https?://\S+")
-# A release of GitHub's, whose wheel wheel.yml attested.
+# The address of a GitHub release, whose wheel wheel.yml attested.
 _RELEASE = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/releases/download/\S+")
 
 
 @dataclass(frozen=True)
 class Question:
-    """A value that the template leaves to the team; `key` is where a stack file holds it.
+    """A value that the team has to provide; `key` is its key in a stack file.
 
     Stacks may differ, as in `dev=westeurope prod=northeurope`.
     """
@@ -62,11 +63,11 @@ class Question:
 
     @property
     def variable(self) -> str:
-        """Its name for make."""
+        """Return the name of its make variable."""
         return self.name.upper()
 
 
-# Answers that limits.yml lists, and its fields.
+# Answers that limits.yml lists → the field there.
 LISTED = {
     "name": "registries",
     "repository": "repositories",
@@ -176,18 +177,18 @@ def _values(root: Path, options: Mapping[str, str], ask: Ask | None) -> dict[str
 
 
 def _each(value: str) -> list[str]:
-    """`x` → x; `dev=x prod=y` → x and y."""
+    """Return the values without stack names: `x` → x; `dev=x prod=y` → x and y."""
     return [word.partition("=")[2] if "=" in word else word for word in value.split()]
 
 
 def _of(value: str, stack: str) -> str:
-    """The value for one stack; of stacks that are not named, the first."""
+    """Return the value for one stack; the first one if the stack is not named."""
     named = dict(word.split("=", 1) for word in value.split() if "=" in word)
     return named.get(stack) or _each(value)[0]
 
 
 def _signed_in(field: str) -> str:
-    """What `az` is signed in to, "" where it is not or not there."""
+    """Return a field of the account that `az` is signed in to; "" without `az` or sign-in."""
     try:
         words = ["az", "account", "show", "--output", "json"]
         process = subprocess.run(words, capture_output=True, text=True)
@@ -217,7 +218,7 @@ def _current(root: Path) -> dict[str, str]:
 
 
 def _value(held: Mapping[str, str], question: Question) -> str:
-    """What a stack file holds for the question; of several teams the first."""
+    """Return a stack file's value for the question; the first one of several teams."""
     if question == TEAM:
         listed = held.get("platform:reviewers", "")
         return str(json.loads(listed)[0]) if listed.startswith('["') else ""
@@ -225,7 +226,7 @@ def _value(held: Mapping[str, str], question: Question) -> str:
 
 
 def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
-    """The files that hold the values, with them."""
+    """Return the texts of the files with the new values filled in."""
     texts = {}
     for stack in _stacks(root):
         file = _stack_file(root, stack)
@@ -254,7 +255,7 @@ def _filled(root: Path, values: Mapping[str, str]) -> dict[Path, str]:
 
 
 def _limits(root: Path, values: Mapping[str, str]) -> str:
-    """limits.yml, in which each list of names has the new values in place of the former ones."""
+    """Return limits.yml with the new values in place of the former ones in each list."""
     text = (root / LIMITS).read_text()
     held = {stack: loader.configuration(stack, root / "infra") for stack in _stacks(root)}
     for question in QUESTIONS:
@@ -296,8 +297,10 @@ class Fork:
 
 
 def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
-    """What the variables ask for; raise UserError for an example that is not there, and for a tree
-    with changes, since most of its files go.
+    """Return the fork that the variables describe.
+
+    Raises UserError for an unknown example, and for a tree with uncommitted changes, since most of
+    its files are removed.
     """
     if git.run(root, "status", "--porcelain").strip():
         raise wrong_call(
@@ -318,7 +321,7 @@ def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:
 
 
 def _shape(root: Path, fork: Fork, name: str) -> str:
-    """Take away what the fork does not hold, and write down of which template it is."""
+    """Remove the files that the fork does not keep, and record its template and version."""
     tracked = [file for file in git.run(root, "ls-files", "-z").split("\0") if file]
     holds = _held(root, full=not fork.lock)
     gone = {file for file in tracked if not holds(file)}
@@ -344,13 +347,13 @@ def _shape(root: Path, fork: Fork, name: str) -> str:
 
 
 def _held(root: Path, full: bool) -> Callable[[str], bool]:
-    """Whether a fork holds a file of the template; copier.yml says which are merged or its own."""
+    """Return a function that tells whether a fork keeps a file, by the rules of copier.yml."""
     left_out, own = rules((root / "copier.yml").read_text(), full)
     return lambda name: own(name) or not left_out(name) or (full and name in OWN)
 
 
 def rules(text: str, full: bool) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
-    """Which files copier.yml, given as text, leaves out of updates, and which are a fork's own."""
+    """Return two predicates by copier.yml: excluded from updates, and owned by the fork."""
     try:
         settings = yaml.safe_load(text)
         environment = SandboxedEnvironment()
@@ -370,7 +373,7 @@ def _matcher(patterns: str) -> Callable[[str], bool]:
 
 
 def _projects(root: Path) -> Mapping[str, str]:
-    """The folder of each example → its endpoint's name."""
+    """Return the folder of each example → its endpoint's name."""
     return {
         file.parents[1].name: str(yaml.safe_load(file.read_text())["name"])
         for file in sorted((root / EXAMPLES).glob("*/endpoint/endpoint.yml"))
@@ -378,7 +381,7 @@ def _projects(root: Path) -> Mapping[str, str]:
 
 
 def _files_of(root: Path, tracked: Sequence[str], project: str) -> Iterator[str]:
-    """The files of an example: its folder, its tests, the benchmarks of it."""
+    """Yield the files of an example: its folder, its tests, its benchmarks."""
     folders = (f"{EXAMPLES}/{project}/", f"tests/projects/{project}/")
     words = (f"projects/{project}", f"projects.{project}")
     for name in tracked:
@@ -391,7 +394,7 @@ def _files_of(root: Path, tracked: Sequence[str], project: str) -> Iterator[str]
 
 
 def _without_endpoint(root: Path, project: str) -> None:
-    """The stacks no longer watch its endpoint."""
+    """Remove the example's endpoint from the stack files."""
     endpoint = _projects(root)[project]
     for stack in _stacks(root):
         file = _stack_file(root, stack)
@@ -400,7 +403,7 @@ def _without_endpoint(root: Path, project: str) -> None:
 
 
 def remove_empty(root: Path, folder: Path) -> Path:
-    """Remove a folder and those above it while they are empty; the one that is left."""
+    """Remove a folder and its parents while they are empty; return the first one that is not."""
     while folder != root and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
@@ -415,7 +418,7 @@ def _trim(root: Path) -> None:
 
 
 def _template(root: Path, name: str, ask: Ask | None) -> str:
-    """The address of the template: the remote that is not the team's own repository."""
+    """Return the address of the template: the remote that is not the team's own repository."""
     for remote in ("upstream", "origin"):
         try:
             url = git.run(root, "remote", "get-url", remote).strip()
@@ -433,7 +436,7 @@ def _template(root: Path, name: str, ask: Ask | None) -> str:
 
 
 def _revision(root: Path) -> str:
-    """The version of the template that this is: its tag, or else the commit."""
+    """Return the version of the template: the tag of HEAD, or else its commit."""
     try:
         return git.run(root, "describe", "--tags", "--exact-match", "HEAD").strip()
     except UserError:
@@ -444,7 +447,7 @@ def _revision(root: Path) -> str:
 
 
 def _lock(root: Path, source: str) -> str:
-    """requirements/framework.lock for a wheel: an address, a file, or "" to build it of HEAD."""
+    """Return the content of framework.lock for a wheel: a URL, a file, or "" to build HEAD."""
     if _HTTPS.fullmatch(source):
         return lock_of(source)[0]
     text, files = lock_of(Path(source) if source else wheel.build(root, root / "dist"))
@@ -456,11 +459,11 @@ def _lock(root: Path, source: str) -> str:
 
 
 def lock_of(source: str | Path) -> tuple[str, Mapping[str, bytes]]:
-    """The text of the lock of a wheel, and the file that it names in the repository, if one.
+    """Return the text of a wheel's lock, and the wheel file to commit, if it is not a URL.
 
-    Raises UserError for what cannot be read or is no wheel of the framework with the version of its
-    name, and for one of a release on GitHub that no workflow of its repository attested (`gh`
-    verifies).
+    Raises UserError if the wheel cannot be read, or is not one of the framework with the version in
+    its name. A wheel of a GitHub release must also be attested by a workflow of its repository
+    (`gh` verifies).
     """
     try:
         if isinstance(source, str):
@@ -499,13 +502,13 @@ def _demand_attestation(content: bytes, source: str) -> None:
 def wrong_call(
     code: str, actual: str, expected: str, hint: str, place: Place | None = None
 ) -> UserError:
-    """One problem of a call of `make init` or `make update`."""
+    """Return the error for a wrong call of `make init` or `make update`."""
     return UserError(Problem(code, actual, expected, hint, place), exit_code=Exit.WRONG_CALL)
 
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print what was done and what to type next."""
+    """Run `make init`; print what was done and the next command."""
     parser = argparse.ArgumentParser(prog="init", description=(__doc__ or "").split("\n")[0])
     for question in QUESTIONS:
         parser.add_argument(f"--{question.name}", help=question.text)

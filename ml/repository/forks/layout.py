@@ -1,9 +1,9 @@
-"""What a commit may hold by its names alone: some names are read by programs that nobody asked to.
+"""Check the names of a commit's files: programs read some names without being asked to.
 
-At the root that is most of them (`GNUmakefile` before `Makefile`, `argparse.py` before Python's
-own, a tool's settings before those of pyproject.toml), so the names there are a list. In every
-folder it is what git takes for a repository, or for a part of one, and what Python runs in place of
-the text of a module.
+At the root that applies to many names (`GNUmakefile` before `Makefile`, `argparse.py` before
+Python's own, a tool's settings before those of pyproject.toml), so the root has an allowlist. In
+every folder, names that git treats as a repository or a part of one are rejected, and so is
+compiled code, which Python runs in place of a module's source.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ml.core.errors import Place, Problem, UserError
 from ml.core.repository import TABLE
 from ml.core.terminal import printable
 
-# The template's; a team's own are `root` under a table of pyproject.toml, which its owners
-# review: [tool.azureml-gitops-starter] root = ["notebooks"].
+# The template's names at the root. A team lists its own as `root` in a table of pyproject.toml,
+# which its owners review: [tool.azureml-gitops-starter] root = ["notebooks"].
 NAMES = frozenset(
     {
         *(".amlignore", ".ci", ".copier-answers.yml", ".copier-answers.yml.copier"),
@@ -30,15 +30,15 @@ NAMES = frozenset(
         *("requirements", "tests", "wheels"),
     }
 )
-# Packages of several parts, which have no such file: with it, a fork's part would hide the
+# Namespace packages must not have an `__init__`: with one, a fork's part would hide the
 # framework's.
 _PACKAGE = re.compile(r"(ml|infra|policies)/__init__\.|ml/serving(/__init__)?\.", re.I)
-# Compiled code: Python runs it in place of the module of its name, and nobody can review it.
+# Compiled code: Python runs it in place of the source module, and nobody can review it.
 _COMPILED = re.compile(r".*\.(py[cdo]|so)")
-# What has owners of its own, and what judges a change: of a link, the file behind it would have
-# others. Elsewhere in a project and in documents a link is a team's own affair.
+# Paths where links are allowed. Elsewhere, files have code owners or influence checks, and the
+# target of a link could have other owners.
 _FREE = re.compile(r"ml/projects/[^/]+/(?!(gates\.yml|release\.yml|evidence)(/|$)).+|docs/.+", re.S)
-# Bytes of a path and of a part of it that every disk holds, below the folder of a clone.
+# The most bytes of a path and of a part of it, below the folder of a clone.
 _LONGEST_PATH, _LONGEST_NAME = 1000, 255
 _LINK, _GITLINK = "120000", "160000"
 # Characters that file systems (HFS+, NTFS) ignore in a name or treat as its end.
@@ -48,9 +48,9 @@ _SHORT = re.compile(r"(git|gi[0-9a-f]{4})~\d+", re.I)
 
 
 def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iterator[Problem]:
-    """A problem for each of the files (mode, path) that a commit may not hold.
+    """Yield a problem for each file (mode, path) that a commit must not contain.
 
-    `names` are those of the team at the root, besides `NAMES`.
+    `names` are the team's own names at the root, besides `NAMES`.
     """
     spelled: dict[tuple[str, str], str] = {}
     entries = sorted(entries, key=lambda entry: entry[1])
@@ -58,7 +58,7 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
     for mode, path in entries:
         top, *below = parts = re.split(r"[/\\]", path)
         expected = hint = ""
-        # A folder with `__init__.py`, or a link, which may lead to one.
+        # The package that the file belongs to; a link may lead to a package.
         package = path if mode == _LINK else "/".join(below and parts[:-1])
         if top not in NAMES and top not in names:
             expected = f"one of {', '.join(sorted(NAMES))}"
@@ -93,7 +93,7 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
             expected = f"one spelling: some file systems take it for {printable(other)}"
             hint = "another name"
         if expected:
-            # A name may have line ends, by which a workflow would read a command.
+            # Escape line ends, in which a workflow would read a workflow command.
             name = printable(path[:_LONGEST_NAME])
             yield Problem("name-not-allowed", f"`{name}`", expected, hint, Place(name, 1))
 
@@ -104,9 +104,9 @@ def _is_long(parts: Sequence[str]) -> bool:
 
 
 def _other_spelling(parts: Sequence[str], spelled: dict[tuple[str, str], str]) -> str:
-    """The name that a file, or a folder of it, has been spelled by so far; "" where by this one.
+    """Return an earlier, different spelling of the path, such as another case; "" without one.
 
-    `spelled` has the names so far, by their folder and what file systems read.
+    `spelled` has the names so far, by their folder and their form in `_plain`.
     """
     folder = ""
     for name in parts:
@@ -118,21 +118,18 @@ def _other_spelling(parts: Sequence[str], spelled: dict[tuple[str, str], str]) -
 
 
 def _is_gits(name: str) -> bool:
-    """Whether a file system may take the name for one that begins with `.git` and is git's own."""
+    """Return whether a file system may treat the name as git's own: `.git` or `.gitmodules`."""
     plain = _plain(name)
     return plain in {".git", ".gitmodules"} or bool(_SHORT.fullmatch(plain))
 
 
 def _plain(name: str) -> str:
-    """A name as the file system that leaves most out of it reads it."""
+    """Normalize a name as the most lenient file system does: case, Unicode, ignored characters."""
     return _END.sub("", _INVISIBLE.sub("", unicodedata.normalize("NFC", name))).casefold()
 
 
 def own_names(root: Path) -> Collection[str]:
-    """The team's names at the root, by its pyproject.toml.
-
-    Raise UserError where they are no list.
-    """
+    """Return the team's names at the root from pyproject.toml; raise UserError for another type."""
     try:
         text = (root / repository.MARK).read_text(encoding="utf-8")
         names = tomllib.loads(text).get("tool", {}).get(TABLE, {}).get("root", [])
@@ -146,7 +143,7 @@ def own_names(root: Path) -> Collection[str]:
 
 
 def tracked_problems(root: Path) -> Iterator[Problem]:
-    """The problems of what git tracks in a repository; none outside of git."""
+    """Yield the problems of the tracked files of a repository; none outside of git."""
     lines = (git.ask(root, "ls-files", "--stage", "-z") or "").split("\0")
     entries = [(line[:6], line.partition("\t")[2]) for line in lines if line]
     yield from problems(entries, own_names(root))

@@ -1,8 +1,9 @@
-"""Relative links of the repository's pages lead to a file, and to a heading that is there; no file
-has the markers of a merge that nobody finished, nor a name that `layout` does not allow, and no
-program has characters that nobody sees.
+"""Check links, merge conflict markers, file names and invisible characters in the repository.
 
-`python -m ml.repository.forks.links` needs no package besides PyYAML: a pull request of
+Relative links of Markdown pages must lead to an existing file and heading. No file may have
+conflict markers of an update or a name that `layout` rejects, and no program or setting may have
+invisible characters.
+`python -m ml.repository.forks.links` needs no package besides PyYAML: a pull request with only
 documents installs nothing else.
 """
 
@@ -19,20 +20,20 @@ from ml.core.errors import Exit, Place, Problem, as_program
 from ml.core.terminal import INVISIBLE, printable
 from ml.repository.forks import layout
 
-# What `make update` writes around lines that it could not merge.
+# The conflict markers of `make update`.
 MARKERS = r"^(<<<<<<< before updating|>>>>>>> after updating)"
 # Files that programs run or read as settings; names and texts of data may have any letters.
 _PROGRAMS = ("*.py", "*.yml", "*.yaml", "*.toml", "*.mk", "*Makefile", "*Dockerfile", "*.sh")
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"`[^`]*`")
-# A target in angle brackets may have spaces. Few characters are tried twice: a stranger writes the
-# pages too.
+# A target in angle brackets may have spaces. Possessive quantifiers avoid backtracking: the pages
+# are untrusted.
 _LINK = re.compile(r"\]\(\s*+(?:<([^<>]*+)>|([^\s()]++))")
 _HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*)")
 
 
 def problems(root: Path) -> Iterator[Problem]:
-    """A problem for each link of a tracked or new page that leads nowhere."""
+    """Yield a problem for each broken link of a tracked or new page."""
     words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.md")
     for name in sorted({*git.run(root, *words).split("\0")} - {""}):
         page = root / name
@@ -46,20 +47,22 @@ def problems(root: Path) -> Iterator[Problem]:
 
 
 def unmerged(root: Path) -> list[str]:
-    """The files of the work tree with such markers."""
+    """Return the files of the work tree with conflict markers."""
     names = git.ask(root, "grep", "--untracked", "-lzE", MARKERS) or ""  # none: exit 1
     return [name for name in names.split("\0") if name]
 
 
 def unseen(root: Path) -> Iterator[Problem]:
-    """A problem for each program or setting with a character that is printed as nothing: Python
-    takes some for letters of a name, others turn what a reviewer reads.
+    """Yield a problem for each program or setting with an invisible character.
+
+    Python accepts some of them in names, and others change the order of the text that a reviewer
+    sees.
     """
     words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *_PROGRAMS)
     for name in sorted({*git.run(root, *words).split("\0")} - {""}):
         if (root / name).is_symlink() or not (root / name).is_file():
             continue
-        # Editors of Windows put a mark at the start of a file.
+        # Editors on Windows write a byte order mark at the start of a file.
         text = (root / name).read_text(encoding="utf-8-sig", errors="replace")
         if not text.isascii() and (match := INVISIBLE.search(text)):
             place = Place(printable(name), text.count("\n", 0, match.start()) + 1)
@@ -68,7 +71,7 @@ def unseen(root: Path) -> Iterator[Problem]:
 
 
 def _links(page: Path) -> Iterator[tuple[int, str]]:
-    """The line and the target of each link that is not a web address."""
+    """Yield the line and the target of each link that is not a web address."""
     for number, line in _prose(page):
         for match in _LINK.finditer(_CODE.sub("", line)):
             target = match[1] or match[2]
@@ -86,7 +89,7 @@ def _leads_somewhere(page: Path, target: str, root: Path) -> bool:
 
 
 def _headings(page: Path) -> set[str]:
-    """The anchors that GitHub gives to headings: a second one of the same words ends in -1."""
+    """Return the anchors that GitHub gives to headings; duplicates get the suffixes -1, -2, …."""
     seen: Counter[str] = Counter()
     anchors = set()
     for _, line in _prose(page):
@@ -100,7 +103,7 @@ def _headings(page: Path) -> set[str]:
 
 
 def _prose(page: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines outside of fenced code."""
+    """Yield the numbered lines outside of fenced code blocks."""
     fence = ""
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         match = _FENCE.match(line)
@@ -112,7 +115,7 @@ def _prose(page: Path) -> Iterator[tuple[int, str]]:
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> Exit:
-    """Print every problem; 1 when there is one."""
+    """Print every problem; exit with 1 if there is one."""
     root, hint = repository.root(), "merge both sides, and remove the markers"
     broken = [
         *problems(root),

@@ -1,6 +1,6 @@
-"""A merge of three trees by path, in git's object store: no work tree is read or written.
+"""Merge three trees by path in git's object store, without reading or writing a work tree.
 
-What the team changed is kept. Nothing is guessed about files that moved: the path decides.
+The team's changes are kept. Renames are not detected: only the path decides.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LABELS = ("before updating", "last update", "after updating")
 _AUTHOR = {"user.name": "update@localhost", "user.email": "update@localhost"}
 _FILES = frozenset({"100644", "100755"})
 
-# A file of a tree: its mode and blob. Files by path with mode and content, None for no file.
+# Entry: mode and blob of a file in a tree. Files: mode and content by path; None means removed.
 Entry = tuple[str, str]
 Files = dict[str, tuple[str, bytes] | None]
 
 
 @dataclass
 class Merge:
-    """Three trees by path, of what is shared; `files` are those that change, None for none."""
+    """A three-way merge of the shared files; `files` are the changes, None for a removed file."""
 
     root: Path
     template: Path
@@ -40,7 +40,7 @@ class Merge:
     left: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        """Decide every path that the template changed; whatever the team changed is kept."""
+        """Merge every path that the template changed; the team's changes are kept."""
         for name in sorted({*self.base} | {*self.theirs}):
             old, our, new = (tree.get(name) for tree in (self.base, self.ours, self.theirs))
             if new in (old, our):
@@ -56,7 +56,7 @@ class Merge:
         self._free()
 
     def _both(self, name: str, old: Entry | None, our: Entry, new: Entry) -> None:
-        """Both changed a file, or both added it: line by line; a link or bytes stay the team's."""
+        """Merge a file that both changed or added, by line; links and binaries stay the team's."""
         if not {our[0], new[0]} <= _FILES:
             self.conflicts[name] = "both changed it, and it is no file; yours is left"
             return
@@ -72,8 +72,10 @@ class Merge:
             self.conflicts[name] = MARKED
 
     def _free(self) -> None:
-        """A file cannot be where the team has a folder, nor below where it has a file, nor where on
-        some disks one of the team's is, whose name differs in case alone.
+        """Drop new files whose path collides with the team's files or folders.
+
+        That is a path at a folder or below a file of the team, or one that differs only in case
+        from a file of the team, since some file systems ignore case.
         """
         present = {
             name for name in {*self.ours} | {*self.files} if self.files.get(name, ()) is not None
@@ -91,7 +93,7 @@ class Merge:
 
 
 def _lines(ours: bytes, former: bytes, new: bytes) -> tuple[bytes | None, bool]:
-    """The texts merged, with markers for conflicts; None for no text."""
+    """Return the merged text and whether it has conflict markers; None if a file is not text."""
     if new in (former, ours) or ours == former:
         return (new if ours == former else ours), False
     return git.merge_lines((ours, former, new), _LABELS)
@@ -101,7 +103,7 @@ def _lines(ours: bytes, former: bytes, new: bytes) -> tuple[bytes | None, bool]:
 
 
 def write(root: Path, head: str, files: Files, text: str) -> str:
-    """A commit on `head` with these files, which no branch has."""
+    """Write a commit on `head` with these files, without a branch; return its id."""
     lines = []
     for name, file in files.items():
         if file is None:
@@ -120,7 +122,7 @@ def write(root: Path, head: str, files: Files, text: str) -> str:
 def tree_of(
     repo: Path, commit: str, wanted: Callable[[str], bool] = lambda name: True
 ) -> dict[str, Entry]:
-    """Each file of a commit → its mode and blob."""
+    """Return each file of a commit → its mode and blob."""
     entries = {}
     for line in filter(
         None, git.run(repo, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
@@ -133,13 +135,13 @@ def tree_of(
 
 
 def text_of(repo: Path, commit: str, name: str) -> str:
-    """A file of a commit; "" where it has none."""
+    """Return the text of a file in a commit; "" if it does not exist."""
     entry = tree_of(repo, commit).get(name)
     return content_of(repo, entry[1]).decode(errors="replace") if entry else ""
 
 
 def content_of(repo: Path, blob: str) -> bytes:
-    """The bytes of a blob."""
+    """Return the bytes of a blob."""
     return as_bytes(git.run(repo, "cat-file", "blob", blob))
 
 
@@ -149,7 +151,7 @@ def as_bytes(text: str) -> bytes:
 
 
 def differences(root: Path, before: str, after: str) -> list[str]:
-    """The files in which two commits differ."""
+    """Return the files in which two commits differ."""
     words = ("-r", "--no-renames", "--name-only", "-z", before, after)
     return [name for name in git.run(root, "diff-tree", *words).split("\0") if name]
 

@@ -1,15 +1,16 @@
-"""`make update`: the template's changes since the last time, merged into a fork.
+"""`make update`: merge the template's changes since the last update into a fork.
 
-The files that copier.yml of the template shares are merged three ways: as they were, as they are in
-the template, as they are here. What both changed is a conflict and is named; where the lines are
-the same it has markers, and the check of every pull request refuses them. Nothing is guessed about
-files that moved: the path decides. A thin fork then locks the wheel of the new version.
+Files that the template's copier.yml shares are merged three ways: the last update, the template,
+and the fork. Changes of both sides are conflicts and are listed; conflicting lines get markers,
+which the check of every pull request rejects. Renames are not detected: only the path decides. A
+thin fork then locks the wheel of the new version.
 
-The merge is made in git's object store. The work tree gets all of it or nothing: what is to come is
-a commit under UNFINISHED first, and a process that no signal of the terminal reaches writes it.
+The merge is made in git's object store. The work tree gets all of it or nothing: first a commit
+under the ref UNFINISHED records the result, then a process that is detached from the terminal's
+signals writes the files.
 
-    make update             in this tree, to look at and to commit
-    make update-request     opened or updated as a pull request; this tree stays as it is
+    make update             in this tree, to review and commit
+    make update-request     opens or updates a pull request; this tree is unchanged
 """
 
 from __future__ import annotations
@@ -61,9 +62,10 @@ from ml.repository.github.api import GitHub
 BRANCHES = "template-update/"
 CONFLICT, LABELS = "conflict", "labels"
 MERGED = "is merged already"
-# The commit that this work tree is to become, with its text as the message; gone once it has.
+# The commit that this work tree is to become, with the report as its message; deleted once all
+# files are written.
 UNFINISHED = "refs/worktree/template-update"
-# Set to the same commit after that, until the user was told what there is to decide.
+# Then set to the same commit, until the report was printed.
 UNTOLD = "refs/worktree/template-update-untold"
 # Files that record an update are written last.
 _LAST = (repository.FRAMEWORK_LOCK, ANSWERS)
@@ -78,10 +80,10 @@ _SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 @dataclass(frozen=True)
 class Update:
-    """A merge: the versions, and each file that somebody has to look at → why.
+    """The result of a merge: the versions, and each file that needs a decision → why.
 
-    `commit` has the merged files, on the commit of HEAD; "" where there is nothing to merge.
-    `left` are files that the template changed and the team has removed: they stay so.
+    `commit` has the merged files, on top of HEAD; "" if there is nothing to merge. `left` are files
+    that the template changed and the team has removed: they stay removed.
     """
 
     before: str
@@ -110,10 +112,10 @@ def update(
 ) -> str:
     """Merge a version of the template, by default its newest, into the clean tree at `root`.
 
-    `source` is the wheel's address or file; by default the release's where the lock has an address,
-    else it is built of the template. Returns the Update as text, which `tell` is given before; one
-    that was interrupted while its files were written, or before it was told, is finished instead.
-    Raises UserError, with the tree as it was.
+    `source` is the wheel's address or file. By default the wheel is the release's if the lock has
+    an address, else it is built from the template. Returns the Update as text, after passing it to
+    `tell`. If an earlier call was interrupted while it wrote files, or before it reported, this
+    call finishes that one instead. Raises UserError and leaves the tree unchanged.
     """
     _answers(root)
     _resume(root)
@@ -142,10 +144,9 @@ def _updated(root: Path, revision: str, source: str) -> str:
 
 
 def merged(root: Path, revision: str = "", source: str = "") -> Update:
-    """The merge of a version of the template with the commit of HEAD; the work tree is not read.
+    """Return the merge of a template version with the commit of HEAD; ignore the work tree.
 
-    Raises UserError where the fork's answers, its lock or the template are not what they have to
-    be.
+    Raises UserError if the fork's answers, its lock or the template are invalid.
     """
     answers = _answers(root)
     head = git.run(root, "rev-parse", "HEAD").strip()
@@ -215,9 +216,10 @@ def _answers(root: Path) -> dict[str, Any]:
 def _locked(
     template: Path, former: tuple[str, str], revision: str, commit: str, source: str
 ) -> Files:
-    """The lock of the wheel of a revision, with its file in place of the former one.
+    """Return the lock of a revision's wheel, and the wheel file in place of the former one.
 
-    `former` is the file and the address that are locked. Raises UserError for another version.
+    `former` is the file and the address that are locked. Raises UserError if the wheel has another
+    version than the revision.
     """
     path, address = former
     if source:
@@ -242,9 +244,9 @@ def _locked(
 
 
 def _demand_lock(root: Path, template: Path, version: str, commit: str) -> tuple[str, str]:
-    """The file and the address of the locked wheel, one of them "".
+    """Return the file and the address of the locked wheel, one of them "".
 
-    Raises UserError unless it is of the version that was merged last, whose commit is given.
+    Raises UserError unless it has the version that was merged last, whose commit is given.
     """
     name = repository.FRAMEWORK_LOCK
     entries = tree_of(root, "HEAD")
@@ -283,7 +285,7 @@ def _clone(root: Path, address: str) -> Iterator[Path]:
 
 
 def _newest(template: Path, merged_last: str) -> str:
-    """The tag of the highest release; the head without one, and where that is merged already."""
+    """Return the tag of the highest release; HEAD without one; the last merge if it is newer."""
     names = git.run(template, "tag", "--list", "v*").split()
     releases = [
         name for name in names if _RELEASE.fullmatch(name) and not re.search("[a-z]", name[1:])
@@ -311,7 +313,7 @@ def _commit(template: Path, name: str) -> str:
 
 
 def _version(template: Path, commit: str) -> str:
-    """The framework's version at a commit."""
+    """Return the framework's version at a commit; raise UserError without one."""
     try:
         project = tomllib.loads(text_of(template, commit, "pyproject.toml"))["project"]
         return str(project["version"])
@@ -323,7 +325,7 @@ def _version(template: Path, commit: str) -> str:
 
 
 def _moved(template: Path, old: str, new: str) -> dict[str, str]:
-    """Each file that the template moved → where to."""
+    """Return each file that the template moved → its new path."""
     words = ("--find-renames", "--diff-filter=R", "--name-status", "-z", old, new)
     parts = git.run(template, "diff", *words).split("\0")
     return dict(zip(parts[1::3], parts[2::3], strict=False))
@@ -376,10 +378,10 @@ def _detached(work: Callable[[], None]) -> None:
 
 
 def finish(root: Path) -> None:
-    """Bring the work tree to UNFINISHED, of which it may have a part.
+    """Write the files of UNFINISHED to the work tree, which may have a part of them already.
 
-    Raises UserError, with nothing written, for a file that is neither as before nor as it is to
-    become.
+    Raises UserError, with nothing written, for a file that matches neither the old nor the new
+    commit.
     """
     before, after = git.run(root, "rev-parse", f"{UNFINISHED}^", UNFINISHED).split()
     _demand_free(root, before, after)
@@ -397,7 +399,7 @@ def finish(root: Path) -> None:
 
 
 def _demand_free(root: Path, before: str, after: str) -> None:
-    """Refuse to write over what is neither committed nor of the update."""
+    """Raise UserError if a file to be written has changes that are in neither commit."""
     changed = differences(root, before, after)
     edited = {*changed} - as_in(root, before, changed) - as_in(root, after, changed)
     if edited:
@@ -456,7 +458,7 @@ def _people(github: GitHub, pull: Mapping[str, Any]) -> str:
 
 
 def _give_up(github: GitHub, pull: Mapping[str, Any], newer: int) -> str:
-    """Close the pull request of an older version, or say once that a newer one is there."""
+    """Close the pull request of an older version, or comment once on the newer one."""
     number = pull["number"]
     people = _people(github, pull)
     if not people:
@@ -471,7 +473,7 @@ def _give_up(github: GitHub, pull: Mapping[str, Any], newer: int) -> str:
 
 
 def _contents(root: Path, commit: str) -> tuple[dict[str, str | bytes | None], dict[str, str]]:
-    """The files that a commit changes with their content, and their modes."""
+    """Return the files that a commit changes, with content, and their modes."""
     entries = tree_of(root, commit)
     files: dict[str, str | bytes | None] = {}
     for name in differences(root, f"{commit}^", commit):
@@ -485,7 +487,7 @@ def _contents(root: Path, commit: str) -> tuple[dict[str, str | bytes | None], d
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> int | None:
-    """Print what was merged; 1 where something is left to decide by hand."""
+    """Run `make update`; exit with 1 if conflicts need a decision."""
     parser = argparse.ArgumentParser(prog="update", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--to", default="", help="A version of the template; else the newest.")
     parser.add_argument("--wheel", default="", help="The address or the file of its wheel.")

@@ -1,4 +1,4 @@
-"""`make wheel`: the framework of a commit as one wheel; the same commit gives the same bytes.
+"""`make wheel`: build the framework at a commit as a reproducible wheel.
 
 It needs setuptools and no other package: `python -m ml.repository.forks.wheel`.
 """
@@ -23,7 +23,7 @@ from ml.core import git, repository
 from ml.core.errors import Problem, UserError, as_program
 
 NAME = "azureml-gitops-starter"
-# Bytes that are packed depend on the version of zlib.
+# Compressed bytes would depend on the version of zlib.
 _OPTIONS = {"--build-option": ["--compression=stored", "--quiet"]}
 _BUILD = (
     "import sys; from setuptools.build_meta import build_wheel;"
@@ -32,9 +32,9 @@ _BUILD = (
 
 
 def build(source: Path, folder: Path, revision: str = "HEAD") -> Path:
-    """The wheel of a revision of the repository at `source`, written to `folder`.
+    """Build the wheel of a revision of the repository at `source`, write it to `folder`, return it.
 
-    What is not committed is not in it. Raises UserError where git or setuptools fails.
+    Uncommitted changes are not included. Raises UserError if git or setuptools fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     time = git.run(source, "show", "-s", "--format=%ct", revision).strip()
@@ -52,13 +52,16 @@ def build(source: Path, folder: Path, revision: str = "HEAD") -> Path:
 
 
 def version_in(name: str) -> str:
-    """`…/azureml_gitops_starter-0.2.0-py3-none-any.whl` → 0.2.0; "" for another name."""
+    """Return the version in a wheel's name, `azureml_gitops_starter-0.2.0-py3-none-any.whl`.
+
+    Returns "" for another name.
+    """
     match = re.search(rf"(?:^|/){NAME.replace('-', '_')}-([^-/]+)-py3-none-any\.whl$", name)
     return match[1] if match else ""
 
 
 def demand_version(content: bytes, name: str) -> None:
-    """Refuse what is no wheel of the framework, or one of another version than its name says."""
+    """Raise UserError unless the content is a framework wheel with the version in its name."""
     expected, actual = version_in(name), ""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
@@ -84,7 +87,7 @@ def _run(words: Sequence[str], **options: object) -> None:
 
 @as_program
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the path of the wheel."""
+    """Build the wheel and print its path."""
     parser = argparse.ArgumentParser(prog="wheel", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--to", type=Path, default=Path("dist"), help="The folder; dist.")
     parser.add_argument("--revision", default="HEAD")

@@ -1,1 +1,1 @@
-"""What workflows read from GitHub and write there: issues, pull requests, releases."""
+"""Read and write GitHub from workflows: issues, pull requests, releases."""

@@ -1,7 +1,7 @@
-"""The few questions to GitHub's API that a workflow asks, with Python's own library.
+"""Call GitHub's REST API from a workflow, with the standard library only.
 
-The address, the repository and the token are those that GitHub gives to a workflow: GITHUB_API_URL,
-GITHUB_REPOSITORY and GH_TOKEN.
+The address, the repository and the token are the variables that GitHub sets in a workflow:
+GITHUB_API_URL, GITHUB_REPOSITORY and GH_TOKEN.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ml.core.errors import Exit, Problem, UserError
 
 API = "https://api.github.com"
 MAIN = "main"
-# Who opens an issue with a workflow's own token.
+# The account of a workflow's own token.
 AUTHOR = "github-actions[bot]"
-# Bytes of an answer, seconds until a connection is given up, pages of a list.
+# The most bytes of a response, the timeout in seconds, and the most pages of a list.
 MAX_BYTES, TIMEOUT, PAGES = 20_000_000, 30, 40
 Item = TypeVar("Item")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -34,7 +34,7 @@ _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 @dataclass(frozen=True)
 class GitHub:
-    """One repository, `OWNER/NAME`."""
+    """A client for one repository, `OWNER/NAME`."""
 
     repository: str
     token: str
@@ -42,10 +42,7 @@ class GitHub:
 
     @classmethod
     def of_workflow(cls) -> GitHub:
-        """Create the client from a workflow's variables.
-
-        Raise UserError names one that is missing.
-        """
+        """Create the client from a workflow's variables; raise UserError for a missing one."""
         names = ("GITHUB_REPOSITORY", "GH_TOKEN")
         values = [os.environ.get(name, "") for name in names]
         for name, value in zip(names, values, strict=True):
@@ -57,13 +54,13 @@ class GitHub:
         return cls(values[0], values[1], os.environ.get("GITHUB_API_URL", API))
 
     def get(self, path: str, **query: str) -> Any:
-        """The answer to a question about the repository."""
+        """Return the response to a GET request for a path of the repository."""
         return json.loads(self._call("GET", self._url(path, query))[0])
 
     def pages(self, path: str, key: str = "", **query: str) -> Iterator[Any]:
-        """Every item of a list, of all its pages; `key` is where an answer holds the list.
+        """Yield every item of a paginated list; `key` is the field of a response with the list.
 
-        Raises UserError for a list of more than `PAGES` pages: what is not read might decide.
+        Raises UserError for a list of more than `PAGES` pages, since unread items could matter.
         """
         url = self._url(path, {**query, "per_page": "100"})
         for _ in range(PAGES):
@@ -79,21 +76,21 @@ class GitHub:
         raise _failed(f"{path} has more than {PAGES} pages", "a list of fewer pages")
 
     def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """Change something; the answer, None when there is none."""
+        """Send a request that changes something; return the response, None if it is empty."""
         answer = self._call(method, self._url(path, {}), body)[0]
         return json.loads(answer) if answer else None
 
     def download(self, path: str, limit: int) -> bytes:
-        """A file of at most `limit` bytes; more is an error."""
+        """Return a file of at most `limit` bytes; raise UserError if it is larger."""
         content, _ = self._call("GET", self._url(path, {}), limit=limit)
         return content
 
     def head(self, branch: str = MAIN) -> str:
-        """The newest commit of a branch."""
+        """Return the newest commit of a branch."""
         return str(self.get(f"git/ref/heads/{branch}")["object"]["sha"])
 
     def text(self, path: str, commit: str) -> str:
-        """A file of a commit, to the last byte."""
+        """Return the text of a file in a commit, with its line ends unchanged."""
         return base64.b64decode(self.get(f"contents/{path}", ref=commit)["content"]).decode()
 
     def keep_issue(self, marker: str, title: str, body: str) -> str:
@@ -137,12 +134,12 @@ class GitHub:
     ) -> tuple[int, str]:
         """Open or update the pull request of a branch: one commit on `base` with these files.
 
-        `base` is the commit of main that the files were made on: what main got since stays. Path →
-        content; None removes a file. `modes` has those of files that can be run. The number, and
-        what was done as in `keep_issue`. Where somebody closed or merged it, or added a commit to
-        the branch, nothing is changed. Raises UserError rather than open it on a commit that is not
-        this one. The token has to be an app's: a pull request that a workflow's own token opens
-        starts no checks.
+        `base` is the commit of main that the files were made from; later changes of main are kept.
+        `files` maps paths to content, None to remove a file; `modes` are those of executable files.
+        Returns the number, and what was done as in `keep_issue`. If somebody closed or merged the
+        pull request, or pushed a commit to the branch, nothing is changed. Raises UserError rather
+        than open it on another commit. The token must be an app's: a pull request that a workflow's
+        own token opens starts no checks.
         """
         every = self.pull_requests_of(branch)
         if any(pull["state"] != "open" for pull in every):
@@ -168,16 +165,16 @@ class GitHub:
     def pull_requests_of(self, branch: str) -> list[Any]:
         """Return the pull requests that an app opened for a branch here, also closed ones.
 
-        Raises UserError for an open one of a person or of a workflow's token, which is no app's.
+        Raises UserError if a person or a workflow's token has opened one that is still open.
         """
         owner = self.repository.partition("/")[0]
         every = []
         for pull in self.pages("pulls", state="all", head=f"{owner}:{branch}"):
-            # The organisation of the repository may own forks of it.
+            # The repository's organisation may own forks of it: skip those.
             if (pull["head"].get("repo") or {}).get("full_name") != self.repository:
                 continue
             login = str((pull.get("user") or {}).get("login") or "nobody")
-            # The name of an account that is no app has no brackets.
+            # Only the names of apps end in brackets.
             if login.endswith("[bot]") and login != AUTHOR:
                 every.append(pull)
             elif pull["state"] == "open":
@@ -193,9 +190,9 @@ class GitHub:
         modes: Mapping[str, str],
         is_open: bool,
     ) -> tuple[str | None, bool]:
-        """The branch's commit, `base` with the files, and whether it is new.
+        """Return the branch's commit, `base` with the files, and whether it is new.
 
-        None for a commit of somebody else, which is not overwritten while a pull request shows it.
+        Returns None if somebody else's commit is on the branch of an open pull request: it is kept.
         """
         entries = [
             {"path": path, "mode": modes.get(path, "100644"), "type": "blob", **self._blob(content)}
@@ -224,7 +221,7 @@ class GitHub:
         return commit, True
 
     def _blob(self, content: str | bytes | None) -> Mapping[str, str | None]:
-        """The entry of a tree for a content: bytes that are no text are sent before it."""
+        """Return the tree entry for a content; binary content is uploaded as a blob first."""
         if not isinstance(content, bytes):
             return {"sha": None} if content is None else {"content": content}
         encoded = base64.b64encode(content).decode()
@@ -247,7 +244,7 @@ class GitHub:
         )
         request.add_header("Accept", "application/vnd.github+json")
         request.add_header("X-GitHub-Api-Version", "2022-11-28")
-        # Not repeated at a redirect, which leads to another host's storage.
+        # Redirects lead to another host's storage, which must not get the token.
         request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         what = f"{method} {urllib.parse.urlsplit(url).path}"
         try:
@@ -269,8 +266,10 @@ class GitHub:
 def read_results(
     path: Path, command: str, text: str = "", outcomes: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """The JSON objects that a command wrote into a file, or in the `text` of another job; each with
-    one of the `outcomes`, where there are any. UserError where it ended before it wrote them.
+    """Return the JSON objects that a command wrote to a file, or that another job passed as `text`.
+
+    With `outcomes`, each must have one of them. Raises UserError if the command ended before it
+    wrote them.
     """
     with suppress(OSError, ValueError):
         document = json.loads(text or path.read_text(encoding="utf-8"))
@@ -297,7 +296,7 @@ def for_all(items: Iterable[Item], work: Callable[[Item], object]) -> None:
 
 
 def write_outputs(values: Mapping[str, object]) -> None:
-    """Hand values to the next job of a workflow: texts on one line, and all else as JSON."""
+    """Write the outputs of a workflow's job: texts in one line, other values as JSON."""
     if path := os.environ.get("GITHUB_OUTPUT"):
         texts = {key: of if isinstance(of, str) else json.dumps(of) for key, of in values.items()}
         lines = [f"{key}={text}\n" for key, text in texts.items()]

@@ -1,9 +1,8 @@
-"""One issue for each stack, release and model that drifted.
+"""Keep one GitHub issue for each stack, release and model that drifted.
 
-`python -m ml.repository.github.drift_issue` keeps them.
-
-It is opened when something differs from what is declared or was evaluated, updated while it does,
-and closed when nothing differs any more. It needs no installed package besides PyYAML.
+`python -m ml.repository.github.drift_issue` opens it when something differs from its declaration
+or evaluation, updates it, and closes it when nothing differs any more. It needs no installed
+package besides PyYAML.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ml.core.errors import as_program
 from ml.core.markdown import code, table, text
 from ml.repository.github.api import GitHub, read_results
 
-# Differences that the issue lists.
+# The most differences that an issue lists.
 MAX_ROWS = 100
 BY_DRIFT = "This issue is updated by drift.yml, and closed when nothing differs."
 
@@ -42,7 +41,7 @@ class Subject:
 
 
 def post(github: GitHub, subject: Subject) -> str:
-    """Bring the subject's issue up to date; a sentence on what was done."""
+    """Update the subject's issue; return a sentence on what was done."""
     marker = f"<!-- drift {subject.name} -->"
     count = len(subject.rows)
     if not count:
@@ -58,7 +57,7 @@ def post(github: GitHub, subject: Subject) -> str:
 
 
 def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
-    """What `infra drift` found."""
+    """Return the issue about the differences of `infra drift`."""
     rows = [
         [
             code(difference.get("resource", "")),
@@ -83,7 +82,7 @@ def stack(name: str, differences: Sequence[Mapping[str, Any]]) -> Subject:
 
 
 def watched(environment: str, drifts: Sequence[Mapping[str, Any]]) -> Iterator[Subject]:
-    """What `ml release drift` found; what could not be judged leaves its issue as it is."""
+    """Yield the issues about `ml release drift`; unknown results leave their issue unchanged."""
     for drift in drifts:
         if drift["unknown"]:
             continue

@@ -1,4 +1,4 @@
-"""The environments to release, who approved one, and the way back from a version that failed there.
+"""Find the environments to release and their approvers, and revert failed declarations.
 
 `python -m ml.repository.github.releases` needs no installed package besides PyYAML.
 """
@@ -32,7 +32,7 @@ _RESULTS = re.compile(r"(release)\.json")
 
 
 def declaration(content: str, environment: str) -> str:
-    """The entry of an environment as JSON; all of the text where it cannot be read."""
+    """Return the entry of an environment as JSON; the whole text if it cannot be parsed."""
     try:
         return json.dumps(_entries(content).get(environment), sort_keys=True, default=str)
     except ValueError:
@@ -70,7 +70,7 @@ def with_entry(environment: str, seen: str, wanted: str, now: str) -> str:
 
 
 def _entries(content: str) -> dict[str, Any]:
-    """Raises ValueError where the text is not unambiguous YAML."""
+    """Parse the entries by environment; raise ValueError for invalid or ambiguous YAML."""
     try:
         entries = documents.parse(content, FILE).get(ENTRIES)
     except UserError as refused:
@@ -79,10 +79,10 @@ def _entries(content: str) -> dict[str, Any]:
 
 
 def _parts(content: str, environment: str) -> tuple[str, str, str]:
-    """The lines before an entry, those of the entry, "" without one, and those after.
+    """Return the lines before an entry, of the entry ("" if absent), and after it.
 
-    Blank lines and comments below an entry are not part of it. Raises ValueError where entries do
-    not begin on lines of their own.
+    Blank lines and comments below an entry are not part of it. Raises ValueError if entries do not
+    begin on separate lines.
     """
     root = documents.parse(content, FILE).root
     lines = [f"{line}\n" for line in content.removesuffix("\n").split("\n")]
@@ -99,7 +99,7 @@ def _parts(content: str, environment: str) -> tuple[str, str, str]:
 def _lines_of(
     mapping: yaml.Node, lines: Sequence[str], end: int
 ) -> dict[str, tuple[int, int, yaml.Node]]:
-    """Each key of a mapping → its first line, the line after its last one, and its value."""
+    """Return each key of a mapping → its first line, the line after its last one, and its value."""
     if not isinstance(mapping, yaml.MappingNode) or mapping.flow_style:
         raise ValueError("no mapping in block style")
     starts = [key.start_mark.line for key, _ in mapping.value]
@@ -135,7 +135,7 @@ def environments(root: Path, since: str = "") -> list[str]:
 
 
 def _at(root: Path, commit: str, file: str) -> str | None:
-    """The text of a file in a commit, to the last byte; None where it has no such file."""
+    """Return the text of a file in a commit, unchanged; None if it does not exist."""
     try:
         return git.run(root, "cat-file", "blob", f"{commit}:{file}")
     except UserError:
@@ -143,10 +143,10 @@ def _at(root: Path, commit: str, file: str) -> str | None:
 
 
 def approver(github: GitHub, root: Path, environment: str) -> str:
-    """Who approved this job, the reviewer of its GitHub environment, or else who merged.
+    """Return who approved this job: the reviewer of its GitHub environment, else who merged.
 
-    Raises UserError when main declares something else for the environment by now, as when an old
-    run is started again: an approval is of what the reviewer saw.
+    Raises UserError if main now declares something else for the environment, for example when an
+    old run is re-run: the approval was for another declaration.
     """
     main = github.head()
     for path in sorted((root / "ml/projects").glob(f"*/{FILE}")):
@@ -170,7 +170,7 @@ def approver(github: GitHub, root: Path, environment: str) -> str:
 
 
 def keep_issue(github: GitHub, result: Mapping[str, Any]) -> str:
-    """Open or update the issue about a version that was rolled back; close it once one serves."""
+    """Open or update the issue about a rolled-back version; close it once a version serves."""
     project, environment = result["project"], result["environment"]
     marker = f"<!-- release {project} {environment} -->"
     where = f"{project} in {environment}"
@@ -185,9 +185,9 @@ def keep_issue(github: GitHub, result: Mapping[str, Any]) -> str:
 
 
 def revert(github: GitHub, root: Path, result: Mapping[str, Any]) -> str:
-    """Open the pull request that takes back the declaration of a version that was rolled back.
+    """Open the pull request that reverts the declaration of a rolled-back version.
 
-    Where main declares something else by now, there is nothing to take back: it is closed.
+    If main now declares something else, there is nothing to revert: the pull request is closed.
     """
     project, environment = result["project"], result["environment"]
     file = f"ml/projects/{project}/{FILE}"
@@ -218,9 +218,9 @@ def _branch(result: Mapping[str, Any]) -> str:
 def _before(
     root: Path, project: str, environment: str, live_digest: str
 ) -> tuple[str, dict[str, str | None], str]:
-    """release.yml before the declaration, the evidence of then, and the commit that declared.
+    """Return the earlier release.yml, its evidence files, and the commit that declared the version.
 
-    Of earlier declarations the one with the digest that serves is taken, else the one just before.
+    Of earlier declarations, the one with the serving digest is used, else the latest one.
     """
     folder = f"ml/projects/{project}"
     file = f"{folder}/{FILE}"
@@ -247,14 +247,14 @@ def _before(
 
 
 def _history(root: Path, file: str) -> Iterator[tuple[str, str]]:
-    """Each commit of the branch that changed the file, newest first, and the text before it."""
+    """Yield each commit that changed the file, newest first, and the text before it."""
     log = ("log", "--first-parent", "--format=%H", "--", file)
     for commit in (git.ask(root, *log) or "").split():
         yield commit, _at(root, f"{commit}^", file) or ""
 
 
 def _left(environment: str) -> Sequence[Mapping[str, Any]]:
-    """The results that the job of an environment left in this run; none where it left none."""
+    """Return the results of an environment's release job in this run; () without any."""
     app, job = GitHub.of_workflow(), f"release ({environment})"
     own = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
     run, name = int(os.environ["GITHUB_RUN_ID"]), f"release-{environment}"
@@ -266,7 +266,7 @@ def _left(environment: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _revert(root: Path, environments: Sequence[str]) -> None:
-    """Open the pull requests of what was rolled back; one that fails stops no other."""
+    """Open the pull requests that revert rolled-back versions; one failure stops no other."""
 
     def revert_all(environment: str) -> None:
         results = [each for each in _left(environment) if each["outcome"] == "rolled-back"]

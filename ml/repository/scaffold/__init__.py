@@ -1,1 +1,1 @@
-"""`ml new`: a project written from a table, and what `ml check` says of its metrics."""
+"""Write projects for `ml new`, and check their metrics for `ml check`."""

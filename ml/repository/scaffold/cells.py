@@ -1,4 +1,4 @@
-"""The cells of the table that `ml new` reads, as texts."""
+"""Read the table of `ml new` as texts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ _ANOTHER = "name another file: --table FILE"
 
 
 def _sniffed(start: str) -> type[csv.Dialect]:
-    """The dialect of a file by its first lines; by its header alone where the rows are so long that
-    no two of them are there.
+    """Detect the CSV dialect from a file's first lines.
+
+    If that fails, for example because long rows leave only one in the sample, use the only
+    delimiter in the header.
     """
     try:
         return csv.Sniffer().sniff(start, _DELIMITERS)
@@ -39,7 +41,7 @@ def _sniffed(start: str) -> type[csv.Dialect]:
 
 
 def line_of(path: Path, form: Mapping[str, Any], row: int) -> int:
-    """The line of a row of the table."""
+    """Return the line number of a row of the table."""
     return next(islice(_records(path, form), row + 1, None))[0]
 
 
@@ -49,7 +51,7 @@ def _records(path: Path, form: Mapping[str, Any]) -> Iterator[tuple[int, list[st
 
 
 def _wider(path: Path, form: Mapping[str, Any], width: int) -> Problem | None:
-    """The problem of the first row with more fields than the header; None when there is none."""
+    """Return the problem of the first row with more fields than the header; None without one."""
     for line, record in _records(path, form):
         if len(record) > width:
             delimiter = "tab" if form["delimiter"] == "\t" else f"`{form['delimiter']}`"
@@ -61,7 +63,7 @@ def _wider(path: Path, form: Mapping[str, Any], width: int) -> Problem | None:
 
 
 def read_cells(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
-    """The cells as texts without spaces around them, and how the schema says that they stand."""
+    """Return the cells as stripped texts, and the schema's fields about the CSV format."""
     import pandas as pd
 
     expected, hint = "a text file (CSV) in UTF-8 with a header", "save it as CSV UTF-8"

@@ -1,4 +1,4 @@
-"""The libraries that `ml new --model` writes a model for, and what their jobs and gates need."""
+"""Define the libraries of `ml new --model`, and what their jobs and gates need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Library:
     encoding: Encoding = "codes"
     environment: str = "ml-cpu"
     resumes: bool = False
-    tolerance: float = 1e-9  # of an answer, between the fitted model and the saved one
+    tolerance: float = 1e-9  # between predictions of the fitted and the saved model
 
 
 def _uniform(low: float, high: float) -> Mapping[str, Any]:
@@ -93,7 +93,7 @@ SEQUENCE_LIBRARY = Library(
 
 
 def objective(library: str, task: str, metric: str) -> str:
-    """What LightGBM and XGBoost call the loss that fits a task and a metric; "" for others."""
+    """Return LightGBM's or XGBoost's name of the loss for a task and a metric; "" for others."""
     loss = "quantile" if metric in QUANTILES else "mae" if metric == "mae" else task
     return _OBJECTIVES.get(library, {}).get(loss, "")
 
@@ -112,7 +112,7 @@ _OBJECTIVES: Mapping[str, Mapping[str, str]] = {
 
 
 def estimator(task: str, metric: str) -> str:
-    """The linear model of scikit-learn for a task and a metric."""
+    """Return the name of scikit-learn's linear model for a task and a metric."""
     if task != "regression":
         return "LogisticRegression"
     return "QuantileRegressor" if metric == "mae" or metric in QUANTILES else "Ridge"

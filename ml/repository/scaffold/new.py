@@ -1,4 +1,4 @@
-"""`ml new`: a project written from a table, ready to train, sweep, gate, propose and serve."""
+"""`ml new`: write a project for a table, ready to train, sweep, gate, propose and serve."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".jinja"
 # Larger files make every clone slow; GitHub warns at 50 MB.
 LARGEST = 20_000_000
-# What AutoML compares its trials by, of the metric that versions are compared by: Azure ML's own
-# metrics are few.
+# The project's primary metric → AutoML's primary metric: Azure ML has only a few.
 AUTOML_METRICS = {
     **{"accuracy": "accuracy", "average_precision": "average_precision_score_weighted"},
     **{"mae": "normalized_mean_absolute_error", "r2": "r2_score"},
 }
-# What the members of its models are, as the gate `format` calls them.
+# The formats of AutoML's ensemble members, as in the gate `format`.
 AUTOML_FORMATS = ("lightgbm-text", "onnx", "xgboost-json", "json")
-# What a project of forecasts has of the templates of a table; its own ones are in `series`.
+# The templates of a table that a forecasting project shares; its own ones are in `series`.
 _SHARED = frozenset(
     [
         *("__init__.py", "release.yml", "data/NAME.yml", "data/NAME.schema.yml"),
@@ -50,7 +49,7 @@ _AUTOML = frozenset({Path("split.py"), Path("jobs/automl.yml")})
 
 @dataclass(frozen=True)
 class NewProject:
-    """The project that was written: its folder, its files, and what was guessed of the table."""
+    """A new project: its folder, its files, and the profile of its table."""
 
     folder: Path
     files: tuple[Path, ...]
@@ -67,12 +66,12 @@ def new(
     model: str = "lightgbm",
     series: SeriesChoices | None = None,
 ) -> NewProject:
-    """Write `ml/projects/NAME` of the repository for a table, and copy the table into it.
+    """Write `ml/projects/NAME` for a table, and copy the table into it.
 
-    With `datastore`, a URI of Azure ML (`azureml://datastores/…`), the data asset lies there and
-    the table, a sample of it, is only read. `model` is one of LIBRARIES. `series` makes it a
-    project of forecasts. Raises UserError, and writes nothing, when the name is taken or cannot be
-    used, and when no project can be made of the table.
+    With `datastore`, an Azure ML URI (`azureml://datastores/…`), the data asset refers to that, and
+    the table is only read, as a sample. `model` is one of LIBRARIES. `series` makes it a
+    forecasting project. Raises UserError, and writes nothing, if the name is taken or invalid, and
+    if no project can be made from the table.
     """
     package = name.replace("-", "_")
     folder = root / "ml" / "projects" / package
@@ -117,7 +116,7 @@ def new(
 
 
 def _kind_problem(choices: Choices, model: str, series: SeriesChoices | None) -> Problem | None:
-    """What of the options does not go with `--kind`."""
+    """Return the problem of options that conflict with `--kind`; None if there is none."""
     if choices.kind not in ("", SEQUENCE):
         return Problem("no-such-kind", f"--kind {choices.kind}", SEQUENCE)
     if choices.text and not choices.kind:
@@ -135,12 +134,12 @@ def _kind_problem(choices: Choices, model: str, series: SeriesChoices | None) ->
 
 
 def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[Path, str]:
-    """The files of the project, by their paths in its folder; `tests` is a folder of its own."""
+    """Return the texts of the project's files by path; `tests` is a separate folder."""
     features = [column.name for column in about.features]
     is_series = about.task == TASK
     library = SEQUENCE_LIBRARY if model == SEQUENCE else LIBRARIES[model]
     rows: Any = about.head["rows"]
-    # Its models are served in that environment, and measured without the `folds` of the schema.
+    # AutoML models are served in that environment, and evaluated without the schema's `folds`.
     has_automl = library.environment == "ml-cpu" and 2 * rows[0] >= FEWEST_ROWS
     values = {
         "name": package,
@@ -162,7 +161,7 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
         "objective": objective(model, about.task, about.primary_metric),
         "estimator": estimator(about.task, about.primary_metric),
         "formats": [*dict.fromkeys((*library.formats, *(AUTOML_FORMATS if has_automl else ())))],
-        # Folds of an AutoML job would not keep groups together on Azure.
+        # On Azure, the folds of an AutoML job would split groups.
         "cross_validated": "folds" in about.head and "group" not in about.head,
         "automl_metric": AUTOML_METRICS.get(
             about.primary_metric,
@@ -173,7 +172,7 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
         "answer": TASKS[about.task].answer,
         "quantile": QUANTILES.get(about.primary_metric),
         "largest": _rounded(about.baseline * 10),
-        # A quarter of few rows is a validation of which each mean moves by chance.
+        # With folds, validation has few rows, so its mean varies more: allow twice the gap.
         "gap": _rounded(
             (0.1 if about.spread == 1.0 else about.baseline / 4)
             * (2 if "folds" in about.head else 1)
@@ -204,7 +203,7 @@ def _texts(package: str, about: Profile, datastore: str, model: str) -> Mapping[
 
 @cache
 def _environment() -> Environment:
-    """Jinja2 with other brackets: Azure ML's placeholders are ${{…}}."""
+    """Return a Jinja2 environment with other brackets: Azure ML's placeholders are ${{…}}."""
     jinja = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -223,7 +222,7 @@ def _environment() -> Environment:
 
 
 def _yaml(value: Any) -> str:
-    """The value on one line of YAML."""
+    """Return the value as one line of YAML."""
     text = yaml.safe_dump(
         value, default_flow_style=True, width=10**6, allow_unicode=True, sort_keys=False
     )
@@ -231,18 +230,18 @@ def _yaml(value: Any) -> str:
 
 
 def _column(column: Column) -> str:
-    """A column as the schema has it, without what is usual."""
+    """Return a column as an entry of the schema, without default values."""
     usual: Mapping[str, object] = {"unique": False, "refers_to": "", "optional": False}
     return _yaml({name: value for name, value in vars(column).items() if usual.get(name) != value})
 
 
 def _rounded(number: float) -> float:
-    """Three digits, as a person would write a threshold."""
+    """Round to three significant digits, as a person would write a threshold."""
     return float(f"{number:.3g}")
 
 
 def next_commands(project: NewProject) -> Sequence[str]:
-    """What to type after `ml new`, up to a served model."""
+    """Return the commands to run after `ml new`, up to a served model."""
     folder = repository.shown(project.folder)
     return (
         f"ml run {folder}/jobs/sweep.yml",

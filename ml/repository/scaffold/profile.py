@@ -1,6 +1,6 @@
-"""What a table is like: the types of its columns, the task, and how to split, slice and measure it.
+"""Profile a table: the types of its columns, the task, and how to split, slice and measure it.
 
-Everything here is a first guess that `ml new` writes down for a person to correct.
+All results are first guesses that `ml new` writes down for a person to correct.
 """
 
 from __future__ import annotations
@@ -37,27 +37,28 @@ from ml.toolkit.data.tables import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# By time validation and test are a fifth of the rows each, and a gate asks for a hundred in both.
+# Split by time, validation and test have a fifth of the rows each, and the gates require a
+# hundred rows in both.
 FEWEST_ROWS = 600
-# Otherwise three quarters are the test, out of fold, and a gate asks for thirty in validation. Of
-# more rows a fifth is enough: the AUC of 600 rows, of two models that are equally good, has an
-# interval as wide as the margin of `non-inferiority`.
+# Otherwise three quarters are tested out of fold, and the gates require thirty rows in validation.
+# With more rows a fifth is enough: with 600 rows, the interval of the AUC difference of two equal
+# models is as wide as the margin of `non-inferiority`.
 FEWEST_ROWS_OF_FOLDS, MOST_ROWS_OF_FOLDS = 150, 3000
 FOLDS = 5
-# A whole number of more values is a number to be predicted, not a class.
+# With more distinct values, whole numbers are a regression target, not classes.
 MOST_CLASSES = 20
-# A text with more values, or one that differs in half of the rows, is a name or free text.
+# Text with more distinct values, or with more than half as many as rows, is a name or free text.
 MOST_CATEGORIES = 200
-# Words among numbers are typing errors and codes for "unknown". With few distinct numbers the share
-# of numbers must be higher: floors are 1, 2, 3 and G.
+# The share of numbers from which words in a column are typing errors or codes for "unknown". It is
+# higher for few distinct numbers: floors are 1, 2, 3 and G.
 MOSTLY_NUMBERS, MOSTLY_FEW_NUMBERS = 0.5, 0.8
-# Values of a slice that are compared.
+# The most values of a slice column.
 MOST_SLICES = 10
 FEWEST_IN_SLICE, FEWEST_IN_SLICE_OF_FOLDS = 100, 40
 # Rows that are searched for leaks.
 MOST_CHECKED = 20_000
-# Words in the names of attributes that laws against discrimination usually protect (EU Charter of
-# Fundamental Rights, article 21; US Equal Credit Opportunity Act), and of columns that describe no
+# Words in column names of attributes that anti-discrimination law usually protects (EU Charter of
+# Fundamental Rights, article 21; US Equal Credit Opportunity Act), and of columns that are no
 # group.
 _PROTECTED = frozenset(
     [
@@ -67,18 +68,18 @@ _PROTECTED = frozenset(
 )
 _NO_GROUP = frozenset(("phone", "telephone", "mobile", "fax", "email", "mail", "url", "address"))
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-# Enough for a canary to judge the distribution of the answers.
+# The number of sample requests: enough for a canary to compare prediction distributions.
 SAMPLES = 100
 # `ml new --kind`: a model that reads one column of texts by their words.
 SEQUENCE = "sequence"
 # The choices that name a column.
 _COLUMNS = frozenset(("target", "id", "group", "time", "slice", "text"))
 _ID = ("id", "key", "uuid", "guid", "number", "index", "nr", "nummer")
-# The shares of distinct values and of correlation with time from which whole numbers are like ids.
+# Whole numbers look like ids from these shares of distinct values and correlations with time.
 MOSTLY_DISTINCT, ASCENDING = 0.95, 0.95
-# At a threshold of 0.5 few scores of a rarer class are positive.
+# A positive class below this share has few scores above the threshold of 0.5.
 RARE_POSITIVE = 0.2
-# 003 is a branch or an article, not three.
+# Numbers with leading zeros, such as 003, are codes.
 _DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{4}\b", re.ASCII)
 _PADDED = re.compile(r"[+-]?0\d", re.ASCII)
 # 8398,03 and 8.398,03; 8,398 and 8,398.03.
@@ -90,7 +91,7 @@ _POSITIVE = frozenset({"1", "yes", "true", "y", "t"})
 
 @dataclass(frozen=True)
 class Choices:
-    """What a person says about the table; "" leaves a choice to the table."""
+    """The user's choices about the table; "" means: infer it."""
 
     target: str
     task: str = ""
@@ -127,17 +128,17 @@ class Profile:
 
     @property
     def goal(self) -> str:
-        """`maximize` or `minimize`."""
+        """Return `maximize` or `minimize`."""
         return self.metric.goal
 
     @property
     def metric(self) -> Metric:
-        """The primary metric."""
+        """Return the primary metric."""
         return TASKS[self.task].metrics[self.primary_metric]
 
     @property
     def features(self) -> tuple[Column, ...]:
-        """The columns that the model reads."""
+        """Return the columns that the model reads."""
         if "horizon" in self.head:
             return ()  # `known` is for a person to fill in
         if text := self.head.get("text"):
@@ -161,10 +162,7 @@ class Profile:
 
 
 def profile(path: Path, choices: Choices) -> Profile:
-    """The profile of a text file with a header.
-
-    Raise UserError when no project can be made of it.
-    """
+    """Profile a text file with a header; raise UserError if no project can be made from it."""
     frame, form = read_cells(path)
     names = list(frame.columns)
     for option, name in vars(choices).items():
@@ -233,7 +231,7 @@ def profile(path: Path, choices: Choices) -> Profile:
     head |= {name: value for name, value in optional.items() if value}
     if folds:
         head["folds"] = folds
-    # From FEWEST_ROWS on there is an AutoML job too, whose models are measured without folds.
+    # From FEWEST_ROWS on there is also an AutoML job, whose models are evaluated without folds.
     fewest = FEWEST_IN_SLICE_OF_FOLDS if folds and len(frame) < FEWEST_ROWS else FEWEST_IN_SLICE
     excluded = {choices.target, own_id, choices.group}
     head["slices"] = [choices.slice]
@@ -288,7 +286,7 @@ def profile(path: Path, choices: Choices) -> Profile:
 
 
 def column_of(name: str, cells: pd.Series[str]) -> Column:
-    """The column with the type that its cells have."""
+    """Return the column with the type inferred from its cells."""
     present = cells[~cells.isin(MISSING)]
     optional, unique = len(present) < len(cells), present.nunique() == len(cells)
     values = present.unique().tolist()
@@ -310,10 +308,10 @@ def column_of(name: str, cells: pd.Series[str]) -> Column:
 
 
 def thousands(name: str, cells: pd.Series[str], delimiter: object) -> str:
-    """The note about dots that may separate thousands, or "".
+    """Return a note if dots may be thousands separators, or "".
 
-    Decimals would differ in their number of digits. Where semicolons do not hint at a decimal
-    comma, there also have to be numbers without a dot, all below 1000.
+    Decimals would differ in their number of digits. Unless semicolons suggest a decimal comma,
+    there must also be numbers without a dot, all below 1000.
     """
     values = cells[~cells.isin(MISSING)].unique().tolist()
     dotted = [value for value in values if "." in value]
@@ -333,14 +331,14 @@ def thousands(name: str, cells: pd.Series[str], delimiter: object) -> str:
 
 
 def _is_id(name: str) -> bool:
-    """Whether a column's name is that of an id."""
+    """Return whether a column's name looks like an id's."""
     return name.casefold().endswith(_ID) or (_WORD.findall(name) or [""])[-1].casefold() == "no"
 
 
 def _like_ids(
     frame: pd.DataFrame, features: Sequence[Column], times: Sequence[str]
 ) -> Iterator[str]:
-    """The notes about whole numbers that nearly all differ, and that ascend or are named so."""
+    """Yield notes on distinct whole numbers that ascend, or whose column is named like an id."""
     import pandas as pd
 
     rows = pd.Series(range(len(frame)), dtype=float)
@@ -362,7 +360,7 @@ def _like_ids(
 
 
 def _copies(frame: pd.DataFrame) -> Iterator[str]:
-    """The note about equal rows; none where most are equal, as in a table of few values."""
+    """Yield a note about duplicate rows, unless most are, as in a table of few values."""
     copies = int(frame.duplicated().sum())
     if 0 < 2 * copies <= len(frame):
         rows = (
@@ -375,7 +373,7 @@ def _copies(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
-    """What a person may want to correct in the table before anything is learnt from the column."""
+    """Yield notes on values that a person may want to correct before training."""
     counts = cells[~cells.isin(MISSING)].value_counts()
     total, name = int(counts.sum()), _quoted(column.name)
     if column.type in ("category", "id", "text") and all(map(_DATE.match, counts.index)) and total:
@@ -419,7 +417,7 @@ def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
 
 
 def _leaks(frame: pd.DataFrame, features: Sequence[Column], labels: Any) -> list[Check]:
-    """The checks whether features predict the target too well, alone or together."""
+    """Check whether features predict the target too well, alone or together."""
     import pandas as pd
 
     step = -(-len(frame) // MOST_CHECKED)
@@ -441,7 +439,7 @@ def _leaks(frame: pd.DataFrame, features: Sequence[Column], labels: Any) -> list
 
 
 def _quoted(value: object) -> str:
-    """A name or a cell in a sentence, whatever is in it."""
+    """Return a name or a cell, escaped and shortened, for a sentence."""
     return f"`{printable(str(value))[:40]}`"
 
 
@@ -454,7 +452,7 @@ def _is_time(value: str) -> bool:
 
 
 def _text(path: Path, choices: Choices, columns: Sequence[Column], frame: pd.DataFrame) -> str:
-    """The column that a SEQUENCE reads: the one with the most words in a row."""
+    """Return the text column of a SEQUENCE model: the one with the most words per row."""
     used = {choices.target, choices.id, choices.group, choices.time}
     if choices.text:
         if choices.text in used:
@@ -475,7 +473,7 @@ def _text(path: Path, choices: Choices, columns: Sequence[Column], frame: pd.Dat
 
 
 def _as(column: Column, choices: Choices, about: TargetColumn, text: str) -> Column:
-    """The column with the type that its part in the project asks for."""
+    """Return the column with the type that its role in the project requires."""
     if column.name == text:
         return replace(column, type="text", unique=False)
     if column.name == choices.target and not about.types:
@@ -511,7 +509,7 @@ def _task(choices: Choices, target: pd.Series[str]) -> Task:
 
 
 def _positive(target: pd.Series[str]) -> str:
-    """The value that means yes, else the rarer of the two."""
+    """Return the positive class: the value that means yes, else the rarer one."""
     counts = target.value_counts()
     affirmative = [str(name) for name in counts.index if str(name).casefold() in _POSITIVE]
     return affirmative[0] if len(affirmative) == 1 else str(counts.index[-1])
@@ -520,9 +518,11 @@ def _positive(target: pd.Series[str]) -> str:
 def _slices(
     frame: pd.DataFrame, columns: Sequence[Column], excluded: set[str], fewest: int, text: str
 ) -> list[str]:
-    """The columns of usually protected attributes, else the column of a few values of which the
-    second most frequent has the most rows, else the first number. Numbers are cut into thirds. A
-    name with a dot cannot be written in gates.yml.
+    """Choose the slice columns.
+
+    They are the columns of usually protected attributes. Without any, it is the column of few
+    values whose second most frequent value has the most rows, else the first numeric column, cut
+    into thirds. Names with a dot are skipped, since gates.yml cannot contain them.
     """
     usable = [
         column
@@ -563,12 +563,12 @@ def _is_protected(name: str) -> bool:
 
 
 def _words(name: str) -> set[str]:
-    """The words of a column's name: `SeniorCitizen` and `marital_status` have two."""
+    """Return the words of a column's name: `SeniorCitizen` and `marital_status` have two."""
     return {word.casefold() for word in _WORD.findall(name)}
 
 
 def _same_answer(task: Task, metric: str, labels: Any, classes: Sequence[str]) -> float:
-    """The primary metric of a constant, the best one in hindsight."""
+    """Return the primary metric of the best constant prediction in hindsight."""
     answer = constant_answer(task, metric, labels, len(labels), classes)
     ids = [str(number) for number in range(len(labels))]
     return metric_values(task, Rows(ids, labels, answer), classes)[metric]

@@ -1,4 +1,4 @@
-"""What `ml check` finds in a project's metrics: names that its task does not have."""
+"""Check a project's metrics for `ml check`: names that its task does not have."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ml.toolkit.data import series
 from ml.toolkit.data.datasets import Target
 from ml.toolkit.data.tables import MOST_SHOWN, SchemaRefused, TableSchema, read_table
 
-# The calls of ml.toolkit that are told the task and the primary metric.
+# The functions of ml.toolkit that take the task and the primary metric.
 _CALLS = frozenset({"evaluate", "Evaluation"})
-# The settings of gates that have entries by metric; a test compares.
+# The gate settings with entries by metric; a test compares.
 SETTINGS = (
     *(("quality", name) for name in ("bounds", "at_least", "at_most")),
     *(("gap", "at_most"), ("fairness", "at_most"), ("fairness", "ratio_at_least")),
     ("non-inferiority", "spreads"),
 )
-# Those with names of columns that slice the rows, and of splits: in a list, or before the metric.
+# The gate settings with names of slice columns, and of splits: in a list, or before the metric.
 SLICES = (
     *(("fairness", name) for name in ("dimensions", "at_most", "ratio_at_least")),
     ("non-inferiority", "slices"),
@@ -45,8 +45,9 @@ MOST_BYTES = 20_000_000
 
 
 def schema_problems(path: Path) -> Sequence[Problem]:
-    """What is wrong with the schema of a table, or of several; a file of another layout is its
-    project's own.
+    """Return the problems of a schema file of one or several tables.
+
+    A file with another layout is the project's own and not checked.
     """
     document = documents.read(path)
     several = document.get("tables")
@@ -65,10 +66,10 @@ def schema_problems(path: Path) -> Sequence[Problem]:
 
 
 def _data_problems(path: Path, document: Document) -> Iterator[Problem]:
-    """How a table in the repository differs from its schema, the first row of each kind alone."""
+    """Yield how a table in the repository differs from its schema, the first row of each kind."""
     asset = path.with_name(f"{path.name.removesuffix('.schema.yml')}.yml")
     stated = documents.read(asset).get("path") if asset.is_file() else None
-    # Of data in the cloud there is no such file.
+    # The file is missing if the data is in the cloud.
     table = path.parent / str(stated) / str(document.get("file")) if stated else path
     boundary = repository.boundary(path)
     is_inside = boundary is not None and table.resolve().is_relative_to(boundary)
@@ -99,7 +100,7 @@ def _table_problems(
     raw: Mapping[str, Any],
     custom: Mapping[str, CustomMetric],
 ) -> Iterator[Problem]:
-    """What is wrong with the schema `raw` of one table, which the document has at `above`."""
+    """Yield the problems of one table's schema `raw`, which is at `above` in the document."""
     try:
         columns = TableSchema.parse(raw).columns
         if raw.get("task") == series.TASK:
@@ -125,7 +126,7 @@ def _table_problems(
 
 
 def evaluation_problems(path: Path) -> Iterator[Problem]:
-    """The primary metrics in a project's evaluate.py that its task does not have."""
+    """Yield a problem for each primary metric in evaluate.py that the project's task lacks."""
     for metric, task in _calls(path):
         if metric is None or task is None:
             continue
@@ -138,9 +139,9 @@ def evaluation_problems(path: Path) -> Iterator[Problem]:
 
 
 def gate_problems(path: Path) -> Iterator[Problem]:
-    """The metrics in a project's gates.yml that its task does not have: no model could pass.
+    """Yield a problem for each metric in gates.yml that the task lacks: no model could pass.
 
-    None for a project whose task its files do not say.
+    Nothing is checked if the project's files do not state its task.
     """
     document, task = documents.read(path), _task(path.parent)
     if task is None:
@@ -163,9 +164,10 @@ def gate_problems(path: Path) -> Iterator[Problem]:
 
 
 def name_problems(path: Path) -> Iterator[Problem]:
-    """The slices and splits in a project's gates.yml that its evaluation does not have.
+    """Yield a problem for each slice and split in gates.yml that the evaluation lacks.
 
-    Known are those of the table's schema, and each text in evaluate.py; all without a schema.
+    Known are those of the table's schema, and all strings in evaluate.py. Without a schema nothing
+    is checked.
     """
     document, schemas = documents.read(path), _schemas(path.parent)
     nodes = ast.walk(_parse(path.parent / "evaluate.py"))
@@ -193,12 +195,11 @@ def name_problems(path: Path) -> Iterator[Problem]:
 
 
 def sweep_problems(path: Path) -> Iterator[Problem]:
-    """The primary metrics of sweeps in a job file that no trial of the project would log, and
-    goals that would choose the worst trial.
+    """Yield problems of sweeps: primary metrics that no trial logs, and wrong goals.
 
-    A name counts as logged when it is one of `Dataset.metrics`, or can come of a text in the
-    project's code. Where no table has a schema, other code may log too: then only a name that is
-    close to a metric of the task is refused.
+    A name counts as logged if it is one of `Dataset.metrics`, or may result from a string in the
+    project's code. Without a schema, other code may log metrics too: then only a name that is
+    similar to a metric of the task is rejected.
     """
     folder = path.parent.parent
     task = _task(folder)
@@ -230,7 +231,7 @@ def sweep_problems(path: Path) -> Iterator[Problem]:
 def _goal_problems(
     document: Document, keys: tuple[Key, ...], metric: str, goal: Goal | None
 ) -> Iterator[Problem]:
-    """The goal of a sweep that is not its metric's; None for a metric of unknown goal."""
+    """Yield a problem if a sweep's goal contradicts its metric's; None means that is unknown."""
     at = (*keys[:-1], "goal")
     stated = str(document.get(*at)).lower()
     if goal and stated != goal and stated in get_args(Goal):
@@ -246,7 +247,7 @@ def _other_metric(
     metric: str,
     schemas: Sequence[Document],
 ) -> Iterator[Problem]:
-    """A warning for a sweep by another metric than the one that versions are compared by."""
+    """Yield a warning for a sweep whose metric is not the one that versions are compared by."""
     names = sorted({str(schema.get("primary_metric")) for schema in schemas})
     if names and metric not in names:
         actual = f"`primary_metric` is `{part}_{metric}`, versions are compared by another"
@@ -257,7 +258,7 @@ def _other_metric(
 
 
 def _unknown(actual: str, name: str, task: str, names: Collection[str], place: Place) -> Problem:
-    """The problem of a metric, for which `name` or one like it was meant."""
+    """Return the problem of an unknown metric, with a suggestion similar to `name`."""
     close = nearest(name, names) or [metric for metric in names if sorted(metric) == sorted(name)]
     expected = f"a metric of a {task} model: {', '.join(names)}"
     hint = f"did you mean `{close[0]}`?" if close else ""
@@ -265,7 +266,7 @@ def _unknown(actual: str, name: str, task: str, names: Collection[str], place: P
 
 
 def _objectives(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[Key, ...]]:
-    """Where the primary metrics of a sweep, or of a pipeline's sweeps, are written."""
+    """Yield the keys of the primary metrics of a sweep, or of a pipeline's sweeps."""
     if isinstance(value, dict):
         objective = value.get("objective")
         if value.get("type") == "sweep" and isinstance(objective, dict):
@@ -276,13 +277,13 @@ def _objectives(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[Key, .
 
 
 def _schemas(folder: Path) -> list[Document]:
-    """The schemas of the project's tables that have a target."""
+    """Return the schemas of the project's tables that have a target."""
     schemas = [documents.read(path) for path in sorted((folder / "data").glob("*.schema.yml"))]
     return [schema for schema in schemas if schema.get("task")]
 
 
 def _task(folder: Path) -> Task | None:
-    """The task of a project, by the schema of its table or its evaluate.py; None if not written."""
+    """Return a project's task, from its table's schema or its evaluate.py; None if unknown."""
     stated = {schema.get("task") for schema in _schemas(folder)}
     stated |= {task for _, task in _calls(folder / "evaluate.py")}
     tasks = [task for task in TASKS if task in stated]
@@ -307,7 +308,7 @@ def _custom_metrics(folder: Path) -> Mapping[str, CustomMetric]:
 
 
 def _own_entries(path: Path) -> Iterator[tuple[ast.Constant, Goal | None]]:
-    """The names of the table `METRICS`, and the goals of its metrics; None for one not written."""
+    """Yield the names in the dict `METRICS` with the metrics' goals; None for a computed goal."""
     for node in _parse(path).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         table = getattr(node, "value", None)
@@ -322,9 +323,9 @@ def _own_entries(path: Path) -> Iterator[tuple[ast.Constant, Goal | None]]:
 
 
 def _calls(path: Path) -> Iterator[tuple[ast.Constant | None, str | None]]:
-    """The primary metric and the task of every evaluation in the code; None for what is computed.
+    """Yield the primary metric and the task of every evaluation in the code; None if computed.
 
-    Texts are read, written there or as a constant of the module.
+    Only string literals and constants of the module are read.
     """
     tree = _parse(path)
     constants = {
@@ -350,9 +351,9 @@ def _calls(path: Path) -> Iterator[tuple[ast.Constant | None, str | None]]:
 
 
 def _logged(folder: Path) -> Iterator[str]:
-    """Patterns of the texts in the project's code, with `.+` for what is computed in them.
+    """Yield regular expressions of the strings in the project's code; computed parts are `.+`.
 
-    The evaluation logs to another run.
+    evaluate.py is skipped, since it logs to another run.
     """
     for path in folder.rglob("*.py"):
         for node in ast.walk(_parse(path)) if path.name != "evaluate.py" else ():
@@ -368,7 +369,7 @@ def _logged(folder: Path) -> Iterator[str]:
 
 
 def _parse(path: Path) -> ast.Module:
-    """The code of a module; empty for one that is not there, or that Python refuses."""
+    """Parse a module; return an empty one if it is missing or not valid Python."""
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""What `ml new --horizon` guesses of a table of time series: its types, season and cutoffs."""
+"""Profile a table of time series for `ml new --horizon`: its types, season and cutoffs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ml.toolkit.data.datasets import TEST
 from ml.toolkit.data.series import TASK, Head, Panel, panel_of_any_length
 from ml.toolkit.data.tables import Column, DataRefused, Flaw, TableSchema
 
-# Intervals resample series and need ten: the slices by size have half of the series each, and the
-# gate `fairness` judges two slices or more.
+# Intervals resample series and need ten; the slices by size have half of the series each, and
+# the gate `fairness` compares at least two slices.
 FEWEST_SERIES = 20
 _FEWER = "add series, or use an AutoML job (`task: forecasting`): it takes one series or more"
-# The gates ask for so many forecasts.
+# The gates require this many forecasts.
 FEWEST_FORECASTS = 100
-# The steps of a season where a step is at most so long.
+# The longest step → the steps of its season.
 SEASONS = {
     timedelta(hours=1): 24,
     timedelta(days=1): 7,
@@ -38,9 +38,9 @@ SEASONS = {
     timedelta(days=31): 12,
     timedelta(days=92): 4,
 }
-# The share of steps that are the usual one or a multiple, and how far one may be off, in steps.
+# The least share of steps that are a multiple of the usual one, within OFF steps.
 REGULAR, OFF = 0.8, 0.15
-# A table of weekdays alone.
+# The season of a table without weekends.
 WORKING_WEEK = 5
 SAMPLES = 20
 # Series that a sentence names.
@@ -49,17 +49,14 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class SeriesChoices:
-    """What a person says about the series: the steps of a forecast, the columns that name one."""
+    """The user's choices about the series: the horizon in steps, and identifying columns."""
 
     horizon: int
     series: Sequence[str]
 
 
 def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: str) -> Profile:
-    """The profile of a text file with a header.
-
-    Raise UserError when no project can be made of it.
-    """
+    """Profile a text file of time series; raise UserError if no project can be made from it."""
     if not about.horizon:
         expected, hint = "a forecast horizon in steps", "add --horizon, or leave out --series"
         raise UserError(Problem("option-conflict", "--series without --horizon", expected, hint))
@@ -146,15 +143,16 @@ def series_profile(path: Path, choices: Choices, about: SeriesChoices, model: st
 
 
 def _problem(flaw: Flaw) -> Problem:
-    """What a cell or a row of the table has wrong."""
+    """Convert a flaw of a cell or a row into a problem."""
     hint = "correct the cell, or leave it empty" if flaw.code == "wrong-type" else flaw.hint
     place = Place(repository.shown(flaw.path), flaw.line or 1)
     return Problem(flaw.code, flaw.actual, flaw.expected, hint, place)
 
 
 def _off_grid(path: Path, panel: Panel) -> Problem | None:
-    """Why no season can be guessed: too few steps are multiples of the usual one. Of a month and of
-    a day when clocks change they differ by less than OFF.
+    """Return a problem if too few steps are multiples of the usual one to infer a season.
+
+    Months, and days when clocks change, differ by less than OFF.
     """
     gaps = np.array([(b - a).total_seconds() for a, b in pairwise(panel.times)])
     if not len(gaps):
@@ -172,7 +170,7 @@ def _off_grid(path: Path, panel: Panel) -> Problem | None:
 
 
 def _too_few_steps(path: Path, panel: Panel) -> Problem:
-    """The steps that the cutoffs of the test and of validation need, of a season of 1."""
+    """Return the problem of a table with too few steps for the cutoffs of validation and test."""
     head, steps = panel.head, len(panel.times)
     actual = f"the table has {steps} steps"
     reason = f"{head.origins} cutoffs each in test and validation, for {FEWEST_FORECASTS} forecasts"
@@ -182,7 +180,7 @@ def _too_few_steps(path: Path, panel: Panel) -> Problem:
 
 
 def _no_season(panel: Panel) -> str:
-    """Why the usual season of the table, the panel's, is not used."""
+    """Return a note on why the table's usual season is not used."""
     season, steps = panel.head.season, len(panel.times)
     return (
         f"the season is 1: a season of {season} needs at least {panel.least} steps, and the table "
@@ -191,14 +189,14 @@ def _no_season(panel: Panel) -> str:
 
 
 def _lower(panel: Panel) -> str:
-    """The longest horizon for which the steps are enough, as a remedy; "" where none is."""
+    """Return the longest possible horizon as a remedy; "" if there is none."""
     head = panel.head
     longest = head.horizon - math.ceil((panel.least - len(panel.times)) / (2 * head.origins + 1))
     return f", or --horizon {longest} at most" if longest > 0 else ""
 
 
 def _doubts(panel: Panel) -> Iterator[str]:
-    """What a person should know of odd series, a sentence each."""
+    """Yield a sentence about each anomaly of the series."""
     values, horizon, target = panel.values, panel.head.horizon, f"`{panel.head.target}`"
     observed = ~np.isnan(values)
     counts, measured = observed.sum(axis=1), {unit.series for unit in panel.units(TEST)}
@@ -242,19 +240,19 @@ def _doubts(panel: Panel) -> Iterator[str]:
 
 
 def _typed(column: Column, texts: set[str]) -> Column:
-    """Columns that name series or slices are texts; none is an id."""
+    """Return the column as a category if it names series or slices, or looks like an id."""
     is_text = column.name in texts or column.type == "id"
     return replace(column, type="category" if is_text else column.type, unique=False)
 
 
 def _number(column: Column) -> Column:
-    """The target, which has a wrong cell where its type is no number."""
+    """Return the target as a number, so that cells of another type are reported."""
     is_number = column.type in ("integer", "float")
     return column if is_number else replace(column, type="float", unique=False)
 
 
 def _usual_season(panel: Panel) -> int:
-    """By the usual time between two steps; 1 of a table with one step."""
+    """Return the season that fits the usual time between two steps; 1 for a single step."""
     gaps = sorted(after - before for before, after in pairwise(panel.times))
     if not gaps:
         return 1
@@ -264,7 +262,7 @@ def _usual_season(panel: Panel) -> int:
 
 
 def _is_weekdays(panel: Panel) -> bool:
-    """Whether the steps are days, and none is a Saturday or a Sunday in two weeks or more."""
+    """Return whether the steps are days over two weeks or more, without Saturdays and Sundays."""
     steps = {after - before for before, after in pairwise(panel.times)}
     is_daily, span = min(steps) == timedelta(days=1), panel.times[-1] - panel.times[0]
     is_long = span >= timedelta(weeks=2)

@@ -1,1 +1,1 @@
-"""All that a score.py may import; it travels to the node and imports no other part of `ml`."""
+"""The modules that a score.py may import; they travel to the node and import no other `ml` code."""

@@ -69,17 +69,18 @@ Row = dict[str, Value]
 Derive = Callable[[Row], Row]
 Kind = Literal["float", "integer", "text"]
 Encoding = Literal["codes", "one-hot", "tokens", "words"]
-# How tables write that a value is missing; a request says null, and may write the same.
+# The texts that mean a missing value in a table; a request may also send null.
 MISSING = frozenset({"", "?", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"})
 # int() and float() also take 1_000, inf and digits of other scripts.
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # Whole numbers are those of 64 bits.
 _LARGEST = 2**63
-# Rarer categories are to the model as if it had never seen them.
+# The most categories per encoding; rarer ones count as unknown.
 _MOST_CATEGORIES: Mapping[Encoding, int] = {"codes": 1000, "one-hot": 50}
-# Of `tokens` and `words`: what is rarer, or occurs in one text of training alone, is unknown. The
-# words of a text that are read: all of 95 % of the texts, and no more than these.
+# The most words of `tokens` and `words`. Rarer words, and words of fewer than `_FEWEST_TEXTS`
+# texts, are unknown. `tokens` reads the words of a text up to a length that covers `_SHARE_READ` of
+# the training texts, at most `_LONGEST`.
 _MOST_WORDS: Mapping[Encoding, int] = {"tokens": 20_000, "words": 500}
 _FEWEST_TEXTS, _LONGEST, _SHARE_READ = 2, 256, 0.95
 UNKNOWN, FIRST_WORD = 1, 2
@@ -91,7 +92,7 @@ _EXPECTED: Mapping[Kind, str] = {
 
 
 def read_cell(kind: Kind, cell: str) -> Value:
-    """The value of a cell of a table; raises ValueError where it is not of that kind."""
+    """Return the value of a table's cell; raise ValueError if it is not of that kind."""
     cell = cell.strip()
     if cell in MISSING:
         return None
@@ -105,7 +106,7 @@ def read_cell(kind: Kind, cell: str) -> Value:
 
 
 def read_json(kind: Kind, value: object) -> Value:
-    """The value that a request states, as `read_cell` gives it; raises ValueError likewise."""
+    """Return the value of a request as `read_cell` would; raise ValueError for another kind."""
     if value is None or (isinstance(value, str) and value.strip() in MISSING):
         return None
     if kind == "text":
@@ -127,8 +128,8 @@ _FINITE = float(np.finfo(np.float64).max)
 _NUMBERS = frozenset({int, float})
 # Imputation values per input: each costs a call of the model.
 _IMPUTATIONS = 16
-# Rows without a value from which a model learns what that means: as many as the leaf of a tree has,
-# and a share that LightGBM's sample of a large table does not miss.
+# A model learns missing values from this many training rows without one: the minimum size of a
+# tree's leaf, and a share that LightGBM's sampling of a large table does not miss.
 _FEWEST, _SMALLEST_SHARE = 20, 0.001
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -153,7 +154,7 @@ class Columns:
         self.categorical = category_columns(self._inputs) if not self._is_one_hot else []
         self._coded = [(spec.name, spec.codes) for spec in self._inputs]
         self._is_plain = all(spec.is_plain for spec in self._inputs)
-        # Where all are numbers, all at once.
+        # If all inputs are numbers, one call reads them all.
         all_numbers = len(self._coded) > 1 and all(codes is None for _, codes in self._coded)
         self._numbers = itemgetter(*(name for name, _ in self._coded)) if all_numbers else None
         self._order = list(self.columns)
@@ -172,12 +173,12 @@ class Columns:
 
     @property
     def vocabulary(self) -> int:
-        """How many numbers the encoding `tokens` has, with padding and unknown words."""
+        """Return the vocabulary size of the encoding `tokens`, with padding and unknown words."""
         return FIRST_WORD + len(self.words)
 
     @property
     def words(self) -> list[str]:
-        """The words that the encoding `tokens` knows, in the order of their numbers."""
+        """Return the vocabulary of the encoding `tokens`, in the order of the words' numbers."""
         return [str(word) for spec in self._document["inputs"] for word in spec.get("tokens", ())]
 
     @classmethod
@@ -192,10 +193,10 @@ class Columns:
         *,
         imputes: bool = False,
     ) -> Columns:
-        """The columns as the rows of training fill them; those `required` have a value in each.
-        A model that `imputes` has a meaning for missing values of its own.
+        """Fit the encoding to training rows; the columns in `required` have a value in each.
 
-        Raises ValueError where `derive` fails, does not give every row the same columns, or a
+        For a model that `imputes` missing values itself, no typical values are stored. Raises
+        ValueError if `derive` fails, returns different columns for different rows, or returns a
         number that is not finite.
         """
         derived = _derived(derive, list(columns), rows)
@@ -218,7 +219,7 @@ class Columns:
 
     @classmethod
     def load(cls, folder: Path, derive: Derive) -> Columns:
-        """The columns of a model folder."""
+        """Load the columns of a model folder."""
         return cls(json.loads((folder / FILE).read_text(encoding="utf-8")), derive)
 
     def save(self, folder: Path) -> None:
@@ -228,20 +229,20 @@ class Columns:
         (folder / FILE).write_text(text + "\n", encoding="utf-8")
 
     def read(self, names: Sequence[object], rows: Sequence[object]) -> list[list[Value]]:
-        """The values of a request, in the order of the columns whatever the order of `names`.
-        Columns that are none of these are passed over.
+        """Return the values of a request in the order of the columns, for any order of `names`.
 
-        Raises BadRequest for a column that is missing, for a row of another length than `names`,
-        for a value of another kind, and for a missing value of a required column.
+        Unknown columns are ignored. Raises BadRequest for a column that is missing, for a row whose
+        length differs from `names`, for a value of another kind, and for a missing value of a
+        required column.
         """
         order = None if names == self._order else self._order_of(names)
         width = len(names)
         return [self._values(row, width, order) for row in rows]
 
     def matrix(self, rows: Sequence[Sequence[Value]]) -> NDArray[np.float64]:
-        """(rows, names): what the model takes of rows that were read.
+        """Encode rows from `read` as the model's inputs (rows, names).
 
-        Raises ValueError where `derive` fails, gives other columns than in training, or a number
+        Raises ValueError if `derive` fails, returns other columns than in training, or a number
         that is not finite.
         """
         encode = self._one_hot if self._is_one_hot else self._codes if self._is_plain else self._all
@@ -258,7 +259,7 @@ class Columns:
         return table
 
     def coded(self) -> Columns:
-        """The same columns in the encoding `codes`; of `tokens`, how many words a text has."""
+        """Return the same columns in the encoding `codes`; `tokens` become a number of words."""
         inputs = [
             {"name": spec["name"], "count": spec["length"]} if "tokens" in spec else spec
             for spec in self._document["inputs"]
@@ -295,7 +296,7 @@ class Columns:
         return np.flatnonzero((missing & ~np.isnan(self._imputation_values[0])).any(axis=1))
 
     def _order_of(self, names: object) -> list[int]:
-        """Where each column stands in a request."""
+        """Return the position of each column in a request."""
         if (
             not isinstance(names, list)
             or not all(isinstance(name, str) for name in names)
@@ -319,7 +320,7 @@ class Columns:
         if order is not None:
             row = [row[at] for at in order]
         try:
-            # Most values are numbers of their column's type: no call is lost on them.
+            # Fast path: most values are numbers of their column's type and need no call.
             values = [
                 value
                 if type(value) is int and kind == "integer" and -_LARGEST < value < _LARGEST
@@ -393,7 +394,7 @@ def category_columns(inputs: Sequence[Input]) -> list[int]:
     return [start for spec, start in pairs if spec.categories is not None]
 
 
-# What `parts` of a date may be, besides `days`.
+# The possible `parts` of a date, besides `days`.
 PARTS: Mapping[str, Callable[[datetime], float]] = {
     "year": lambda of: of.year,
     "month": lambda of: of.month,
@@ -401,7 +402,7 @@ PARTS: Mapping[str, Callable[[datetime], float]] = {
     "weekday": lambda of: of.weekday(),
     "hour": lambda of: of.hour,
 }
-# Behind a point the month is always second.
+# In dates with points the month is always second.
 _DATE = re.compile(r"(\d\d?)([/.])(\d\d?)\2(\d{4})(?:[ T](\d\d?):(\d\d)(?::(\d\d))?)?", re.ASCII)
 # scikit-learn's token_pattern: words of two letters or more.
 _WORDS = re.compile(r"\b\w\w+\b")
@@ -410,7 +411,7 @@ _TOKENS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9
 
 
 def read_date(text: str, order: str) -> datetime | None:
-    """The time that a text says, in UTC where it names a zone; None where it says none."""
+    """Parse a text as a time, in UTC if it has a zone; return None if it is not one."""
     try:
         if order == "iso":
             time = datetime.fromisoformat(text)
@@ -425,26 +426,26 @@ def read_date(text: str, order: str) -> datetime | None:
 
 
 def days(time: datetime) -> float:
-    """Days since the first of the first year, and the part of the day."""
+    """Return the proleptic Gregorian ordinal of a time, with the fraction of the day."""
     seconds = time.hour * 3600 + time.minute * 60 + time.second
     return time.toordinal() + seconds / 86400
 
 
 def words(text: str) -> list[str]:
-    """The words of a text and its pairs of words, in lower case."""
+    """Return the words and the bigrams of a text, in lower case."""
     single = _WORDS.findall(text.lower())
     return single + [f"{a} {b}" for a, b in pairwise(single)]
 
 
 def tokens(value: Value) -> list[str]:
-    """The words of a text in their order, in lower case; none of a missing one."""
+    """Return the words of a text in order, in lower case; [] for a missing text."""
     if not isinstance(value, str):
         return []
     return _TOKENS.findall(unicodedata.normalize("NFKC", value).lower())
 
 
 class Input:
-    """One of `inputs`: how its value becomes numbers."""
+    """One entry of `inputs`: converts its value to numbers."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.name = str(spec["name"])
@@ -466,18 +467,18 @@ class Input:
         self.codes: dict[Value, float] | None = None
         if self.categories is not None:
             coded = [(text, float(code)) for code, text in enumerate(self.categories)]
-            # What JSON has as true and false, files may have as True and FALSE.
+            # JSON's true and false may be True and FALSE in files.
             flags = [(text.lower(), at) for text, at in coded if text.lower() in ("true", "false")]
             self.codes = dict([*flags, *coded])
         self._mean, self._deviation = spec.get("mean", 0.0), spec.get("deviation", 1.0)
         self._says_missing = bool(spec.get("missing", False))
-        # Of one-hot, in place of an unknown category.
+        # In one-hot, an unknown category is encoded as these shares.
         counts = Counter(spec.get("imputation_values", ()))
         self._shares = [counts[text] / _IMPUTATIONS for text in self.categories or ()]
 
     @property
     def names(self) -> list[str]:
-        """The names of its columns."""
+        """Return the names of its columns."""
         spec = dict(self._spec)
         if "length" in spec:
             spec["length"] = [str(at + 1) for at in range(spec["length"])]
@@ -485,7 +486,7 @@ class Input:
         return [f"{self.name}: {part}" if part else self.name for part in parts]
 
     def numbers(self, value: Value) -> list[float]:
-        """The values of its columns; NaN for what is missing or unknown."""
+        """Return the values of its columns; NaN if missing or unknown."""
         if self._compute is not None:
             return self._compute(value)
         if self.codes is not None:
@@ -536,7 +537,7 @@ class Input:
 
     @property
     def one_hot_names(self) -> list[str]:
-        """The names of its columns."""
+        """Return the names of its one-hot columns."""
         if self._compute is not None:
             return self.names
         if self.categories is not None:
@@ -544,7 +545,7 @@ class Input:
         return [self.name, *([f"{self.name} is missing"] if self._says_missing else [])]
 
     def one_hot(self, value: Value) -> list[float]:
-        """The values of its columns."""
+        """Return the values of its one-hot columns."""
         if self._compute is not None:
             return [0.0 if math.isnan(column) else column for column in self._compute(value)]
         if self.categories is not None:
@@ -559,7 +560,7 @@ class Input:
 
 
 def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str, Any]:
-    """The entry of `inputs` for a column with these values in training."""
+    """Return the entry of `inputs` for a column with these training values."""
     # NaN is no value either.
     present = [value for value in values if value is not None and value == value]
     if texts := [value for value in present if isinstance(value, str)]:
@@ -577,7 +578,7 @@ def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str,
     sample = imputation_values(name, numbers, len(values) - len(numbers), len(values))
     if encoding == "codes" or not len(numbers):
         return {"name": name, **sample}
-    # Of large numbers the sum and the squares would be too large.
+    # Scale first: the sum and the squares of large numbers would overflow.
     scale = float(np.abs(numbers).max()) or 1.0
     return {
         "name": name,
@@ -588,8 +589,9 @@ def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str,
 
 
 def _fitted_text(name: str, texts: Sequence[str], encoding: Encoding) -> dict[str, Any]:
-    """The entry of `inputs` for texts in the encodings `tokens` and `words`: the words of most
-    texts first.
+    """Return the entry of `inputs` for texts in the encodings `tokens` and `words`.
+
+    The vocabulary is ordered by document frequency, the most frequent word first.
     """
     read = [tokens(text) if encoding == "tokens" else words(text) for text in texts]
     counts = Counter(word for row in read for word in {*row})

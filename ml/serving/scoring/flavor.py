@@ -1,8 +1,8 @@
-"""MLflow's `python_function` of a folder with members: `mlflow.pyfunc.load_model(folder)`.
+"""Load a folder with members in MLflow's `python_function` flavour: `mlflow.pyfunc.load_model`.
 
-`MLmodel` names this module, so that what is run is code of the repository; the folder has data
-alone. `predict` takes a table with the columns of a request and answers as the endpoint does: the
-probability of the positive class of two, a probability a class of several, or a number.
+`MLmodel` names this module, so that MLflow runs code of the repository; the folder holds only
+data. `predict` takes a table with the columns of a request and returns what the endpoint would:
+the probability of the positive class (binary), a probability per class, or a number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Scorer:
         self._members = Members(folder)
 
     def predict(self, table: pd.DataFrame, params: Any = None) -> NDArray[np.float64]:
-        """An answer for each row; raises BadRequest for a table without the columns."""
+        """Return a prediction for each row; raise BadRequest for a table without the columns."""
         times = table.select_dtypes(["datetime", "datetimetz"])  # texts in a request
         cells: Any = table.astype(dict.fromkeys(times, str)).astype(object)
         values = cells.where(table.notna(), None).to_numpy().tolist()
@@ -42,12 +42,12 @@ class Scorer:
 
 
 def _stated(value: object) -> object:
-    """A cell as a request has it: dates and decimals of Parquet are no values of JSON."""
+    """Convert a cell to a JSON value: Parquet's dates and decimals are none."""
     if isinstance(value, Decimal):
         return float(value)
     return str(value) if isinstance(value, date) else value
 
 
 def _load_pyfunc(path: str) -> Scorer:
-    """MLflow calls it with the path of the model's data."""
+    """Return the model; MLflow calls this function with the path of the model's data."""
     return Scorer(Path(path))

@@ -1,4 +1,4 @@
-"""A model folder of forecasters: parameters as JSON, trees as text, and the forecasts they give.
+"""Forecast with a model folder of forecasters: parameters as JSON, trees as LightGBM text.
 
 `forecaster.json` holds the series, their recent values and the members, whose forecasts are
 averaged by weight. The kinds of members:
@@ -9,13 +9,13 @@ averaged by weight. The kinds of members:
 - `theta`: the standard, optimized and dynamic Theta models (Fiorucci et al. 2016, "Models for
   optimising the theta method and their relationship to state space models")
 - `arima`: the state-space form of seasonal ARIMA (Durbin and Koopman 2012, "Time Series Analysis by
-  State Space Methods", section 3.4), as R's `arima` has it
+  State Space Methods", section 3.4), as in R's `arima`
 - `trees`: LightGBM or XGBoost on lags, rolling means, the calendar, holidays and columns whose
   future is known, one step after another
 
-A series without parameters of its own, because the fit failed, gets the seasonal naive forecast.
-An interval is the forecast ± width · scale, where the widths are conformal (Stankevičiūtė, Alaa and
-van der Schaar 2021): quantiles of the scaled errors at earlier origins, a step of the horizon each.
+A series whose fit failed has no parameters and gets the seasonal naive forecast.
+An interval is the forecast ± width · scale. The widths are conformal (Stankevičiūtė, Alaa and van
+der Schaar 2021): for each step of the horizon, a quantile of the scaled errors at earlier origins.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ _CALENDAR = ("month", "day", "dayofweek", "dayofyear", "hour", "minute")
 
 
 class Ensemble:
-    """The model of a folder with `forecaster.json`. Raises what JSON and the libraries raise for
-    files that are none of theirs.
+    """The model of a folder with `forecaster.json`.
+
+    Raises the exceptions of `json` and of the libraries for malformed files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,7 +81,7 @@ class Ensemble:
         values, columns = np.zeros(times.shape), None
         for member in document["members"]:
             if member["kind"] == "trees":
-                if columns is None:  # those of all trees of a search are the same
+                if columns is None:  # the same for all trees of one AutoML job
                     columns = exogenous(times, document["holidays"], known, member["features"])
                 of_trees = self._trees[member["file"]]
                 local = [member["series"][n] for n in numbers]
@@ -101,7 +102,7 @@ class Ensemble:
         return times, np.stack([values, low, high], axis=2)
 
     def later(self, number: int, time: str, most: int) -> int:
-        """How many steps after the last time of a series this one is, at most so many; else -1."""
+        """Return how many steps after a series' last time this is, up to `most`; otherwise -1."""
         import pandas as pd
 
         document = self.document
@@ -115,20 +116,21 @@ class Ensemble:
 
 
 def interval(values: Values, widths: Values, scale: Values, floor: Values) -> tuple[Values, Values]:
-    """The ends of the intervals; the low one is not below `floor`, NaN of a series without one."""
+    """Return the ends of the intervals; the low end is at least `floor` (NaN: no limit)."""
     low = np.fmax(values - widths * scale, floor)
     return np.minimum(low, values), values + widths * scale
 
 
 def filled(values: Values) -> Values:
-    """(series, times) with each missing value replaced by the one before it."""
+    """Forward-fill the missing values of (series, times)."""
     at = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
     return np.asarray(np.take_along_axis(values, np.maximum.accumulate(at, axis=1), axis=1))
 
 
 def seasonal_naive(history: Values, season: int, horizon: int) -> Values:
-    """(series, horizon): the values (series, times) of one season before; the last value where the
-    history is shorter.
+    """Repeat the values of the last season: (series, horizon) from (series, times).
+
+    If the season before has no value, or the history is shorter, the last value is repeated.
     """
     season = max(1, min(season, history.shape[1]))
     values = history[:, history.shape[1] - season + np.arange(horizon) % season]
@@ -138,7 +140,7 @@ def seasonal_naive(history: Values, season: int, horizon: int) -> Values:
 def statistical(
     member: Parameters, number: int, history: Values, new: Values, horizon: int
 ) -> Values:
-    """The forecast (horizon,) of a member for one series, after its `new` values."""
+    """Return the forecast (horizon,) of a member for one series, after its `new` values."""
     kind, season = str(member["kind"]), int(member["season"])
     own = None if kind in ("naive", "seasonal_naive") else member["series"][number]
     if own is None:
@@ -149,8 +151,9 @@ def statistical(
 
 
 def ets(own: Parameters, new: Values, horizon: int) -> Values:
-    """The forecast of exponential smoothing: `states` are the level, the trend where there is one,
-    and the seasonal states, the latest first.
+    """Return the forecast of exponential smoothing.
+
+    `states` are the level, the trend if there is one, and the seasonal states, the latest first.
     """
     trend, season = str(own["trend"]), str(own["season"])
     alpha, beta, gamma, phi = (float(own[name]) for name in ("alpha", "beta", "gamma", "phi"))
@@ -181,8 +184,10 @@ def ets(own: Parameters, new: Values, horizon: int) -> Values:
 
 
 def theta(own: Parameters, new: Values, horizon: int) -> Values:
-    """The forecast of a Theta model: `states` are the level, the mean, and the line's two
-    coefficients, after `count` values; `seasonal` begins with that of the next step.
+    """Return the forecast of a Theta model.
+
+    `states` are the level, the mean, and the line's two coefficients, after `count` values;
+    `seasonal` begins with that of the next step.
     """
     alpha, weight, count = float(own["alpha"]), float(own["theta"]), int(own["count"])
     level, mean, intercept, slope = map(float, own["states"])
@@ -208,9 +213,10 @@ def theta(own: Parameters, new: Values, horizon: int) -> Values:
 
 
 def arima(own: Parameters, new: Values, horizon: int) -> Values:
-    """The forecast of an ARIMA model with a mean and a drift: `states` are those after `count`
-    values, of the autoregression `ar` first, then of the differences `delta`; `gain` is the Kalman
-    gain at the last value.
+    """Return the forecast of an ARIMA model with a mean and a drift.
+
+    `states` are those after `count` values: first those of the autoregression `ar`, then those of
+    the differences `delta`. `gain` is the Kalman gain at the last value.
     """
     ar, delta, gain, states = (np.array(own[name]) for name in ("ar", "delta", "gain", "states"))
     order, size = len(ar), len(states)
@@ -258,16 +264,16 @@ def exogenous(
 
 
 def calendar(frequency: str | None, length: int) -> list[str]:
-    """The parts of a time that vary within a series of this frequency and length."""
+    """Return the parts of a time that vary within a series of this frequency and length."""
     import pandas as pd
 
-    # pandas' first year: its times hold 584.
+    # Start in pandas' first full year: its timestamps span 584 years.
     index = pd.date_range("1678-01-01", periods=min(length, 2000), freq=frequency)
     return [name for name in _CALENDAR if len(set(getattr(index, name))) > 1]
 
 
 def lagged(values: Values, spec: Parameters) -> tuple[Values, Values]:
-    """The lag features of the step after each window, and what is added back to its target.
+    """Return the lag features of the step after each window, and the offset of its target.
 
     `values` are (series, times), scaled; the windows are the last `spec["length"]` times of each
     prefix that is long enough. Returns (series, windows, columns) and (series, windows).
@@ -287,7 +293,7 @@ def lagged(values: Values, spec: Parameters) -> tuple[Values, Values]:
 def recursive(
     model: Any, spec: Parameters, local: Sequence[Parameters], history: Values, columns: Values
 ) -> Values:
-    """(series, horizon): the forecasts of trees, each a value that the next one takes as a lag.
+    """Return recursive forecasts (series, horizon) of trees: each value is a lag of the next one.
 
     `history` is (series, times), `columns` (series, horizon, columns) those of `exogenous`.
     """

@@ -1,7 +1,7 @@
-"""The manifest of a model folder: sha256 of every file, checked before any loader touches one.
+"""Write and verify the manifest of a model folder: the sha256 of every file.
 
 LightGBM, numpy and torch load wrong numbers from a file with one flipped bit, and report nothing.
-So a model is never opened unless its folder is exactly what was written. Standard library only.
+So a model is loaded only after its folder was verified. Standard library only.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def verify(folder: Path, digest: str | None = None) -> str:
 
 
 def folder_digest(folder: Path) -> str:
-    """`sha256:…` of the names and contents of every file under `folder`, the manifest left out."""
+    """Return the digest (`sha256:…`) of the names and contents of all files except the manifest."""
     return _digest(_hashes(folder))
 
 
@@ -91,7 +91,7 @@ def _digest(hashes: Mapping[str, str]) -> str:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    """Relative posix path → sha256 (hex) of every file under the folder but the manifest."""
+    """Return the sha256 (hex) of every file except the manifest, by relative posix path."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a model folder")
     hashes: dict[str, str] = {}

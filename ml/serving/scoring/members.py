@@ -1,20 +1,20 @@
-"""A model folder of several libraries: the members that AutoML chose, and how they answer together.
+"""Predict with a model folder of several libraries: the ensemble members that AutoML chose.
 
-`members.json` says what is answered and by whom:
+`members.json` states the task and the members:
 
     {"task": "binary", "positive": "Yes", "members": [{"file": "model.txt", "weight": 1.0}]}
 
-A member's file is a text model of LightGBM (.txt), ONNX (.onnx) or a JSON model of XGBoost (.json).
-All take the numbers of the folder's `columns.json`, in single precision. The answer is the mean of
-theirs, by weight; with `"meta": "meta.onnx"` it is that model's, which takes theirs side by side.
-A number that is answered (`regression`) is then y · deviation + mean, where the models were fitted
-to such: `"target": {"mean": 71.5, "deviation": 12.0}`.
+A member's file is a text model of LightGBM (.txt), ONNX (.onnx) or a JSON model of XGBoost
+(.json). All take the numbers of the folder's `columns.json`, in single precision. The prediction
+is their weighted mean; with `"meta": "meta.onnx"`, it is that of a meta-model, whose inputs are
+the members' predictions side by side. For a regression fitted to a standardized target, it is then
+y · deviation + mean: `"target": {"mean": 71.5, "deviation": 12.0}`.
+A classifier's member may have a `calibration` of its probabilities p:
 
-A classifier's member may have a `calibration`, by which its probabilities p become others:
-
-- `{"kind": "sigmoid", "slope": a, "intercept": b}`: those of the log odds a · log(p / (1 - p)) + b;
-  of several classes a list of each, and then all sum to 1
-- `{"kind": "isotonic", "scores": [...], "shares": [...]}`: of two, between these points on a line
+- `{"kind": "sigmoid", "slope": a, "intercept": b}`: the probability with the log odds
+  a · log(p / (1 - p)) + b; for several classes a list of each, normalized to sum to 1
+- `{"kind": "isotonic", "scores": [...], "shares": [...]}`: binary only; linear interpolation
+  between these points
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ class Member(Protocol):
     """A model of one library."""
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Its answer to each row."""
+        """Return its prediction for each row."""
         ...
 
 
 class Members:
-    """The model of a folder with `members.json`. Raises what the libraries raise for a file that is
-    no model of theirs, and ValueError for a file that none of them reads or that lies elsewhere.
+    """The model of a folder with `members.json`.
+
+    Raises the exceptions of the libraries for malformed model files, and ValueError for a file of
+    another format or outside the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,9 +60,7 @@ class Members:
         self._meta = None if meta is None else open_member(folder, str(meta))
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For each row the probability of `positive` (binary), one a class (multiclass), or a
-        number.
-        """
+        """Return, for each row, the probability of `positive`, one per class, or a number."""
         answer = self._together(self.answers(table))
         if self._target is None:
             return answer
@@ -76,7 +76,8 @@ class Members:
 
     def answers(self, table: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         """Return each member's prediction for each row; a `target` is in standard deviations."""
-        # The precision in which all were fitted: trees may tell two numbers apart that were one.
+        # Members were fitted in single precision: in double precision, a tree may split two numbers
+        # that were equal in training.
         with np.errstate(over="ignore"):
             table = table.astype(np.float32).astype(np.float64)
         of_members = zip(self._members, self._calibrations, strict=True)
@@ -96,7 +97,7 @@ class Members:
 def calibrated(
     calibration: Mapping[str, Any] | None, answer: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The probabilities as a `calibration` corrects them; raises ValueError for another kind."""
+    """Return the calibrated probabilities; raise ValueError for an unknown kind of calibration."""
     if calibration is None:
         return answer
     if calibration["kind"] == "sigmoid":
@@ -126,13 +127,13 @@ _CERTAIN = 1e-7
 
 
 def is_of_members(folder: Path) -> bool:
-    """Whether the folder's model is one of members."""
+    """Return whether the folder holds a model with members."""
     return (folder / FILE).is_file()
 
 
 def open_member(folder: Path, name: str) -> Member:
-    """The model in a file of the folder; raises as `Members` does."""
-    if Path(name).name != name:  # the model's digest is of the files in its folder
+    """Load the model in a file of the folder; raise as `Members` does."""
+    if Path(name).name != name:  # the model's digest covers only files in its folder
         raise ValueError(f"{FILE} names {name}, which is no file of its folder")
     file = folder / name
     if file.suffix == ".txt":

@@ -1,4 +1,4 @@
-"""Checks requests and forms answers; an invalid request is answered with 400 and a sentence."""
+"""Parse requests and build responses; an invalid request gets status 400 and an explanation."""
 
 from __future__ import annotations
 
@@ -27,15 +27,13 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class Text:
-    """A field of text, of at most `longest` characters; an `optional` one may be left out, or
-    blank.
-    """
+    """A field of text of at most `longest` characters; an `optional` one may be absent or blank."""
 
     longest: int
     optional: bool = False
 
     def read(self, name: str, value: object) -> str:
-        """The text; raises BadRequest when it is not text, blank or too long."""
+        """Return the text; raise BadRequest if it is not text, blank or too long."""
         if not isinstance(value, str):
             raise BadRequest(name, type(value).__name__, "text")
         is_blank = not value.strip()
@@ -56,7 +54,7 @@ class Integer:
     default: int
 
     def read(self, name: str, value: object) -> int:
-        """The number; raises BadRequest when it is not a whole number or out of range."""
+        """Return the number; raise BadRequest if it is not a whole number or out of range."""
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadRequest(name, type(value).__name__, "a whole number")
         if not self.lowest <= value <= self.highest:
@@ -76,8 +74,10 @@ class Fields:
 
 
 def read_json(body: str | bytes) -> object:
-    """The JSON of a request; raises BadRequest for a key that an object has twice, of which Azure
-    ML's server, as Python, takes the last, and ValueError or RecursionError for other text.
+    """Parse the JSON of a request.
+
+    Raises BadRequest for a duplicate key, of which Azure ML's server would use the last, and
+    ValueError or RecursionError for text that is not JSON.
     """
     return json.loads(body, object_pairs_hook=_object)
 
@@ -92,7 +92,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def parse(body: str, schema: Schema) -> Fields:
-    """The fields of a JSON object; raises BadRequest at the first that breaks the schema."""
+    """Return the fields of a JSON object; raise BadRequest at the first that breaks the schema."""
     try:
         document = read_json(body)
     except (ValueError, RecursionError):
@@ -120,7 +120,7 @@ def parse(body: str, schema: Schema) -> Fields:
 
 
 def reply(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, object]:
-    """The result of `run`: the answer, and the digest of the model that gave it.
+    """Return the result of `run`: the prediction and the digest of the model that made it.
 
     Raises ValueError for NaN and infinite numbers, which JSON does not have.
     """
@@ -129,16 +129,16 @@ def reply(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, obje
 
 
 def with_digest(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, object]:
-    """`reply` of an answer whose numbers are known to be finite."""
+    """Return what `reply` does, for predictions whose numbers are known to be finite."""
     return {**answer, "model_digest": model.digest}
 
 
-# Made once: to make one takes longer than to write a small answer.
+# A constant: creating one takes longer than encoding a small response.
 _STRICT = json.JSONEncoder(allow_nan=False, default=str)
 
 
 def refusal(error: BadRequest) -> AMLResponse:
-    """The result of `run` for an invalid request: status 400 and the error as JSON.
+    """Return the result of `run` for an invalid request: status 400 and the error as JSON.
 
     A managed endpoint passes it on as 424 with `ms-azureml-model-error-statuscode: 400`.
     """
@@ -147,7 +147,7 @@ def refusal(error: BadRequest) -> AMLResponse:
 
 
 def unavailable(code: str, actual: str, expected: str) -> AMLResponse:
-    """The result of `run` where a service that it needs does not answer: status 503."""
+    """Return the result of `run` if a service that it needs is unreachable: status 503."""
     return _error(503, {"code": code, "message": f"{actual}; expected: {expected}"})
 
 
@@ -165,11 +165,11 @@ _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|' + _UNUSUAL, re.DOTALL)
 
 
 def is_finite(content: bytes) -> bool:
-    """Whether every number of a JSON answer is one that JSON has (RFC 8259, section 6).
+    """Return whether every number of a JSON response is valid in JSON (RFC 8259, section 6).
 
-    A scoring script may return JSON as a text, which its server makes JSON of once more: that
-    counts too, and so does JSON in UTF-16 or after a byte order mark, which callers read. Content
-    of any other type is finite.
+    A scoring script may return JSON as a string, which its server encodes again: the inner JSON is
+    checked too. JSON in UTF-16 or after a byte order mark is checked, since clients parse it.
+    Content of any other type counts as finite.
     """
     encoding = json.detect_encoding(content)
     if encoding != "utf-8":

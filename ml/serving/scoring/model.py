@@ -1,4 +1,4 @@
-"""Finds and verifies the model that a score.py serves."""
+"""Find and verify the model that a score.py serves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ml.serving.scoring.manifest import NAME, verify
 
-# Azure ML sets the first for every deployment, a release the second: the declared digest.
+# Azure ML sets MODEL_DIR for every deployment. A release sets MODEL_DIGEST, the declared digest.
 MODEL_DIR = "AZUREML_MODEL_DIR"
 MODEL_DIGEST = "MODEL_DIGEST"
 # A deployment.yml sets it: a URL of Redis. On this machine it is the folder of the local store.
@@ -17,18 +17,18 @@ FEATURE_STORE = "SCORE_FEATURE_STORE"
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model folder whose files were all checked against its manifest, and its digest."""
+    """A verified model folder, and its digest."""
 
     folder: Path
     digest: str
 
 
 def open_model() -> ServedModel:
-    """The model under AZUREML_MODEL_DIR, verified; call it before any loader touches a file.
+    """Verify and return the model under AZUREML_MODEL_DIR; call it before any library loads a file.
 
-    Azure ML mounts a registered folder as a folder inside AZUREML_MODEL_DIR, so the folder with the
-    manifest may be that one or one below it. Raises FileNotFoundError when there is none or more
-    than one, and ManifestError when a file was changed or the digest is another.
+    Azure ML mounts a registered folder inside AZUREML_MODEL_DIR, so the manifest may be in that
+    folder or one level below. Raises FileNotFoundError unless exactly one folder has a manifest,
+    and ManifestError if a file was changed or the digest differs from MODEL_DIGEST.
     """
     mounted = os.environ.get(MODEL_DIR)
     if not mounted:

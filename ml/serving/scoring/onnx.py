@@ -1,7 +1,7 @@
-"""An ONNX model served by ONNX Runtime, in single precision.
+"""Score an ONNX model with ONNX Runtime, in single precision.
 
-`load` of a project's model.py: `Onnx(folder / "model.onnx")`. A model of a table has one input,
-(rows, names); `Graph` asks a model of any inputs, as one of texts or images.
+A project's model.py loads it with `Onnx(folder / "model.onnx")`. A model of a table has one input,
+(rows, names); `Graph` runs models with any inputs, such as texts or images.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# What a classifier's second output is called by those who convert them (skl2onnx, onnxmltools).
+# The names of a classifier's second output in converted models (skl2onnx, onnxmltools).
 _PROBABILITIES = ("probabilities", "output_probability")
 
 
@@ -28,10 +28,10 @@ class Graph:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        # Else content that is ONNX as well may be read in ONNX Runtime's own format.
+        # Otherwise ONNX Runtime may parse the content in its own format.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         try:
-            # Bytes: a model in bytes cannot refer to files beside it.
+            # Load from bytes: such a model cannot refer to files beside it.
             self._session: Any = onnxruntime.InferenceSession(
                 model.read_bytes(), options, providers=["CPUExecutionProvider"]
             )
@@ -39,7 +39,7 @@ class Graph:
             raise RuntimeError(f"{model}: {error}") from None
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Every output by its name. RuntimeError for inputs of other names, types or shapes."""
+        """Return every output by name; raise RuntimeError for wrong names, types or shapes."""
         try:
             answers = self._session.run(None, dict(inputs))
         except Exception as error:
@@ -49,7 +49,7 @@ class Graph:
 
 
 class Onnx(Graph):
-    """A model of a table. Raises as `Graph`, and ValueError for a model of several inputs."""
+    """An ONNX model of a table; raises as `Graph`, and ValueError if it has several inputs."""
 
     def __init__(self, model: Path) -> None:
         super().__init__(model)
@@ -61,8 +61,9 @@ class Onnx(Graph):
         self._output = next((name for name in names if name in _PROBABILITIES), names[0])
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The model's probabilities, or its first output, for each row of (rows, names): a number,
-        or one a class.
+        """Predict each row of (rows, names): the probabilities, or else the first output.
+
+        The result is a number per row, or one per class.
         """
         (answer,) = self._session.run([self._output], {self._input: table.astype(np.float32)})
         if isinstance(answer, list):  # a mapping of labels for each row (ZipMap)

@@ -1,15 +1,15 @@
-"""Forecasts by trees over the history of a series: features, the model, and requests.
+"""Forecast a series with trees over its history: features, the model, and requests.
 
-Training and the endpoint compute the features here. A feature of a step uses the history up to the
-cutoff, and of what is known beforehand (promotions, holidays) also the step itself. Values are
-divided by the level of the series, so that one model answers for all of them.
+Training and the endpoint both compute the features here. A feature of a step uses the history up
+to the cutoff; for columns known in advance (promotions, holidays), also the step itself. Values
+are divided by the level of the series, so that one model fits all of them.
 
     {"history": [12, null, 9, …], "known": {"promotion": [0, 1, 0, …]}, "horizon": 14,
      "series": "s00/i03", "until": "2025-08-03T00:00:00"}
 
-`known` has the values of the history and of every step; null in the history is a missing value.
-`series` and `until`, the time of the last value of the history, are for a model that an AutoML job
-searched (`ml.serving.scoring.forecasters`): it has a state for each series. The answer is
+`known` has the values for the history and for every step; null in the history is a missing value.
+`series` and `until`, the time of the last value of the history, are for the model of an AutoML
+job (`ml.serving.scoring.forecasters`), which has a state for each series. The response is
 {"forecast": [[value, low, high], …], "total": 131.5}.
 """
 
@@ -32,27 +32,27 @@ from ml.serving.scoring.trees import Trees
 
 Floats = NDArray[np.float64]
 TREES, SPEC = "model.txt", "forecaster.json"
-# Seasons over which the level, the spread and the trend of a series are measured.
+# The window lengths, in seasons, of the features on level, spread and trend.
 WINDOWS = (1, 4, 8)
 LONGEST = 10_000
 FIELDS = frozenset({"history", "known", "horizon", "series", "until"})
-# The ends of an interval that is to contain 80 %.
+# The quantiles at the ends of an 80 % interval.
 TAILS = (0.1, 0.9)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What a forecaster needs beside its trees; forecaster.json holds it."""
+    """The parameters of a forecaster besides its trees, stored in forecaster.json."""
 
     season: int  # steps of a season
     horizon: int  # the most steps that a forecast has
     known: Sequence[str]  # the columns that are known beforehand
-    low: Sequence[float]  # of each step: the low end less the value, in levels of the series
-    high: Sequence[float]  # of each step: the high end less the value
-    smallest: float | None  # no forecast is below; None where values may be negative
+    low: Sequence[float]  # for each step: low end - value, divided by the series' level
+    high: Sequence[float]  # for each step: high end - value, divided likewise
+    smallest: float | None  # the lower limit of forecasts; None if values may be negative
 
     def names(self) -> list[str]:
-        """The features, in the order of the columns."""
+        """Return the names of the features, in the order of the columns."""
         windows = [f"{name}_{seasons}" for seasons in WINDOWS for name in ("mean", "spread")]
         columns = [f"{name}_{part}" for name in self.known for part in ("then", "usual", "naive")]
         return ["step", "observed", "naive", "same_place", "last", "missing", *windows, *columns]
@@ -61,11 +61,10 @@ class Spec:
 def features(
     history: Floats, known: Mapping[str, Floats], spec: Spec, steps: int = 0
 ) -> tuple[Floats, float]:
-    """The features of each of so many steps, by default the horizon, (steps, names), and the level
-    that values are divided by.
+    """Return the features (steps, names) of each step, and the level that values are divided by.
 
-    `history` is (times,), NaN where a value is missing, which is not all of them; `known` has
-    (times + steps,) of each column.
+    `steps` is by default the horizon. `history` is (times,), NaN for missing values, but not for
+    all; `known` maps a column to (times + steps,).
     """
     steps = steps or spec.horizon
     first = relevant(history, spec.season)
@@ -99,7 +98,7 @@ def features(
 
 
 def relevant(history: Floats, season: int) -> int:
-    """The number of the first step that a forecast depends on."""
+    """Return the index of the first step of the history that a forecast depends on."""
     first = max(0, len(history) - WINDOWS[-1] * season)
     return first if len(_observed(history[first:])) else 0
 
@@ -130,10 +129,10 @@ class Forecaster:
         series: str = "",
         until: str = "",
     ) -> Floats:
-        """(steps, 3): value, low and high of each step; arguments as of `features` and a request.
+        """Return value, low and high of each step (steps, 3) for a request's fields.
 
-        A searched model takes what was observed after the search of the history. It raises
-        BadRequest for a series or a time that it cannot forecast from.
+        The model of an AutoML job uses only the values observed after its training. It raises
+        BadRequest for an unknown series or a time that it cannot forecast from.
         """
         if self.searched is None:
             table, level = features(history, known, self.spec, steps)
@@ -154,13 +153,13 @@ class Forecaster:
         return np.asarray(self.searched.forecast([at], [observed], future)[1][0, :steps])
 
     def answer(self, body: str | bytes) -> dict[str, object]:
-        """The answer to a request; raises BadRequest for one of another form."""
+        """Return the response to a request; raise BadRequest for an invalid one."""
         rows = self.forecast(*_read(body, self.spec))
         return {"forecast": rows.tolist(), "total": float(rows[:, 0].sum())}
 
 
 def with_interval(scaled: Floats, level: float, spec: Spec) -> Floats:
-    """(steps, 3) of the values, (steps,), that the trees predict."""
+    """Return value, low and high (steps, 3) for the scaled predictions (steps,) of the trees."""
     ends = [np.asarray(offsets)[: len(scaled)] for offsets in (spec.low, spec.high)]
     rows = np.stack([scaled, scaled + ends[0], scaled + ends[1]], axis=1) * level
     return rows if spec.smallest is None else np.maximum(rows, spec.smallest)
@@ -213,8 +212,9 @@ def _numbers(name: str, values: object, missing: bool = False) -> Floats:
 
 
 def endpoint() -> tuple[Callable[[], None], Callable[[str], object]]:
-    """The `init` and the `run` of a score.py: the first opens the model, the second answers, with
-    status 400 and a sentence for a request of another form.
+    """Return the `init` and the `run` of a score.py: `init` opens the model, `run` predicts.
+
+    `run` returns status 400 with an explanation for an invalid request.
     """
     opened: list[tuple[ServedModel, Forecaster]] = []
 

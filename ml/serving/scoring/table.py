@@ -1,4 +1,4 @@
-"""A model of tables served: the whole of a score.py.
+"""Serve a model of tables: the complete content of a score.py.
 
     from ml.projects.churn.columns import derive
     from ml.projects.churn.model import load, predict
@@ -6,9 +6,9 @@
 
     init, run = endpoint(derive, load, predict)
 
-A request has Azure ML's own form for tables, {"input_data": {"columns": [...], "data": [[...]]}},
-the columns in any order; the answer is {"predictions": [...], "model_digest": "…"}: for each row a
-number, or of several classes the label, with "classes" and their "probabilities".
+A request has Azure ML's own format for tables, {"input_data": {"columns": [...], "data": [[...]]}},
+with the columns in any order. The response is {"predictions": [...], "model_digest": "…"}: a
+number for each row; for several classes the label, with "classes" and their "probabilities".
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ml.serving.scoring.messages import BadRequest, read_json, refusal, with_dig
 from ml.serving.scoring.model import ServedModel, open_model
 
 MOST_ROWS = 10_000
-# Squares of larger numbers are infinite in single precision, in which most libraries compute.
+# Squares of larger numbers overflow in single precision, in which most libraries compute.
 _LARGE = float(np.finfo(np.float32).max) ** 0.5
 
 
 def probabilities(answer: object) -> dict[str, float] | None:
-    """Class → probability, of the answer to a table of one row; None of an answer without."""
+    """Return class → probability of a response to one row; None if it has no probabilities."""
     match answer:
         case {"classes": [*classes], "probabilities": [[*values]]}:
             return dict(zip(map(str, classes), map(float, values), strict=True))
@@ -64,8 +64,10 @@ def _demand(wanted: Iterable[object], available: Container[object], what: str) -
 
 
 class Table:
-    """Answers requests with a model: `predict` takes the numbers of `columns`, (rows, names), and
-    gives a number a row, or a probability a class.
+    """Responds to requests with a model.
+
+    `predict` takes the inputs of `columns`, (rows, names), and returns a number per row, or a
+    probability per class.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Table:
         return cls(columns, partial(predict, load(served.folder)), served)
 
     def answer(self, body: str | bytes) -> object:
-        """The result of `run`: the predictions, or status 400 with what is wrong."""
+        """Return the result of `run`: the predictions, or status 400 with the reason."""
         try:
             predictions = self.predict(body)
         except BadRequest as error:
@@ -108,14 +110,16 @@ class Table:
         return with_digest(self._served, answer)
 
     def predict(self, body: str | bytes) -> list[Any]:
-        """The number of each row, or one a class; raises BadRequest for a body of another form, and
-        ValueError for an answer that is NaN or infinite, which JSON does not have.
+        """Predict a number for each row, or one per class.
+
+        Raises BadRequest for an invalid body, and ValueError for a prediction that is NaN or
+        infinite, which JSON does not have.
         """
         import orjson
 
         try:
             colons = body.count(b":") if isinstance(body, bytes) else body.count(":")
-            if colons > 3:  # a key too many, or a text
+            if colons > 3:  # maybe an extra or duplicate key; or a colon in a text
                 read_json(body)
             table = orjson.loads(body)["input_data"]
             names, rows = table["columns"], table["data"]
@@ -135,9 +139,10 @@ class Table:
         return predictions
 
     def _scored(self, numbers: NDArray[np.float64]) -> NDArray[Any]:
-        """Return the model's predictions; BadRequest if a number is too large for the model.
+        """Return the model's predictions; raise BadRequest if a number is too large for the model.
 
-        That is the case if it fails, or answers NaN, and does not with 0 instead of the number.
+        That is assumed if the model fails or returns NaN, but not with 0 in place of the large
+        numbers.
         """
         try:
             answer = np.asarray(self._predict(numbers))
@@ -164,7 +169,7 @@ class Table:
 
 
 def _is_finite(answer: NDArray[Any]) -> bool:
-    if answer.shape == (1,):  # numpy takes longer to look at a number than many a model to give it
+    if answer.shape == (1,):  # numpy's check of one number would take longer than many models
         return math.isfinite(answer[0])
     return bool(np.isfinite(answer).all())
 
@@ -174,7 +179,7 @@ def endpoint(
     load: Callable[[Path], Any],
     predict: Callable[[Any, NDArray[np.float64]], NDArray[Any]],
 ) -> tuple[Callable[[], None], Callable[[str], object]]:
-    """The `init` and the `run` of a score.py: the first opens the table, the second answers."""
+    """Return the `init` and the `run` of a score.py: `init` opens the model, `run` predicts."""
     tables: list[Table] = []
 
     def init() -> None:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 
 class Trees:
-    """A LightGBM text model. Raises LightGBMError for a file that is none."""
+    """A LightGBM text model; raises LightGBMError if the file is not one."""
 
     def __init__(self, model: Path) -> None:
-        import lightgbm  # a second: only where there is such a model
+        import lightgbm  # takes a second: import it only for such a model
 
         self._booster = lightgbm.Booster(model_file=model)
 

@@ -1,1 +1,1 @@
-"""What workflows do about pull requests: the comment, a training, promotions."""
+"""Handle pull requests in workflows: the comment, trainings, promotions."""

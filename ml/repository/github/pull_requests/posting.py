@@ -1,11 +1,11 @@
-"""Posts the comment about a run of check.yml or train.yml.
+"""Post the comment about a run of check.yml or train.yml.
 
-It runs the code of the default branch with a token that writes, and needs no package besides
-PyYAML. The checks ran a pull request's code: which pull request it is, which files it changes,
-which jobs ran and whether they passed is what GitHub says. What should have run for these files is
-asked of the default branch's code again. Which commit was trained is what main's code wrote down
-before. Of what the checks wrote, files of known names and sizes are read as JSON; nothing is
-unpacked, and no path, number or Markdown of it is used.
+It runs the code of the default branch with a token that can write, and needs no package besides
+PyYAML. The checks ran a pull request's code, so their results are untrusted. GitHub's API states
+which pull request it is, which files it changes, which jobs ran and whether they passed. The
+default branch's code determines which jobs these files require, and main's code has recorded
+which commit was trained. Of the artifacts, only files with known names and sizes are parsed as
+JSON; nothing is unpacked, and no path, number or Markdown in them is used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ml.repository.affected.projects import (
 from ml.repository.github.api import AUTHOR, MAIN, GitHub
 
 CHECK, TRAIN = ".github/workflows/check.yml", ".github/workflows/train.yml"
-# The artifacts of the checks, and of a training: what was asked for, and what came of it.
+# The artifacts: results of the checks, a training's request, and its results.
 CHECKED, REQUESTED, TRAINED = "check-results", "train-request", "train-results"
 # The documents in them.
 _OF_CHECKS, _REQUEST, _RESULTS = (
@@ -50,7 +50,7 @@ _OF_CHECKS, _REQUEST, _RESULTS = (
 )
 # How often a comment may change between being read and being written.
 ATTEMPTS = 3
-# Bytes of an artifact and of a document, entries of an artifact.
+# The most bytes of an artifact and of a document, and the most entries of an artifact.
 MAX_ARTIFACT, MAX_DOCUMENT, MAX_ENTRIES = 5_000_000, 8_000_000, 20
 # What reading a ZIP file and JSON may raise.
 UNREADABLE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RecursionError, OSError)
@@ -58,12 +58,12 @@ _SHA = re.compile(r"[0-9a-f]{40}")
 
 
 def post(github: GitHub, root: Path, run_id: int) -> str:
-    """Create or update the comment about a run of the checks or of a training; what was done.
+    """Create or update the comment about a run of the checks or a training; return what was done.
 
-    Each shows what the other has shown. `root` is the repository, with the default branch.
-    Nothing is posted for a run of another workflow or event, for a pull request that is closed,
-    cannot be told apart, is not for the default branch, or has commits newer than those checked,
-    and where a newer run was posted before.
+    The comment keeps what it shows of the other kind of run. `root` is the repository, with the
+    default branch. Nothing is posted for a run of another workflow or event; for a pull request
+    that is closed, ambiguous, not for the default branch, or has newer commits than those checked;
+    or if a newer run was posted before.
     """
     run = github.get(f"actions/runs/{run_id}")
     if run.get("repository", {}).get("full_name", "").lower() != github.repository.lower():
@@ -125,7 +125,7 @@ def _trained(github: GitHub, run_id: int, pull: Mapping[str, Any]) -> bool:
 
 
 def _run(github: GitHub, run_id: int) -> Mapping[str, Any]:
-    """A run of a workflow; nothing for a number that none has."""
+    """Return a workflow run; {} if no run has that number."""
     try:
         return dict(github.get(f"actions/runs/{run_id}")) if run_id else {}
     except UserError as refused:
@@ -135,7 +135,7 @@ def _run(github: GitHub, run_id: int) -> Mapping[str, Any]:
 
 
 def _body(github: GitHub, root: Path, number: int, checks: int, trained: int) -> str:
-    """The comment about the run of the checks and the training with those numbers; 0 for none."""
+    """Return the comment about the checks' run and the training's run; 0 for none."""
     change, commit, unread = _change(github, root, number)
     facts, documents = Run(0, commit, "", "", (), change), dict[str, object]()
     run = github.get(f"actions/runs/{checks}") if checks else {}
@@ -157,7 +157,7 @@ def _body(github: GitHub, root: Path, number: int, checks: int, trained: int) ->
 
 
 def _change(github: GitHub, root: Path, number: int) -> tuple[PullRequestChange, str, list[str]]:
-    """What the pull request touches by main's code, its last commit, and what is wrong with it."""
+    """Return what the pull request affects by main's code, its last commit, and problems."""
     try:
         touched, commit = of_pull_request(root, github, number)
         unread = []
@@ -171,7 +171,7 @@ def _change(github: GitHub, root: Path, number: int) -> tuple[PullRequestChange,
 
 
 def change_of(touched: Affected) -> PullRequestChange:
-    """What the checks have to run for a change, and what the comment says of it."""
+    """Return the jobs that a change requires, and what the comment shows about the change."""
     needed = [("affected", "affected"), ("links", "links")]
     if not touched.documents:
         needed.append(("change", "lint, types and specs"))
@@ -194,7 +194,7 @@ def change_of(touched: Affected) -> PullRequestChange:
 
 
 def _request(github: GitHub, run_id: int) -> tuple[int, str] | None:
-    """The pull request and the commit that a run trained, as main's code wrote them down."""
+    """Return the pull request and the commit that a run trained, as main's code recorded them."""
     run = github.get(f"actions/runs/{run_id}")
     if not _is_of(run, TRAIN, "issue_comment"):
         return None
@@ -208,10 +208,11 @@ def _request(github: GitHub, run_id: int) -> tuple[int, str] | None:
 
 
 def _pull_request(github: GitHub, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The open pull request for main whose last commit the run checked; None without exactly one.
+    """Return the open pull request for main whose last commit the run checked; None unless unique.
 
-    The branch is the one that GitHub names; a run for a fork names no pull request. Where another
-    one asked to merge the commit into another branch, the run may be of that: its workflow, too.
+    The branch is the one that GitHub reports; a run for a fork lists no pull request. If the commit
+    is also in a pull request for another base branch, None is returned, since the run may be of
+    that branch's workflow.
     """
     head, commit = run.get("head_repository") or {}, str(run.get("head_sha") or "")
     owner = (head.get("owner") or {}).get("login")
@@ -267,14 +268,14 @@ def read_artifact(
     *,
     failed_too: bool = False,
 ) -> tuple[dict[str, object], list[str]]:
-    """The documents of a run's artifact by their names, and a sentence if it has a fault.
+    """Return the documents of a run's artifact by name, and a sentence if the artifact is invalid.
 
-    `allowed` matches the files that may be in it; its group is a document's name. What another
-    job than `job`, or an earlier attempt of it, left is a fault: whoever may write can delete the
-    newest artifact. So is what a job left that failed or goes on; with `failed_too` what the newest
-    attempt that has ended left counts.
+    `allowed` matches the names of its files; the group is a document's name. With `job`, an
+    artifact that its newest attempt did not create is invalid: whoever may write could delete the
+    newest one. The attempt must have succeeded; with `failed_too`, the newest attempt that ended
+    counts.
     """
-    # The newest alone: an earlier attempt's is not what the run ended with.
+    # Use only the newest: an earlier attempt's is not the final result of the run.
     every = github.pages(f"actions/runs/{run_id}/artifacts", "artifacts")
     named = [one for one in every if one["name"] == name]
     newest = max(named, key=lambda one: int(one["id"]), default=None)
@@ -315,7 +316,7 @@ def _is_left_by(
 
 
 def _documents(content: bytes, allowed: re.Pattern[str]) -> Iterator[tuple[str, object]]:
-    """The documents of a ZIP file, read in memory; ValueError for one that is not as agreed."""
+    """Yield the documents of a ZIP file, read in memory; raise ValueError for invalid entries."""
     with zipfile.ZipFile(io.BytesIO(content)) as packed:
         entries = packed.infolist()
         if len(entries) > MAX_ENTRIES:
@@ -339,7 +340,7 @@ def _documents(content: bytes, allowed: re.Pattern[str]) -> Iterator[tuple[str, 
 
 
 def _own_comments(github: GitHub, number: int) -> dict[int, str]:
-    """The author's comments that begin with the marker, by their ids."""
+    """Return the workflow account's comments that begin with the marker, by id."""
     return {
         int(comment["id"]): str(comment.get("body") or "").replace("\r\n", "\n")
         for comment in github.pages(f"issues/{number}/comments")

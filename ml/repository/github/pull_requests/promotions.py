@@ -1,9 +1,10 @@
-"""What a merge trains again, and the pull requests that promote the result.
+"""Select what a merge trains again, and open the pull requests that promote the results.
 
-It needs no package besides PyYAML. The command `projects` lists what to train, `summary` shows what
-was trained and what the gates decided, `trained` brings what another job of the workflow run
-trained, `unfinished` the jobs that earlier runs had not waited for to the end, `continue` starts a
-run that waits for this one's, and `open` keeps a pull request for each version that passed.
+It needs no package besides PyYAML. Commands: `projects` lists the projects to train, `summary`
+shows the trainings and the gates' decisions, `trained` fetches the result of another job of the
+workflow run, `unfinished` fetches the jobs that earlier runs stopped waiting for, `continue`
+starts a run that waits for this run's jobs, and `open` keeps a pull request for each version that
+passed.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from ml.repository.github.api import MAIN, GitHub, for_all, read_results, write_
 from ml.repository.github.pull_requests.posting import TRAIN, TRAINED, read_artifact
 from ml.repository.github.releases import ENTRIES, FILE, with_entry
 
-# What a promotion and a way back change: they train nothing.
+# The files that a promotion or a revert changes: they do not trigger training.
 DECLARATIONS = ("ml/projects/*/release.yml", "ml/projects/*/evidence/*")
-# What is installed here: a node has the packages of its environment.
+# Locks of packages installed here; a node has the packages of its environment instead.
 OFF_NODES = ("requirements/*.lock",)
-# What a project has that can be trained, judged and promoted.
+# The files that a project needs for training, gates and promotion.
 NEEDED = ("jobs/train.yml", "jobs/evaluate.yml", "gates.yml", "release.yml")
 ARTIFACT, _DOCUMENT = "promotion-", re.compile(r"(promotion)\.json")
 _CANDIDATE, _TRAINED = "candidate-", re.compile(r"(train)\.json")
 MERGE = ".github/workflows/merge.yml"
-# How many earlier runs are asked for a training that had not ended.
+# The number of earlier runs that are searched for an unfinished training.
 _EARLIER = 10
 _NAME = re.compile(r"[A-Za-z0-9][\w-]{0,60}", re.ASCII)
 _ENVIRONMENT, _VERSION = re.compile(r"[a-z]{1,20}"), re.compile(r"\d{1,9}", re.ASCII)
@@ -48,9 +49,9 @@ _PROPOSAL = re.compile(rf"(\d{{1,9}})(?:-[0-9a-f]{{{_SHORT}}})?", re.ASCII)
 
 
 def projects(root: Path, since: str = "") -> list[str]:
-    """The projects to train again for what changed since a commit; all of them without one.
+    """Return the projects to train for the changes since a commit; all of them without one.
 
-    Raises UserError as `affected` does, for a name that a command would read otherwise too.
+    Raises UserError as `affected` does, and for a name that is unsafe in a command.
     """
     folder = root / "ml" / "projects"
     names = sorted(checked(path.parent.name) for path in folder.glob("*/gates.yml"))
@@ -61,12 +62,11 @@ def projects(root: Path, since: str = "") -> list[str]:
 
 
 def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
-    """Open the pull request of a promotion, and close those of earlier versions; what was done.
+    """Open the pull request of a promotion, close earlier versions'; return what was done.
 
-    It changes the one entry, in release.yml as main has it now; `root` has the one that the run
-    began with. Where the version by that serving code has a pull request, open or closed, nothing
-    changes. Raises UserError for a document that is not of a promotion, and where main declares
-    something else now.
+    It changes only its own entry, in main's current release.yml; `root` has the one that the run
+    started from. If the version with that serving code has a pull request, open or closed, nothing
+    changes. Raises UserError if the document is not a promotion, and if main's entry has changed.
     """
     project, environment, version = _checked(document)
     file = f"ml/projects/{project}/{FILE}"
@@ -103,8 +103,9 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
 
 
 def _deployment_digest(content: str, environment: str) -> str:
-    """The digest of the serving code that release.yml declares; "" where it declares none, or where
-    a branch has something else than YAML.
+    """Return the digest of the serving code that release.yml declares.
+
+    Returns "" if it declares none, or if the file on a branch is not YAML.
     """
     try:
         return str(
@@ -115,7 +116,7 @@ def _deployment_digest(content: str, environment: str) -> str:
 
 
 def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Project, environment and version, once every name and path of it is one that may be."""
+    """Return project, environment and version; check every name and path of the document."""
     names = [str(document.get(key)) for key in ("project", "environment", "version")]
     project, environment, version = names
     patterns = (_NAME, _ENVIRONMENT, _VERSION)
@@ -134,7 +135,7 @@ def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _open(root: Path, names: Sequence[str]) -> None:
-    """Keep the pull requests of what the jobs of this run promote, one for each project."""
+    """Open or update the promotion pull request of each project of this run."""
     app = GitHub.of_workflow()
     own = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
     for_all(names, lambda name: print(f"{name}: {_kept(app, own, root, name)}"))
@@ -159,7 +160,7 @@ def _kept(app: GitHub, own: GitHub, root: Path, name: str) -> str:
 
 
 def _bring(project: str, to: Path) -> None:
-    """Write down what the job that trained the project in this run of the workflow left."""
+    """Save the result of the job that trained the project in this workflow run."""
     run = int(os.environ["GITHUB_RUN_ID"])
     name = f"{_CANDIDATE}{project}"
     job = f"candidate ({project})"
@@ -172,8 +173,9 @@ def _bring(project: str, to: Path) -> None:
 
 
 def _of(project: str) -> tuple[str, str, str, Sequence[str]]:
-    """The workflow that trains a project, or pull requests without one; the artifact and the job
-    of its results, and the events that start it.
+    """Return workflow, artifact, job and events of a project's training on main.
+
+    Without a project, they are those of the training of pull requests.
     """
     if not project:
         return TRAIN, TRAINED, "train", ("issue_comment",)
@@ -181,7 +183,7 @@ def _of(project: str) -> tuple[str, str, str, Sequence[str]]:
 
 
 def summary(documents: Sequence[Mapping[str, Any]]) -> str:
-    """Each candidate beside the champion, with what the gates decided, as Markdown."""
+    """Return each candidate's comparison and gate decision, as Markdown."""
     candidates = [_section(Value(document)) for document in documents]
     return "\n\n".join(candidates) or "The change touches no project that trains."
 
@@ -194,7 +196,7 @@ def _section(document: Value) -> str:
 
 
 def _jobs(document: Value) -> list[str]:
-    """The jobs that ran and what they left, which is all that may be registered."""
+    """Return a table of a training's jobs and outputs, the only ones that may be registered."""
     candidate = document["comparison"]["candidate"]
     rows = [
         f"| {job['run'].code()} | {text(name)} | {digest.code()} |"
@@ -210,7 +212,7 @@ def _jobs(document: Value) -> list[str]:
 def _request(
     project: str, environment: str, version: str, compared: Value, address: str
 ) -> tuple[str, str]:
-    """The title and the body; commits are linked under the address of the repository."""
+    """Return the title and body of the pull request; `address` is the repository's."""
     merging = (
         f"Merging this declares version {code(version)} of {text(project)} for "
         f"{code(environment)}; `release.yml` then evaluates the gates again and applies it "
@@ -222,10 +224,11 @@ def _request(
 
 
 def unfinished(github: GitHub, root: Path, project: str) -> list[dict[str, Any]]:
-    """The trainings that had not ended when the newest runs of the workflow did, newest first.
+    """Return the trainings that had not ended when the newest workflow runs did, newest first.
 
-    Only runs of main count, and what their training job left (`read_artifact`). Of the run that
-    this one continues (`CONTINUES`), those that ended are too: what is followed trains once.
+    Only runs of main count, with the artifact of their training job (`read_artifact`). For the run
+    that this one continues (`CONTINUES`), ended trainings are included, so that they are reused
+    instead of trained again.
     """
     continued = os.environ.get("CONTINUES", "")
     workflow, name, _, events = _of(project)

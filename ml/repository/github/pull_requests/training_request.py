@@ -1,12 +1,12 @@
-"""Who may have a pull request trained, and which commit of it.
+"""Check who requests a training of a pull request, and which commit of it.
 
-A comment `/train COMMIT` asks for it. It counts if its author may write to the repository, as
-GitHub says now. The commit is the pull request's last one now: somebody may push between the review
-and the comment. A branch of the repository takes seven digits or more of it, a fork all 40: a
-stranger can make another commit that begins with the same digits.
+The comment `/train COMMIT` requests it. Its author must have write access to the repository now,
+as GitHub states. COMMIT must be the pull request's last one now, since somebody may push between
+the review and the comment. For a branch of the repository seven digits or more are enough; a fork
+needs all 40, since a stranger can create another commit with the same first digits.
 
 It needs no package besides PyYAML. The command `ask` reads the event of the workflow and outputs
-`pull` and `commit`; `fetch` puts the files of a commit into a folder, as data.
+`pull` and `commit`; `fetch` writes the files of a commit into a folder, as data.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _MOST_BYTES, _MOST_FILES, _DEEPEST = 256 << 20, 20_000, 100
 
 
 def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
-    """The pull request and the commit that a comment asks to train.
+    """Return the pull request and the commit that a comment requests to train.
 
-    None for any other comment, and for one of somebody who may not write to the repository. Raises
-    UserError where the commit is not the one to train; a reply then names the command to type.
+    Returns None for any other comment, and if its author has no write access. Raises UserError if
+    the commit is not the last one; a reply to the comment then shows the right command.
     """
     comment, number = event["comment"], int(event["issue"]["number"])
     lines = str(comment.get("body") or "").strip().splitlines() or [""]
@@ -59,7 +59,7 @@ def ask(github: GitHub, event: Mapping[str, Any]) -> tuple[int, str] | None:
     is_short = is_ours and _SHORT.fullmatch(named) and last.startswith(named)
     if named == last or is_short:
         return number, last
-    # Words of the comment would be shown as the workflow's own.
+    # Do not quote the comment: its words would appear as the workflow's own.
     reply = f"Nothing is trained. Read the last commit, then comment `/train {last}`."
     github.send("POST", f"issues/{number}/comments", {"body": reply})
     argument = printable(lines[0].strip()[:60])
@@ -72,17 +72,16 @@ def _refused(actual: str, expected: str, hint: str = "") -> UserError:
 
 
 def fetch(root: Path, number: int, commit: str, to: Path) -> None:
-    """Put the files of a pull request's commit into a folder, links as texts; run nothing of them.
+    """Write the files of a pull request's commit into a folder, links as text; run nothing.
 
-    What an earlier fetch put there is replaced.
-
-    Raises UserError where the pull request does not have the commit any more, for a commit that
-    writes far more than main, or a name that runs or that git reads (`layout`; this work tree says
-    which are the team's own), and where its attributes have git write other bytes than it has.
+    The result of an earlier fetch is replaced. Raises UserError if the pull request no longer has
+    the commit; if the commit is much larger than main; if it has a name that `layout` rejects (the
+    team's own names come from this work tree); or if its .gitattributes make git write other bytes
+    than the commit has.
     """
     remote = f"refs/pull/{number}/head"
     if _SHA.fullmatch(commit):
-        # A pack stays one: its objects may be many times as large as what changes between them.
+        # Keep the pack: unpacked, its objects may be many times as large.
         packed = {"fetch.unpackLimit": "1"}
         git.fetch(
             root,
@@ -103,7 +102,7 @@ def fetch(root: Path, number: int, commit: str, to: Path) -> None:
     entries = [(mode, path) for path, (mode, _) in tree.entries.items()]
     if refused := [*layout.problems(entries, layout.own_names(root))]:
         raise UserError(*refused)
-    # What an earlier fetch left, in the folder or, where that was removed, in the repository.
+    # Remove an earlier fetch, or its record in the repository if the folder was deleted.
     git.ask(root, "worktree", "remove", "--force", str(to.absolute()))
     words = ("worktree", "add", "--quiet", "--detach", str(to.absolute()), commit)
     # A link could lead to files of this machine.
@@ -118,7 +117,7 @@ def fetch(root: Path, number: int, commit: str, to: Path) -> None:
 
 
 def _demand_space(root: Path, commit: str) -> None:
-    """Raises UserError for a commit that writes far more than main, which is checked out here."""
+    """Raise UserError for a commit that is much larger than main, which is checked out here."""
     main, own = (trees.measure(root, name, _DEEPEST) for name in ("HEAD", commit))
     if own.depth > _DEEPEST:
         actual, expected = f"{commit[:12]} is more than {_DEEPEST} folders deep", "fewer"
