@@ -114,7 +114,7 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
             return {}
         stack = settings.asset_registry.stack
         hint = f"make deploy ENV={stack}" if stack else "create it, or set `mode: none`"
-        raise UserError(Problem("no-registry", message, "a registry to use", hint)) from None
+        raise UserError(Problem("no-registry", message, "an existing registry", hint)) from None
     for region in registry.region_details:
         if str(region.location).replace(" ", "").lower() == settings.location:
             storage = region.storage_account_details[0].system_created_storage_account
@@ -123,7 +123,10 @@ def _accounts(settings: Settings) -> Mapping[str, str]:
             return dict(zip(("blob", "registry"), ids, strict=True))
     message = f"the asset registry {name} has no accounts in {settings.location}"
     expected = f"a registry with the region {settings.location}"
-    hint = "add the region to the registry, or set `mode: none` for the environment"
+    hint = (
+        "add the region to `regions` of `platform:asset_registry` in the stack that creates it, or "
+        "set `mode: none` in this stack"
+    )
     raise UserError(Problem("no-registry", message, expected, hint))
 
 

@@ -47,7 +47,10 @@ class Divided:
     by: str = ""
 
     def hold_out(self, rows: Rows, share: float) -> Fold:
-        """Split rows into (training, holdout): a random holdout, or the latest rows by time."""
+        """Split rows into (training, holdout): at random, whole groups, or the latest rows by time.
+
+        Stop if either part would be empty.
+        """
         if self.groups is not None:
             self._demand_groups(rows, 2)
         rest, held = self._parted(rows, share)

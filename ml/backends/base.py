@@ -127,23 +127,25 @@ class WorkflowRun:
 
 @dataclass(frozen=True)
 class Options:
-    """How a backend runs plans; options that do not apply are ignored.
-
-    `root` is the repository whose models are released; default, the working directory. `echo`
-    receives a command's output. `isolated` builds the environment that a spec requires. `say`
-    receives progress before the run starts. `evict_after` are the seconds after which a job is
-    killed like a preempted spot node, each time `evict_notice` seconds after a SIGTERM. `again`
-    starts a new job even if a remote backend has one for the same commit and spec. `workflow` is
-    set if a workflow's identity submits.
+    """Options of a backend. A backend ignores those that it does not support, or reports them
+    from `refusals`.
     """
 
+    # Receives a command's output.
     echo: TextIO | None = None
+    # Build the environment that a spec requires, instead of using this interpreter's.
     isolated: bool = False
+    # Receives progress messages before the run starts.
     say: Callable[[str], None] = lambda line: None
+    # Preempt the job after these seconds: one restart for each, counted from the last start.
     evict_after: tuple[float, ...] = ()
+    # Seconds between SIGTERM and SIGKILL of a preemption.
     evict_notice: float = 0.0
+    # Submit a new job even if the remote backend has one for the same commit and spec.
     again: bool = False
+    # The GitHub Actions run whose identity submits the job; None for a person.
     workflow: WorkflowRun | None = None
+    # The repository whose models are released; the working directory by default.
     root: Path = Path()
 
 
@@ -256,7 +258,7 @@ class Backend(Protocol):
 
     @property
     def resumption(self) -> Resumption | None:
-        """Runs that were stopped and can go on."""
+        """Resumes stopped runs; None if the backend cannot."""
 
     @property
     def candidate(self) -> Callable[[ModelDeployment], AbstractContextManager[Candidate]] | None:

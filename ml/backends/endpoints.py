@@ -418,10 +418,10 @@ class Endpoints(Protocol):
 
     @property
     def p95_ms(self) -> Callable[[Server, float, float], float | None] | None:
-        """Returns the 95th percentile of a server's latency between two times (epoch seconds).
+        """A function that returns a server's p95 latency in ms between two times (epoch seconds).
 
-        It is in ms and measured where the server runs; the result is None while unknown. The
-        property is None if the evidence is measured on the machine that serves.
+        The server's host measures the latency; the function returns None while it is unknown. The
+        property is None if the gate `latency` already measured on the machine that serves.
         """
 
     def failure(

@@ -36,7 +36,8 @@ def instants(table: pl.DataFrame, column: str) -> pl.Series:
     if not isinstance(kind, pl.Datetime):
         raise FeatureError("wrong-type", f"`{column}` is {kind}", "a datetime with a time zone")
     if kind.time_zone is None:
-        raise FeatureError("no-time-zone", f"`{column}` has no time zone", "a zone, such as UTC")
+        expected = "times with a zone, such as 2026-01-31T09:00:00Z"
+        raise FeatureError("no-time-zone", f"`{column}` has no time zone", expected)
     row = first_row(series.is_null())
     if row is not None:
         raise FeatureError("empty-time", f"`{column}` is empty", "a time in each row", row)

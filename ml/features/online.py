@@ -99,7 +99,8 @@ def look_up(
     Raises FeatureError for a key that is missing or of another type, and a time without a zone.
     """
     if at is not None and at.tzinfo is None:
-        raise FeatureError("no-time-zone", "`at` has no time zone", "a zone, such as UTC")
+        expected = "a time with a zone, such as 2026-01-31T09:00:00Z"
+        raise FeatureError("no-time-zone", "`at` has no time zone", expected)
     for name, kind in feature_set.keys.items():
         if name not in keys:
             expected = ", ".join(feature_set.keys)

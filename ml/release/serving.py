@@ -334,7 +334,7 @@ def _edited(path: Path, why: str) -> UserError:
         "serving-edited",
         f"{path} cannot be used: {why}",
         "the serving code and settings as they were proposed",
-        "remove the file and propose the version again",
+        "delete the file, then: ml release propose PROJECT",
         exit_code=Exit.GATE_SAID_NO,
     )
 

@@ -216,7 +216,10 @@ def _wrong_features(case: Case) -> list[str]:
 
 
 def lineage_before_evaluation(case: Case, gate: Gate) -> Finding:
-    """As `lineage`, of the training run, and of the code that is about to evaluate its model."""
+    """Check the lineage of the training run before its model is evaluated.
+
+    Fields `evaluation_…` may be missing; uncommitted code fails as in `lineage`.
+    """
     absent = missing(case.evidence.lineage)
     return _committed(case, gate, [name for name in absent if not name.startswith("evaluation_")])
 
@@ -242,9 +245,10 @@ def _committed(case: Case, gate: Gate, absent: Sequence[str]) -> Finding:
 
 
 def model_format(case: Case, gate: Gate) -> Finding:
-    """The content of every file of the model is in a format that loads without running code, and
-    that the list allows; of a version that serves or served here, in such a format: the list may be
-    narrower by now.
+    """Every file of the model has an allowed format, recognised by its content.
+
+    A version that serves or once served in the environment passes with any format that loads
+    without running code, because `allowed` may have become narrower since.
     """
     listed_formats = gate.names("allowed")
     required = "only " + ", ".join(listed_formats)

@@ -32,7 +32,7 @@ class AdvisoriesError(Exception):
 
 @dataclass(frozen=True)
 class Advisories:
-    """The records of a source."""
+    """The security advisories of a source, as OSV records."""
 
     records: tuple[Mapping[str, Any], ...]
 

@@ -119,7 +119,7 @@ def compile_plan(plan: Plan) -> CommandPlan | SweepPlan | PipelinePlan:
 
 
 def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
-    """Yield a problem, with its line, for each field that AutoML does not support here."""
+    """Yield a problem, with its line, for each field or package that local AutoML lacks."""
     supported = _known(plan)
     if not supported:
         expected = "classification, regression or forecasting"
@@ -191,7 +191,7 @@ def _of_transformers(plan: AutoMLPlan) -> Iterator[Problem]:
     settings = _featurization(plan)
     for name in sorted(_NEEDED & {*settings.get("blocked_transformers", ())}):
         field = "featurization.blocked_transformers"
-        expected = "other transformers: linear models take a column for each category"
+        expected = "not blocked: linear models need one column for each category"
         yield _refused(plan, field, f"`{name}` blocked", expected)
     field, parameters = "featurization.transformer_params", settings.get("transformer_params", {})
     for name in parameters.keys() - {"imputer"}:
@@ -221,7 +221,7 @@ def _refused(plan: AutoMLPlan, field: str, actual: str, expected: str) -> Proble
     place = plan.places.get(field) or plan.places.get(field.partition(".")[0], plan.place)
     return Problem(
         "unsupported-automl",
-        f"{actual} of an AutoML job, which runs only on Azure",
+        f"{actual} in an AutoML job is supported only on Azure",
         expected,
         f"ml run {plan.place.path} --on azure",
         place,

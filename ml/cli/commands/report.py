@@ -19,7 +19,7 @@ def report(
 ) -> None:
     """Write a run's report, a page that opens without a network, and print where it is.
 
-    The charts of its project's charts.py are on it, and on this machine among the run's artifacts.
+    The page includes the charts of the project's charts.py. Local runs keep them as artifacts too.
     """
     from ml.cli.app import open_backend
     from ml.cli.render.output import write_json

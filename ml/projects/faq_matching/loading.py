@@ -113,7 +113,8 @@ def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
         if question_count[index] < max(rules.min_questions, 1):
             problem = f"entry {entry.id} has {question_count[index]} questions with text"
             least = f"{rules.min_questions} or more"
-            wrong.append(Flaw("too-few-questions", folder, 0, problem, least, "add some"))
+            hint = "add questions to the entry, or lower `min_questions` in the data schema"
+            wrong.append(Flaw("too-few-questions", folder, 0, problem, least, hint))
     if wrong or not faq.questions:
         raise DataRefused(wrong or [Flaw("too-few-rows", folder, 0, "no question", "some")])
     return faq

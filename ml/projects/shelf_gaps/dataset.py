@@ -130,7 +130,7 @@ def split_of(store: str) -> str:
 
 
 def read(folder: Path) -> Splits:
-    """Read the pictures of a VOC folder by split; raises DataRefused as `opened`."""
+    """Read the images of a VOC folder by split. Raise DataRefused with every problem found."""
     findings: list[Flaw] = []
     splits: dict[str, list[Picture]] = {TRAIN: [], VALIDATION: [], TEST: []}
     stores = _stores(folder, findings)

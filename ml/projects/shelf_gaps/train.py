@@ -50,11 +50,12 @@ STALLED_S = 1800.0
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast to learn; each field is an argument, and may be one of a sweep.
+    """The training schedule; each field is a command-line argument, so a sweep can search it.
 
-    `batch` are the images of a step in all processes. The learning rate rises for `warmup` steps
-    and falls as half a cosine until the end. With `steps` above 0 training ends there, as a try.
-    Validation is measured every `measure_every` epochs and at the end, of a try in its middle too.
+    `batch` is the number of images per step over all processes. The learning rate warms up for
+    `warmup` steps and decays to 0 along a cosine. `steps` above 0 ends training there, as a
+    smoke test. Validation runs every `measure_every` epochs and at the end, in a smoke test also
+    halfway.
     """
 
     epochs: int = 16

@@ -390,7 +390,11 @@ def check_answers(endpoints: Endpoints, green: Server, check: ParityCheck, toler
     expected = f"the evaluated predictions, within {tolerance:g}"
     if check.reason:
         raise endpoints.failure(
-            green.slot, "predictions-unverified", check.reason, hint="apply again"
+            green.slot,
+            "predictions-unverified",
+            f"no prediction of the deployment can be compared: {check.reason}",
+            "rows of the evaluation that can be sent as requests",
+            "correct that and apply again; after a change of the evaluation, propose first",
         )
     answers = check.run(partial(endpoints.score, green))
     largest, example = answers["largest"], answers["example"]

@@ -60,7 +60,7 @@ _UNITS = {"latency": "ms", "cost": "s"}
 
 
 def logged_as(term: str, metric: str, weights: Weights) -> str:
-    """Return the metrics that a trial logs for a term."""
+    """Return the names of the metrics that a trial logs for a term of the score, in backticks."""
     match term:
         case "latency":
             return f"`{weights.latency.metric}`"

@@ -137,7 +137,7 @@ def dependence(rows: ExplainedRows, place: int) -> Markup:
 
 
 def row(rows: ExplainedRows, index: int, word: str) -> Markup:
-    """Plot the SHAP values of one row, the largest first."""
+    """Plot the `OF_ROW` largest SHAP values of a row; `word` ranks its score, such as `highest`."""
     added = rows.added[index]
     places = np.argsort(-np.abs(added), kind="stable")[:OF_ROW]
     bars = [

@@ -353,7 +353,11 @@ def _held(root: Path, full: bool) -> Callable[[str], bool]:
 
 
 def rules(text: str, full: bool) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
-    """Return two predicates by copier.yml: excluded from updates, and owned by the fork."""
+    """Return two predicates on paths: excluded from updates, and owned by the fork.
+
+    `text` is copier.yml; with `full`, the fork has the framework's source. Raise UserError if
+    copier.yml is invalid.
+    """
     try:
         settings = yaml.safe_load(text)
         environment = SandboxedEnvironment()

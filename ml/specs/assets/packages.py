@@ -408,7 +408,7 @@ def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
 
 
 def instructions(dockerfile: Path) -> list[tuple[str, str]] | None:
-    """Return a Dockerfile's instructions, in upper case, with arguments; None if not text."""
+    """Return a Dockerfile's (INSTRUCTION, arguments) pairs; None if it cannot be read as text."""
     try:
         lines = files.content(dockerfile).decode().splitlines()
     except (OSError, ValueError):

@@ -364,7 +364,7 @@ class _Request:
         def check(keys: Keys, value: Any) -> Iterator[Problem]:
             for name, item in value.items() if isinstance(value, dict) else ():
                 if not _NAME.fullmatch(name):
-                    yield self._problem((*keys, name), name, "letters, digits, - and _")
+                    yield self._problem((*keys, name), name, "a name of letters, digits, - and _")
                 yield from rule((*keys, name), item)
 
         return check
@@ -395,7 +395,8 @@ class _Request:
         hint = "leave it out, or run it with your own rights: ml run SPEC --on azure"
         # Show only the name of a mapping: it may contain the text of a file that the spec names.
         text = "{…}" if isinstance(value, dict) else "[…]" if isinstance(value, list) else value
-        actual = f"`{'.'.join(map(str, keys))}: {text}`, in a job that a workflow submits"
+        field = ".".join(map(str, keys))
+        actual = f"`{field}: {text}` is not allowed in a job that a workflow submits"
         return Problem("forbidden-in-workflow", actual[:300], expected, hint, self._place(keys))
 
     def _place(self, keys: Keys) -> Place:

@@ -331,8 +331,8 @@ class Checkpoints:
         return CheckpointError(
             "checkpoint-generation",
             f"{self.folder}: {sentence}",
-            "the newer start continues from the last checkpoint; torchrun restarts this process, "
-            "otherwise end it",
+            "end this process, unless torchrun restarts it; the newer start continues from the "
+            "last checkpoint",
         )
 
     def _forget(self) -> None:

@@ -194,10 +194,10 @@ def _file(column: str, number: int) -> str:
 
 
 class ReadAhead:
-    """Reads shards in the order in which steps need them, and holds at most `most` in memory.
+    """Reads shards in a thread, in the order of the steps, and holds at most `most` in memory.
 
-    shards: the numbers of the shards of each step. A shard is read once, and leaves after the last
-    step that needs it. ValueError where a step needs more of them than `most`.
+    shards: the numbers of the shards of each step. A shard is read once and held from the first to
+    the last step that needs it. Raises ValueError if more than `most` are held at the same time.
     """
 
     def __init__(

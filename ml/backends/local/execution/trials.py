@@ -169,7 +169,7 @@ class SavedSweep:
 
 
 def saved_sweep(folder: Path, metric: str) -> SavedSweep:
-    """Return the sweep in that folder, whose record is closed; `metric` is its primary metric."""
+    """Read a stopped sweep and its trials from its folder; `metric` is its primary metric."""
     run = records.read(folder)
     trials = tuple(_trial(run, number, metric) for number in range(_trial_count(folder)))
     return SavedSweep(run, records.lineage(folder), trials)

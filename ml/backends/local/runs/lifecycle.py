@@ -153,7 +153,7 @@ def _closed(run: Run, ended: float) -> Run:
 
 
 def was_cut_off(run: Run) -> bool:
-    """Return whether the run was ended from outside, or by a fault of this machine."""
+    """Return whether the run is open, or was ended from outside or by a fault of this machine."""
     if run.status == "Failed":
         return run.error is not None and run.error.code in faults.CODES
     return run.status in OPEN or (run.status == "Canceled" and run.ended_by in FROM_OUTSIDE)

@@ -72,10 +72,10 @@ Headers = CIMultiDict[str]
 
 @dataclass
 class Deployment:
-    """A deployment of the routes: its server's address, counters, and requests in flight.
+    """A deployment in the route table: its server's address, counters and requests in flight.
 
-    `pid` is the server's process, None if the routes do not have it. `mirrored` are the randomly
-    drawn copies in flight.
+    `pid` is the server's process ID; None if the route table has none. `mirrored` counts the
+    mirrored requests in flight that were drawn at random.
     """
 
     name: str
