@@ -63,7 +63,7 @@ def rolled_back(why: str = "errors: 9 of 60") -> dict[str, object]:
     """Version 2, which its canary rolled back; version 1 serves."""
     canary = {
         **{"outcome": "rolled-back", "why": why, "at_percent": 10, "replayed": 0, "seconds": 12.5},
-        "signals": {"errors": {"evidence": 41.5, "limit": 20.0, "sentence": why}},
+        "signals": {"errors": {"log_e_value": 41.5, "limit": 20.0, "sentence": why}},
         **{"requests": {"blue": 540, "green": 60}, "errors": {"blue": 0, "green": 9}},
     }
     problem = {"code": "rolled-back", "actual": why, "expected": "no worse", "hint": "again"}

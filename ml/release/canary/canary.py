@@ -72,7 +72,9 @@ class Outcome:
         """For the audit log: finite numbers only."""
         signals = {
             signal.name: {
-                "evidence": round(signal.evidence, 3) if math.isfinite(signal.evidence) else None,
+                "log_e_value": round(signal.log_e_value, 3)
+                if math.isfinite(signal.log_e_value)
+                else None,
                 "limit": round(signal.limit, 3),
                 "sentence": signal.sentence,
             }

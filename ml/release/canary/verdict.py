@@ -18,7 +18,7 @@ A process that shares its core for a moment is slow alone: tens of requests are 
 the test would count as independent. So latency rolls back only if it still would with any one
 interval of the step left out.
 
-The test of a signal is valid at any time. Its `evidence` is the logarithm of an e-process: as
+The test of a signal is valid at any time. Its `log_e_value` is the logarithm of an e-process: as
 long as green's rate exceeds the old version's by no more than the margin, the chance that it *ever*
 reaches log(1/alpha), however often it is evaluated and whatever follows from it, is at most
 alpha (Ville's inequality). It is a mixture likelihood ratio by universal inference: each side's
@@ -47,7 +47,7 @@ Action = Literal["go-on", "hold", "roll-back"]
 # The signals with a sequential test, for the requests of each kind; each has an equal share of the
 # false alarms.
 TESTED = ("errors", "refused", "latency", "answers", "predictions")
-# A signal with more evidence than this needs more requests before the next step.
+# A signal with a higher log e-value needs more requests before the next step.
 CALM = -1.0
 # Latency is compared at every fourth bucket of the histogram: half an octave apart.
 _EVERY = 4
@@ -92,22 +92,22 @@ class Memory:
 
 @dataclass(frozen=True)
 class Signal:
-    """A signal's log evidence against green, the limit that rolls back, and a sentence."""
+    """The log e-value of a signal against green, the limit that rolls back, and a sentence."""
 
     name: str
-    evidence: float
+    log_e_value: float
     limit: float
     sentence: str
 
     @property
     def alarmed(self) -> bool:
-        """True if green is worse than tolerated. NaN evidence alarms."""
-        return not self.evidence < self.limit
+        """True if green is worse than tolerated. A NaN alarms."""
+        return not self.log_e_value < self.limit
 
     @property
     def calm(self) -> bool:
         """True if the signal needs no more requests."""
-        return self.evidence <= CALM or self.evidence == -math.inf
+        return self.log_e_value <= CALM or self.log_e_value == -math.inf
 
 
 @dataclass(frozen=True)
@@ -176,18 +176,18 @@ def object_to(
     alarm, signals = _alarm(strategy, green, old, baseline if balanced else None, None, intervals)
     if alarm is not None:
         return replace(alarm, why=f"requests of clients: {alarm.why}")
-    leaning = [signal.name for signal in signals if signal.evidence > 0]
+    leaning = [signal.name for signal in signals if signal.log_e_value > 0]
     if verdict.action == "go-on" and leaning and patient:
         return Verdict("hold", f"requests of clients: {', '.join(leaning)} not calm yet", signals)
     return verdict
 
 
 def limit(strategy: Strategy) -> float:
-    """Return the log evidence at which one signal of one stage rolls back."""
+    """Return the log e-value at which one signal of one stage rolls back."""
     return math.log(len(TESTED) * len(REQUEST_KINDS) * len(strategy.stages) / strategy.false_alarms)
 
 
-def latency_evidence(
+def latency_log_e_value(
     green: Sequence[int], baseline: Sequence[int], factor: float, lenient_ms: float = 0.0
 ) -> float:
     """log E against "green's latency is at most `factor` times the baseline's".
@@ -202,7 +202,7 @@ def latency_evidence(
     later_g = counts_g[::-1].cumsum()[::-1]  # [k]: in bucket k or later
     later_b = counts_b[::-1].cumsum()[::-1]
     return averaged(
-        evidence(later_g[edges + shift], later_g[0], later_b[edges], later_b[0], _LATER)
+        log_e_value(later_g[edges + shift], later_g[0], later_b[edges], later_b[0], _LATER)
     )
 
 
@@ -241,7 +241,7 @@ def _is_lasting(
     """Return whether green's latency still alarms if any single interval is left out."""
     limits = strategy.tolerances
     return all(
-        latency_evidence(
+        latency_log_e_value(
             np.subtract(green.latency, without[0]).tolist(),
             np.subtract(baseline.latency, without[1]).tolist(),
             limits.latency,
@@ -263,8 +263,8 @@ def drift_evidence(green: Sequence[int], old: Sequence[int], tolerated: float) -
     sets_g, sets_b = [counts_g, counts_g.cumsum()], [counts_b, counts_b.cumsum()]
     in_g, in_b = np.concatenate(sets_g), np.concatenate(sets_b)
     n, m = counts_g.sum(), counts_b.sum()
-    both = [evidence(in_g, n, in_b, m, tolerated, EVEN)]
-    both.append(evidence(n - in_g, n, m - in_b, m, tolerated, EVEN))
+    both = [log_e_value(in_g, n, in_b, m, tolerated, EVEN)]
+    both.append(log_e_value(n - in_g, n, m - in_b, m, tolerated, EVEN))
     return averaged(np.concatenate(both))
 
 
@@ -278,11 +278,13 @@ def _signals(
         ("refused", green.refused, green.requests, old.refused, old.requests, limits.refused),
         ("answers", green.strange, green.answers, old.strange, old.answers, limits.answers),
     ):
-        log_e = float(evidence(g, n, b, m, margin, RARE))
+        log_e = float(log_e_value(g, n, b, m, margin, RARE))
         text = f"{name}: {_share(g, n)} of green's, {_share(b, m)} of the old version's"
         signals.append(Signal(name, log_e, threshold, text))
     if baseline is not None:
-        log_e = latency_evidence(green.latency, baseline.latency, limits.latency, limits.latency_ms)
+        log_e = latency_log_e_value(
+            green.latency, baseline.latency, limits.latency, limits.latency_ms
+        )
         text = (
             f"latency: more than {limits.latency:g} times the baseline's, and over"
             f" {limits.latency_ms:g} ms"
@@ -324,7 +326,7 @@ def _share(events: int, total: int) -> str:
     return f"{events} of {total} requests"
 
 
-def evidence(
+def log_e_value(
     green: ArrayLike,
     green_requests: ArrayLike,
     blue: ArrayLike,

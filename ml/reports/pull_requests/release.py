@@ -46,7 +46,7 @@ def _section(result: Mapping[str, Any]) -> str:
 def _figures(canary: Mapping[str, Any]) -> str:
     """Return the requests of each version, and the statistics of each test of the canary."""
     signals = [
-        [code(name), text(signal["sentence"]), text(signal["evidence"]), text(signal["limit"])]
+        [code(name), text(signal["sentence"]), text(signal["log_e_value"]), text(signal["limit"])]
         for name, signal in canary["signals"].items()
     ]
     requests = [
@@ -57,7 +57,7 @@ def _figures(canary: Mapping[str, Any]) -> str:
         [
             "",
             f"At {canary['at_percent']} % of the traffic, after {canary['seconds']} s:",
-            table(("signal", "observation", "evidence", "limit"), signals, 2),
+            table(("signal", "observation", "log e-value", "limit"), signals, 2),
             table(("deployment", "requests", "errors"), requests, 2),
         ]
     )

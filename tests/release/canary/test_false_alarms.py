@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from benchmarks import simulated_canary as canary
 from ml.backends.traffic import BUCKETS, bucket
-from ml.release.canary.verdict import decide, latency_evidence, limit
+from ml.release.canary.verdict import decide, latency_log_e_value, limit
 
 CANARIES = 100
 
@@ -62,7 +62,7 @@ def test_bursts_of_slowness_fall_on_both_alike() -> None:
                 )
                 for low in (0.0, 0.1)
             )
-            alarms.append(latency_evidence(green.tolist(), baseline.tolist(), 1.4) >= at)
+            alarms.append(latency_log_e_value(green.tolist(), baseline.tolist(), 1.4) >= at)
         found += any(alarms)
     assert found <= binom.ppf(0.999, CANARIES, canary.STRATEGY.false_alarms)
 

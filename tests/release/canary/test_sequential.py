@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ml.release.canary.verdict import EVEN, RARE, averaged, evidence
+from ml.release.canary.verdict import EVEN, RARE, averaged, log_e_value
 
 CANARIES = 4000
 counts = some.integers(0, 2000).flatmap(
@@ -23,7 +23,7 @@ def ever(p_green: float, p_blue: float, margin: float, level: float) -> float:
     g = np.cumsum(draw.binomial(10, p_green, (CANARIES, 60)), axis=1)
     b = np.cumsum(draw.binomial(20, p_blue, (CANARIES, 60)), axis=1)
     n = 10 * np.arange(1, 61)
-    logs = evidence(g, n, b, 2 * n, margin, RARE)
+    logs = log_e_value(g, n, b, 2 * n, margin, RARE)
     return float((logs.max(axis=1) >= math.log(1 / level)).mean())
 
 
@@ -46,7 +46,7 @@ def test_green_no_worse_than_tolerated_is_no_evidence(
     (g, n), (b, m) = green, blue
     if n == 0 or m == 0 or g / n <= b / m + margin:
         for prior in (EVEN, RARE):
-            assert float(evidence(g, n, b, m, margin, prior)) <= 1e-9
+            assert float(log_e_value(g, n, b, m, margin, prior)) <= 1e-9
 
 
 @given(counts, counts, some.floats(0.001, 0.4))
@@ -56,8 +56,8 @@ def test_one_more_error_of_greens_is_never_for_it(
     """Once it is worse than tolerated, evidence rises with green's errors (up to one in two)."""
     (g, n), (b, m) = green, blue
     if n > 0 and m > 0 and g + 1 <= n / 2 and g / n > b / m + margin:
-        here = float(evidence(g, n, b, m, margin))
-        assert float(evidence(g + 1, n, b, m, margin)) >= here - 1e-6
+        here = float(log_e_value(g, n, b, m, margin))
+        assert float(log_e_value(g + 1, n, b, m, margin)) >= here - 1e-6
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_one_more_error_of_greens_is_never_for_it(
 def test_what_are_no_counts_is_refused(g: float, n: float, b: float, m: float) -> None:
     """Instead of a number that compares false with every limit."""
     with pytest.raises(ValueError, match="counts"):
-        evidence(g, n, b, m, 0.01)
+        log_e_value(g, n, b, m, 0.01)
 
 
 def test_averages_are_of_the_evidence_not_of_its_logarithm() -> None:

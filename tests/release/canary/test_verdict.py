@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ml.backends.traffic import BUCKETS, bucket
-from ml.release.canary.verdict import Memory, Stats, Verdict, decide, latency_evidence, object_to
+from ml.release.canary.verdict import Memory, Stats, Verdict, decide, latency_log_e_value, object_to
 from ml.release.declaration.release_file import Strategy, Tolerances
 
 STRATEGY = Strategy(
@@ -175,7 +175,7 @@ def test_latency_is_a_factor_on_the_whole_distribution(factor: float, seen: bool
         seconds = 0.005 * 4 ** (part / 200)
         blue[bucket(seconds)] += 3
         green[bucket(seconds * factor)] += 1
-    assert (latency_evidence(green, blue, 1.4) > math.log(300)) is seen
+    assert (latency_log_e_value(green, blue, 1.4) > math.log(300)) is seen
 
 
 @pytest.mark.parametrize(("green_s", "action"), [(0.09, "go-on"), (0.11, "roll-back")])
@@ -236,4 +236,4 @@ def test_sound_requests_of_callers_do_not_make_up_for_samples() -> None:
 
 def test_without_requests_no_signal_leans() -> None:
     """Not even by rounding: callers who ask nothing hold no step."""
-    assert latency_evidence([0] * BUCKETS, [0] * BUCKETS, 1.4) == 0
+    assert latency_log_e_value([0] * BUCKETS, [0] * BUCKETS, 1.4) == 0
