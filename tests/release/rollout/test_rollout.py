@@ -112,7 +112,7 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(
     assert first["canary"]["outcome"] == "rolled-back" and first["canary"]["requests"]
     assert_blue_serves(blue)
     router = endpoint.router("tiny")
-    assert router and router.state()["tallies"]["blue"]["samples"]["errors"] == 0
+    assert router and router.state()["tallies"]["blue"]["sample"]["errors"] == 0
     assert "version 2 was rolled back (errors:" in status(BACKEND, "tiny")[0].verdict
     (line,) = [one for one in audit.verify(LOG) if one["event"] == "rolled-back"]
     assert line["version"] == "2" and line["approved_by"] == "ana"
