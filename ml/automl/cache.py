@@ -61,11 +61,11 @@ class Cache:
         finally:
             new.unlink(missing_ok=True)
         total = 0
-        states = {of: of.stat() for of in file.parent.iterdir() if not of.suffix}
-        for of, state in sorted(states.items(), key=lambda each: -each[1].st_mtime_ns):
+        states = {path: path.stat() for path in file.parent.iterdir() if not path.suffix}
+        for path, state in sorted(states.items(), key=lambda item: -item[1].st_mtime_ns):
             total += state.st_size
             if total > MOST:
-                of.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
 
 @functools.cache

@@ -32,8 +32,8 @@ def sigmoid(predictions: Values, labels: NDArray[Any], weights: Values) -> Calib
     from sklearn.linear_model import LogisticRegression
 
     slopes, intercepts = [], []
-    for at, odds in enumerate(log_odds(predictions).reshape(len(labels), -1).T):
-        is_one = labels == (1 if predictions.ndim == 1 else at)
+    for number, odds in enumerate(log_odds(predictions).reshape(len(labels), -1).T):
+        is_one = labels == (1 if predictions.ndim == 1 else number)
         slope, intercept = 1.0, 0.0
         if 0 < is_one.sum() < len(is_one):  # of a group or a time all may be of one class
             model = LogisticRegression(C=1e4, max_iter=500)
@@ -92,8 +92,8 @@ def calibrate(
     # Scale the weights to a mean of 1: the fit balances their sum against its penalty.
     by_row = by_row / by_row[everywhere].mean()
 
-    def loss(of: OutOfFoldPredictions) -> float:
-        shares = np.clip(of.all[0], 1e-7, 1 - 1e-7)
+    def loss(predictions: OutOfFoldPredictions) -> float:
+        shares = np.clip(predictions.all[0], 1e-7, 1 - 1e-7)
         shares = shares if classes == 2 else normalized(shares)
         return float(log_loss(labels, shares, sample_weight=by_row[everywhere]))
 

@@ -63,7 +63,7 @@ def fit(
         if column.feature in ("number", "category", "date") and "fill" not in entry:
             entry |= _typical(entry, table.frame[column.name].iloc[rows])
         # In few rows, every word of a text column may be too rare to be a feature.
-        if column.used and all(entry.get(of, True) for of in ("words", "parts")):
+        if column.used and all(entry.get(kind, True) for kind in ("words", "parts")):
             inputs.append(entry)
     if not inputs:
         expected = "a number, a category, or a text with words that several rows share"
@@ -81,12 +81,12 @@ def fit(
 
 def _typical(entry: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any]:
     """Return the imputation for missing values of an input with these values."""
-    of, present = Input(entry), values.dropna()
+    column, present = Input(entry), values.dropna()
     different = present.unique()
     if present.dtype == "category":
-        texts = [text for text in different if not any(map(math.isnan, of.numbers(text)))]
+        texts = [text for text in different if not any(map(math.isnan, column.numbers(text)))]
         present, different = present[present.isin(texts)], np.array(texts, dtype=object)
-    return imputation_values(of.name, different, len(values) - len(present), len(values))
+    return imputation_values(column.name, different, len(values) - len(present), len(values))
 
 
 def _fill(name: str, values: NDArray[Any], settings: Mapping[str, Any]) -> float:
@@ -158,8 +158,8 @@ def _targets(labels: NDArray[Any], classes: int) -> list[NDArray[np.float64]]:
 
     A class without a row among these has a target too.
     """
-    each = [labels == at for at in range(classes)] or [labels]
-    return [of.astype(np.float64, copy=False) for of in each]
+    targets = [labels == number for number in range(classes)] or [labels]
+    return [target.astype(np.float64, copy=False) for target in targets]
 
 
 def _cross_fitted(
@@ -177,8 +177,8 @@ def _cross_fitted(
             part[rows] = number
         others = PredefinedSplit(part)
     numbers = np.empty((len(labels), max(1, classes)), np.float32)
-    for at, target in enumerate(_targets(labels, classes)):
-        numbers[:, at] = _encoder(others).fit_transform(table, target)[:, 0]
+    for index, target in enumerate(_targets(labels, classes)):
+        numbers[:, index] = _encoder(others).fit_transform(table, target)[:, 0]
     return numbers
 
 
@@ -214,32 +214,34 @@ def matrix(
     starts = np.cumsum([0, *(len(part.names) for part in inputs)])
     # Compute these first, since scikit-learn needs much memory.
     cross_fitted = {
-        at: _cross_fitted(_codes(table, of.name, rows), fitted[rows], len(document["classes"]))
-        for at, of in enumerate(inputs)
-        if fitted is not None and "means" in document["inputs"][at]
+        index: _cross_fitted(
+            _codes(table, column.name, rows), fitted[rows], len(document["classes"])
+        )
+        for index, column in enumerate(inputs)
+        if fitted is not None and "means" in document["inputs"][index]
     }
     numbers = np.empty((len(rows), int(starts[-1])), dtype=np.float32)
-    for at, of in enumerate(inputs):
-        part = slice(starts[at], starts[at + 1])
-        values, fill = table.frame[of.name], document["inputs"][at].get("fill")
-        if at in cross_fitted:
-            numbers[:, part] = cross_fitted.pop(at)
+    for index, column in enumerate(inputs):
+        part = slice(starts[index], starts[index + 1])
+        values, fill = table.frame[column.name], document["inputs"][index].get("fill")
+        if index in cross_fitted:
+            numbers[:, part] = cross_fitted.pop(index)
         elif str(values.dtype) == "category":
             codes = values.cat.codes.to_numpy()[rows]
-            numbers[:, part] = _of_texts(of, values.cat.categories, codes)[codes]
+            numbers[:, part] = _of_texts(column, values.cat.categories, codes)[codes]
         else:
-            numbers[:, starts[at]] = values.to_numpy()[rows]
+            numbers[:, starts[index]] = values.to_numpy()[rows]
         if fill is not None:
-            numbers[np.isnan(numbers[:, starts[at]]), starts[at]] = fill
+            numbers[np.isnan(numbers[:, starts[index]]), starts[index]] = fill
     return numbers
 
 
-def _of_texts(of: Input, texts: Any, codes: NDArray[Any]) -> NDArray[np.float32]:
+def _of_texts(column: Input, texts: Any, codes: NDArray[Any]) -> NDArray[np.float32]:
     """Encode each text as in serving; the last row encodes a missing text (code -1)."""
-    numbers = np.empty((len(texts) + 1, len(of.names)), dtype=np.float32)
+    numbers = np.empty((len(texts) + 1, len(column.names)), dtype=np.float32)
     for place in np.flatnonzero(np.bincount(codes.astype(np.int64) + 1)).tolist():
         text = None if place == 0 else str(texts[place - 1])
-        numbers[place - 1] = of.numbers(text)
+        numbers[place - 1] = column.numbers(text)
     return numbers
 
 

@@ -43,8 +43,8 @@ class OutOfFoldPredictions:
 
     def save(self, folder: Path) -> None:
         """Write the predictions into a folder."""
-        rows = {f"rows_{at}": of for at, of in enumerate(self.rows)}
-        values = {f"values_{at}": of for at, of in enumerate(self.values)}
+        rows = {f"rows_{fold}": array for fold, array in enumerate(self.rows)}
+        values = {f"values_{fold}": array for fold, array in enumerate(self.values)}
         np.savez_compressed(folder / _FILE, **rows, **values)  # type: ignore[arg-type]
 
     @classmethod
@@ -52,8 +52,8 @@ class OutOfFoldPredictions:
         """Load the predictions that `save` wrote to a folder."""
         with np.load(folder / _FILE, allow_pickle=False) as file:
             folds = range(len(file.files) // 2)
-            rows = [file[f"rows_{at}"] for at in folds]
-            return cls(rows, [file[f"values_{at}"] for at in folds], labels)
+            rows = [file[f"rows_{fold}"] for fold in folds]
+            return cls(rows, [file[f"values_{fold}"] for fold in folds], labels)
 
     @property
     def all(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
@@ -74,22 +74,22 @@ def cross_fitted(
     first = out_of_fold.rows[0]
     is_one_set = all(np.array_equal(first, row) for row in out_of_fold.rows)
     values = []
-    for at, (rows, of) in enumerate(zip(out_of_fold.rows, out_of_fold.values, strict=True)):
+    for fold, (rows, block) in enumerate(zip(out_of_fold.rows, out_of_fold.values, strict=True)):
         if is_one_set:
             part = np.random.default_rng(seed).permutation(len(rows)) % min(PARTS, len(rows))
             of_parts = [
-                fit(of[part != number], rows[part != number])(of[part == number])
+                fit(block[part != number], rows[part != number])(block[part == number])
                 for number in range(part.max() + 1)
             ]
             back = np.argsort(np.argsort(part, kind="stable"))
             values.append(np.concatenate(of_parts)[back])
         else:
-            others = [number for number in range(len(out_of_fold.rows)) if number != at]
+            others = [number for number in range(len(out_of_fold.rows)) if number != fold]
             of_others = np.concatenate([out_of_fold.values[number] for number in others])
             rows_of_others = np.concatenate([out_of_fold.rows[number] for number in others])
             # With repeated folds, other folds may contain rows of this one.
             not_in_fold = ~np.isin(rows_of_others, rows)
-            values.append(fit(of_others[not_in_fold], rows_of_others[not_in_fold])(of))
+            values.append(fit(of_others[not_in_fold], rows_of_others[not_in_fold])(block))
     return OutOfFoldPredictions(out_of_fold.rows, values, out_of_fold.labels)
 
 
@@ -118,21 +118,21 @@ def choose(
     best: tuple[float, list[int]] = (-np.inf, [])
     for _ in range(ROUNDS):
         options = {
-            at: value(mean([out_of_fold[of] for of in [*picked, at]], [1.0] * (len(picked) + 1)))
-            for at in range(len(out_of_fold))
+            i: value(mean([out_of_fold[j] for j in [*picked, i]], [1.0] * (len(picked) + 1)))
+            for i in range(len(out_of_fold))
         }
-        at = max(options, key=options.__getitem__)
-        picked.append(at)
-        if options[at] > best[0]:
-            best = options[at], [*picked]
+        trial = max(options, key=options.__getitem__)
+        picked.append(trial)
+        if options[trial] > best[0]:
+            best = options[trial], [*picked]
     counts = Counter(best[1])
-    return {at: counts[at] / len(best[1]) for at in sorted(counts)}
+    return {trial: counts[trial] / len(best[1]) for trial in sorted(counts)}
 
 
 def stacked(families: Sequence[str]) -> list[int]:
     """Return the numbers of a stack's members, given the families of the trials, best first."""
-    turn = [families[:at].count(family) for at, family in enumerate(families)]
-    return sorted(sorted(range(len(families)), key=lambda at: (turn[at], at))[:MOST_STACKED])
+    turn = [families[:index].count(family) for index, family in enumerate(families)]
+    return sorted(sorted(range(len(families)), key=lambda i: (turn[i], i))[:MOST_STACKED])
 
 
 def gather(folders: Mapping[Path, float], into: Path) -> list[dict[str, Any]]:

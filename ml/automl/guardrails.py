@@ -107,7 +107,9 @@ def _of_leakage(problem: Problem, document: Mapping[str, Any]) -> Iterator[Findi
             continue
         values = problem.table.frame[column.name].to_numpy()
         sets = [problem.fitted, np.arange(len(values))]
-        if any(_are_means(values[rows], of) for rows in sets for of in _targets(problem, rows)):
+        if any(
+            _are_means(values[rows], target) for rows in sets for target in _targets(problem, rows)
+        ):
             yield (
                 "leakage",
                 f"{column.name}: a target encoding that includes the validation rows; use the "
@@ -120,14 +122,14 @@ def _targets(problem: Problem, rows: NDArray[Any]) -> Iterator[Values]:
     if problem.task != "multiclass":
         yield labels.astype(np.float64)
         return
-    yield from ((labels == of).astype(np.float64) for of in range(len(problem.classes)))
+    yield from ((labels == label).astype(np.float64) for label in range(len(problem.classes)))
 
 
-def _of_groups(at: NDArray[Any], target: Values) -> tuple[Values, Values, float, float]:
+def _of_groups(groups: NDArray[Any], target: Values) -> tuple[Values, Values, float, float]:
     """Return sizes and means of groups of rows, and the sums of squares within and between them."""
-    sizes = np.bincount(at).astype(np.float64)
-    means = np.bincount(at, target) / sizes
-    within = float(((target - means[at]) ** 2).sum())
+    sizes = np.bincount(groups).astype(np.float64)
+    means = np.bincount(groups, target) / sizes
+    within = float(((target - means[groups]) ** 2).sum())
     return sizes, means, within, float((sizes * (means - target.mean()) ** 2).sum())
 
 
@@ -137,16 +139,16 @@ def _are_means(values: NDArray[Any], target: Values) -> bool:
     Such means follow the target's noise, which means of other rows would not.
     """
     is_finite = np.isfinite(values)
-    different, at = np.unique(values[is_finite], return_inverse=True)
+    different, groups = np.unique(values[is_finite], return_inverse=True)
     count, target = len(different), target[is_finite]
-    if not GROUPS <= count <= len(at) / 2:
+    if not GROUPS <= count <= len(groups) / 2:
         return False
-    sizes, means, within, between = _of_groups(at, target)
-    noise = count * within / (len(at) - count) / between if between else 0.0
-    smoothed = [(sizes * means + of * target.mean()) / (sizes + of) for of in SMOOTHED]
+    sizes, means, within, between = _of_groups(groups, target)
+    noise = count * within / (len(groups) - count) / between if between else 0.0
+    smoothed = [(sizes * means + weight * target.mean()) / (sizes + weight) for weight in SMOOTHED]
     return noise >= NOISE and any(
-        1 - _explained(of, different.astype(np.float64), sizes) < LACKING * min(noise, 1)
-        for of in smoothed
+        1 - _explained(estimate, different.astype(np.float64), sizes) < LACKING * min(noise, 1)
+        for estimate in smoothed
     )
 
 
@@ -230,17 +232,17 @@ def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
     import pandas as pd
 
     yield np.asarray(pd.util.hash_array(problem.labels), np.uint64)
-    for at, column in enumerate(problem.table.columns):
+    for index, column in enumerate(problem.table.columns):
         if column.used:
             cells = pd.util.hash_pandas_object(problem.table.frame[column.name], index=False)
-            yield np.multiply(cells.to_numpy(), 2 * at + 3, dtype=np.uint64)
+            yield np.multiply(cells.to_numpy(), 2 * index + 3, dtype=np.uint64)
 
 
 def _pairs(keys: NDArray[np.uint64], fitted: Rows, validation_rows: Rows) -> int:
     """How many pairs of a fitted and a validation row have one key."""
     unique, counts = np.unique(keys[fitted], return_counts=True)
-    at = np.minimum(np.searchsorted(unique, keys[validation_rows]), len(unique) - 1)
-    return int(counts[at][unique[at] == keys[validation_rows]].sum())
+    positions = np.minimum(np.searchsorted(unique, keys[validation_rows]), len(unique) - 1)
+    return int(counts[positions][unique[positions] == keys[validation_rows]].sum())
 
 
 def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
@@ -327,10 +329,10 @@ def _same_in_groups(
 ) -> str:
     """Return another column that varies between groups but hardly within them, or ""."""
     groups, values = len(np.unique(codes)), problem.table.frame[column.name].to_numpy()[rows]
-    for other in problem.table.columns:
-        if other.name == column.name or not other.used:
+    for candidate in problem.table.columns:
+        if candidate.name == column.name or not candidate.used:
             continue
-        of_rows, different = _codes(problem.table.frame[other.name].iloc[rows])
+        of_rows, different = _codes(problem.table.frame[candidate.name].iloc[rows])
         # A column with more values than groups would be the finer one.
         if not GROUPS // 4 <= different <= groups:
             continue
@@ -338,10 +340,10 @@ def _same_in_groups(
             continue
         shuffled = np.roll(of_rows, len(rows) // 3)
         pairs, by_chance = (
-            len(np.unique(codes * (different + 1) + of)) for of in (of_rows, shuffled)
+            len(np.unique(codes * (different + 1) + others)) for others in (of_rows, shuffled)
         )
         if pairs - groups < LACKING * (by_chance - groups):
-            return other.name
+            return candidate.name
     return ""
 
 

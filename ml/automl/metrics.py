@@ -37,19 +37,19 @@ def _regression(labels: NDArray[Any], answers: NDArray[np.float64], spread: floa
     from scipy.stats import spearmanr
     from sklearn import metrics
 
-    of: dict[str, Callable[[], float]] = {
+    functions: dict[str, Callable[[], float]] = {
         "normalized_root_mean_squared_error": lambda: (
             float(np.sqrt(np.mean((labels - answers) ** 2))) / spread
         ),
         "normalized_mean_absolute_error": lambda: float(np.mean(np.abs(labels - answers))) / spread,
     }
     if len(labels) > 1 and np.ptp(labels) > 0:
-        of["r2_score"] = lambda: metrics.r2_score(labels, answers)
+        functions["r2_score"] = lambda: metrics.r2_score(labels, answers)
         # The rank correlation of constant predictions is undefined: count it as 0.
-        of["spearman_correlation"] = lambda: (
+        functions["spearman_correlation"] = lambda: (
             spearmanr(labels, answers).statistic if np.ptp(answers) > 0 else 0.0
         )
-    return of
+    return functions
 
 
 def _classification(
@@ -61,7 +61,7 @@ def _classification(
     chosen = probabilities.argmax(axis=1)
     # A one-vs-rest score needs rows of both sides.
     counts = np.bincount(labels, minlength=classes)
-    mixed_classes = [of for of in range(classes) if 0 < counts[of] < len(labels)]
+    mixed_classes = [label for label in range(classes) if 0 < counts[label] < len(labels)]
 
     def recall() -> float:
         guessing = 1 / classes
@@ -70,8 +70,8 @@ def _classification(
 
     def average_precision() -> float:
         scores = [
-            metrics.average_precision_score(labels == at, probabilities[:, at])
-            for at in mixed_classes
+            metrics.average_precision_score(labels == label, probabilities[:, label])
+            for label in mixed_classes
         ]
         return float(np.average(scores, weights=counts[mixed_classes]))
 
@@ -82,11 +82,11 @@ def _classification(
         """
         ranks = rankdata(probabilities[:, mixed_classes], axis=0)
         ones = counts[mixed_classes]
-        sums = np.array([ranks[labels == of, at].sum() for at, of in enumerate(mixed_classes)])
+        sums = np.array([ranks[labels == label, i].sum() for i, label in enumerate(mixed_classes)])
         areas = (sums - ones * (ones + 1) / 2) / (ones * (len(labels) - ones))
         return float(np.average(areas, weights=ones))
 
-    of: dict[str, Callable[[], float]] = {
+    functions: dict[str, Callable[[], float]] = {
         "accuracy": lambda: float((chosen == labels).mean()),
         "norm_macro_recall": recall,
         "precision_score_weighted": partial(
@@ -95,5 +95,5 @@ def _classification(
         "log_loss": partial(metrics.log_loss, labels, probabilities, labels=[*range(classes)]),
     }
     if mixed_classes:
-        of |= {"AUC_weighted": auc, "average_precision_score_weighted": average_precision}
-    return of
+        functions |= {"AUC_weighted": auc, "average_precision_score_weighted": average_precision}
+    return functions

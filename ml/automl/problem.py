@@ -132,8 +132,8 @@ class Problem:
     def encoding(self, rows: Rows) -> dict[str, Any]:
         """Fit the document of `columns.json` to these rows."""
         classes = self.classes if self.task == "multiclass" else ()
-        of = (self.table, self.standardized(self.labels), rows, classes, self.job.choices)
-        return self.once(lambda: encoding.fit(*of), "encoding", rows)
+        args = (self.table, self.standardized(self.labels), rows, classes, self.job.choices)
+        return self.once(lambda: encoding.fit(*args), "encoding", rows)
 
     def numbers(
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = True
@@ -153,17 +153,17 @@ class Problem:
     def sample(self, rows: Rows, count: int) -> Rows:
         """Draw `count` of these rows; in a classification, stratified by class."""
         labels = self.labels if self.classes else None
-        of = validation.Divided(labels, len(self.labels), self.job.seed)
-        return of.hold_out(rows, count / len(rows))[1]
+        divided = validation.Divided(labels, len(self.labels), self.job.seed)
+        return divided.hold_out(rows, count / len(rows))[1]
 
     def matrix(
         self, document: Mapping[str, Any], rows: Rows, *, are_fitted: bool = False
     ) -> NDArray[np.float32]:
         """Return the rows as the input of a prediction, or with `are_fitted` of a fit."""
         labels = self.standardized(self.labels) if are_fitted else None
-        of = (self.table, document, rows, labels)
+        args = (self.table, document, rows, labels)
         name = f"{'fitted' if are_fitted else 'answered'} {json.dumps(document)}"
-        return self.once(lambda: encoding.matrix(*of), name, rows)
+        return self.once(lambda: encoding.matrix(*args), name, rows)
 
     def once(self, compute: Callable[[], Value], name: str, rows: Rows) -> Value:
         """Return the result of `compute` for these rows, cached under `name` for the search."""
@@ -181,9 +181,9 @@ class Problem:
     def score(self, rows: Rows, answers: NDArray[np.float64]) -> dict[str, float]:
         """Return the template's and Azure ML's metrics of predictions for these rows."""
         measured = Measured([str(row) for row in rows], self.labels_of(rows), answers)
-        own = metric_values(self.task, measured, self.classes)
-        of = self.metrics(rows, answers)
-        return own | {name: float(compute()) for name, compute in of.items()}
+        scores = metric_values(self.task, measured, self.classes)
+        functions = self.metrics(rows, answers)
+        return scores | {name: float(compute()) for name, compute in functions.items()}
 
     def value(self, out_of_fold: OutOfFoldPredictions) -> float:
         """Return the mean of the search's metric over the folds, higher for better predictions.
@@ -204,7 +204,7 @@ def prepare(
 ) -> Problem:
     """Prepare the rows of the search, in the order training, validation, test."""
     sources = (training, validated, tested)
-    files = sorted(file for of in sources if of for file in of.rglob("*"))
+    files = sorted(file for source in sources if source for file in source.rglob("*"))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     source = json.dumps([job.settings, list(map(str, sources)), states])
     problem = cache.of(lambda: _prepare(job, *sources), source)
@@ -213,17 +213,20 @@ def prepare(
 
 def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | None) -> Problem:
     settings, choices, is_class = job.settings, job.choices, job.task != "regression"
-    files = [of for of in (training, validated, tested) if of]
+    files = [folder for folder in (training, validated, tested) if folder]
     parts = reading.read_all(files, job.target, choices.texts, is_class=is_class)
     if tested:  # the test data may lack weight and fold columns
         given_there = [name for name in choices.of_fits if name in parts[0]]
         parts[-1] = parts[-1].assign(**dict.fromkeys(given_there, 0))
     for part in parts[1:]:
         if {*part.columns} != {*parts[0].columns}:
-            other = sorted(map(str, {*part.columns} ^ {*parts[0].columns}))[0]
-            hint = f"add `{other}` to each table, or drop it with `drop_columns` of the MLTable"
-            stop("column-mismatch", f"`{other}` is not in all tables", "the same columns", hint)
-    lengths = [int(of[job.target].notna().sum()) if job.target in of else len(of) for of in parts]
+            name = sorted(map(str, {*part.columns} ^ {*parts[0].columns}))[0]
+            hint = f"add `{name}` to each table, or drop it with `drop_columns` of the MLTable"
+            stop("column-mismatch", f"`{name}` is not in all tables", "the same columns", hint)
+    lengths = [
+        int(frame[job.target].notna().sum()) if job.target in frame else len(frame)
+        for frame in parts
+    ]
     sources = ["training_data", *(["validation_data"] if validated else []), "test_data"]
     for source, length in [*zip(sources, lengths, strict=False)][1:]:
         if not length:
@@ -247,7 +250,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     if is_class:
         _demand_seen(labels, lengths, sources)
         classes = _classes(labels[: lengths[0]], settings.get("positive_label"))
-        number = {name: at for at, name in enumerate(classes)}
+        number = {name: index for index, name in enumerate(classes)}
         labels = np.fromiter((number[label] for label in table.labels), np.int16, len(table))
     task: Task = "regression" if not is_class else "binary" if len(classes) == 2 else "multiclass"
     if task != "multiclass":  # only a multiclass task needs the class names
@@ -266,7 +269,7 @@ def _prepare(job: Job, training: Path, validated: Path | None, tested: Path | No
     else:
         folds, sentence = validation.folds(divided, table.splits, fitted, settings, job.repeats)
     counts = np.ones(len(table)) if table.weights is None else table.weights
-    if classes and any(len(np.unique(labels[of[counts[of] > 0]])) < 2 for of, _ in folds):
+    if classes and any(len(np.unique(labels[train[counts[train] > 0]])) < 2 for train, _ in folds):
         weighed = "" if table.weights is None else ", without those whose weight is 0"
         actual = f"the training rows of a fold have one class{weighed}"
         stop("single-class", actual, "two classes in each", "lower n_cross_validations")

@@ -31,9 +31,9 @@ def why_last(rows: int, value: float, predictions: Path) -> str:
 
     `value` is its score on the sample, higher is better; it is saved for later trials.
     """
-    own = int(predictions.parts[_at(predictions)])
-    before = [_value(of_trial(predictions, number)) for number in range(own)]
-    values = [of for of in before if of is not None]
+    current = int(predictions.parts[_at(predictions)])
+    before = [_value(of_trial(predictions, number)) for number in range(current)]
+    values = [score for score in before if score is not None]
     predictions.mkdir(parents=True, exist_ok=True)
     (predictions / FILE).write_text(json.dumps({"rows": rows, "value": value}), encoding="utf-8")
     if len(values) < TRIALS or value >= np.median(values):
@@ -43,8 +43,8 @@ def why_last(rows: int, value: float, predictions: Path) -> str:
 
 def of_trial(path: Path, number: int) -> Path:
     """Return the path of the same output in trial `number` of this search."""
-    at = _at(path)
-    return Path(*path.parts[:at], str(number), *path.parts[at + 1 :])
+    index = _at(path)
+    return Path(*path.parts[:index], str(number), *path.parts[index + 1 :])
 
 
 def of_search(path: Path) -> Path:

@@ -133,7 +133,7 @@ class Choices:
     @property
     def names(self) -> list[str]:
         """Return every column that the spec names."""
-        single = [of for of in (self.group, self.time) if of]
+        single = [name for name in (self.group, self.time) if name]
         return [*self.of_fits, *single, *self.purposes, *self.fills]
 
 
@@ -218,7 +218,7 @@ def _marks(values: pd.Series[Any], name: str) -> NDArray[np.bool_]:
         actual = f"{wrong[0]!r}" if wrong else "missing"
         expected = "1 for a training row and 0 for a validation row of the fold"
         stop("bad-splits", f"the fold column `{name}` is {actual} in a row", expected, "correct it")
-    fitted = np.array([of in ("1", "true") for of in texts], dtype=bool)
+    fitted = np.array([text in ("1", "true") for text in texts], dtype=bool)
     return fitted[coded.cat.codes.to_numpy()]
 
 
@@ -228,8 +228,8 @@ def _labels(values: pd.Series[Any], target: str, regression: bool) -> NDArray[An
     if regression:
         numbers = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(np.float64)
         if not np.isfinite(numbers).all():
-            at = int(np.argmin(np.isfinite(numbers)))
-            actual = f"`target_column_name: {target}` is {values.iloc[at]!r} in a row"
+            row = int(np.argmin(np.isfinite(numbers)))
+            actual = f"`target_column_name: {target}` is {values.iloc[row]!r} in a row"
             hint = "correct it, drop the row, or set `task: classification`"
             stop("target-no-number", actual, "a finite number", hint)
         if (largest := float(np.abs(numbers).max(initial=0))) > LARGEST_TARGET:

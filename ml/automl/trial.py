@@ -88,10 +88,10 @@ def main() -> None:
         seconds = time.perf_counter() - began
         out_of_fold = trial.out_of_fold
         folds = [
-            problem.score(*of) for of in zip(out_of_fold.rows, out_of_fold.values, strict=True)
+            problem.score(*fold) for fold in zip(out_of_fold.rows, out_of_fold.values, strict=True)
         ]
-        everywhere = [of for of in folds[0] if all(of in fold for fold in folds)]
-        means = {of: float(np.mean([fold[of] for fold in folds])) for of in everywhere}
+        everywhere = [metric for metric in folds[0] if all(metric in fold for fold in folds)]
+        means = {metric: float(np.mean([fold[metric] for fold in folds])) for metric in everywhere}
         if (primary := job.metric) not in means:
             actual = f"`{primary}` is undefined on the validation rows"
             if job.task != "regression":
@@ -116,7 +116,7 @@ def main() -> None:
         }
         tracker.metrics({**means, **spread, "training_seconds": seconds, **timed.as_metrics()})
         digest = seal(options.model, facts)
-    deviation = "".join(f" ± {of:.2g}" for of in spread.values())
+    deviation = "".join(f" ± {value:.2g}" for value in spread.values())
     print(f"model {options.model} {digest}: {name} {primary} {means[primary]:.5g}{deviation}")
 
 
@@ -124,7 +124,7 @@ def _fit(
     problem: Problem, family: Family, sampled: Mapping[str, Any], folder: Path, predictions: Path
 ) -> Trial:
     """Fit one family on each fold, then once on all rows; of a large table first on a sample."""
-    settings = {of: value for of, value in sampled.items() if of != "balance"}
+    settings = {key: value for key, value in sampled.items() if key != "balance"}
     balance, notes = str(sampled.get("balance", "none")), dict[str, str]()
     if balance != "none" and (why := _why_not_balanced(problem)):
         notes["balance"] = f"`{balance}` not applied: {why}"
@@ -146,8 +146,8 @@ def _fit(
         document = problem.encoding(problem.fitted)
         last = fitting.fit(document, problem.fitted, problem.job.seed, **counted)
     rows = [validation for _, validation in problem.folds] * (len(values) // len(problem.folds))
-    if of := counted.get("n_estimators"):
-        notes["trees"] = f"{of} boosted trees"
+    if rounds := counted.get("n_estimators"):
+        notes["trees"] = f"{rounds} boosted trees"
     trial = Trial(OutOfFoldPredictions(rows, values, problem.labels), problem.fitted, notes)
     return _saved(last, family, folder, trial)
 
@@ -209,10 +209,10 @@ class _Fitting:
         if len(problem.folds) == 1:
             train, _ = problem.folds[0]
             more = range(SEEDS_OF_MANY if rungs.size(train) else SEEDS)
-            seeds = [problem.job.seed + of for of in more]
-            rest, early_stopping = problem.divided.split_early_stopping(train)
+            seeds = [problem.job.seed + offset for offset in more]
+            rows, early_stopping = problem.divided.split_early_stopping(train)
             if self.family.grow is not None and len(early_stopping):
-                _, counted = self._grown([(rest, early_stopping, early_stopping)], 1 + len(seeds))
+                _, counted = self._grown([(rows, early_stopping, early_stopping)], 1 + len(seeds))
         values, last = [], None
         for train, validation in problem.folds:
             document = problem.encoding(train)
@@ -248,8 +248,8 @@ class _Fitting:
         counts, of_all = trees.grow(growing, most, patience, seconds, fewest)
         of_folds = zip(growing, counts, documents, folds, strict=True)
         values = [
-            _Model(problem, document, of.cut(count)).predict(answered)
-            for of, count, document, (_, _, answered) in of_folds
+            _Model(problem, document, booster.cut(count)).predict(answered)
+            for booster, count, document, (_, _, answered) in of_folds
         ]
         return values, {"n_estimators": of_all}
 
@@ -267,8 +267,8 @@ def _saved(model: _Model, family: Family, folder: Path, trial: Trial) -> Trial:
     folders.compare(model.predict(rows), served, problem.spread, in_steps=family.in_steps)
     if problem.task == "regression":
         return trial
-    of = (trial.out_of_fold, problem.value, problem.job.seed, problem.table.weights)
-    calibration, out_of_fold, sentence = calibrate(*of)
+    args = (trial.out_of_fold, problem.value, problem.job.seed, problem.table.weights)
+    calibration, out_of_fold, sentence = calibrate(*args)
     if calibration is None:
         return trial
     member["calibration"] = dict(calibration)
@@ -307,16 +307,16 @@ def _members(
 def _vote(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     """Return the weighted trials with the best mean of out-of-fold predictions."""
     weights = ensembles.choose([member.out_of_fold for member in members], problem.value)
-    of_folders = {members[at].folder: weight for at, weight in weights.items()}
+    of_folders = {members[index].folder: weight for index, weight in weights.items()}
     entries = ensembles.gather(of_folders, folder)
     folders.write(folder, problem.answered, entries)
-    chosen = [members[at].out_of_fold for at in weights]
+    chosen = [members[index].out_of_fold for index in weights]
     return Trial(ensembles.mean(chosen, list(weights.values())), problem.fitted)
 
 
 def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
     """Fit a model to the predictions of each family's best trial, with cross-validation."""
-    members = [members[at] for at in ensembles.stacked([member.family for member in members])]
+    members = [members[index] for index in ensembles.stacked([member.family for member in members])]
     learners = families.META_LEARNERS[problem.job.task]
     kind = (problem.job.settings.get("stack") or {}).get("stack_meta_learner_type", "none")
     fit_meta = learners.get(kind) or next(iter(learners.values()))
@@ -339,7 +339,7 @@ def _stack(problem: Problem, members: Sequence[_Member], folder: Path) -> Trial:
 
     def predictor(table: Any, rows: Rows) -> ensembles.Predict:
         model = fit(table, rows)
-        return lambda of: problem.in_units(model.predict(of.astype(np.float32)))
+        return lambda inputs: problem.in_units(model.predict(inputs.astype(np.float32)))
 
     stack_inputs = ensembles.stack_inputs([member.out_of_fold for member in members])
     stack_inputs = replace(
@@ -378,7 +378,7 @@ def _facts(
     values = {column.name: problem.table.frame[column.name] for column in problem.table.columns}
     # Only rows of validation_data, which selects and calibrates the trial: other validation rows
     # are in the final fit.
-    validation = np.setdiff1d(np.concatenate([of for _, of in problem.folds]), problem.fitted)
+    validation = np.setdiff1d(np.concatenate([rows for _, rows in problem.folds]), problem.fitted)
     return {
         "metric": problem.job.metric,
         "validation": problem.sentence,

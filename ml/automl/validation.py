@@ -53,9 +53,9 @@ class Divided:
         """
         if self.groups is not None:
             self._demand_groups(rows, 2)
-        rest, held = self._parted(rows, share)
-        if len(rest) and len(held):
-            return rest, held
+        train, held = self._parted(rows, share)
+        if len(train) and len(held):
+            return train, held
         if self.times is not None:
             stop("few-times", f"`{self.by}` has too few different times", "several", "add rows")
         stop(
@@ -77,8 +77,8 @@ class Divided:
         elif self.groups is not None:
             splitter = GroupShuffleSplit(n_splits=DRAWS, test_size=share, random_state=self.seed)
             parts = rows, rows[:0]
-            for rest, of in splitter.split(rows, groups=self.groups[rows]):
-                parts = rows[rest], rows[of]
+            for train, validation in splitter.split(rows, groups=self.groups[rows]):
+                parts = rows[train], rows[validation]
                 if _have_classes(self.labels, [parts]):
                     break
             return parts
@@ -95,19 +95,19 @@ class Divided:
         nobody = rows[:0]
         if len(rows) < FEW_TO_PART:
             return rows, nobody
-        for of in (self.groups, self.times):
-            if of is not None and len(np.unique(of[rows])) < 2 / EARLY_STOPPING:
+        for keys in (self.groups, self.times):
+            if keys is not None and len(np.unique(keys[rows])) < 2 / EARLY_STOPPING:
                 return rows, nobody
-        rest, held = self._parted(
+        train, held = self._parted(
             rows, EARLY_STOPPING if len(rows) < MANY_TO_PART else EARLY_STOPPING_OF_MANY
         )
-        if not (len(rest) and len(held)):
+        if not (len(train) and len(held)):
             return rows, nobody
         if self.labels is not None:
             classes = np.unique(self.labels[rows])
-            if not np.array_equal(np.unique(self.labels[rest]), classes):
+            if not np.array_equal(np.unique(self.labels[train]), classes):
                 return rows, nobody
-        return rest, held
+        return train, held
 
     def most(self, rows: Rows) -> int:
         """Return the most folds of these rows: one per group, or per time except the first."""
@@ -115,22 +115,25 @@ class Divided:
             return len(np.unique(self.times[rows])) - 1
         return len(rows) // 2 if self.groups is None else len(np.unique(self.groups[rows]))
 
-    def folds(self, rows: Rows, count: int, asked: str = "") -> Sequence[Fold]:
+    def folds(self, rows: Rows, count: int, setting: str = "") -> Sequence[Fold]:
         """Return `count` folds; by time, each is validated on rows later than all it fits.
 
-        `asked` names the setting that requires the count, for messages.
+        `setting` names the setting that requires the count, for messages.
         """
         import warnings
 
-        from sklearn import model_selection as of
+        from sklearn import model_selection as cv
 
         if self.times is not None:
-            return [*self._rolling(rows, count, asked)]
+            return [*self._rolling(rows, count, setting)]
         labels = np.zeros(len(rows)) if self.labels is None else self.labels[rows]
-        groups, splitters = None, (of.KFold, of.StratifiedKFold)
+        groups, splitters = None, (cv.KFold, cv.StratifiedKFold)
         if self.groups is not None:
-            self._demand_groups(rows, count, asked)
-            groups, splitters = self.groups[rows], (of.GroupKFold, of.StratifiedGroupKFold)
+            self._demand_groups(rows, count, setting)
+            groups, splitters = (
+                self.groups[rows],
+                (cv.GroupKFold, cv.StratifiedGroupKFold),
+            )
         splitter = splitters[self.labels is not None](
             n_splits=count, shuffle=True, random_state=self.seed
         )
@@ -140,23 +143,26 @@ class Divided:
             parts = splitter.split(rows, labels, groups)
             return [(rows[train], rows[validation]) for train, validation in parts]
 
-    def _rolling(self, rows: Rows, count: int, asked: str) -> Iterator[Fold]:
+    def _rolling(self, rows: Rows, count: int, setting: str) -> Iterator[Fold]:
         from sklearn.model_selection import TimeSeriesSplit
 
         assert self.times is not None
-        different, at = np.unique(self.times[rows], return_inverse=True)
+        different, positions = np.unique(self.times[rows], return_inverse=True)
         if len(different) <= count:
             actual = f"`{self.by}` has {len(different)} different times"
-            stop("few-times", actual, f"more than {count} for {count} folds{asked}", _FEWER)
+            stop("few-times", actual, f"more than {count} for {count} folds{setting}", _FEWER)
         for train, validation in TimeSeriesSplit(n_splits=count).split(different):
-            yield rows[at <= train[-1]], rows[(at >= validation[0]) & (at <= validation[-1])]
+            yield (
+                rows[positions <= train[-1]],
+                rows[(positions >= validation[0]) & (positions <= validation[-1])],
+            )
 
-    def _demand_groups(self, rows: Rows, count: int, asked: str = "") -> None:
+    def _demand_groups(self, rows: Rows, count: int, setting: str = "") -> None:
         assert self.groups is not None
         different = len(np.unique(self.groups[rows]))
         if different < count:
             actual = f"`{self.by}` has {different} different values"
-            stop("few-groups", actual, f"{count} or more, one for each fold{asked}", _FEWER)
+            stop("few-groups", actual, f"{count} or more, one for each fold{setting}", _FEWER)
 
 
 def _drawn(labels: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
@@ -278,4 +284,6 @@ def folds(
 
 def _have_classes(labels: NDArray[Any] | None, parts: Sequence[Fold]) -> bool:
     """Whether training and validation rows are of two classes or more in each."""
-    return labels is None or all(len(np.unique(labels[of])) > 1 for fold in parts for of in fold)
+    return labels is None or all(
+        len(np.unique(labels[rows])) > 1 for fold in parts for rows in fold
+    )

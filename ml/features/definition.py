@@ -145,8 +145,8 @@ def _read(path: Path) -> FeatureSet:
     unit = _UNITS.get(str(schedule.get("frequency")).lower(), 0)
     lookback = spec.get("temporal_join_lookback")
     digest = hashlib.sha256()
-    for each in [path, file, *sorted(transformation.rglob("*.py"))]:
-        content, name = each.read_bytes(), each.resolve().relative_to(path.parent.resolve())
+    for member in [path, file, *sorted(transformation.rglob("*.py"))]:
+        content, name = member.read_bytes(), member.resolve().relative_to(path.parent.resolve())
         digest.update(f"{name.as_posix()}\0{len(content)}\0".encode() + content)
     return FeatureSet(
         file=path,

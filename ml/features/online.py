@@ -90,7 +90,7 @@ def look_up(
     feature_set: FeatureSet,
     online: OnlineStore,
     keys: Mapping[str, object],
-    at: datetime | None = None,
+    as_of: datetime | None = None,
 ) -> Answer:
     """Return the values of an entity at a time (default: now).
 
@@ -98,9 +98,9 @@ def look_up(
     `temporal_join_lookback` or longer ago.
     Raises FeatureError for a key that is missing or of another type, and a time without a zone.
     """
-    if at is not None and at.tzinfo is None:
+    if as_of is not None and as_of.tzinfo is None:
         expected = "a time with a zone, such as 2026-01-31T09:00:00Z"
-        raise FeatureError("no-time-zone", "`at` has no time zone", expected)
+        raise FeatureError("no-time-zone", "`as_of` has no time zone", expected)
     for name, kind in feature_set.keys.items():
         if name not in keys:
             expected = ", ".join(feature_set.keys)
@@ -113,7 +113,7 @@ def look_up(
     if row is None:
         return Answer("unknown", nothing, None, None)
     event = _EPOCH + timedelta(microseconds=row[0] // 1000)
-    age = (at or datetime.now(UTC)) - event
+    age = (as_of or datetime.now(UTC)) - event
     if feature_set.lookback is not None and age >= feature_set.lookback:
         return Answer("stale", nothing, event, age)
     values = zip(feature_set.features.items(), json.loads(row[1]), strict=True)

@@ -98,7 +98,7 @@ class Age:
         return self.limit is not None and self.age >= self.limit
 
 
-def ages(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> tuple[Age, Age]:
+def ages(feature_set: FeatureSet, rows: pl.DataFrame, as_of: datetime) -> tuple[Age, Age]:
     """Return the ages of the newest event and arrival of at least one row, at a time.
 
     An event is too old when the lookback excludes it from the join, an arrival when the schedule's
@@ -109,8 +109,8 @@ def ages(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> tuple[Age
         pl.col(feature_set.timeline.event, ARRIVAL).dt.convert_time_zone("UTC").max()
     ).row(0)
     return (
-        Age("event", event, at - event, feature_set.lookback),
-        Age("arrival", arrival, at - arrival, due),
+        Age("event", event, as_of - event, feature_set.lookback),
+        Age("arrival", arrival, as_of - arrival, due),
     )
 
 
@@ -125,12 +125,12 @@ def partition(day: str, digest: str) -> str:
     return f"date={day}/{digest}.parquet"
 
 
-def latest(feature_set: FeatureSet, rows: pl.DataFrame, at: datetime) -> pl.DataFrame:
+def latest(feature_set: FeatureSet, rows: pl.DataFrame, as_of: datetime) -> pl.DataFrame:
     """Return each entity's row with the latest event known at a time, from transformed rows."""
     keys = list(feature_set.keys)
     return (
         with_availability(rows, feature_set.transformed, keys)
-        .filter(pl.col(AVAILABLE) <= pl.lit(at).dt.cast_time_unit("ns"))
+        .filter(pl.col(AVAILABLE) <= pl.lit(as_of).dt.cast_time_unit("ns"))
         .sort(EVENT, AVAILABLE, maintain_order=True)
         .unique(keys, keep="last", maintain_order=True)
     )
@@ -156,13 +156,13 @@ def _written(feature_set: FeatureSet) -> Iterator[pl.Expr]:
 
 
 def refresh(
-    feature_set: FeatureSet, store: Path, online: OnlineStore, at: datetime | None = None
+    feature_set: FeatureSet, store: Path, online: OnlineStore, as_of: datetime | None = None
 ) -> int:
     """Put the materialised rows that are available at a time (default: now); return how many.
 
     Memory: a row of each entity and the rows of a day. Raises FeatureError as `stored` does.
     """
-    keys, available_at = list(feature_set.keys), at or datetime.now(UTC)
+    keys, available_at = list(feature_set.keys), as_of or datetime.now(UTC)
     newest: pl.DataFrame | None = None
     for path in reversed(files(feature_set, store)):  # by event: an earlier day has no newer one
         rows = latest(feature_set, _table(path), available_at)

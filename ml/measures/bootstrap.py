@@ -57,15 +57,15 @@ def drawn_times(
     Yields how often each row was drawn, in chunks (draws, rows). `groups` has one label per row.
     Raises ValueError for fewer than `FEWEST_GROUPS` groups.
     """
-    at = None if groups is None else _numbered(groups)
-    among = count if at is None else int(at.max()) + 1
+    numbers = None if groups is None else _numbered(groups)
+    among = count if numbers is None else int(numbers.max()) + 1
     rng, chunk = np.random.default_rng(seed), max(1, _HELD // count)
     for start in range(0, samples, chunk):
         size = min(chunk, samples - start)
         # Drawing and counting rows is many times faster than `rng.multinomial`.
         drawn = rng.integers(among, size=(size, among)) + among * np.arange(size)[:, None]
         times = np.bincount(drawn.ravel(), minlength=size * among).reshape(size, among)
-        yield (times if at is None else times.take(at, axis=1)).astype(np.float64)
+        yield (times if numbers is None else times.take(numbers, axis=1)).astype(np.float64)
 
 
 def weighted_sums(times: Values, values: Values) -> Values:
@@ -78,10 +78,10 @@ def weighted_sums(times: Values, values: Values) -> Values:
 
 def _numbered(groups: Groups) -> NDArray[np.int64]:
     """Return the group number of every row."""
-    labels, at = np.unique(np.asarray(groups), return_inverse=True)
+    labels, inverse = np.unique(np.asarray(groups), return_inverse=True)
     if len(labels) < FEWEST_GROUPS:
         raise ValueError(f"{len(labels)} groups, where {FEWEST_GROUPS} are the fewest")
-    return np.asarray(at, dtype=np.int64)
+    return np.asarray(inverse, dtype=np.int64)
 
 
 def bounds(drawn: Values) -> tuple[float, float]:

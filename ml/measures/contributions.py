@@ -50,7 +50,7 @@ class Contributions:
         share = weight / max(float(weight.sum()), 1e-12)
         order = np.argsort(-share, kind="stable")
         of_names = dict(zip(range(len(share)), names, strict=True))
-        return tuple(Contribution(of_names[at], float(share[at])) for at in order.tolist())
+        return tuple(Contribution(of_names[index], float(share[index])) for index in order.tolist())
 
 
 def permuted(
@@ -123,7 +123,7 @@ class ExplainedRows:
 
 
 def explained_rows(
-    of: Contributions,
+    contributions: Contributions,
     names: Sequence[str],
     ids: Sequence[str],
     table: NDArray[Any],
@@ -133,15 +133,15 @@ def explained_rows(
 
     Returns None for several classes, since such a row has a score per class.
     """
-    if len(of.values) != of.rows:
+    if len(contributions.values) != contributions.rows:
         return None
-    order = [names.index(str(share.feature)) for share in of.shares(names)][:MOST_FEATURES]
-    features = [names[at] for at in order]
+    order = [names.index(str(item.feature)) for item in contributions.shares(names)][:MOST_FEATURES]
+    features = [names[index] for index in order]
     return ExplainedRows(
-        ids[: of.rows],
+        ids[: contributions.rows],
         features,
-        np.asarray(table, dtype=np.float64)[: of.rows, order],
-        np.asarray(of.values, dtype=np.float64)[:, order],
+        np.asarray(table, dtype=np.float64)[: contributions.rows, order],
+        np.asarray(contributions.values, dtype=np.float64)[:, order],
         {name: categories[name] for name in features if name in categories},
     )
 

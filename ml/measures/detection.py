@@ -135,16 +135,16 @@ def matches(expected: Sequence[str], predicted: Sequence[str]) -> Matches:
     return Matches(image[order], right[:, order] > 0, objects)
 
 
-def average_precisions(of: Matches, times: Values) -> Values:
+def average_precisions(matched: Matches, times: Values) -> Values:
     """Return the average precision (draws, overlaps) of bootstrap draws; NaN without an object.
 
     `times` says how often each draw contains each image.
     """
-    objects = weighted_sums(times, of.objects)
+    objects = weighted_sums(times, matched.objects)
     result = np.zeros((len(times), len(OVERLAPS)))
-    weights = times.take(of.image, axis=1)
+    weights = times.take(matched.image, axis=1)
     every = np.maximum(weights.cumsum(axis=1), 1.0)
-    for at, right in enumerate(of.right):
+    for index, right in enumerate(matched.right):
         # Recall rises only at boxes that are right.
         columns = np.flatnonzero(right)
         if not len(columns):
@@ -157,6 +157,6 @@ def average_precisions(of: Matches, times: Values) -> Values:
             if count:
                 first = np.searchsorted(hit / count, RECALLS, side="left")
                 reached = first[first < len(columns)]
-                result[draw, at] = precision[draw, reached].sum() / len(RECALLS)
+                result[draw, index] = precision[draw, reached].sum() / len(RECALLS)
     result[objects == 0] = np.nan
     return result

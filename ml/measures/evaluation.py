@@ -69,7 +69,7 @@ def covering(requests: Sequence[Request], most: int = MOST) -> list[Request]:
             if value > ends[_GREATEST][0]:
                 ends[_GREATEST] = (value, number)
     for place, ends in extremes.items():
-        holders.setdefault(place, {}).update({end: at for end, (_, at) in ends.items()})
+        holders.setdefault(place, {}).update({end: number for end, (_, number) in ends.items()})
     places = sorted(holders.values(), key=len)
     order = dict.fromkeys(number for place in places for number in place.values())
     order |= dict.fromkeys(range(len(requests)))
@@ -82,8 +82,8 @@ def _leaves(value: object, place: str) -> Iterator[tuple[str, object]]:
         for key, inner in value.items():
             yield from _leaves(inner, f"{place}/{key}")
     elif isinstance(value, list | tuple):
-        for at, inner in enumerate(value):
-            yield from _leaves(inner, f"{place}/{at}")
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, f"{place}/{index}")
     else:
         yield place, value
 
@@ -320,7 +320,7 @@ def _finite(value: object, place: str) -> None:
         for key, inner in value.items():
             _finite(inner, f"{place}.{key}".lstrip("."))
     elif isinstance(value, list | tuple):
-        for at, inner in enumerate(value):
-            _finite(inner, f"{place}[{at}]")
+        for index, inner in enumerate(value):
+            _finite(inner, f"{place}[{index}]")
     elif value is None or (isinstance(value, float) and not math.isfinite(value)):
         raise EvaluationRefused(f"{place} is {value}")

@@ -47,7 +47,7 @@ def _difference(
     rows = np.flatnonzero(np.isin(labels, compared))
     # Fairlearn passes labels and predictions; pass row numbers as both.
     frame = MetricFrame(
-        metrics=lambda own, _: value(metric, scored[np.asarray(own)]),
+        metrics=lambda numbers, _: value(metric, scored[np.asarray(numbers)]),
         y_true=rows,
         y_pred=rows,
         sensitive_features=labels[rows],

@@ -91,8 +91,8 @@ def seasonal_naive(history: ArrayLike, season: int, horizon: int) -> Values:
     steps = np.arange(horizon)
     padded = np.concatenate([np.full(-len(values) % season, np.nan), values])
     by_place = padded.reshape(-1, season)
-    at = (~np.isnan(by_place))[::-1].argmax(axis=0)
-    latest = by_place[len(by_place) - 1 - at, np.arange(season)]
+    offset = (~np.isnan(by_place))[::-1].argmax(axis=0)
+    latest = by_place[len(by_place) - 1 - offset, np.arange(season)]
     latest = np.where(np.isnan(latest), observed[-1], latest)[steps % season]
     differences = _differences(values, season)
     deviation = math.sqrt(float(np.mean(differences**2))) if len(differences) else 0.0

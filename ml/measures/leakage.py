@@ -141,7 +141,10 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
     # Sample each class equally: that changes no AUC, and keeps the rows of a rare class.
     classes = [answers == value for value in np.unique(answers)] if sides else [answers == answers]
     drawn = np.concatenate(
-        [at[:: -(-len(at) * len(classes) // MOST_ROWS)] for at in map(np.flatnonzero, classes)]
+        [
+            rows[:: -(-len(rows) * len(classes) // MOST_ROWS)]
+            for rows in map(np.flatnonzero, classes)
+        ]
     )
     rows, answers, sides = rows[drawn], answers[drawn], [side[drawn] for side in sides]
     wanted = np.column_stack(sides or [answers / np.abs(answers).max()]).astype(np.float64)
@@ -175,32 +178,32 @@ def together(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> tuple
     return joint, Check(f"model.{_measure(sides)}", "all features", full, len(rows), actual)
 
 
-def model(scores: ArrayLike, target: ArrayLike, of: str, classes: Sequence[str] = ()) -> Check:
-    """Return the AUC or the correlation of a model's predictions on the split `of`.
+def model(scores: ArrayLike, target: ArrayLike, split: str, classes: Sequence[str] = ()) -> Check:
+    """Return the AUC or the correlation of a model's predictions on `split`.
 
     `classes` name the columns of the scores.
     """
     answers = np.asarray(target)
     columns = np.asarray(scores, np.float64).reshape(len(answers), -1)
     sides = [answers == name for name in classes] or _sides(answers)
-    return _of_model(_score(columns, answers, sides), of, len(answers), sides)
+    return _of_model(_score(columns, answers, sides), split, len(answers), sides)
 
 
-def shared(train: Collection[str], test: Sequence[str], of: str) -> Check:
+def shared(train: Collection[str], test: Sequence[str], by: str) -> Check:
     """Check how many test rows are in training too, by the identifiers (or texts) of both.
 
     `test` has one identifier for every evaluated row of the splits that decide on a promotion.
     Texts that differ only in white space or in compatible Unicode characters are equal.
     """
     if not train or not test:
-        raise ValueError(f"{len(train)} rows of training and {len(test)} of the test: no {of}")
+        raise ValueError(f"{len(train)} rows of training and {len(test)} of the test: no {by}")
     training, test = {*map(plain, train)}, [*map(plain, test)]
     both = [row for row in test if row in training]
     named = ", ".join(dict.fromkeys(both[:NAMED])) + (", …" if len(both) > NAMED else "")
-    finding = f"{len(both)} of {len(test)} by {of} were trained on" + (f": {named}" if both else "")
+    finding = f"{len(both)} of {len(test)} by {by} were trained on" + (f": {named}" if both else "")
     return Check(
         SHARED,
-        of,
+        by,
         len(both),
         len(test),
         finding,
@@ -209,20 +212,20 @@ def shared(train: Collection[str], test: Sequence[str], of: str) -> Check:
     )
 
 
-def not_later(train: Sequence[Any] | Values, test: Sequence[Any] | Values, of: str) -> Check:
+def not_later(train: Sequence[Any] | Values, test: Sequence[Any] | Values, name: str) -> Check:
     """Check how many test rows are not later than the last training row, by a column of times.
 
     Times are numbers, datetime64, or datetimes of one zone. A missing time counts as not later.
     """
     before, after = np.asarray(train), np.asarray(test)
     if not before.size or not after.size:
-        raise ValueError(f"{before.size} times of training and {after.size} of the test: no {of}")
+        raise ValueError(f"{before.size} times of training and {after.size} of the test: no {name}")
     # NaN and NaT are never greater; a missing training time makes max() missing, so all rows fail.
     late = int(after.size - np.count_nonzero(after > before.max()))
     finding = (
-        f"{late} of {after.size} by {of} are not later than training, which ends {before.max()}"
+        f"{late} of {after.size} by {name} are not later than training, which ends {before.max()}"
     )
-    return Check("time.not_later", of, late, int(after.size), finding)
+    return Check("time.not_later", name, late, int(after.size), finding)
 
 
 def plain(text: str) -> str:
@@ -236,9 +239,9 @@ def _hashed(identifier: str) -> str:
 
 def _ranks(values: Values) -> Values:
     """Return ranks from 1; ties have their mean rank."""
-    _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last: Values = np.cumsum(counts).astype(np.float64)
-    return np.asarray((last - (counts - 1) / 2)[at], np.float64)
+    return np.asarray((last - (counts - 1) / 2)[inverse], np.float64)
 
 
 Sides = Sequence[NDArray[np.bool_]]

@@ -350,7 +350,7 @@ def _custom_values(
         name: metric.values(name, scored, columns).tolist()
         for name, metric in custom_metrics.items()
     }
-    return [{name: column[at] for name, column in of_metric.items()} for at in range(len(scored))]
+    return [{name: column[row] for name, column in of_metric.items()} for row in range(len(scored))]
 
 
 def metric_values(

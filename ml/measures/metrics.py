@@ -330,15 +330,15 @@ def _lift(draws: Draws) -> Values:
     """
     ones, every = draws.from_the_top
     tenth = every[:, -1:] * _TOP
-    at = np.argmax(every >= tenth, axis=1)[:, None]
-    before = np.maximum(at - 1, 0)
+    cut = np.argmax(every >= tenth, axis=1)[:, None]
+    before = np.maximum(cut - 1, 0)
     below, ones_above = (
-        np.where(at > 0, np.take_along_axis(column, before, axis=1), 0.0)
+        np.where(cut > 0, np.take_along_axis(column, before, axis=1), 0.0)
         for column in (every, ones)
     )
-    inside = np.take_along_axis(every, at, axis=1) - below
-    rest = np.take_along_axis(ones, at, axis=1) - ones_above
-    ones_above = ones_above + rest * (tenth - below) / np.maximum(inside, 1.0)
+    inside = np.take_along_axis(every, cut, axis=1) - below
+    ones_inside = np.take_along_axis(ones, cut, axis=1) - ones_above
+    ones_above = ones_above + ones_inside * (tenth - below) / np.maximum(inside, 1.0)
     return _by(ones_above / tenth, ones[:, -1:] / every[:, -1:])[:, 0]
 
 
@@ -437,19 +437,19 @@ FORECASTING: Mapping[str, Metric] = {
     "relative_mase": Metric(
         "minimize",
         _UP,
-        of_all=_ratio_of_steps(lambda of: of.scaled_errors, lambda of: of.naive_errors),
+        of_all=_ratio_of_steps(lambda rows: rows.scaled_errors, lambda rows: rows.naive_errors),
     ),
     "wape": Metric(
         "minimize",
         _UP,
         of_all=_ratio_of_steps(
-            lambda of: np.abs(of.actual - of.value), lambda of: np.abs(of.actual)
+            lambda rows: np.abs(rows.actual - rows.value), lambda rows: np.abs(rows.actual)
         ),
     ),
     "coverage": Metric(
         "maximize",
         _SHARE,
-        of_all=_ratio_of_steps(lambda of: of.covered, lambda of: np.ones_like(of.actual)),
+        of_all=_ratio_of_steps(lambda rows: rows.covered, lambda rows: np.ones_like(rows.actual)),
     ),
     "interval_score": Metric(
         "minimize",

@@ -19,8 +19,8 @@ from ml.measures.schema import Estimate
 def ranks(scores: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
     """Return the rank of column `expected[i]` in row i of `scores`; a NaN score ranks last."""
     clean = np.where(np.isnan(scores), -np.inf, scores)
-    own = clean[np.arange(len(clean)), expected][:, None]
-    return np.asarray((clean >= own).sum(axis=1), dtype=np.int64)
+    target = clean[np.arange(len(clean)), expected][:, None]
+    return np.asarray((clean >= target).sum(axis=1), dtype=np.int64)
 
 
 def gain_at(positions: NDArray[np.int64], k: int) -> float:

@@ -146,4 +146,4 @@ def _sample(values: Iterable[float]) -> list[float]:
     ordered = sorted(values)
     if len(ordered) <= SAMPLE:
         return ordered
-    return [ordered[round(at * (len(ordered) - 1) / (SAMPLE - 1))] for at in range(SAMPLE)]
+    return [ordered[round(index * (len(ordered) - 1) / (SAMPLE - 1))] for index in range(SAMPLE)]

@@ -232,11 +232,11 @@ class Evaluation(Record):
     threshold: Number = field(default=None, metadata={**bounds(0, 1), **OPTIONAL})
     training_set: TrainingSet | None = field(default=None, metadata=OPTIONAL)
 
-    def values(self, of: str = "metrics") -> dict[str, float]:
+    def values(self, kind: str = "metrics") -> dict[str, float]:
         """Return the metrics, or those of the `baseline`, as `SPLIT_METRIC`, for MLflow."""
         return {
             f"{split}_{name}": estimate.value
-            for split, metrics in getattr(self, of).items()
+            for split, metrics in getattr(self, kind).items()
             for name, estimate in metrics.items()
         }
 

@@ -201,8 +201,8 @@ def _of_series(labels: Sequence[Any], scores: Values, classes: Sequence[str]) ->
 
 
 def _positions(labels: Sequence[Any], classes: Sequence[str]) -> list[int]:
-    at = {name: number for number, name in enumerate(classes)}
-    return [at.get(str(label), -1) for label in labels]
+    positions = {name: number for number, name in enumerate(classes)}
+    return [positions.get(str(label), -1) for label in labels]
 
 
 def _ranking_fault(expected: str, predicted: str, rank: int, score: float) -> str:

@@ -129,10 +129,10 @@ def _dumps(result: object) -> bytes:
 def _request_ids(headers: Headers) -> Headers:
     """Return the response's id headers: the request's ids, and those derived from them."""
     named = dict(headers)
-    own = named.get(_ID) or str(uuid.uuid4()).encode()
+    request_id = named.get(_ID) or str(uuid.uuid4()).encode()
     legacy = named.get(_LEGACY_ID)
     client = named.get(_CLIENT_ID) or legacy
-    ids = [(_ID, own), (_LEGACY_ID, legacy or client or own)]
+    ids = [(_ID, request_id), (_LEGACY_ID, legacy or client or request_id)]
     return [*ids, (_CLIENT_ID, client)] if client else ids
 
 

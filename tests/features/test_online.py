@@ -117,7 +117,7 @@ def test_unknown_and_stale_entities_have_nulls(account_payments: FeatureSet, ope
             look_up(account_payments, store, {"account": key}, START)
         assert failed.value.code == "wrong-type"
     assert look_up(account_payments, store, {"account": "\ud800"}).status == "unknown"
-    with pytest.raises(FeatureError, match="`at` has no time zone"):
+    with pytest.raises(FeatureError, match="`as_of` has no time zone"):
         look_up(account_payments, store, {"account": "a"}, START.replace(tzinfo=None))
 
 

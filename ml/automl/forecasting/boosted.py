@@ -53,7 +53,7 @@ def fit(
         # One prediction a step for all origins: a window of the latest values from each.
         length, count, horizon = int(spec["length"]), len(panel.target), settings.horizon
         values = np.column_stack([np.full((count, length), np.nan), panel.filled])
-        history = np.concatenate([values[:, of + 1 : of + 1 + length] for of in cutoffs])
+        history = np.concatenate([values[:, cut + 1 : cut + 1 + length] for cut in cutoffs])
         steps = np.array(cutoffs)[:, None] + 1 + np.arange(horizon)
         times = np.repeat(panel.grid.to_numpy()[steps], count, axis=0)
         regressors = np.concatenate([panel.known[:, step] for step in steps])
@@ -77,7 +77,7 @@ def _features(panel: Panel, settings: Settings, relative: bool) -> dict[str, Any
     windows = (
         [settings.window]
         if settings.window
-        else [of for of in {4, season if season > 2 else 8, 4 * season} if of <= most]
+        else [size for size in {4, season if season > 2 else 8, 4 * season} if size <= most]
     )
     base = min(most, season if season > 1 else 4)
     return {
@@ -103,16 +103,16 @@ def _fit(
     history = panel.until(cutoff)
     values, observed = history.filled, ~np.isnan(history.target)
     local = [
-        _local(row[of], number)
-        for number, (row, of) in enumerate(zip(values, observed, strict=True))
+        _local(row[mask], number)
+        for number, (row, mask) in enumerate(zip(values, observed, strict=True))
     ]
     begin = max(0, values.shape[1] - max(1, MOST_ROWS // len(values)))
-    scale = np.array([of["scale"] for of in local])[:, None]
-    location = np.array([of["location"] for of in local])[:, None]
+    scale = np.array([entry["scale"] for entry in local])[:, None]
+    location = np.array([entry["location"] for entry in local])[:, None]
     scaled = (values - location) / scale
     padding = np.full((len(values), int(spec["length"])), np.nan)
     padded = np.column_stack([padding, scaled])[:, begin:]
-    lags, base = (of[:, :-1] for of in lagged(padded, spec))
+    lags, base = (array[:, :-1] for array in lagged(padded, spec))
     times = np.tile(history.grid.to_numpy()[begin:], (len(values), 1))
     columns = exogenous(times, holidays, panel.known[:, begin : cutoff + 1], spec)
     codes = np.broadcast_to(np.arange(len(values))[:, None, None], (*base.shape, 1))
@@ -125,10 +125,10 @@ def _fit(
     numbers = Numbers(
         table[rows].astype(np.float32), target[rows], None, "regression", 0, categorical
     )
-    own = {name: value for name, value in sampled.items() if name != "relative"}
+    parameters = {name: value for name, value in sampled.items() if name != "relative"}
     if panel.target.size < FEW_CELLS:
-        own |= {THREADS[family]: 1}
-    return FITS[family](numbers, own, seed, seconds), local
+        parameters |= {THREADS[family]: 1}
+    return FITS[family](numbers, parameters, seed, seconds), local
 
 
 def _local(values: Values, number: int) -> dict[str, float]:

@@ -35,7 +35,7 @@ def _boosted(name: str, sizes: Mapping[str, Any], turns: tuple[int, int]) -> For
     """Return a family of boosted trees over all series, with the search space of tabular trees."""
     tabular: Family = next(family for family in TABULAR if family.names.get(REGRESSION) == name)
     space = {**tabular.space, **_SERIES, "n_estimators": ("quniform", 100, 600, 50)}
-    usual = {of: args[1] for of, args in space.items() if args[0] == "choice"}
+    usual = {key: args[1] for key, args in space.items() if args[0] == "choice"}
     first = {**usual, **_TREES, **sizes, "learning_rate": 0.05, "n_estimators": 300}
     first |= {"reg_alpha": 0.001, "reg_lambda": 1.0}
     second = {**first, "relative": False}

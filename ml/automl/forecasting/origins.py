@@ -88,7 +88,7 @@ def scored_mask(panel: Panel, origins: Origins) -> NDArray[np.bool_]:
 def actual(panel: Panel, origins: Origins) -> Values:
     """Return the values after each cutoff (origins, series, horizon); NaN if not observed."""
     steps = origins.horizon
-    return np.array([panel.target[:, of + 1 : of + 1 + steps] for of in origins.cutoffs])
+    return np.array([panel.target[:, cut + 1 : cut + 1 + steps] for cut in origins.cutoffs])
 
 
 def scale(target: Values, season: int) -> Values:
@@ -115,9 +115,9 @@ def widths(panel: Panel, origins: Origins, forecasts: Values, cutoff: int) -> Va
     """
     errors = []
     mask, values = scored_mask(panel, origins), actual(panel, origins)
-    for number, of in enumerate(origins.cutoffs):
-        if of + origins.horizon <= cutoff:
-            scales = scale(panel.target[:, : of + 1], panel.season)[:, None]
+    for number, origin in enumerate(origins.cutoffs):
+        if origin + origins.horizon <= cutoff:
+            scales = scale(panel.target[:, : origin + 1], panel.season)[:, None]
             error = np.abs(values[number] - forecasts[number]) / scales
             errors.append(np.where(mask[number], error, np.nan))
     table = np.concatenate(errors) if errors else np.full((1, origins.horizon), np.nan)

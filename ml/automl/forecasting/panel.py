@@ -53,7 +53,7 @@ class Panel:
     @property
     def names_of_series(self) -> list[str]:
         """Return the identifiers of each series, joined by `/`."""
-        return ["/".join(of) or ONLY for of in self.ids]
+        return ["/".join(key) or ONLY for key in self.ids]
 
     @property
     def filled(self) -> Values:
@@ -111,10 +111,10 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
     grid = pd.date_range(begin, end, freq=step)
     if len(grid) == 0 or begin != grid[0]:
         grid = pd.date_range(step.rollforward(begin), end, freq=step)
-    at = np.asarray(grid.searchsorted(times, side="right") - 1)
-    on_grid = (at >= 0) & (at < len(grid)) & (times <= (grid[-1] + step if len(grid) else end))
+    slot = np.asarray(grid.searchsorted(times, side="right") - 1)
+    on_grid = (slot >= 0) & (slot < len(grid)) & (times <= (grid[-1] + step if len(grid) else end))
     if not settings.aggregation:
-        on_grid &= grid.to_numpy()[np.clip(at, 0, max(0, len(grid) - 1))] == times.to_numpy()
+        on_grid &= grid.to_numpy()[np.clip(slot, 0, max(0, len(grid) - 1))] == times.to_numpy()
         share = on_grid[has_target].mean()
         if share < ON_GRID:
             actual = f"{share:.0%} of the times are regular by `{frequency}`"
@@ -125,7 +125,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
                 f"{int((~on_grid[has_target]).sum())} rows off the `{frequency}` grid are ignored"
             )
     rows = np.flatnonzero(on_grid & has_target)
-    cells = pd.DataFrame({"series": series[rows], "at": at[rows]})
+    cells = pd.DataFrame({"series": series[rows], "at": slot[rows]})
     repeated = cells.duplicated(keep=False)
     if repeated.any() and not settings.aggregation:
         first = rows[int(np.argmax(repeated))]
@@ -159,7 +159,7 @@ def of_frame(frame: pd.DataFrame, settings: Settings) -> Panel:
     panel, regressors = panel[has], regressors[has]
     first = (~np.isnan(panel)).argmax(axis=1)
     result = Panel(
-        [of for of, is_kept in zip(ids, has, strict=True) if is_kept],
+        [key for key, is_kept in zip(ids, has, strict=True) if is_kept],
         grid,
         panel,
         regressors,
@@ -185,7 +185,7 @@ def without_short(panel: Panel, cutoff: int) -> Panel:
         return panel
     return replace(
         panel,
-        ids=[of for of, is_kept in zip(panel.ids, is_long, strict=True) if is_kept],
+        ids=[key for key, is_kept in zip(panel.ids, is_long, strict=True) if is_kept],
         target=panel.target[is_long],
         known=panel.known[is_long],
         notes=[*panel.notes, f"{int((~is_long).sum())} short series are dropped"],
@@ -216,7 +216,7 @@ def _times(column: pd.Series[Any], settings: Settings, notes: list[str]) -> pd.D
     is_day_first = False
     if read.isna().any():  # 1/31/2026 or 31.1.2026
         parts = texts.str.extract(_DAY_OR_MONTH).astype("Float64")
-        is_day_first, is_month_first = ((parts[of] > 12).any() for of in (0, 1))
+        is_day_first, is_month_first = ((parts[part] > 12).any() for part in (0, 1))
         numbered = parts[0].notna().to_numpy()
         if numbered.any():
             if is_day_first == is_month_first:
@@ -263,7 +263,7 @@ def _series(
     for joined, count in Counter(map("/".join, ids)).items():
         if count > 1:  # forecasts and requests name a series by its joined identifiers
             stop("no-series", f"{count} series are named `{joined}`", "identifiers without `/`")
-    number = {key: at for at, key in enumerate(ids)}
+    number = {key: index for index, key in enumerate(ids)}
     return np.array([number[key] for key in keys], np.int64), ids
 
 
@@ -278,9 +278,9 @@ def _frequency(times: pd.DatetimeIndex, series: NDArray[np.int64], settings: Set
             actual = f"`frequency: {settings.frequency}`"
             stop("no-frequency", actual, "an offset alias of pandas", "frequency: D")
     order = np.lexsort((times.to_numpy(), series))
-    ordered, of = times[order], series[order]
+    ordered, keys = times[order], series[order]
     steps = np.diff(ordered.to_numpy())[
-        (np.diff(of) == 0) & (np.diff(ordered.to_numpy()) > np.timedelta64(0))
+        (np.diff(keys) == 0) & (np.diff(ordered.to_numpy()) > np.timedelta64(0))
     ]
     if not len(steps):
         return "D"

@@ -33,30 +33,30 @@ class Settings:
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> Settings:
         """Parse the settings from a job's document (AUTOML_JOB)."""
-        own: Mapping[str, Any] = job["forecasting"]
+        section: Mapping[str, Any] = job["forecasting"]
 
         def number(name: str) -> int | None:
-            value = own.get(name)
+            value = section.get(name)
             return None if value is None or _word(value) in _UNSET else int(value)
 
-        aggregation = _word(own.get("target_aggregate_function"))
+        aggregation = _word(section.get("target_aggregate_function"))
         folds = job.get("n_cross_validations")
         return cls(
-            time=str(own["time_column_name"]),
-            ids=_names(own.get("time_series_id_column_names")),
+            time=str(section["time_column_name"]),
+            ids=_names(section.get("time_series_id_column_names")),
             target=str(job["target"]),
             horizon=number("forecast_horizon") or 1,
-            frequency=own.get("frequency") or None,
+            frequency=section.get("frequency") or None,
             aggregation=str(aggregation) if aggregation in AGGREGATIONS else None,
             # "If set to None, the time series is assumed non-seasonal".
             season=1
-            if "seasonality" in own and own["seasonality"] is None
+            if "seasonality" in section and section["seasonality"] is None
             else number("seasonality"),
-            lags=_lags(own.get("target_lags")),
+            lags=_lags(section.get("target_lags")),
             window=number("target_rolling_window_size"),
-            country=own.get("country_or_region_for_holidays") or None,
-            unknown=frozenset(_names(own.get("features_unknown_at_forecast_time"))),
-            drops_short=_word(own.get("short_series_handling_config")) == "drop",
+            country=section.get("country_or_region_for_holidays") or None,
+            unknown=frozenset(_names(section.get("features_unknown_at_forecast_time"))),
+            drops_short=_word(section.get("short_series_handling_config")) == "drop",
             folds=folds if isinstance(folds, int) else None,
             step=number("cv_step_size"),
         )
@@ -73,4 +73,4 @@ def _word(value: object) -> object:
 
 
 def _names(value: object) -> list[str]:
-    return [str(of) for of in value] if isinstance(value, list) else [str(value)] if value else []
+    return [str(key) for key in value] if isinstance(value, list) else [str(value)] if value else []

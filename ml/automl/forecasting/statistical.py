@@ -52,7 +52,9 @@ def naive(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int) -> Fi
     """Forecast the last value (`naive`) or the value of one season before."""
     season = 1 if family == "naive" else panel.season
     values = panel.filled
-    forecasts = [forecasters.seasonal_naive(values[:, : of + 1], season, horizon) for of in cutoffs]
+    forecasts = [
+        forecasters.seasonal_naive(values[:, : cutoff + 1], season, horizon) for cutoff in cutoffs
+    ]
     return Fits(np.array(forecasts), {"kind": family, "season": season})
 
 
@@ -84,15 +86,15 @@ def fit(panel: Panel, family: str, cutoffs: Sequence[int], horizon: int, seconds
         series[number] = parameters
         if why:
             whys.setdefault(why, []).append(number)
-        for origin, of in enumerate(path):
-            if of is not None:
-                forecasts[origin, number] = of
+        for origin, forecast in enumerate(path):
+            if forecast is not None:
+                forecasts[origin, number] = forecast
     if late := sorted({*range(len(values))} - answered):
         whys[f"not fitted within {seconds:.0f} s"] = late
     names = panel.names_of_series
     notes = [
         f"{len(value)} of {len(names)} series have the seasonal naive forecast "
-        f"({', '.join(names[at] for at in value[:3])}{' …' if len(value) > 3 else ''}): {why}"
+        f"({', '.join(names[index] for index in value[:3])}{' …' if len(value) > 3 else ''}): {why}"
         for why, value in whys.items()
     ]
     member = {"kind": kind, "season": fallback.member["season"], "series": series}
@@ -149,26 +151,26 @@ def _fit_one(
     most = min(MOST_VALUES, MOST_SEASONS * season) if is_cut else MOST_VALUES
     try:
         for history in histories:
-            of, history = None, history[-most:]
+            ahead, history = None, history[-most:]
             if len(history) >= FEWEST_VALUES:
                 if model is None:
                     model = _load(kind, season, len(history)).fit(history)
-                    of = model.predict(horizon)["mean"]
+                    ahead = model.predict(horizon)["mean"]
                 else:
-                    of = model.forward(history, horizon)["mean"]
-                of = None if not np.isfinite(of).all() else np.asarray(of, np.float64)
-            path.append(of)
+                    ahead = model.forward(history, horizon)["mean"]
+                ahead = None if not np.isfinite(ahead).all() else np.asarray(ahead, np.float64)
+            path.append(ahead)
         if len(values) < FEWEST_VALUES:
             return path, None, f"fewer than {FEWEST_VALUES} values"
         values = values[-most:]
         model = _load(kind, season, len(values)).fit(values)
-        own = _DESCRIBE[kind](model.model_)
+        parameters = _DESCRIBE[kind](model.model_)
         original = np.asarray(model.predict(horizon)["mean"], np.float64)
-        served = forecasters.FORECASTERS[kind](own, values[:0], horizon)
+        served = forecasters.FORECASTERS[kind](parameters, values[:0], horizon)
         deviation = np.abs(served - original).max() / max(1.0, float(np.abs(original).max()))
         if not deviation <= TOLERANCE:
             return path, None, f"the saved parameters' forecast is off by {deviation:.1g}"
-        return path, own, ""
+        return path, parameters, ""
     except Exception as error:  # each model of the library raises its own
         path += [None] * (len(histories) - len(path))
         return path, None, f"{type(error).__name__}: {str(error).partition(chr(10))[0][:80]}"

@@ -108,8 +108,8 @@ class ForecastProblem:
     def _metrics(self, out_of_fold: OutOfFoldPredictions, spread: float) -> list[metrics.Defined]:
         folds = zip(out_of_fold.rows, out_of_fold.values, strict=True)
         return [
-            metrics.defined("regression", out_of_fold.labels[of], values, 0, spread)
-            for of, values in folds
+            metrics.defined("regression", out_of_fold.labels[rows], values, 0, spread)
+            for rows, values in folds
         ]
 
 
@@ -123,7 +123,9 @@ def main() -> None:
     sampled: dict[str, Any] = json.loads(os.environ[SAMPLED])
     name, members = str(sampled.pop("family")), sampled.pop("members", [])
     cache = Cache(rungs.of_search(options.predictions) / CACHE)
-    files = [(str(of), of.stat().st_mtime_ns) for of in sorted(options.training_data.rglob("*"))]
+    files = [
+        (str(path), path.stat().st_mtime_ns) for path in sorted(options.training_data.rglob("*"))
+    ]
     source = json.dumps([job, files])
     with of_every_trial():
         problem = cache.of(lambda: prepare(job, options.training_data), source)
@@ -142,8 +144,8 @@ def main() -> None:
             documents, forecasts, notes = _saved(fits, options.model), fits.forecasts, fits.notes
         seconds = time.perf_counter() - began
         folds = problem.score(problem.out_of_fold(forecasts))
-        everywhere = [of for of in folds[0] if all(of in fold for fold in folds)]
-        means = {of: float(np.mean([fold[of] for fold in folds])) for of in everywhere}
+        everywhere = [metric for metric in folds[0] if all(metric in fold for fold in folds)]
+        means = {metric: float(np.mean([fold[metric] for fold in folds])) for metric in everywhere}
         if problem.metric not in means:
             actual = f"`{problem.metric}` is undefined: the target has one value in a fold"
             hint = "primary_metric: normalized_root_mean_squared_error"
@@ -153,7 +155,7 @@ def main() -> None:
         options.predictions.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(options.predictions / _PATHS, forecasts=forecasts)
         of_table, errors = measured(table)
-        folds = [{**fold, "mase": of} for fold, of in zip(folds, errors, strict=True)]
+        folds = [{**fold, "mase": error} for fold, error in zip(folds, errors, strict=True)]
         tracker.metrics({**means, **of_table, "training_seconds": seconds})
         facts = {
             **{"seed": problem.seed, "seconds": seconds},
@@ -163,7 +165,7 @@ def main() -> None:
         digest = seal(options.model, facts)
     for note in notes:
         print(f"forecasting: {note}")
-    summary = ", ".join(f"{of} {value:.3g}" for of, value in of_table.items())
+    summary = ", ".join(f"{metric} {value:.3g}" for metric, value in of_table.items())
     print(
         f"model {options.model} {digest}: {name} {problem.metric} {means[problem.metric]:.5g}",
         summary,
@@ -173,7 +175,7 @@ def main() -> None:
 
 def seconds_of(job: Mapping[str, Any]) -> float:
     """Return the time limit of a trial's fits: a share of the trial's and the search's timeouts."""
-    of_search, of_trial = (float(job.get(of) or math.inf) for of in ("seconds", "trial_seconds"))
+    of_search, of_trial = (float(job.get(key) or math.inf) for key in ("seconds", "trial_seconds"))
     return min(MOST_SECONDS, MOST_OF_TIME * of_search, MOST_OF_TRIAL * of_trial)
 
 
@@ -215,8 +217,8 @@ def fit(problem: ForecastProblem, family: str, sampled: Mapping[str, Any], secon
         return statistical.naive(problem.panel, family, cutoffs, horizon)
     if family in statistical.FORECASTER_OF_FAMILY:
         return statistical.fit(problem.panel, family, cutoffs, horizon, seconds)
-    of = (problem.settings, cutoffs, problem.holidays, problem.seed, seconds)
-    return boosted.fit(problem.panel, family, sampled, *of)
+    args = (problem.settings, cutoffs, problem.holidays, problem.seed, seconds)
+    return boosted.fit(problem.panel, family, sampled, *args)
 
 
 def _saved(fits: Fits, folder: Path) -> list[dict[str, Any]]:
@@ -243,14 +245,14 @@ def _vote(
     weights, forecasts = combine(problem, families, paths)
     folder.mkdir(parents=True, exist_ok=True)
     members, notes = list[dict[str, Any]](), list[str]()
-    for at, weight in weights.items():
-        document = json.loads((trials[at] / FILE).read_text(encoding="utf-8"))
-        notes += [of for of in settings[at][FACT]["notes"].values() if of not in notes]
+    for index, weight in weights.items():
+        document = json.loads((trials[index] / FILE).read_text(encoding="utf-8"))
+        notes += [note for note in settings[index][FACT]["notes"].values() if note not in notes]
         for member in document["members"]:
             renamed = {}
             if "file" in member:
-                source = trials[at] / member["file"]
-                renamed = {"file": f"member-{numbers[at]}{source.suffix}"}
+                source = trials[index] / member["file"]
+                renamed = {"file": f"member-{numbers[index]}{source.suffix}"}
                 (folder / renamed["file"]).write_bytes(source.read_bytes())
             members.append({**member, **renamed, "weight": weight})
     return members, forecasts, notes
@@ -297,7 +299,9 @@ def forecast_table(problem: ForecastProblem, forecasts: Values) -> pd.DataFrame:
             "cutoff": panel.grid[cutoff],
             "scale": np.repeat(_scales(panel.until(cutoff))[0][rows], steps),
         }
-        parts.append(pd.DataFrame(part | {name: of[rows].ravel() for name, of in columns.items()}))
+        parts.append(
+            pd.DataFrame(part | {name: column[rows].ravel() for name, column in columns.items()})
+        )
     return pd.concat(parts, ignore_index=True)
 
 
@@ -352,11 +356,11 @@ def write(
             "season": panel.season,
             "level": forecasters.LEVEL,
         },
-        "series": [list(of) for of in panel.ids],
-        "last": [panel.grid[of].isoformat() for of in last],
+        "series": [list(key) for key in panel.ids],
+        "last": [panel.grid[index].isoformat() for index in last],
         "history": [
-            _numbers(row[max(0, at + 1 - length) : at + 1], length)
-            for row, at in zip(history, last, strict=True)
+            _numbers(row[max(0, end + 1 - length) : end + 1], length)
+            for row, end in zip(history, last, strict=True)
         ],
         "scale": scales.tolist(),
         "floor": _numbers(floors, 0),
@@ -378,8 +382,8 @@ def write(
 
 def _numbers(values: Values, length: int) -> list[float | None]:
     """Return values for JSON: None for NaN, left-padded with None to a length."""
-    own = [None if math.isnan(value) else float(value) for value in values]
-    return [None] * (length - len(own)) + own
+    numbers = [None if math.isnan(value) else float(value) for value in values]
+    return [None] * (length - len(numbers)) + numbers
 
 
 def _facts(
@@ -387,7 +391,7 @@ def _facts(
 ) -> dict[str, Any]:
     """Return the facts about the search for the model folder."""
     panel, origins = problem.panel, problem.origins
-    scored = [panel.grid[origins.cutoffs[of]] for of in origins.scored]
+    scored = [panel.grid[origins.cutoffs[index]] for index in origins.scored]
     short = len(panel.ids) - int(
         rolling.scored_mask(panel, origins)[origins.calibrating :].any(axis=(0, 2)).sum()
     )
@@ -402,7 +406,7 @@ def _facts(
         "test": {},
         "columns": [],
         "guardrails": [{"check": "series", "found": remark} for remark in remarks],
-        "notes": {f"fallback {number}": of for number, of in enumerate(notes)},
+        "notes": {f"fallback {number}": note for number, note in enumerate(notes)},
     }
 
 

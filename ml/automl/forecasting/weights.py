@@ -38,7 +38,9 @@ def choose(
     not scored: they share the weights of the first scored one.
     """
     count = len(out_of_fold[0].rows)
-    errors = np.array([[error(_only(trial, [at])) for at in range(count)] for trial in out_of_fold])
+    errors = np.array(
+        [[error(_only(trial, [origin])) for origin in range(count)] for trial in out_of_fold]
+    )
 
     def weigh(power: float | None, origins: Sequence[int]) -> Weights:
         if power is None and origins:
@@ -65,20 +67,20 @@ def choose(
 def _inverse(errors: Values, families: Sequence[str], power: float) -> Weights:
     """Return weights by inverse error to this power, for the best trial of each family."""
     best: dict[str, int] = {}
-    for at, family in enumerate(families):
-        if family not in best or errors[at] < errors[best[family]]:
-            best[family] = at
+    for trial, family in enumerate(families):
+        if family not in best or errors[trial] < errors[best[family]]:
+            best[family] = trial
     members = sorted(best.values())
     floored = np.maximum(errors[members], _TINY * (float(errors[members].max()) or 1.0))
     weights = (floored / floored.min()) ** -power
     weights = np.where(weights < LEAST * weights.sum(), 0.0, weights)
     shares = weights / weights.sum()
-    return {at: float(share) for at, share in zip(members, shares, strict=True) if share}
+    return {trial: float(share) for trial, share in zip(members, shares, strict=True) if share}
 
 
 def _only(out_of_fold: OutOfFoldPredictions, origins: Sequence[int]) -> OutOfFoldPredictions:
     """Return the predictions at some of the origins."""
-    rows = [out_of_fold.rows[at] for at in origins]
+    rows = [out_of_fold.rows[origin] for origin in origins]
     return OutOfFoldPredictions(
-        rows, [out_of_fold.values[at] for at in origins], out_of_fold.labels
+        rows, [out_of_fold.values[origin] for origin in origins], out_of_fold.labels
     )

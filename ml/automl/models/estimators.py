@@ -39,14 +39,16 @@ class Numbers:
     categorical: Sequence[int] = ()
     featurized: bool = True
 
-    def weights_like(self, other: Numbers) -> NDArray[np.float64] | None:
+    def weights_like(self, reference: Numbers) -> NDArray[np.float64] | None:
         """Return weights that give these rows the class shares of other rows.
 
         The other rows may have been balanced (`ml.automl.models.sampling`).
         """
         if self.task == "regression":
             return self.weights
-        here, there = (np.bincount(of.labels, of.weights, of.classes) for of in (self, other))
+        here, there = (
+            np.bincount(rows.labels, rows.weights, rows.classes) for rows in (self, reference)
+        )
         share = np.divide(there, here, out=np.zeros(self.classes), where=here > 0)
         weights: NDArray[np.float64] = share[self.labels]
         return weights if self.weights is None else weights * self.weights
@@ -80,15 +82,15 @@ def fit_of(
 
         name = regressor if data.task == "regression" else classifier
         kind = getattr(import_module(f"sklearn.{module}"), name)
-        own = {"random_state": seed} if "random_state" in kind().get_params() else {}
-        own |= {"n_jobs": threads()} if module == "ensemble" else {}
+        extra = {"random_state": seed} if "random_state" in kind().get_params() else {}
+        extra |= {"n_jobs": threads()} if module == "ensemble" else {}
         # Whole numbers are sampled as floats, such as 50.0; 1.0 stays a share.
         integers = {
             argument: int(value)
             for argument, value in settings.items()
             if isinstance(value, float) and value > 1 and value.is_integer()
         }
-        last = kind(**{**always, **settings, **integers, **own})
+        last = kind(**{**always, **settings, **integers, **extra})
         estimator = make_pipeline(_prepared(data, linear), last) if data.featurized else last
         where = f"{estimator.steps[-1][0]}__sample_weight" if data.featurized else "sample_weight"
         weights = {} if data.weights is None else {where: data.weights}
@@ -109,7 +111,7 @@ def _prepared(data: Numbers, linear: bool) -> Any:
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
     categorical = list(data.categorical)
-    numeric = [at for at in range(data.table.shape[1]) if at not in {*categorical}]
+    numeric = [column for column in range(data.table.shape[1]) if column not in {*categorical}]
     numbers: Any = SimpleImputer(strategy="median", keep_empty_features=True)
     # No code is negative.
     codes: Any = SimpleImputer(strategy="constant", fill_value=-1.0, keep_empty_features=True)

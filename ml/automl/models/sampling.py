@@ -49,7 +49,7 @@ def _under(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers
 
     most = int(counts[counts > 0].min() / LEFT) + 1
     wanted: Mapping[int, int] = {
-        of: min(int(count), most) for of, count in enumerate(counts) if count
+        label: min(int(count), most) for label, count in enumerate(counts) if count
     }
     sampler = RandomUnderSampler(sampling_strategy=wanted, random_state=seed)
     sampler.fit_resample(np.zeros((len(numbers.labels), 1)), numbers.labels)
@@ -64,7 +64,7 @@ def _smote(numbers: Numbers, counts: np.ndarray[Any, Any], seed: int) -> Numbers
     from sklearn.impute import SimpleImputer
 
     least = int(counts.max() * MADE)
-    wanted = {of: least for of, count in enumerate(counts) if NEIGHBOURS < count < least}
+    wanted = {label: least for label, count in enumerate(counts) if NEIGHBOURS < count < least}
     if not wanted or numbers.weights is not None:
         return numbers
     if len(numbers.categorical) == numbers.table.shape[1]:  # no distance is defined

@@ -93,7 +93,7 @@ def grow(
     """
     until, count = time.monotonic() + seconds, len(folds)
     # An entry for each fold, and the last one for all folds.
-    best, at = np.full(count + 1, -np.inf), np.full(count + 1, fewest)
+    best, rounds = np.full(count + 1, -np.inf), np.full(count + 1, fewest)
     is_open = np.ones(count + 1, dtype=bool)
     for number in range(1, most + 1):
         # A metric may not be defined on the rows of a fold.
@@ -101,24 +101,24 @@ def grow(
         others = (values.sum() - values) / (count - 1) if count > 1 else values
         of_this = np.append(others, values.mean())
         is_better = is_open & (of_this > best) & (number >= fewest)
-        best, at = np.where(is_better, of_this, best), np.where(is_better, number, at)
+        best, rounds = np.where(is_better, of_this, best), np.where(is_better, number, rounds)
         # A fold that has stopped stays stopped while others go on.
-        is_open &= number - at < patience
+        is_open &= number - rounds < patience
         if not is_open.any() or time.monotonic() > until:
             break
-    at = np.minimum(at, number)
-    return at[:-1].tolist(), int(at[-1])
+    rounds = np.minimum(rounds, number)
+    return rounds[:-1].tolist(), int(rounds[-1])
 
 
 def _parameters(
-    data: Numbers, settings: Settings, metric: str, library: int, **own: Any
+    data: Numbers, settings: Settings, metric: str, library: int, **extra: Any
 ) -> dict[str, Any]:
     """Return a library's parameters, with its name of the metric, without the number of trees."""
     names = None if data.task == "multiclass" else _METRICS.get(metric)
     named = {("metric", "eval_metric")[library]: names[library]} if names else {}
     classes = {"num_class": data.classes} if data.task == "multiclass" else {}
     sampled = {name: value for name, value in settings.items() if name != "n_estimators"}
-    return {**classes, **own, **named, **sampled}
+    return {**classes, **extra, **named, **sampled}
 
 
 def _lightgbm_rows(
@@ -127,14 +127,14 @@ def _lightgbm_rows(
     """Return LightGBM's parameters, and its binned data set."""
     import lightgbm
 
-    own: dict[str, Any] = {
+    extra: dict[str, Any] = {
         **{"objective": data.task, "num_threads": threads(), "verbosity": -1, "bagging_freq": 1},
         **{"seed": seed, "deterministic": True, "force_row_wise": True},
         # With few rows, the default minimum of a bin would exclude most columns.
         "min_data_in_bin": 1 if len(data.labels) < 200 else 3,
         "bin_construct_sample_cnt": BINNED,
     }
-    parameters = _parameters(data, settings, metric, 0, **own)
+    parameters = _parameters(data, settings, metric, 0, **extra)
     rows = lightgbm.Dataset(
         data.table,
         data.labels,
@@ -215,8 +215,8 @@ _OBJECTIVES = {
 def _xgboost_parameters(
     data: Numbers, settings: Settings, seed: int, metric: str
 ) -> dict[str, Any]:
-    own = {"seed": seed, "nthread": threads(), "tree_method": "hist", "verbosity": 0}
-    return _parameters(data, settings, metric, 1, objective=_OBJECTIVES[data.task], **own)
+    extra = {"seed": seed, "nthread": threads(), "tree_method": "hist", "verbosity": 0}
+    return _parameters(data, settings, metric, 1, objective=_OBJECTIVES[data.task], **extra)
 
 
 def _xgboost_rows(
@@ -225,7 +225,7 @@ def _xgboost_rows(
     import xgboost
 
     # A letter a column: a code, or a number.
-    kinds = ["c" if at in {*categorical} else "q" for at in range(table.shape[1])]
+    kinds = ["c" if column in {*categorical} else "q" for column in range(table.shape[1])]
     return xgboost.DMatrix(
         table, labels, weight=weights, feature_types=kinds, enable_categorical=True
     )
@@ -258,8 +258,8 @@ def grow_xgboost(
 
     parameters = _xgboost_parameters(data, settings, seed, metric)
     rows, validation = (
-        _xgboost_rows(of.table, data.categorical, of.labels, weights)
-        for of, weights in (
+        _xgboost_rows(part.table, data.categorical, part.labels, weights)
+        for part, weights in (
             (data, data.weights),
             (early_stopping, early_stopping.weights_like(data)),
         )

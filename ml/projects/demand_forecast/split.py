@@ -38,7 +38,8 @@ def write_latest(panel: Panel, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines: dict[str, list[str]] = {}
     after = {
-        name: np.pad(of, ((0, 0), (0, panel.head.horizon))) for name, of in panel.known.items()
+        name: np.pad(values, ((0, 0), (0, panel.head.horizon)))
+        for name, values in panel.known.items()
     }
     panel = Panel(panel.head, panel.names, panel.times, panel.values, after, panel.slices)
     for number, (name, store) in enumerate(zip(panel.names, panel.slices["store"], strict=True)):

@@ -109,8 +109,8 @@ class Catalogue:
     def lookup(self) -> dict[str, Matrix]:
         """Return the matrix to multiply queries by for each of TEXT_FEATURES but the last."""
         questions, answers = self.questions, self.answers
-        of = (questions.word, answers.word, questions.char, answers.char)
-        return {name: matrix.T.tocsr() for name, matrix in zip(TEXT_FEATURES, of, strict=False)}
+        parts = (questions.word, answers.word, questions.char, answers.char)
+        return {name: matrix.T.tocsr() for name, matrix in zip(TEXT_FEATURES, parts, strict=False)}
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -137,32 +137,32 @@ class Memory:
 
     @classmethod
     def recall(
-        cls, asked: Texts, entry: Index, catalogue: Catalogue, weights: Array | None = None
+        cls, texts: Texts, entry: Index, catalogue: Catalogue, weights: Array | None = None
     ) -> Memory:
         """Return a memory of these questions; without `weights` those of naive Bayes."""
         order = np.argsort(entry, kind="stable")
-        asked, entry = asked[order], entry[order]
+        texts, entry = texts[order], entry[order]
         entries, starts, label = np.unique(entry, return_index=True, return_inverse=True)
         member = sparse.csr_matrix(
             (np.ones(len(label), np.float32), (label, np.arange(len(label)))),
             shape=(len(entries), len(label)),
         )
-        own = (catalogue.questions[entries], catalogue.answers[entries])
-        word_mass = (member @ asked.word + OWN_TEXT * (own[0].word + own[1].word)).tocsr()
-        char_mass = (member @ asked.char + OWN_TEXT * (own[0].char + own[1].char)).tocsr()
+        pair = (catalogue.questions[entries], catalogue.answers[entries])
+        word_mass = (member @ texts.word + OWN_TEXT * (pair[0].word + pair[1].word)).tocsr()
+        char_mass = (member @ texts.char + OWN_TEXT * (pair[0].char + pair[1].char)).tocsr()
         if weights is None:
             weights = naive_bayes(word_mass)
-        return cls(asked, label, entries, starts, word_mass, char_mass, weights)
+        return cls(texts, label, entries, starts, word_mass, char_mass, weights)
 
     @classmethod
     def learn(
-        cls, asked: Texts, entry: Index, catalogue: Catalogue, steps: int, rate: float
+        cls, texts: Texts, entry: Index, catalogue: Catalogue, steps: int, rate: float
     ) -> Memory:
         """Return a memory of these questions, with a classifier of them and the known entries."""
-        memory = cls.recall(asked, entry, catalogue)
+        memory = cls.recall(texts, entry, catalogue)
         entries = memory.known
-        own = (catalogue.questions[entries].word, catalogue.answers[entries].word)
-        seen = sparse.vstack([memory.asked.word, *own]).tocsr()
+        pair = (catalogue.questions[entries].word, catalogue.answers[entries].word)
+        seen = sparse.vstack([memory.asked.word, *pair]).tocsr()
         labels = np.concatenate([memory.label, *[np.arange(len(entries))] * 2])
         weight = np.ones(len(labels), np.float32)
         weight[len(memory.label) :] = OWN_TEXT
@@ -179,7 +179,7 @@ class Memory:
         """Group the known entries by number of questions: their places, (entries, questions)."""
         sizes = np.diff(np.append(self.starts, len(self.label)))
         entries = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
-        return [(at, self.starts[at][:, None] + np.arange(sizes[at[0]])) for at in entries]
+        return [(ids, self.starts[ids][:, None] + np.arange(sizes[ids[0]])) for ids in entries]
 
     def compare(self, queries: Texts) -> dict[str, Array]:
         """Return each memory feature as (queries, known entries)."""
@@ -187,12 +187,12 @@ class Memory:
         like = (queries.word @ questions).toarray()
         best = np.empty((like.shape[0], len(self.known)), np.float32)
         best_3, mean = np.empty_like(best), np.empty_like(best)
-        for at, columns in self.alike_in_size:
+        for ids, columns in self.alike_in_size:
             block = np.take(like, columns, axis=1)  # each row in a row, as the sums want it
             most = min(3, block.shape[2])
             top = np.partition(block, block.shape[2] - most, axis=2)[:, :, -most:]
-            best[:, at], best_3[:, at] = top.max(axis=2), top.mean(axis=2)
-            mean[:, at] = block.mean(axis=2)
+            best[:, ids], best_3[:, ids] = top.max(axis=2), top.mean(axis=2)
+            mean[:, ids] = block.mean(axis=2)
         logits = queries.word @ self.weights
         logits -= logits.max(axis=1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
@@ -230,14 +230,14 @@ def pair_features(
     columns["question_words"] = np.broadcast_to(queries.words[:, None], shape)
     columns["answer_words"] = np.broadcast_to(catalogue.answers.words[None], shape)
     out = np.empty((*shape, len(NAMES)), np.float32)
-    for at, name in enumerate(NAMES):
+    for index, name in enumerate(NAMES):
         if name in columns:
-            out[:, :, at] = columns[name]
+            out[:, :, index] = columns[name]
         else:
             values = columns[name.removesuffix("_behind_best")]
             with np.errstate(invalid="ignore"):
                 best = np.fmax.reduce(values, axis=1, keepdims=True)
-            out[:, :, at] = values - best
+            out[:, :, index] = values - best
     return out
 
 

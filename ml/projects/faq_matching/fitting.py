@@ -52,7 +52,7 @@ def fit(
     entry = np.array([faq.questions[row].entry for row in rows])
     known_entries = np.flatnonzero(~split.unseen)
     if like is None:
-        printed = [faq.entries[at] for at in known_entries]
+        printed = [faq.entries[index] for index in known_entries]
         visible = [*texts, *(e.text for e in printed), *(answer_text(e) for e in printed)]
         spaces, text_vectors = Spaces.fit(visible, settings.word_ngrams, settings.char_ngrams)
         question_vectors, catalogue = text_vectors[: len(texts)], catalogue_of(spaces, faq.entries)

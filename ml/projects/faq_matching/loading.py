@@ -154,8 +154,8 @@ def _tsv(tables: dict[str, Table], rules: DataSchema) -> Faq:
     entry_ids = [answer_id for answer_id in entries if count[answer_id] >= fewest]
     dropped["original questions with too few duplicates"] = len(entries) - len(entry_ids)
     _report_dropped(dropped)
-    at = {answer_id: index for index, answer_id in enumerate(entry_ids)}
-    questions = (Question(i, at[a], text) for i, (a, text) in duplicates.items() if a in at)
+    places = {answer_id: index for index, answer_id in enumerate(entry_ids)}
+    questions = (Question(i, places[a], text) for i, (a, text) in duplicates.items() if a in places)
     return Faq(tuple(entries[answer_id] for answer_id in entry_ids), tuple(questions), "")
 
 
@@ -163,18 +163,18 @@ def _intents(tables: dict[str, Table], rules: DataSchema) -> Faq:
     """Build the FAQ from intents: the name and first training question of each are an entry."""
     entries: dict[str, Entry] = {}
     questions: list[Question] = []
-    at: dict[str, int] = {}
+    places: dict[str, int] = {}
     # Training tables define the entries: test tables come last, whatever the schema's order.
     for name, table in sorted(tables.items(), key=lambda item: item[0].startswith("test")):
         rows = zip(table.column("text"), table.column("category"), table.lines, strict=True)
         for raw, intent, line in rows:
             held_out = name.startswith("test")
-            if intent not in at and not held_out:
-                at[intent] = len(at)
+            if intent not in places and not held_out:
+                places[intent] = len(places)
                 words = intent.replace("_", " ").replace("-", " ").strip().lower()
                 entries[intent] = Entry(intent, raw.strip(), "", title=words)
-            elif intent in at and len(clean(raw)) >= rules.min_characters:
-                questions.append(Question(f"{name}:{line}", at[intent], clean(raw), held_out))
+            elif intent in places and len(clean(raw)) >= rules.min_characters:
+                questions.append(Question(f"{name}:{line}", places[intent], clean(raw), held_out))
     return Faq(tuple(entries.values()), tuple(questions), "")
 
 

@@ -173,8 +173,8 @@ class Ranker:
         best = np.argsort(-scores[0], kind="stable")[:top]
         entries = self._model.entries
         return [
-            Answer(entries[at].id, entries[at].question, entries[at].answer, float(shares[at]))
-            for at in best
+            Answer(entries[i].id, entries[i].question, entries[i].answer, float(shares[i]))
+            for i in best
         ]
 
 

@@ -84,5 +84,5 @@ def _fill(
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
         features = pair_features(texts[block], catalogue, memory, nothing[: len(block)])
-        at = (block[:, None] * width + np.arange(width)).ravel()
-        out[at] = features[np.repeat(np.arange(len(block)), width), pairs[1][at]]
+        positions = (block[:, None] * width + np.arange(width)).ravel()
+        out[positions] = features[np.repeat(np.arange(len(block)), width), pairs[1][positions]]

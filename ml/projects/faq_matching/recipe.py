@@ -93,7 +93,10 @@ def metrics(faq: Faq, split: Split, threads: int) -> Metrics:
 
 def write(folder: Path, faq: Faq, split: Split, results: Metrics) -> None:
     """Write baseline.json: the metrics, and the data and split that they are of."""
-    table = {name: {key: asdict(of) for key, of in row.items()} for name, row in results.items()}
+    table = {
+        name: {key: asdict(estimate) for key, estimate in row.items()}
+        for name, row in results.items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**_questions(faq, split), "metrics": table}, indent=1, allow_nan=False)
     (folder / FILE).write_text(text + "\n", encoding="utf-8")
@@ -169,8 +172,8 @@ def fit_recipe(
     # As in the reference: the vectorisers are fitted on the pairs' columns, row by row.
     features = sparse.hstack(
         [
-            questions.fit_transform([texts[at] for at in pairs[0]]),
-            printed.fit_transform([entries[at] for at in pairs[1]]),
+            questions.fit_transform([texts[index] for index in pairs[0]]),
+            printed.fit_transform([entries[index] for index in pairs[1]]),
         ]
     ).tocsr()
     featured = time.perf_counter()

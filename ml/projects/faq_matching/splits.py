@@ -73,8 +73,8 @@ def split(
     texts = [question.text for question in faq.questions]
     group = groups([*texts, *(e.question for e in faq.entries)])
     of_entry, group = group[len(texts) :], group[: len(texts)]
-    printed = {number: bool(unseen[at]) for at, number in enumerate(of_entry)}
-    of = np.full(len(texts), LEFT_OUT, np.int8)
+    printed = {number: bool(unseen[index]) for index, number in enumerate(of_entry)}
+    parts = np.full(len(texts), LEFT_OUT, np.int8)
     free: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number, members in _by(group).items():
         rows = np.array(members)
@@ -82,19 +82,19 @@ def split(
         if number in printed:
             # Near-identical to an entry's printed question: known from the start, hence no test.
             if not printed[number]:
-                of[rows[~unseen[entry[rows]] & ~held_out[rows]]] = TRAIN
+                parts[rows[~unseen[entry[rows]] & ~held_out[rows]]] = TRAIN
         elif sides == {True}:
-            of[rows] = TEST_UNSEEN
+            parts[rows] = TEST_UNSEEN
         elif sides == {True, False}:
-            of[rows[unseen[entry[rows]]]] = TEST_UNSEEN
+            parts[rows[unseen[entry[rows]]]] = TEST_UNSEEN
         elif held_out[rows].any():
-            of[rows[held_out[rows]]] = TEST_KNOWN
+            parts[rows[held_out[rows]]] = TEST_KNOWN
         else:
             free[int(entry[rows[0]])][number] = members
     tested = 0.0 if held_out.any() else test_share
     for mine in free.values():
-        _deal(mine, of, rng, tested, validation_share)
-    return Split(of, unseen, group, seed)
+        _deal(mine, parts, rng, tested, validation_share)
+    return Split(parts, unseen, group, seed)
 
 
 def _by(group: NDArray[np.int64]) -> dict[int, list[int]]:
@@ -106,7 +106,7 @@ def _by(group: NDArray[np.int64]) -> dict[int, list[int]]:
 
 def _deal(
     mine: dict[int, list[int]],
-    of: NDArray[np.int8],
+    parts: NDArray[np.int8],
     rng: np.random.Generator,
     test_share: float,
     validation_share: float,
@@ -115,20 +115,20 @@ def _deal(
     numbers = list(mine)
     total = sum(len(members) for members in mine.values())
     quota = {TEST_KNOWN: round(test_share * total), VALIDATION: round(validation_share * total)}
-    for at in rng.permutation(len(numbers)):
-        members = mine[numbers[at]]
+    for index in rng.permutation(len(numbers)):
+        members = mine[numbers[index]]
         target = next((s for s, room in quota.items() if room >= len(members)), TRAIN)
-        of[members] = target
+        parts[members] = target
         if target != TRAIN:
             quota[target] -= len(members)
 
 
 def folds(group: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
     """Return a fold of 0…count−1 for every row; rows of one group share theirs."""
-    numbers, at = np.unique(group, return_inverse=True)
+    numbers, inverse = np.unique(group, return_inverse=True)
     rng = np.random.default_rng([seed, 11])
     dealt = rng.permutation(len(numbers)) % count
-    return np.asarray(dealt[at], dtype=np.int64)
+    return np.asarray(dealt[inverse], dtype=np.int64)
 
 
 def shuffled(faq: Faq, split: Split, seed: int) -> Faq:
@@ -140,8 +140,8 @@ def shuffled(faq: Faq, split: Split, seed: int) -> Faq:
     rows = split.rows(TRAIN)
     dealt = np.random.default_rng([seed, 29]).permutation(rows)
     questions = list(faq.questions)
-    for row, other in zip(rows, dealt, strict=True):
-        questions[row] = replace(questions[row], entry=faq.questions[other].entry)
+    for row, source in zip(rows, dealt, strict=True):
+        questions[row] = replace(questions[row], entry=faq.questions[source].entry)
     return replace(faq, questions=tuple(questions))
 
 

@@ -109,8 +109,8 @@ def refits(
     results: list[Mapping[str, float]] = []
     for number in range(1, count + 1):
         seed = int(model.settings["seed"]) + number
-        other = fit(faq, split, rows, settings, seed, threads, like=model)
-        results.append(validation_metrics(ranks(other.raw(features), expected)))
+        refit = fit(faq, split, rows, settings, seed, threads, like=model)
+        results.append(validation_metrics(ranks(refit.raw(features), expected)))
     return results
 
 

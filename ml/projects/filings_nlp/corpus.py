@@ -83,8 +83,8 @@ class Corpus:
 
     def numbers(self, split: str) -> NDArray[np.int64]:
         """Return the number of each filing's event among the classes."""
-        at = {name: number for number, name in enumerate(self.classes)}
-        return np.array([at[label] for label in self.splits[split].labels], dtype=np.int64)
+        index = {name: number for number, name in enumerate(self.classes)}
+        return np.array([index[label] for label in self.splits[split].labels], dtype=np.int64)
 
     def shuffled(self, seed: int) -> Corpus:
         """Return the corpus with the events of training permuted."""

@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name: classifier.encode(corpus.splits[name].documents) for name in (VALIDATION, TEST)
     }
     splits = {
-        name: rows(corpus.splits[name], classifier.probabilities(of))
-        for name, of in encoded.items()
+        name: rows(corpus.splits[name], classifier.probabilities(documents))
+        for name, documents in encoded.items()
     }
     settings, seed = facts["hyperparameters"], facts["seed"]
     as_trained = corpus.shuffled(seed) if facts["shuffled"] else corpus
@@ -123,7 +123,7 @@ def counted_words(corpus: Corpus) -> Metrics:
     words = CountVectorizer(ngram_range=(1, 3)).build_analyzer()
     counter = CountVectorizer(
         analyzer=lambda document: [
-            f"{of} {word}" for of in SECTIONS for word in words(document[of])
+            f"{section} {word}" for section in SECTIONS for word in words(document[section])
         ],
         binary=True,
         min_df=SEEN_IN,
@@ -146,18 +146,18 @@ def shapley(classifier: Classifier, documents: Sequence[Encoded]) -> Contributio
     """
     chosen, count = documents[:EXPLAINED], len(SECTIONS)
     masked: list[Encoded] = [
-        [section if subset >> at & 1 else [] for at, section in enumerate(document)]
+        [section if subset >> index & 1 else [] for index, section in enumerate(document)]
         for subset in range(1 << count)
         for document in chosen
     ]
     scores = np.log(classifier.probabilities(masked)).reshape(1 << count, -1)
     values = np.zeros((scores.shape[1], count))
-    for at in range(count):
+    for index in range(count):
         for subset in range(1 << count):
-            if not subset >> at & 1:
+            if not subset >> index & 1:
                 size = subset.bit_count()
                 weight = factorial(size) * factorial(count - size - 1) / factorial(count)
-                values[:, at] += weight * (scores[subset | 1 << at] - scores[subset])
+                values[:, index] += weight * (scores[subset | 1 << index] - scores[subset])
     difference = np.abs(values.sum(axis=1) - (scores[-1] - scores[0])).max()
     error = float(difference / np.abs(scores[-1]).max())
     return Contributions(values, len(chosen), "Shapley values of the sections, exact", error)

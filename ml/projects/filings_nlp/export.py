@@ -46,7 +46,9 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     graph = _Graph(model.cpu()).eval()
-    save_file({name: of.contiguous() for name, of in model.state_dict().items()}, folder / WEIGHTS)
+    save_file(
+        {name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS
+    )
     vocabulary.save(folder)
     (folder / CLASSES).write_text(json.dumps([*classes]) + "\n", encoding="utf-8")
     axes = {"sentences": {0: "sentence", 1: "word"}, "places": {0: "document", 2: "place"}}

@@ -99,7 +99,7 @@ class Bound:
 def generate(seed: int = 0, companies: int = COMPANIES) -> list[Filing]:
     """Return the filings that the split uses, one company after the other."""
     draw, rule = np.random.default_rng(seed), SplitRule.read()
-    return [of for number in range(companies) for of in _company(draw, number, rule) if of.split]
+    return [doc for number in range(companies) for doc in _company(draw, number, rule) if doc.split]
 
 
 def probabilities(facts: Mapping[str, int], sector: str) -> Floats:
@@ -127,9 +127,9 @@ def write(filings: Sequence[Filing], path: Path) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["filing", "company", "filed", "sector", "size", *SECTIONS, "event"])
-    for of in filings:
-        texts = [of.sections[name] for name in SECTIONS]
-        writer.writerow([of.id, of.company, of.filed, of.sector, of.size, *texts, of.event])
+    for row in filings:
+        texts = [row.sections[name] for name in SECTIONS]
+        writer.writerow([row.id, row.company, row.filed, row.sector, row.size, *texts, row.event])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(text.getvalue().encode(), 9, mtime=0))
 
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     filings, files = generate(options.seed, options.companies), options.files
     for number in range(files):
         name = "filings.csv.gz" if files == 1 else f"filings-{number:05}.csv.gz"
-        first, last = (len(filings) * at // files for at in (number, number + 1))
+        first, last = (len(filings) * part // files for part in (number, number + 1))
         write(filings[first:last], options.out / "filings" / name)
     best = bound([filing for filing in filings if filing.split == TEST])
     print(
@@ -161,12 +161,12 @@ def _company(draw: np.random.Generator, number: int, rule: SplitRule) -> Iterato
     name = _name(draw)
     words = {**SLOTS, **SECTORS[sector], "name": (name,)}
     # The sentences that a company writes every year, only with other numbers.
-    usual = {of: _usual(draw, of, size, words) for of in SECTIONS}
-    facts = {of: int(draw.choice(3, p=STATES)) for of in FACTS}
+    usual = {section: _usual(draw, section, size, words) for section in SECTIONS}
+    facts = {fact: int(draw.choice(3, p=STATES)) for fact in FACTS}
     for year in YEARS:
-        for of in FACTS:
+        for fact in FACTS:
             if draw.random() > KEEP:
-                facts[of] = int(draw.choice(3, p=STATES))
+                facts[fact] = int(draw.choice(3, p=STATES))
         probability = probabilities(facts, sector)
         event = [*EVENTS][int(draw.choice(len(EVENTS), p=probability))]
         filed = f"{year}-{draw.integers(2, 5):02}-{draw.integers(1, 29):02}"
@@ -183,7 +183,9 @@ def _document(
     words: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
     """Return the text of each section: its sentences in a random order."""
-    sentences = {name: [_fill(draw, of, words) for of in usual[name]] for name in SECTIONS}
+    sentences = {
+        name: [_fill(draw, sentence, words) for sentence in usual[name]] for name in SECTIONS
+    }
     for name, fact in FACTS.items():
         if facts[name] != NOTHING:
             pair = fact.wordings[draw.integers(len(fact.wordings))]
@@ -198,7 +200,9 @@ def _document(
                 text = form.format(fact=pair[draw.integers(2)])
                 sentences[section].append(_fill(draw, text, words))
     return {
-        name: " ".join(f"{of[0].upper()}{of[1:]}." for of in draw.permutation(sentences[name]))
+        name: " ".join(
+            f"{text[0].upper()}{text[1:]}." for text in draw.permutation(sentences[name])
+        )
         for name in SECTIONS
     }
 
@@ -212,7 +216,7 @@ def _usual(
     fewest, most = LENGTHS[size]
     count = int(draw.integers(0 if section == LEGAL else fewest, most + 1))
     chosen = draw.choice(USUAL[section], count, replace=count > len(USUAL[section]))
-    return [_fill(draw, of, {**words, "n": ("{n}",)}) for of in chosen]
+    return [_fill(draw, sentence, {**words, "n": ("{n}",)}) for sentence in chosen]
 
 
 def _fill(draw: np.random.Generator, text: str, words: Mapping[str, Sequence[str]]) -> str:

@@ -56,8 +56,8 @@ class Classifier:
     def probabilities(self, documents: Sequence[Encoded]) -> NDArray[np.float64]:
         """Return (documents, classes); each row has the sum 1."""
         rows = [
-            self._graph.run(stack(documents[at : at + self._batch])._asdict())[PROBABILITIES]
-            for at in range(0, len(documents), self._batch)
+            self._graph.run(stack(documents[start : start + self._batch])._asdict())[PROBABILITIES]
+            for start in range(0, len(documents), self._batch)
         ]
         # In double precision: single precision's rows sum to 1 with seven digits.
         table = np.concatenate(rows).astype(np.float64)
@@ -68,9 +68,9 @@ class Classifier:
         encoded = self.vocabulary.encode(document)
         answer = self._graph.run(stack([encoded])._asdict())
         words = [word for section in encoded for sentence in section for word in sentence]
-        of = answer[PROBABILITIES][0].astype(np.float64)
+        probabilities = answer[PROBABILITIES][0].astype(np.float64)
         return Read(
-            of / of.sum(),
+            probabilities / probabilities.sum(),
             answer[OF_SECTIONS][0].astype(np.float64),
             answer[OF_SENTENCES][0].astype(np.float64),
             sum(map(len, encoded)),

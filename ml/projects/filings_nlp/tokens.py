@@ -45,7 +45,7 @@ def sentences(text: str) -> list[list[str]]:
         words = [
             "<number>" if word[0].isdigit() else word.lower() for word in _WORD.findall(sentence)
         ]
-        pieces += [words[at : at + MOST_WORDS] for at in range(0, len(words), MOST_WORDS)]
+        pieces += [words[start : start + MOST_WORDS] for start in range(0, len(words), MOST_WORDS)]
     return pieces[:MOST_SENTENCES]
 
 
@@ -56,7 +56,7 @@ class Vocabulary:
     words: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_numbers", {word: at for at, word in enumerate(self.words)})
+        object.__setattr__(self, "_numbers", {word: i for i, word in enumerate(self.words)})
 
     def __len__(self) -> int:
         return len(self.words)
@@ -74,7 +74,7 @@ class Vocabulary:
     @classmethod
     def frequent(cls, counts: Mapping[str, int]) -> Vocabulary:
         """Build the vocabulary from the number of documents that have each word."""
-        ordered = sorted(counts.items(), key=lambda of: (-of[1], of[0]))
+        ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         words = [word for word, count in ordered if count >= SEEN_IN and word not in RESERVED]
         return cls((*RESERVED, *words[: MOST_KNOWN - len(RESERVED)]))
 
@@ -116,9 +116,9 @@ def stack(documents: Sequence[Encoded]) -> Batch:
     longest = max((len(section) for sections in documents for section in sections), default=0)
     places = np.zeros((len(documents), len(SECTIONS), max(longest, 1)), np.int64)
     for document, sections in enumerate(documents):
-        for section, of in enumerate(sections):
-            for at, words in enumerate(of):
-                places[document, section, at] = rows.setdefault(words, len(rows))
+        for section, content in enumerate(sections):
+            for index, words in enumerate(content):
+                places[document, section, index] = rows.setdefault(words, len(rows))
     sentences = np.full((len(rows), max(1, *map(len, rows))), PADDING, np.int64)
     for words, row in rows.items():
         sentences[row, : len(words)] = words

@@ -119,7 +119,7 @@ def fit(
                 seed=seed,
                 block=1,
                 balanced="label" if settings["sampling"] == "balanced" else None,
-                transform=lambda of, draw: stacked(of, documents, settings["forgotten"], draw),
+                transform=lambda part, draw: stacked(part, documents, settings["forgotten"], draw),
             )
 
         if settings["search_epochs"]:
@@ -134,7 +134,7 @@ def fit(
                 torch.from_numpy(corpus.numbers(VALIDATION)),
                 settings,
                 folder / "search",
-                lambda updates, of: validate(world, updates, shared, watched, corpus, of),
+                lambda updates, metrics: validate(world, updates, shared, watched, corpus, metrics),
             )
             settings.update(searched)
             if world.first:
@@ -223,9 +223,7 @@ def validate(
     """
     labels = torch.from_numpy(corpus.numbers(VALIDATION)[world.rank :: world.size])
     longest = -(-len(documents) // world.size)
-    mine = [
-        documents[min(world.rank + at * world.size, len(documents) - 1)] for at in range(longest)
-    ]
+    mine = [documents[min(world.rank + i * world.size, len(documents) - 1)] for i in range(longest)]
     with updates.autocast():
         answered = logits(model, mine)[: len(labels)]
     loss = cross_entropy(answered, labels, reduction="sum")
@@ -237,25 +235,25 @@ def logits(model: HierarchicalAttention, documents: Sequence[Encoded]) -> Tensor
     """Return the model's logits outside of training, on the CPU: (documents, classes)."""
     model.eval()
     answered = [model.prior.new_empty(0, len(model.prior)).cpu()]
-    for at in range(0, len(documents), BATCH):
-        batch = map(torch.from_numpy, stack(documents[at : at + BATCH]))
+    for start in range(0, len(documents), BATCH):
+        batch = map(torch.from_numpy, stack(documents[start : start + BATCH]))
         with torch.no_grad():
-            answer = model(*(of.to(model.prior.device) for of in batch))
+            answer = model(*(tensor.to(model.prior.device) for tensor in batch))
         answered.append(answer.logits.float().cpu())
     return torch.cat(answered)
 
 
 def stacked(
-    of: Rows, documents: Sequence[Encoded], forgotten: float, draw: np.random.Generator
+    part: Rows, documents: Sequence[Encoded], forgotten: float, draw: np.random.Generator
 ) -> Rows:
     """Return the documents of some rows with a few words replaced by unknown ones: the model has to
     learn the effect of a new word.
     """
-    batch = stack([documents[row] for row in of["row"].tolist()])
+    batch = stack([documents[row] for row in part["row"].tolist()])
     unknown = (draw.random(batch.sentences.shape) < forgotten) & (batch.sentences > UNKNOWN)
     sentences = np.where(unknown, UNKNOWN, batch.sentences)
     # The labels first: the loader counts its samples by the length of the first column.
-    return {"label": of["label"], "sentences": sentences, "places": batch.places}
+    return {"label": part["label"], "sentences": sentences, "places": batch.places}
 
 
 def cosine(step: int, total: int, warm_up: float) -> float:
@@ -291,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if settings["search_epochs"] and settings["base"]:
         parser.error("--search-epochs has no effect on the encoder of --base")
     data, folder, checkpoints, seed = (
-        settings.pop(of) for of in ("data", "model", "checkpoints", "seed")
+        settings.pop(key) for key in ("data", "model", "checkpoints", "seed")
     )
     is_shuffled, device = settings.pop("shuffled") == "true", settings.pop("device")
     is_int8 = settings.pop("int8") == "true"
@@ -318,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         facts = {"seed": seed, "seconds": fitted.seconds, "hyperparameters": settings}
         adapter = save_adapted(folder, fitted.model, base) if base else {}
-        examples = [stack(of) for of in _examples(fitted.vocabulary, corpus.splits[VALIDATION])]
+        examples = [stack(part) for part in _examples(fitted.vocabulary, corpus.splits[VALIDATION])]
         exported = export.write(folder, fitted.model, fitted.vocabulary, corpus.classes, examples)
         sizes = export.quantize(folder) if is_int8 else {}
         exported |= sizes
@@ -354,7 +352,7 @@ def _examples(vocabulary: Vocabulary, split: Split) -> list[list[Encoded]]:
     documents = [vocabulary.encode(document) for document in split.documents[:32]]
     nothing = vocabulary.encode({})
     unknown = vocabulary.encode({"notes": "Ordnungsgemäß."})
-    return [documents, *([of] for of in documents[:4]), [nothing], [unknown]]
+    return [documents, *([document] for document in documents[:4]), [nothing], [unknown]]
 
 
 if __name__ == "__main__":

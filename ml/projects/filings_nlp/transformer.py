@@ -45,10 +45,10 @@ class Block(nn.Module):  # type: ignore[misc]
         read = self.before_attention(vectors)
         sentences, words, width = read.shape
 
-        def by_head(of: Tensor) -> Tensor:
-            return of.view(sentences, words, self.heads, width // self.heads).transpose(1, 2)
+        def by_head(projected: Tensor) -> Tensor:
+            return projected.view(sentences, words, self.heads, width // self.heads).transpose(1, 2)
 
-        query, key, value = (by_head(of(read)) for of in (self.query, self.key, self.value))
+        query, key, value = (by_head(layer(read)) for layer in (self.query, self.key, self.value))
         scores = (query @ key.transpose(-1, -2)).float() * self.scale
         weights = scores.masked_fill(~mask[:, None, None], -1e9).softmax(-1).to(value.dtype)
         attended = (weights @ value).transpose(1, 2).reshape(sentences, words, width)

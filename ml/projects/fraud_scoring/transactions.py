@@ -91,11 +91,11 @@ def generate(seed: int = 0, cards: int = CARDS, days: int = DAYS) -> Transaction
     channel = draw.choice(len(CHANNELS), count, p=[0.35, 0.35, 0.3])
     abroad = (draw.random(count) < 0.04).astype(int)
     level = np.exp(0.4 * draw.normal(size=cards))
-    usual = np.array([of[2] for of in CATEGORIES.values()])[category] * level[card]
+    usual = np.array([row[2] for row in CATEGORIES.values()])[category] * level[card]
     amount = np.round(np.maximum(usual * np.exp(0.7 * draw.normal(size=count)), 0.5), 2)
     windows = windowed(card, seconds, amount)
     hour = seconds % DAY // HOUR
-    risk, growth = (np.array([of[at] for of in CATEGORIES.values()])[category] for at in (0, 1))
+    risk, growth = (np.array([row[i] for row in CATEGORIES.values()])[category] for i in (0, 1))
     odds = (
         *(risk + growth * seconds / (days * DAY), 0.5 * draw.normal(size=merchants)[merchant]),
         *(np.array(list(CHANNELS.values()))[channel], ABROAD * abroad, NIGHT * (hour < 6)),
@@ -130,21 +130,21 @@ def windowed(card: NDArray[Any], seconds: NDArray[Any], amount: Floats) -> dict[
     so far (its own for the first).
     """
     order = np.lexsort((seconds, card))
-    of, at = card[order].astype(np.int64), seconds[order].astype(np.int64)
+    cards, times = card[order].astype(np.int64), seconds[order].astype(np.int64)
     # Cards lie so far apart that no window reaches into another one.
-    stride = int(at.max(initial=0)) + 2 * DAY
-    place = of * stride + at
+    stride = int(times.max(initial=0)) + 2 * DAY
+    place = cards * stride + times
     # In cents, whose sums are exact: they do not depend on what other cards spent.
     sums = np.concatenate([[0], np.cumsum(np.rint(amount[order] * 100).astype(np.int64))])
     here = np.searchsorted(place, place)
-    first = np.searchsorted(place, of * stride)
+    first = np.searchsorted(place, cards * stride)
     columns: dict[str, NDArray[Any]] = {}
     for name, width in (("1h", HOUR), ("24h", DAY)):
         begin = np.maximum(np.searchsorted(place, place - width), first)
         columns[f"count_{name}"] = here - begin
         columns[f"sum_{name}"] = (sums[here] - sums[begin]) / 100
     earlier = here - first
-    since = np.where(earlier > 0, at - at[np.maximum(here - 1, 0)], np.nan)
+    since = np.where(earlier > 0, times - times[np.maximum(here - 1, 0)], np.nan)
     mean = (sums[here] - sums[first]) / 100 / np.maximum(earlier, 1)
     columns["since_last"] = since
     columns["usual_amount"] = np.round(np.where(earlier > 0, mean, amount[order]), 2)

@@ -28,13 +28,13 @@ def curves(run: RunFiles) -> alt.Chart | None:
     rows = _rows(run)
     if not rows:
         return None
-    of = matches([row["expected"] for row in rows], [row["predicted"] for row in rows])
+    matched = matches([row["expected"] for row in rows], [row["predicted"] for row in rows])
     points = []
     for overlap in DRAWN:
-        right = of.right[OVERLAPS.index(overlap)]
+        right = matched.right[OVERLAPS.index(overlap)]
         hits, boxes = right.cumsum(), np.arange(1, len(right) + 1)
-        for at in np.unique(np.linspace(0, len(right) - 1, 150).astype(int)) if len(right) else ():
-            recall, precision = hits[at] / max(of.objects.sum(), 1), hits[at] / boxes[at]
+        for i in np.unique(np.linspace(0, len(right) - 1, 150).astype(int)) if len(right) else ():
+            recall, precision = hits[i] / max(matched.objects.sum(), 1), hits[i] / boxes[i]
             points.append(
                 {"overlap": str(overlap), "recall": float(recall), "precision": float(precision)}
             )

@@ -44,7 +44,7 @@ class Detections:
             "expected_gaps": round(self.expected, 6),
             "empty": round(min(1.0, float(area) / (width * height)), 6),
             "boxes": [
-                [*(round(of, 2) for of in box[:4]), round(box[4], 6)] for box in self.boxes.tolist()
+                [*(round(x, 2) for x in box[:4]), round(box[4], 6)] for box in self.boxes.tolist()
             ],
         }
 

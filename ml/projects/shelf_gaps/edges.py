@@ -28,7 +28,7 @@ def gaps(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
     height, width = grey.shape
     grey /= max(float(np.percentile(grey, 95)), 1.0)
     image /= max(float(np.percentile(image, 95)), 1.0)
-    fall = max(_FALLS, key=lambda of: float(_profile(_sheared(grey, of)).var()))
+    fall = max(_FALLS, key=lambda candidate: float(_profile(_sheared(grey, candidate)).var()))
     image, level = _sheared(image, fall), _sheared(grey, fall)
     spans = []
     for above, below in pairwise(_boards(_profile(level))):
@@ -75,7 +75,7 @@ def _in_row(image: NDArray[np.float64], above: int, below: int) -> list[list[flo
     room, width = below - above, image.shape[1]
     first, third = above + int(0.2 * room), max(1, int(0.26 * room))
     # Means of pieces of a column, so that the noise of the sensor is no edge.
-    parts = [image[first + at * third : first + (at + 1) * third].mean(axis=0) for at in range(3)]
+    parts = [image[first + i * third : first + (i + 1) * third].mean(axis=0) for i in range(3)]
     pieces = np.stack(parts)
     template = np.median(image[above + int(0.14 * room) : first + 1].reshape(-1, 3), axis=0)
     dark = template.mean() + 0.1  # the same step is a higher one where it is dark

@@ -89,9 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 {name: rows(value) for name, value in seen.items()},
                 Training(
                     Rows(
-                        [of.name for of in splits[TRAIN]],
+                        [picture.name for picture in splits[TRAIN]],
                         (),
-                        identifiers=[identifier(of) for of in splits[TRAIN]],
+                        identifiers=[identifier(picture) for picture in splits[TRAIN]],
                     ),
                     refits=refits,
                     over="epochs",
@@ -140,7 +140,8 @@ def rows(seen: Sequence[Seen], scores: NDArray[np.float64] | None = None) -> Row
         },
         identifiers=[identifier(example.picture) for example in seen],
         requests=[
-            {"image": base64.b64encode(of.picture.file.read_bytes()).decode()} for of in seen
+            {"image": base64.b64encode(example.picture.file.read_bytes()).decode()}
+            for example in seen
         ],
     )
 
@@ -149,7 +150,9 @@ def without_learning(splits: Mapping[str, Sequence[Seen]]) -> Metrics:
     """Return the metrics of the baseline."""
     same = []
     for name, seen in splits.items():
-        boxes = [edges.gaps(of.image.pixels) / (*[of.image.scale] * 4, 1) for of in seen]
+        boxes = [
+            edges.gaps(example.image.pixels) / (*[example.image.scale] * 4, 1) for example in seen
+        ]
         same += predict(TASK, name, rows(seen, padded(boxes)))
     return metrics_of(TASKS[TASK].metrics, same)
 
@@ -167,7 +170,9 @@ def write_watched(folder: Path, digest: str, seen: Sequence[Seen]) -> None:
         for name in ("gaps", "expected_gaps", "empty")
     }
     columns["image/brightness"] = ("numeric", [example.image.brightness for example in seen])
-    losses = [abs(int(str(of.answer["gaps"])) - len(of.picture.boxes)) for of in seen]
+    losses = [
+        abs(int(str(example.answer["gaps"])) - len(example.picture.boxes)) for example in seen
+    ]
     write_reference(folder, digest, {}, columns, {"gaps": losses})
 
 
@@ -179,13 +184,13 @@ def keep_images(folder: Path, seen: Sequence[Seen]) -> None:
     chosen = dict.fromkeys([*order[:3], *order[-3:]])
     for store in sorted({example.picture.store for example in seen}):
         chosen |= dict.fromkeys(
-            [number for number, of in enumerate(seen) if of.picture.store == store][:2]
+            [number for number, example in enumerate(seen) if example.picture.store == store][:2]
         )
     for number in chosen:
-        of = seen[number]
-        (folder / f"{of.picture.name}.img").write_bytes(of.picture.file.read_bytes())
-    about = {"worst": [seen[at].picture.name for at in order[-3:]][::-1]}
-    about |= {"best": [seen[at].picture.name for at in order[:3]]}
+        example = seen[number]
+        (folder / f"{example.picture.name}.img").write_bytes(example.picture.file.read_bytes())
+    about = {"worst": [seen[index].picture.name for index in order[-3:]][::-1]}
+    about |= {"best": [seen[index].picture.name for index in order[:3]]}
     (folder / "chosen.json").write_text(json.dumps(about), encoding="utf-8")
 
 

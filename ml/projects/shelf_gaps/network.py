@@ -57,7 +57,7 @@ class Network:
             raise ValueError(
                 f"anchors {self.anchors}, expected {LEVELS} sizes such as 8-16-32-64-128"
             )
-        if not all(of > 0 for of in (*_numbers(self.anchors), *_numbers(self.ratios))):
+        if not all(number > 0 for number in (*_numbers(self.anchors), *_numbers(self.ratios))):
             raise ValueError(f"anchors {self.anchors} and ratios {self.ratios}, expected above 0")
         if self.size % 32 or not 64 <= self.size <= 2048:
             raise ValueError(f"size {self.size}, expected a multiple of 32 from 64 to 2048")
@@ -85,7 +85,7 @@ def build(about: Network) -> MaskRCNN:
         about.channels,
         norm_layer=nn.BatchNorm2d,
     )
-    sizes = tuple((of,) for of in _numbers(about.anchors))
+    sizes = tuple((size,) for size in _numbers(about.anchors))
     ratios = (_numbers(about.ratios),) * LEVELS
     hidden = 4 * about.channels
     return MaskRCNN(

@@ -38,10 +38,10 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     overlaps = (shared / (area[:, None] + area[None] - shared) > iou_threshold).numpy()
     suppressed = torch.zeros(len(order), dtype=torch.bool).numpy()
     selected = []
-    for at in range(len(order)):
-        if not suppressed[at]:
-            selected.append(at)
-            suppressed |= overlaps[at]
+    for index in range(len(order)):
+        if not suppressed[index]:
+            selected.append(index)
+            suppressed |= overlaps[index]
     return order[torch.tensor(selected, dtype=torch.int64)]
 
 
@@ -73,9 +73,9 @@ def roi_align(
     needed = (size.flip(1) / size.new_tensor(bins)).ceil().long().clamp(min=1)
     pooled = features.new_zeros(len(rois), features.shape[1], *bins)
     for rows, columns in needed.unique(dim=0).tolist():
-        own = (needed == needed.new_tensor((rows, columns))).all(dim=1).nonzero()[:, 0]
-        part = _pooled(features, image[own], start[own], size[own], bins, (rows, columns))
-        pooled = pooled.index_copy(0, own, part)
+        ids = (needed == needed.new_tensor((rows, columns))).all(dim=1).nonzero()[:, 0]
+        part = _pooled(features, image[ids], start[ids], size[ids], bins, (rows, columns))
+        pooled = pooled.index_copy(0, ids, part)
     return pooled.to(kind)
 
 
@@ -93,8 +93,8 @@ def _pooled(
     def places(count: int, axis: int, end: int) -> tuple[Tensor, Tensor]:
         """Return where each roi samples an axis, for grid_sample, and whether that is inside."""
         steps = (torch.arange(count, dtype=start.dtype, device=start.device) + 0.5) / count
-        at = start[:, axis, None] + steps * size[:, axis, None]
-        return 2 * at.clamp(0, end - 1) / max(end - 1, 1) - 1, (at >= -1) & (at <= end)
+        place = start[:, axis, None] + steps * size[:, axis, None]
+        return 2 * place.clamp(0, end - 1) / max(end - 1, 1) - 1, (place >= -1) & (place <= end)
 
     rows, columns = bins[0] * points[0], bins[1] * points[1]
     (x, x_in), (y, y_in) = places(columns, 0, width), places(rows, 1, height)
@@ -104,16 +104,16 @@ def _pooled(
     inside = (y_in[:, :, None] & x_in[:, None, :])[:, None].float()
     pooled = features.new_zeros(len(image), features.shape[1], *bins)
     for number in image.unique().tolist():
-        own = (image == number).nonzero()[:, 0]
+        ids = (image == number).nonzero()[:, 0]
         # The rois of an image one below the other, so that its features are not copied for each.
         sampled = F.grid_sample(
             features[number : number + 1],
-            grid[own].reshape(1, -1, columns, 2),
+            grid[ids].reshape(1, -1, columns, 2),
             padding_mode="border",
             align_corners=True,
         )
-        sampled = sampled.view(-1, len(own), rows, columns).transpose(0, 1) * inside[own]
-        pooled = pooled.index_copy(0, own, F.avg_pool2d(sampled, points))
+        sampled = sampled.view(-1, len(ids), rows, columns).transpose(0, 1) * inside[ids]
+        pooled = pooled.index_copy(0, ids, F.avg_pool2d(sampled, points))
     return pooled
 
 

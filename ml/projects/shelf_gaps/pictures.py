@@ -33,8 +33,8 @@ class Pictures:
         samples = [self._pictures[row].sample(self._size) for row in rows.tolist()]
         return {
             "pixels": np.stack([sample.pixels for sample in samples]),
-            "boxes": np.stack([_padded(of.boxes[:MOST_GAPS]) for of in samples]),
-            "gaps": np.stack([_numbered(of) for of in samples]),
+            "boxes": np.stack([_padded(sample.boxes[:MOST_GAPS]) for sample in samples]),
+            "gaps": np.stack([_numbered(sample) for sample in samples]),
         }
 
 
@@ -99,11 +99,13 @@ def _enlarge(
     side = len(pixels)
     part = int(side * random.uniform(0.65, 1.0))
     left, above = random.integers(0, side - part + 1, 2).tolist()
-    at = np.arange(side) * part // side
-    pixels[:], gaps[:] = pixels[above + at][:, left + at], gaps[above + at][:, left + at]
+    grid = np.arange(side) * part // side
+    pixels[:], gaps[:] = pixels[above + grid][:, left + grid], gaps[above + grid][:, left + grid]
     there = boxes[:, 0] != _NOTHING
     cut = np.clip((boxes - (left, above, left, above)) * (side / part), 0, side)
-    areas = ((of[:, 2] - of[:, 0]) * (of[:, 3] - of[:, 1]) for of in (cut, boxes * (side / part)))
+    areas = (
+        (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1]) for box in (cut, boxes * (side / part))
+    )
     share = next(areas) / np.maximum(next(areas), 1e-9)
     small = ((cut[:, 2:] - cut[:, :2]) < 4).any(axis=1)
     stays = there & (share >= 1 / 3) & ~small

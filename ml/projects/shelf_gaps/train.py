@@ -242,7 +242,9 @@ def validation(network: nn.Module, pictures: Sequence[Picture], about: Network) 
             answers.append(torch.cat([boxes, scores[:, None]], dim=1).double().cpu().numpy())
             truth.append(sample.boxes)
     rows = Rows([picture.name for picture in pictures], truth, padded(answers))
-    return {f"{VALIDATION}_{name}": of for name, of in metric_values("detection", rows).items()}
+    return {
+        f"{VALIDATION}_{name}": value for name, value in metric_values("detection", rows).items()
+    }
 
 
 def _save(
@@ -260,7 +262,10 @@ def _save(
     export(network, about.size, folder / FILE)
     digest = seal(folder, facts)
     detector = Detector(folder)
-    images = [letterboxed(decoded(of.file.read_bytes(), about.size), about.size) for of in pictures]
+    images = [
+        letterboxed(decoded(picture.file.read_bytes(), about.size), about.size)
+        for picture in pictures
+    ]
     share = agreement(network, detector, images)
     if share < LEAST_AGREEMENT:
         raise SystemExit(

@@ -254,8 +254,8 @@ class Columns:
         table = table.reshape(len(rows), len(self.names))
         wrong = ~np.isfinite(table) if self._is_one_hot else np.isinf(table)
         if np.count_nonzero(wrong):  # of one row, half the time of any()
-            at = int(np.argwhere(wrong)[0][1])
-            raise ValueError(f"`{self.names[at]}` is not finite")
+            index = int(np.argwhere(wrong)[0][1])
+            raise ValueError(f"`{self.names[index]}` is not finite")
         return table
 
     def coded(self) -> Columns:
@@ -275,7 +275,9 @@ class Columns:
         predictions, rows = predict(table), self._rows_to_impute(table)
         if len(rows):
             predictions, missing = np.array(predictions, dtype=np.float64), table[rows]
-            imputed = (np.where(np.isnan(missing), of, missing) for of in self._imputation_values)
+            imputed = (
+                np.where(np.isnan(missing), fill, missing) for fill in self._imputation_values
+            )
             sums = sum(predict(copy.astype(table.dtype)) for copy in imputed)
             predictions[rows] = sums / _IMPUTATIONS
         return predictions
@@ -318,7 +320,7 @@ class Columns:
             kind = f"{len(row)} values" if isinstance(row, list) else type(row).__name__
             raise BadRequest("data", kind, f"rows of {width} values")
         if order is not None:
-            row = [row[at] for at in order]
+            row = [row[index] for index in order]
         try:
             # Fast path: most values are numbers of their column's type and need no call.
             values = [
@@ -396,11 +398,11 @@ def category_columns(inputs: Sequence[Input]) -> list[int]:
 
 # The possible `parts` of a date, besides `days`.
 PARTS: Mapping[str, Callable[[datetime], float]] = {
-    "year": lambda of: of.year,
-    "month": lambda of: of.month,
-    "day": lambda of: of.day,
-    "weekday": lambda of: of.weekday(),
-    "hour": lambda of: of.hour,
+    "year": lambda moment: moment.year,
+    "month": lambda moment: moment.month,
+    "day": lambda moment: moment.day,
+    "weekday": lambda moment: moment.weekday(),
+    "hour": lambda moment: moment.hour,
 }
 # In dates with points the month is always second.
 _DATE = re.compile(r"(\d\d?)([/.])(\d\d?)\2(\d{4})(?:[ T](\d\d?):(\d\d)(?::(\d\d))?)?", re.ASCII)
@@ -451,8 +453,8 @@ class Input:
         self.name = str(spec["name"])
         self._spec = spec
         self._fill: float = spec.get("fill", math.nan)
-        self._terms = {str(term): at for at, term in enumerate(spec.get("words", ()))}
-        self._tokens = {str(word): at for at, word in enumerate(spec.get("tokens", ()), FIRST_WORD)}
+        self._terms = {str(term): i for i, term in enumerate(spec.get("words", ()))}
+        self._tokens = {str(word): i for i, word in enumerate(spec.get("tokens", ()), FIRST_WORD)}
         computed = {
             **{"date": self._date, "words": self._text, "means": self._mean_of},
             **{"tokens": self._numbered, "count": self._counted},
@@ -468,7 +470,9 @@ class Input:
         if self.categories is not None:
             coded = [(text, float(code)) for code, text in enumerate(self.categories)]
             # JSON's true and false may be True and FALSE in files.
-            flags = [(text.lower(), at) for text, at in coded if text.lower() in ("true", "false")]
+            flags = [
+                (text.lower(), code) for text, code in coded if text.lower() in ("true", "false")
+            ]
             self.codes = dict([*flags, *coded])
         self._mean, self._deviation = spec.get("mean", 0.0), spec.get("deviation", 1.0)
         self._says_missing = bool(spec.get("missing", False))
@@ -481,7 +485,7 @@ class Input:
         """Return the names of its columns."""
         spec = dict(self._spec)
         if "length" in spec:
-            spec["length"] = [str(at + 1) for at in range(spec["length"])]
+            spec["length"] = [str(i + 1) for i in range(spec["length"])]
         parts = next((spec[key] for key in ("parts", "words", "of", "length") if key in spec), [""])
         return [f"{self.name}: {part}" if part else self.name for part in parts]
 
@@ -513,10 +517,10 @@ class Input:
         terms = sorted(
             (self._terms[term], count) for term, count in counts.items() if term in self._terms
         )
-        weights = [(at, count * self._spec["idf"][at]) for at, count in terms]
+        weights = [(index, count * self._spec["idf"][index]) for index, count in terms]
         length = math.sqrt(math.fsum(weight * weight for _, weight in weights))
-        for at, weight in weights:
-            row[at] = weight / length
+        for index, weight in weights:
+            row[index] = weight / length
         return row
 
     def _numbered(self, value: Value) -> list[float]:
@@ -552,7 +556,7 @@ class Input:
             code = (self.codes or {}).get(value)
             if code is None:
                 return self._shares
-            return [float(code == at) for at in range(len(self.categories))]
+            return [float(code == index) for index in range(len(self.categories))]
         if value is None or isinstance(value, str) or math.isnan(value):
             return [0.0, *([1.0] if self._says_missing else [])]
         number = (float(value) - self._mean) / self._deviation

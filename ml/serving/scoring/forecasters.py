@@ -123,8 +123,8 @@ def interval(values: Values, widths: Values, scale: Values, floor: Values) -> tu
 
 def filled(values: Values) -> Values:
     """Forward-fill the missing values of (series, times)."""
-    at = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
-    return np.asarray(np.take_along_axis(values, np.maximum.accumulate(at, axis=1), axis=1))
+    index = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
+    return np.asarray(np.take_along_axis(values, np.maximum.accumulate(index, axis=1), axis=1))
 
 
 def seasonal_naive(history: Values, season: int, horizon: int) -> Values:
@@ -142,22 +142,22 @@ def statistical(
 ) -> Values:
     """Return the forecast (horizon,) of a member for one series, after its `new` values."""
     kind, season = str(member["kind"]), int(member["season"])
-    own = None if kind in ("naive", "seasonal_naive") else member["series"][number]
-    if own is None:
+    model = None if kind in ("naive", "seasonal_naive") else member["series"][number]
+    if model is None:
         path = seasonal_naive(history[None], 1 if kind == "naive" else season, horizon)
         return np.asarray(path[0])
     values = history[len(history) - len(new) :]
-    return FORECASTERS[kind](own, values, horizon)
+    return FORECASTERS[kind](model, values, horizon)
 
 
-def ets(own: Parameters, new: Values, horizon: int) -> Values:
+def ets(model: Parameters, new: Values, horizon: int) -> Values:
     """Return the forecast of exponential smoothing.
 
     `states` are the level, the trend if there is one, and the seasonal states, the latest first.
     """
-    trend, season = str(own["trend"]), str(own["season"])
-    alpha, beta, gamma, phi = (float(own[name]) for name in ("alpha", "beta", "gamma", "phi"))
-    states = np.array(own["states"], np.float64)
+    trend, season = str(model["trend"]), str(model["season"])
+    alpha, beta, gamma, phi = (float(model[name]) for name in ("alpha", "beta", "gamma", "phi"))
+    states = np.array(model["states"], np.float64)
     level, slope = states[0], states[1] if trend != "N" else 0.0
     seasonal = states[1 + (trend != "N") :]
     for y in new:
@@ -183,16 +183,16 @@ def ets(own: Parameters, new: Values, horizon: int) -> Values:
     return values * repeated if season == "M" else values + repeated
 
 
-def theta(own: Parameters, new: Values, horizon: int) -> Values:
+def theta(model: Parameters, new: Values, horizon: int) -> Values:
     """Return the forecast of a Theta model.
 
     `states` are the level, the mean, and the line's two coefficients, after `count` values;
     `seasonal` begins with that of the next step.
     """
-    alpha, weight, count = float(own["alpha"]), float(own["theta"]), int(own["count"])
-    level, mean, intercept, slope = map(float, own["states"])
-    seasonal = np.array(own["seasonal"] or [0.0], np.float64)
-    is_ratio, values = bool(own["multiplicative"]), np.empty(horizon)
+    alpha, weight, count = float(model["alpha"]), float(model["theta"]), int(model["count"])
+    level, mean, intercept, slope = map(float, model["states"])
+    seasonal = np.array(model["seasonal"] or [0.0], np.float64)
+    is_ratio, values = bool(model["multiplicative"]), np.empty(horizon)
     for step in range(len(new) + horizon):
         part = seasonal[step % len(seasonal)]
         curve = (1 - (1 - alpha) ** (count + 1)) / alpha
@@ -205,20 +205,20 @@ def theta(own: Parameters, new: Values, horizon: int) -> Values:
             values[step - len(new)] = ahead * part if is_ratio else ahead + part
         level, before = alpha * y + (1 - alpha) * level, mean
         mean = (count * mean + y) / (count + 1)
-        if own["dynamic"]:
+        if model["dynamic"]:
             slope = ((count - 1) * slope + 6 * (y - before) / (count + 1)) / (count + 2)
             intercept = mean - slope * (count + 2) / 2
         count += 1
     return values
 
 
-def arima(own: Parameters, new: Values, horizon: int) -> Values:
+def arima(model: Parameters, new: Values, horizon: int) -> Values:
     """Return the forecast of an ARIMA model with a mean and a drift.
 
     `states` are those after `count` values: first those of the autoregression `ar`, then those of
     the differences `delta`. `gain` is the Kalman gain at the last value.
     """
-    ar, delta, gain, states = (np.array(own[name]) for name in ("ar", "delta", "gain", "states"))
+    ar, delta, gain, states = (np.array(model[name]) for name in ("ar", "delta", "gain", "states"))
     order, size = len(ar), len(states)
     transition = np.eye(size, k=1)
     transition[:order, 0], observed = ar, np.concatenate([np.eye(order)[0], delta])
@@ -228,7 +228,7 @@ def arima(own: Parameters, new: Values, horizon: int) -> Values:
     values = np.empty(horizon)
     for step in range(len(new) + horizon):
         states = transition @ states
-        ahead = observed @ states + own["mean"] + own["drift"] * (own["count"] + step + 1)
+        ahead = observed @ states + model["mean"] + model["drift"] * (model["count"] + step + 1)
         if step < len(new):
             states = states + gain * (new[step] - ahead)
         else:
@@ -253,8 +253,8 @@ def exogenous(
     columns = [getattr(index, name).to_numpy(np.float64) for name in spec["calendar"]]
     if holidays:
         days = np.array(holidays, "datetime64[D]")
-        own = index.to_numpy().astype("datetime64[D]")
-        columns += [np.isin(own + offset, days).astype(np.float64) for offset in (-1, 0, 1)]
+        dates = index.to_numpy().astype("datetime64[D]")
+        columns += [np.isin(dates + offset, days).astype(np.float64) for offset in (-1, 0, 1)]
     table = np.stack(columns, axis=1) if columns else np.empty((times.size, 0))
     table = table.reshape(*times.shape, -1)
     if spec["known"]:

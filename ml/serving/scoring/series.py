@@ -140,17 +140,17 @@ class Forecaster:
         names = ["/".join(parts) for parts in self.searched.series]
         if names != [""] and series not in names:
             raise BadRequest("series", series[:80] or "missing", "a series of the training data")
-        at, steps = 0 if names == [""] else names.index(series), steps or self.spec.horizon
-        later = self.searched.later(at, until, len(history))
+        index, steps = 0 if names == [""] else names.index(series), steps or self.spec.horizon
+        later = self.searched.later(index, until, len(history))
         if later < 0:
-            last = self.searched.document["last"][at]
+            last = self.searched.document["last"][index]
             expected = f"a time from {last} on, at most {len(history)} steps later"
             raise BadRequest("until", until[:40] or "missing", expected)
         future = np.full((1, self.spec.horizon, len(self.spec.known)), np.nan)
         for number, name in enumerate(self.spec.known):
             future[0, :steps, number] = known[name][len(history) :]
         observed = history[len(history) - later :]
-        return np.asarray(self.searched.forecast([at], [observed], future)[1][0, :steps])
+        return np.asarray(self.searched.forecast([index], [observed], future)[1][0, :steps])
 
     def answer(self, body: str | bytes) -> dict[str, object]:
         """Return the response to a request; raise BadRequest for an invalid one."""

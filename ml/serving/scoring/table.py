@@ -51,8 +51,8 @@ def as_asked(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str,
             {"input_data": {"columns": [*wanted], **_others}},
         ):
             _demand(wanted, names, "column")
-            at = [names.index(name) for name in wanted]
-            data = [[row[number] for number in at] for row in rows]
+            order = [names.index(name) for name in wanted]
+            data = [[row[number] for number in order] for row in rows]
             return {"input_data": {"columns": wanted, "data": data}}
     _demand(before, request, "field")
     return {name: request[name] for name in before}

@@ -45,8 +45,8 @@ def as_texts(values: pd.Series[Any], missing: frozenset[str] = MISSING) -> pd.Se
     coded = values.astype("category").cat.remove_unused_categories()
     names = written(coded.cat.categories)
     texts = sorted({*names} - missing)
-    number = {text: at for at, text in enumerate(texts)}
-    codes: Any = np.array([*(number.get(of, -1) for of in names), -1])[coded.cat.codes.to_numpy()]
+    number = {text: index for index, text in enumerate(texts)}
+    codes: Any = np.array([*(number.get(key, -1) for key in names), -1])[coded.cat.codes.to_numpy()]
     return pd.Series(pd.Categorical.from_codes(codes, categories=pd.Index(texts)))
 
 
@@ -58,4 +58,7 @@ def written(values: pd.Index[Any]) -> list[str]:
     cells: Any = values.to_numpy()
     if cells.dtype.kind == "f" and np.isfinite(cells).all() and (cells % 1 == 0).all():
         cells = map(int, cells)
-    return [str(of).lower() if isinstance(of, bool | np.bool_) else str(of).strip() for of in cells]
+    return [
+        str(cell).lower() if isinstance(cell, bool | np.bool_) else str(cell).strip()
+        for cell in cells
+    ]

@@ -263,7 +263,7 @@ def _with_numbers(model: Any, kinds: Mapping[str, Kind], columns: Columns) -> An
         nodes, "columns", [table_input], model.graph.output, model.graph.initializer
     )
     # A converter states the oldest version that has what it wrote; LabelEncoder of texts is newer.
-    versions = {of.domain: of.version for of in model.opset_import}
+    versions = {opset.domain: opset.version for opset in model.opset_import}
     versions |= {name: max(value, versions.get(name, 0)) for name, value in OPSETS.items()}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     return helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)

@@ -49,7 +49,7 @@ _File = tuple[Path, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     """How columns are read: `texts` as texts whatever they hold, `digits` where files write their
     digits, since other files have texts there. `label` is a target of classes: any text is one.
     """
@@ -78,14 +78,14 @@ def read_all(
     of true and false are categories, in a delimited file as it writes them.
     """
     label = target if is_class else ""
-    request = _Asked(target, label, texts | {label})
+    request = _Request(target, label, texts | {label})
     tables = [_read(folder, request) for folder in folders]
-    if mixed := _mixed(of for table in tables for _, of in table):
+    if mixed := _mixed(columns for table in tables for _, columns in table):
         tables.clear()
         request = replace(request, digits=mixed)
         tables += [_read(folder, request) for folder in folders]
-        _demand_kinds([of for table in tables for of in table], target)
-    return [together([of for _, of in table]) for table in tables]
+        _demand_kinds([file for table in tables for file in table], target)
+    return [together([columns for _, columns in table]) for table in tables]
 
 
 def required(folder: Path) -> frozenset[str]:
@@ -96,13 +96,13 @@ def required(folder: Path) -> frozenset[str]:
 
     table = mltables.describe(folder)
     files = table["files"] if table["read"][0] == "read_parquet" else ()
-    fields = [of for file in files for of in read_schema(file)]
+    fields = [field for file in files for field in read_schema(file)]
     return frozenset(field.name for field in fields) - {
         field.name for field in fields if field.nullable
     }
 
 
-def _read(folder: Path, asked: _Asked) -> list[_File]:
+def _read(folder: Path, request: _Request) -> list[_File]:
     """Each file and its columns; JSON lines are those of all files by the first one's name."""
     try:
         table = mltables.describe(folder)
@@ -116,12 +116,12 @@ def _read(folder: Path, asked: _Asked) -> list[_File]:
         if how == "read_delimited":
             is_first = options.get("header") == "from_first_file"
             heads = [files[0] if is_first else file for file in files]
-            of = zip(files, heads, strict=True)
-            frames = [_delimited(*part, table, asked) for part in of]
+            pairs = zip(files, heads, strict=True)
+            frames = [_delimited(*part, table, request) for part in pairs]
         elif how == "read_parquet":
-            frames = [_parquet(file, table, asked) for file in files]
+            frames = [_parquet(file, table, request) for file in files]
         else:
-            frames = [_json_lines(files, table, asked)]
+            frames = [_json_lines(files, table, request)]
         _demand_same(files, frames)
     except mltables.Unreadable as error:
         stop("bad-mltable", str(error), "read_delimited, read_parquet or read_json_lines")
@@ -150,7 +150,7 @@ def _demand_kinds(tables: Sequence[_File], target: str) -> None:
 
     Numbers whose digits are written in the file would have been read as texts.
     """
-    for name in sorted(_mixed(of for _, of in tables)):
+    for name in sorted(_mixed(columns for _, columns in tables)):
         first: dict[str, Path] = {}
         for file, table in tables:
             if name in table and table[name].notna().any():
@@ -180,7 +180,7 @@ def _demand_same(files: Sequence[Path], tables: Sequence[Mapping[str, Any]]) -> 
 
 
 def _delimited(
-    file: Path, of_names: Path, table: Mapping[str, Any], asked: _Asked
+    file: Path, of_names: Path, table: Mapping[str, Any], request: _Request
 ) -> dict[str, Any]:
     """The columns of a file, by the header of another one or its own."""
     import pandas as pd
@@ -209,26 +209,26 @@ def _delimited(
         chosen = _kept(table, names)
         shared |= {"header": 0 if of_names == file else None, "names": names, "chunksize": PART}
         # Any text is the name of a class, but none at all.
-        shared["na_values"] = {name: sorted(MISSING) for name in names} | {asked.label: [""]}
-        texts = {name for name in chosen if name in asked.texts | asked.digits}
+        shared["na_values"] = {name: sorted(MISSING) for name in names} | {request.label: [""]}
+        texts = {name for name in chosen if name in request.texts | request.digits}
         columns: list[dict[str, Any]] = []
         with warnings.catch_warnings():
             # What pandas says of fields that no column has.
             warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
-            of: dict[str, Any] = {"dtype": dict.fromkeys(texts, str), "low_memory": False}
-            with pd.read_csv(file, **of, **shared) as parts:
+            arguments: dict[str, Any] = {"dtype": dict.fromkeys(texts, str), "low_memory": False}
+            with pd.read_csv(file, **arguments, **shared) as parts:
                 for part in parts:
                     # Of true and false pandas keeps no spelling.
                     flags = {name for name in chosen if types.infer_dtype(part[name]) == "boolean"}
                     texts |= flags
-                    columns.append(_compact(part[chosen], asked))
+                    columns.append(_compact(part[chosen], request))
         # Of a column that is not numbers in every part the digits are texts too.
-        as_texts = _mixed(columns) | texts - of["dtype"].keys()
+        as_texts = _mixed(columns) | texts - arguments["dtype"].keys()
         if again := [name for name in chosen if name in as_texts]:
-            of = {"usecols": again, "dtype": str}
-            with pd.read_csv(file, **of, **shared) as parts:
-                for at, part in enumerate(parts):
-                    columns[at] |= _compact(part, asked)
+            arguments = {"usecols": again, "dtype": str}
+            with pd.read_csv(file, **arguments, **shared) as parts:
+                for index, part in enumerate(parts):
+                    columns[index] |= _compact(part, request)
         return {str(name): value for name, value in together(columns).items()}
     except pd.errors.ParserWarning:
         actual = f"{file} has rows with more fields than the header"
@@ -239,7 +239,9 @@ def _delimited(
         stop("unreadable", f"{file} is empty", "a header and rows")
 
 
-def _json_lines(files: Sequence[Path], table: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
+def _json_lines(
+    files: Sequence[Path], table: Mapping[str, Any], request: _Request
+) -> dict[str, Any]:
     """Read the JSON lines of all files; a line has only the columns that it names."""
     import pandas as pd
 
@@ -250,14 +252,14 @@ def _json_lines(files: Sequence[Path], table: Mapping[str, Any], asked: _Asked) 
         except (mltables.Unreadable, OSError, LookupError) as error:
             stop("unreadable", str(error), "one JSON object per line, in the MLTable's encoding")
     columns: dict[str, Any] = {}
-    for name in _kept(table, dict.fromkeys(name for of in rows for row in of for name in row)):
-        for file, of in zip(files, rows, strict=True):
-            if any(isinstance(row.get(name), list | dict) for row in of):
+    for name in _kept(table, dict.fromkeys(name for part in rows for row in part for name in row)):
+        for file, part in zip(files, rows, strict=True):
+            if any(isinstance(row.get(name), list | dict) for row in part):
                 _refuse_nested(file, name)
-        cells = [row.get(name) for of in rows for row in of]
+        cells = [row.get(name) for part in rows for row in part]
         # As numbers large ones would be rounded where one is missing.
-        kind = object if name in asked.texts else None
-        columns |= _compact(pd.DataFrame({name: pd.Series(cells, dtype=kind)}), asked)
+        kind = object if name in request.texts else None
+        columns |= _compact(pd.DataFrame({name: pd.Series(cells, dtype=kind)}), request)
     return columns
 
 
@@ -272,7 +274,7 @@ def _refuse_kind(file: Path, name: str, kind: str) -> NoReturn:
     stop("unreadable", actual, expected, f"drop it in the MLTable: `drop_columns: {name}`")
 
 
-def _parquet(file: Path, table: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
+def _parquet(file: Path, table: Mapping[str, Any], request: _Request) -> dict[str, Any]:
     """A column at a time."""
     from pyarrow import ArrowException, types
     from pyarrow.parquet import read_schema, read_table
@@ -282,26 +284,26 @@ def _parquet(file: Path, table: Mapping[str, Any], asked: _Asked) -> dict[str, A
         schema = read_schema(file)
         names = [name for name in schema.names if not name.startswith("__index_level_")]
         for name in _kept(table, names):
-            of = schema.field(name).type
-            if types.is_nested(of):
+            dtype = schema.field(name).type
+            if types.is_nested(dtype):
                 _refuse_nested(file, name)
-            if types.is_duration(of) or types.is_time(of) or "binary" in str(of):
-                _refuse_kind(file, name, str(of))
+            if types.is_duration(dtype) or types.is_time(dtype) or "binary" in str(dtype):
+                _refuse_kind(file, name, str(dtype))
             # As floats large numbers would be rounded where one is missing.
-            is_text = name in asked.texts
+            is_text = name in request.texts
             column = read_table(file, columns=[name])
             rows = column.to_pandas(integer_object_nulls=is_text)
             if name not in rows:  # an index, of which pandas makes row names
                 rows = rows.reset_index()
-            if types.is_decimal(of) and not is_text:
+            if types.is_decimal(dtype) and not is_text:
                 rows = rows.astype(np.float64)
-            columns |= _compact(rows, asked)
+            columns |= _compact(rows, request)
     except (ArrowException, OSError) as error:
         stop("unreadable", f"{file}: {error}", "a valid Parquet file")
     return columns
 
 
-def _compact(rows: pd.DataFrame, asked: _Asked) -> dict[str, Any]:
+def _compact(rows: pd.DataFrame, request: _Request) -> dict[str, Any]:
     """Reduce memory: store numbers in single precision and texts as categories.
 
     Numbers of the target keep double precision.
@@ -311,22 +313,22 @@ def _compact(rows: pd.DataFrame, asked: _Asked) -> dict[str, Any]:
 
     columns = {}
     for name, values in rows.items():
-        of: Any = values.reset_index(drop=True)
-        if name == asked.label:
-            of = as_texts(of, missing=frozenset({""}))
-        elif str(of.dtype) == "category":
-            of = of.cat.as_unordered()
-        elif name in asked.texts or types.is_object_dtype(of) or types.is_string_dtype(of):
-            of = of.astype("category")
-        elif name == asked.target or not is_number(of):
+        cells: Any = values.reset_index(drop=True)
+        if name == request.label:
+            cells = as_texts(cells, missing=frozenset({""}))
+        elif str(cells.dtype) == "category":
+            cells = cells.cat.as_unordered()
+        elif name in request.texts or types.is_object_dtype(cells) or types.is_string_dtype(cells):
+            cells = cells.astype("category")
+        elif name == request.target or not is_number(cells):
             pass
-        elif isinstance(of.dtype, np.dtype) and of.dtype.kind in "iu":
-            of = pd.to_numeric(of, downcast="integer")
+        elif isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iu":
+            cells = pd.to_numeric(cells, downcast="integer")
         else:
-            numbers = of.to_numpy(np.float64, na_value=np.nan)
+            numbers = cells.to_numpy(np.float64, na_value=np.nan)
             # Larger ones may be names of something: as categories they are told apart.
-            of = pd.Series(numbers if (np.abs(numbers) > WHOLE).any() else single(numbers))
-        columns[str(name)] = of
+            cells = pd.Series(numbers if (np.abs(numbers) > WHOLE).any() else single(numbers))
+        columns[str(name)] = cells
     return columns
 
 

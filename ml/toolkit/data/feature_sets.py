@@ -76,8 +76,8 @@ def join(
             )
     values = joined.table.select(name for feature_set in sets for name in feature_set.features)
     rows = [
-        features.columns(at, row)
-        for at, row in zip(times, values.iter_rows(named=True), strict=True)
+        features.columns(time, row)
+        for time, row in zip(times, values.iter_rows(named=True), strict=True)
     ]
     used_sets = TrainingSet(
         digest=joined.digest,

@@ -139,7 +139,7 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
     import pandas as pd
 
     header = str(options.get("header") or "all_files_same_headers")
-    own = header.startswith("all_files") or (header == "from_first_file" and number == 0)
+    named = header.startswith("all_files") or (header == "from_first_file" and number == 0)
     encoding = str(options.get("encoding") or "utf8")
     shared: dict[str, Any] = {
         "sep": options.get("delimiter") or ",",
@@ -153,13 +153,13 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
         # The warning of pandas about fields without a column.
         warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
         try:
-            rows: pd.DataFrame = pd.read_csv(files[number], header=0 if own else None, **shared)
+            rows: pd.DataFrame = pd.read_csv(files[number], header=0 if named else None, **shared)
         except pd.errors.ParserWarning:
             text = f"{files[number]} has rows with more fields than the header"
             raise Unreadable(text) from None
     if header == "no_header":
         rows.columns = pd.Index([f"Column{place + 1}" for place in range(rows.shape[1])])
-    elif not own:
+    elif not named:
         rows.columns = pd.read_csv(files[0], nrows=0, **shared).columns
     return rows
 

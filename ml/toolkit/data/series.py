@@ -253,9 +253,9 @@ def write_train(folder: Path, schema: Path, to: Path) -> None:
     with (to / _TRAIN).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(names)
-        for time, value, *rest in zip(*map(table.column, names), strict=True):
+        for time, value, *inputs in zip(*map(table.column, names), strict=True):
             if value.strip() and datetime.fromisoformat(time.strip()) < end:
-                writer.writerow([time, value, *rest])
+                writer.writerow([time, value, *inputs])
 
 
 def panel_of(path: Path, schema: TableSchema, head: Head) -> Panel:

@@ -135,8 +135,8 @@ class TableSchema:
         columns = tuple(Column(**column) for column in raw["columns"])
         for number, column in enumerate(columns):
             if column.type not in types:
-                at = ("columns", number)
-                raise SchemaRefused("type", repr(column.type), "one of ", types, at)
+                place = ("columns", number)
+                raise SchemaRefused("type", repr(column.type), "one of ", types, place)
         return cls(
             columns=columns,
             rows=(low, high),

@@ -94,11 +94,11 @@ def check_files(
 def check_weights(manifest: Manifest, weights: Mapping[str, Sequence[Any]]) -> None:
     """Raise Foreign where the checkpoint's models are not of these names, shapes and types."""
     for name in sorted(manifest.weights.keys() | weights.keys()):
-        saved, own = manifest.weights.get(name), weights.get(name)
-        if saved is None or own is None:
+        saved, current = manifest.weights.get(name), weights.get(name)
+        if saved is None or current is None:
             raise Foreign(f"{name} is in {'this model' if saved is None else 'it'} alone")
-        if list(saved) != list(own):
-            raise Foreign(f"{name} is {saved} there and {own} in this model")
+        if list(saved) != list(current):
+            raise Foreign(f"{name} is {saved} there and {current} in this model")
 
 
 def digest(path: Path, progress: Callable[[], None] = lambda: None) -> str:

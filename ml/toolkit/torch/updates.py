@@ -102,7 +102,7 @@ class Updates:
             self._model.set_requires_gradient_sync(last)
         if self._before is None:
             buffers = self._model.named_buffers()
-            self._before = {name: of.detach().clone() for name, of in buffers}
+            self._before = {name: buffer.detach().clone() for name, buffer in buffers}
         alone = isinstance(self._model, DistributedDataParallel) and not last
         if alone and self._model.static_graph:
             raise ValueError(
@@ -146,7 +146,7 @@ class Updates:
         sources: tuple[int, ...] = ()
         if not math.isfinite(loss):
             parts = self._world.gather(mine)
-            sources = tuple(rank for rank, of in enumerate(parts) if not math.isfinite(of))
+            sources = tuple(rank for rank, value in enumerate(parts) if not math.isfinite(value))
         if not items:
             raise ValueError("no process has an item in this step")
         self._scaler.unscale_(self._optimiser)
@@ -168,8 +168,8 @@ class Updates:
                 self._schedule.step()
         else:
             with torch.no_grad():
-                for name, of in self._model.named_buffers():
-                    of.copy_((self._before or {}).get(name, of))
+                for name, buffer in self._model.named_buffers():
+                    buffer.copy_((self._before or {}).get(name, buffer))
         self._before = None
         self._scaler.update()
         self._optimiser.zero_grad(set_to_none=True)

@@ -178,9 +178,9 @@ def content(
 def _values(dataset: Dataset, split: Split) -> dict[str, Sequence[Any]]:
     of_column = zip(*split.rows, strict=True) if len(split) else [()] * len(dataset.features)
     values: dict[str, Sequence[Any]] = {}
-    for (name, kind), of in zip(dataset.kinds.items(), of_column, strict=True):
+    for (name, kind), column in zip(dataset.kinds.items(), of_column, strict=True):
         missing = None if kind == "text" else np.nan
-        values[name] = [missing if value is None else value for value in of]
+        values[name] = [missing if value is None else value for value in column]
     return values
 
 

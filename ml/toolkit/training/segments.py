@@ -200,8 +200,8 @@ def identity_of(parameters: Mapping[str, Any], *contents: Any) -> Iterator[bytes
 
 
 def _text(content: object) -> bytes:
-    def name(other: Any) -> str:  # an objective of the project's own
-        return str(getattr(other, "__qualname__", other))
+    def name(objective: Any) -> str:  # an objective of the project's own
+        return str(getattr(objective, "__qualname__", objective))
 
     return json.dumps(content, sort_keys=True, default=name).encode()
 

@@ -47,4 +47,4 @@ def word_importance(
             changed[gained, ends[gained]] = number
         return loss(changed)
 
-    return permuted(shuffled, has[:, order].tolist(), [columns.words[at] for at in order])
+    return permuted(shuffled, has[:, order].tolist(), [columns.words[index] for index in order])

@@ -36,9 +36,9 @@ def run(body: str) -> object:
         return refusal(error)
     read = classifier.read(document)
     weights = {
-        (name, at): float(section * weight)
-        for name, section, of in zip(SECTIONS, read.sections, read.sentences, strict=True)
-        for at, weight in enumerate(of)
+        (name, index): float(section * weight)
+        for name, section, sentences in zip(SECTIONS, read.sections, read.sentences, strict=True)
+        for index, weight in enumerate(sentences)
         if weight > 0
     }
     most = sorted(weights, key=lambda place: -weights[place])[:NAMED]
@@ -51,8 +51,8 @@ def run(body: str) -> object:
             "probabilities": [read.probabilities.tolist()],
             "sections": dict(zip(SECTIONS, read.sections.tolist(), strict=True)),
             "sentences": [
-                {"section": name, "sentence": at + 1, "weight": weights[name, at]}
-                for name, at in most
+                {"section": name, "sentence": index + 1, "weight": weights[name, index]}
+                for name, index in most
             ],
             "read": {"sentences": read.count, "unknown_words": read.unknown},
         },

@@ -37,24 +37,24 @@ def collect(files: Sequence[Path], folder: Path) -> dict[str, int]:
     words: list[list[str]] = []
     counts: Counter[str] = Counter()
     for file in files:
-        with np.load(file) as of:
-            words.append(json.loads(of["words"].tobytes()))
-            counts.update(dict(zip(words[-1], of["counts"].tolist(), strict=True)))
+        with np.load(file) as arrays:
+            words.append(json.loads(arrays["words"].tobytes()))
+            counts.update(dict(zip(words[-1], arrays["counts"].tolist(), strict=True)))
     vocabulary = Vocabulary.frequent(counts)
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary.save(folder)
-    numbers = {word: at for at, word in enumerate(vocabulary.words)}
+    numbers = {word: number for number, word in enumerate(vocabulary.words)}
     rows = {}
     for split in (TRAIN, VALIDATION):
         tables = []
         for file, names in zip(files, words, strict=True):
             renumbered = [0, *(numbers.get(word, UNKNOWN) for word in names)]
-            with np.load(file) as of:
-                tables.append(distinct(np.array(renumbered, np.uint32)[of[split]]))
+            with np.load(file) as arrays:
+                tables.append(distinct(np.array(renumbered, np.uint32)[arrays[split]]))
         table = merge(tables)
         # Drop columns that no sentence is long enough for: they cost time in every layer.
         table = table[:, : max(1, int((table > 0).any(axis=0).sum()))].astype(np.uint16)
-        chunks = ({"target": table[at : at + SHARD]} for at in range(0, len(table), SHARD))
+        chunks = ({"target": table[start : start + SHARD]} for start in range(0, len(table), SHARD))
         rows[split] = write_shards(folder / split, chunks)
     return rows
 
@@ -74,10 +74,12 @@ def prepare(data: Path, folder: Path, tokenised: Path | None = None) -> dict[str
     problems = [f"{count} files are named {name}" for name, count in names.items() if count > 1]
     problems += [f"there is no {path}" for path in written if not path.is_file()]
     rows = {} if problems else collect(written, folder)
-    problems += [f"no sentence of {split} is in the files" for split, of in rows.items() if not of]
+    problems += [
+        f"no sentence of {split} is in the files" for split, count in rows.items() if not count
+    ]
     if problems:
         expected = "files of filings of both splits, each with a name of its own and tokenised"
-        raise DataRefused([Flaw("missing-file", data, 0, of, expected) for of in problems])
+        raise DataRefused([Flaw("missing-file", data, 0, text, expected) for text in problems])
     return rows
 
 

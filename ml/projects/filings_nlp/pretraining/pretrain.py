@@ -118,8 +118,8 @@ def pretrain(
         def validate(metrics: Metrics) -> None:
             bare.eval()
             with torch.no_grad():
-                for at in range(0, len(mine["target"]), settings["batch"]):
-                    part = {name: rows[at : at + settings["batch"]] for name, rows in mine.items()}
+                for i in range(0, len(mine["target"]), settings["batch"]):
+                    part = {name: rows[i : i + settings["batch"]] for name, rows in mine.items()}
                     target = torch.from_numpy(part["target"]).to(world.device)
                     logits = bare(torch.from_numpy(part["sentences"]).to(world.device))
                     total = cross_entropy(logits.transpose(1, 2), target, reduction="sum")
@@ -148,9 +148,9 @@ def pretrain(
             print(f"base {folder} {digest}: {METRIC} {progress.best:.4f}")
 
 
-def masked(of: Rows, draw: np.random.Generator) -> Rows:
+def masked(rows: Rows, draw: np.random.Generator) -> Rows:
     """Return sentences in which a few words are unknown, with these words as targets."""
-    words = of["target"].astype(np.int64)
+    words = rows["target"].astype(np.int64)
     hidden = (draw.random(words.shape) < MASKED) & (words != PADDING)
     # Each sentence has a target, so that a step of few sentences has items.
     none = ~hidden.any(axis=1)

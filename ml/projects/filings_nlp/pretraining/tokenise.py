@@ -57,8 +57,8 @@ class Tokeniser:
         # A number begins with the first digit of a run of digits, points and commas.
         digits = np.flatnonzero(kinds & _DIGIT)
         first, last = _runs(kinds & _NUMERIC)
-        at = np.searchsorted(digits, first)
-        numbers[digits[at[at < np.searchsorted(digits, last)]]] = 1
+        index = np.searchsorted(digits, first)
+        numbers[digits[index[index < np.searchsorted(digits, last)]]] = 1
         # A sentence ends in a line break, or in white space after a stop.
         is_end = kinds & _END > 0
         is_end[1:] |= (kinds[:-1] & _STOP > 0) & (kinds[1:] & _SPACE > 0)
@@ -100,7 +100,7 @@ class Tokeniser:
         numbers[first[~is_second]] = number[indices]
 
 
-_LETTER, _DIGIT, _NUMERIC, _STOP, _SPACE, _END = (1 << at for at in range(6))
+_LETTER, _DIGIT, _NUMERIC, _STOP, _SPACE, _END = (1 << bit for bit in range(6))
 
 
 @lru_cache(1 << 18)

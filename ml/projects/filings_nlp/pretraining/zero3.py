@@ -104,10 +104,10 @@ def pretrain(corpus: Path, settings: Mapping[str, Any], folder: Path) -> None:
                 print(f"epoch {epoch + 1}: {METRIC} {mean:.4f}", flush=True)
         weights = accelerator.get_state_dict(model)  # in every process: ZeRO-3 gathers them
         if tracker:
-            whole = MaskedWords(Transformer(len(vocabulary), **shape))
-            whole.load_state_dict({name: value.float() for name, value in weights.items()})
+            gathered = MaskedWords(Transformer(len(vocabulary), **shape))
+            gathered.load_state_dict({name: value.float() for name, value in weights.items()})
             facts = {"shape": shape, "seed": settings["seed"], METRIC: mean}
-            print(f"base {folder} {write(folder, whole.encoder, vocabulary, facts)}")
+            print(f"base {folder} {write(folder, gathered.encoder, vocabulary, facts)}")
     accelerator.end_training()
 
 

@@ -54,9 +54,9 @@ def run(body: str) -> object:
     answer = table.answer(body)
     if not isinstance(answer, dict):
         return answer
-    asked = orjson.loads(body)["input_data"]
-    at = asked["columns"].index("amount")
-    amounts = [row[at] for row in asked["data"]]
+    data = orjson.loads(body)["input_data"]
+    index = data["columns"].index("amount")
+    amounts = [row[index] for row in data["data"]]
     for number, amount in enumerate(amounts, 1):
         if amount <= 0:
             error = BadRequest("amount", f"{amount} in row {number}", "an amount of more than 0")
@@ -75,7 +75,7 @@ def _keyed(body: str) -> dict[str, Any] | None:
     """
     try:
         request: Any = read_json(body)
-        asked = request["input_data"]
-        return asked if "card" in asked["columns"] else None
+        data = request["input_data"]
+        return data if "card" in data["columns"] else None
     except (ValueError, RecursionError, KeyError, TypeError):
         return None
