@@ -120,7 +120,7 @@ BENCHMARKS = {
 def main() -> None:
     """Parse, run, print the ratio; exit 2 with the names when there is no such benchmark."""
     # A fork without the project that it measures is without that benchmark.
-    there = {name: one for name, one in BENCHMARKS.items() if find_spec(one[0])}
+    there = {name: entry for name, entry in BENCHMARKS.items() if find_spec(entry[0])}
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("name", nargs="?", choices=sorted(there), metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="less data, the same comparison")
@@ -131,10 +131,10 @@ def main() -> None:
             print(f"{name:14} {sentence}")
         return
     module = importlib.import_module(there[arguments.name][0])
-    own = argparse.ArgumentParser(prog=f"{parser.prog} {arguments.name}")
+    subparser = argparse.ArgumentParser(prog=f"{parser.prog} {arguments.name}")
     if hasattr(module, "add_arguments"):
-        module.add_arguments(own)
-    ratio = module.main(quick=arguments.quick, **vars(own.parse_args(others)))
+        module.add_arguments(subparser)
+    ratio = module.main(quick=arguments.quick, **vars(subparser.parse_args(others)))
     print(f"ratio {ratio:.3f}")
 
 

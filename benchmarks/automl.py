@@ -104,7 +104,9 @@ def main(
             folder = Path(temporary) / f"{table}-{split}"
             labels = write(frame, folder, int(split), quick)
             kept = into / f"{seconds:g}-{cores}-{table}-{split}" if into else folder / "results"
-            found.append({of: _cached(of, folder, kept / of, seconds, cores) for of in names})
+            found.append(
+                {name: _cached(name, folder, kept / name, seconds, cores) for name in names}
+            )
             values.append(_print(table, split, labels, found[-1]))
     return _conclude(values, found)
 
@@ -125,7 +127,7 @@ def _adult() -> pd.DataFrame | None:
 
 def _bank() -> pd.DataFrame | None:
     files = [
-        DATA / f"bank_marketing/bank_marketing_{of}_data.csv" for of in ("train", "validation")
+        DATA / f"bank_marketing/bank_marketing_{part}_data.csv" for part in ("train", "validation")
     ]
     if not all(file.is_file() for file in files):
         return None
@@ -138,8 +140,8 @@ def _bundled(name: str) -> Callable[[], pd.DataFrame]:
 
         bunch = getattr(datasets, f"load_{name}")(as_frame=True)
         frame: pd.DataFrame = bunch.data
-        frame.columns = [str(of).replace(" ", "_") for of in frame.columns]
-        return frame.assign(label=bunch.target.map(lambda of: f"class {of}"))
+        frame.columns = [str(column).replace(" ", "_") for column in frame.columns]
+        return frame.assign(label=bunch.target.map(lambda label: f"class {label}"))
 
     return load
 
@@ -158,7 +160,7 @@ def _generated(rows: int, columns: int, informative: int, positives: float) -> p
         class_sep=0.9,
         random_state=7,
     )
-    frame = pd.DataFrame(numbers, columns=[f"x{at}" for at in range(columns)])
+    frame = pd.DataFrame(numbers, columns=[f"x{index}" for index in range(columns)])
     return frame.assign(label=np.where(labels == 1, "yes", "no"))
 
 
@@ -168,13 +170,13 @@ def _messy() -> pd.DataFrame:
     """
     draw = np.random.default_rng(7)
     frame = _generated(8000, 24, 10, 0.15)
-    for at, many in ((0, 60), (1, 9)):
+    for index, many in ((0, 60), (1, 9)):
         names = draw.permutation(many)
-        codes = pd.qcut(frame[f"x{at}"], many, labels=False)
-        frame[f"x{at}"] = [f"c{names[of]}" for of in codes]
+        codes = pd.qcut(frame[f"x{index}"], many, labels=False)
+        frame[f"x{index}"] = [f"c{names[code]}" for code in codes]
     frame["x2"], frame["x3"] = np.exp(3 * frame["x2"]), frame["x3"].round()
-    for at in range(0, 24, 3):
-        frame.loc[draw.random(len(frame)) < 0.15, f"x{at}"] = None
+    for index in range(0, 24, 3):
+        frame.loc[draw.random(len(frame)) < 0.15, f"x{index}"] = None
     return frame
 
 
@@ -236,10 +238,10 @@ def _peer(name: str, folder: Path, kept: Path, seconds: float, cores: int) -> No
 
 
 def _run(
-    command: Sequence[str], folder: Path, variables: Mapping[str, str], given: bytes = b""
+    command: Sequence[str], folder: Path, variables: Mapping[str, str], content: bytes = b""
 ) -> str:
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **variables}, input=given, capture_output=True
+        command, cwd=folder, env={**os.environ, **variables}, input=content, capture_output=True
     )
     if done.returncode:
         said = (done.stdout[-2000:] + done.stderr[-4000:]).decode(errors="replace")
@@ -303,7 +305,7 @@ def _ours(name: str, folder: Path, kept: Path, seconds: float, cores: int) -> No
         "row": best.seconds([[row] for row in rows[:ROWS]]),
         "about": f"{_family(trials[0])} of {len(trials)} trials",
     }
-    single = [of for of in trials if not _family(of).endswith("_ensemble")]
+    single = [trial for trial in trials if not _family(trial).endswith("_ensemble")]
     if single:
         served = Served(Path(single[0]["model"]), names)
         row = served.seconds([[row] for row in rows[:ROWS]])
@@ -359,29 +361,29 @@ def auc(labels: NDArray[np.int64], answers: NDArray[np.float64], times: Values) 
     if answers.ndim == 1:
         return _binary(labels == 1, answers, times)
     shares = np.bincount(labels, minlength=answers.shape[1]) / len(labels)
-    each = [_binary(labels == at, of, times) for at, of in enumerate(answers.T)]
-    return np.asarray(np.average(each, axis=0, weights=shares))
+    areas = [_binary(labels == index, scores, times) for index, scores in enumerate(answers.T)]
+    return np.asarray(np.average(areas, axis=0, weights=shares))
 
 
 def _binary(ones: NDArray[np.bool_], scores: NDArray[np.float64], times: Values) -> Values:
     of_all = BINARY["auc"].of_all
     assert of_all is not None
     labels = np.where(ones, "1", "0")
-    given = ScoredRows(labels, labels, np.zeros(len(labels), dtype=np.int64), scores)
-    return of_all(Draws(given, times))
+    scored = ScoredRows(labels, labels, np.zeros(len(labels), dtype=np.int64), scores)
+    return of_all(Draws(scored, times))
 
 
 def compare(labels: NDArray[np.int64], results: Mapping[str, Result]) -> Iterator[tuple[str, Any]]:
     """Of each contestant the AUC, and the interval of ours less its own over draws of the test."""
-    whole = np.ones((1, len(labels)))
+    ones = np.ones((1, len(labels)))
     draws = list(drawn_times(len(labels), samples=DRAWS))
 
     def drawn(name: str) -> Values:
-        return np.concatenate([auc(labels, results[name].answers, of) for of in draws])
+        return np.concatenate([auc(labels, results[name].answers, times) for times in draws])
 
     ours = drawn(OURS)
     for name, result in results.items():
-        value = float(auc(labels, result.answers, whole)[0])
+        value = float(auc(labels, result.answers, ones)[0])
         yield name, (value, None if name == OURS else bounds(ours - drawn(name)))
 
 
@@ -392,7 +394,7 @@ def _print(
     print(f"\n{table}, split {split}, {len(labels)} rows of the test")
     print(f"  {'':16}{'AUC':>8}{'ours less it, 95 %':>24}{'fit s':>8}{'test ms':>9}{'row µs':>9}")
     compared = dict(compare(labels, results))
-    for name, (value, interval) in sorted(compared.items(), key=lambda of: -of[1][0]):
+    for name, (value, interval) in sorted(compared.items(), key=lambda item: -item[1][0]):
         result = results[name]
         interval_text = "" if interval is None else f"{interval[0]:+.4f} … {interval[1]:+.4f}"
         if interval is not None and not interval[0] <= 0 <= interval[1]:
@@ -416,21 +418,21 @@ def _conclude(
         raise SystemExit("error[no-table]: none of the tables is on this machine")
     names = list(values[0])
     # Answers that differ by less than a rounding are equally good.
-    table = np.array([[of[name] for name in names] for of in values]).round(5)
+    table = np.array([[row[name] for name in names] for row in values]).round(5)
     ranks = dict(zip(names, rankdata(-table, axis=1).mean(axis=0), strict=True))
     print(f"\nmean over {len(values)} tests: rank, AUC, and how often ours is better or worse")
-    for at, name in sorted(enumerate(names), key=lambda of: ranks[of[1]]):
-        line = f"  {name:16}{ranks[name]:6.2f}{table[:, at].mean():9.4f}"
+    for index, name in sorted(enumerate(names), key=lambda item: ranks[item[1]]):
+        line = f"  {name:16}{ranks[name]:6.2f}{table[:, index].mean():9.4f}"
         if name != OURS:
-            differences = table[:, names.index(OURS)] - table[:, at]
+            differences = table[:, names.index(OURS)] - table[:, index]
             line += f"{(differences > 0).sum():6}{(differences < 0).sum():4}"
             if differences.any():
                 line += f"   p {wilcoxon(differences).pvalue:.3f} (Wilcoxon)"
         print(line)
     for name in names:
         if name != OURS:
-            times = [of[name].predict / of[OURS].predict for of in found]
+            times = [results[name].predict / results[OURS].predict for results in found]
             print(f"  {name} takes {np.median(times):.1f} times as long to answer the test")
-    rows = [1e6 * of.single[1] for results in found if (of := results[OURS]).single]
+    rows = [1e6 * result.single[1] for results in found if (result := results[OURS]).single]
     print(f"  a row of one family: {max(rows):.0f} µs at most, the limit is {LIMIT:.0f}")
-    return float(ranks[OURS] / min(of for name, of in ranks.items() if name != OURS))
+    return float(ranks[OURS] / min(rank for name, rank in ranks.items() if name != OURS))

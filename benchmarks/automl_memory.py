@@ -71,7 +71,7 @@ def main(quick: bool) -> float:
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         before, peak = json.loads(done.stdout.splitlines()[-1])
-    table = rows * (4 * NUMBERS + sum(1 if of < 128 else 2 for of in CATEGORIES))
+    table = rows * (4 * NUMBERS + sum(1 if size < 128 else 2 for size in CATEGORIES))
     million = 1e6
     print(
         f"{rows} rows: the table {table / million:.0f} MB, the peak {peak / million:.0f} MB, "
@@ -84,17 +84,19 @@ def _table(folder: Path, rows: int) -> Path:
     """An MLTable, written a part at a time."""
     folder.mkdir()
     draw = np.random.default_rng(0)
-    names = [f"n{at}" for at in range(NUMBERS)] + [f"c{of}" for of in CATEGORIES]
+    names = [f"n{index}" for index in range(NUMBERS)] + [f"c{size}" for size in CATEGORIES]
     with (folder / "rows.csv").open("w") as file:
         file.write(",".join([*names, "y"]) + "\n")
         for start in range(0, rows, 20_000):
             count = min(20_000, rows - start)
             numbers = draw.normal(size=(count, NUMBERS))
-            codes = [draw.integers(0, of, count) for of in CATEGORIES]
+            codes = [draw.integers(0, size, count) for size in CATEGORIES]
             score = numbers[:, 0] + numbers[:, 1] ** 2 + 0.1 * codes[1] + draw.normal(size=count)
-            for at in range(count):
-                cells = [f"{of:.5g}" for of in numbers[at]] + [f"v{of[at]}" for of in codes]
-                file.write(",".join([*cells, "yes" if score[at] > 2 else "no"]) + "\n")
+            for row in range(count):
+                cells = [f"{number:.5g}" for number in numbers[row]] + [
+                    f"v{column[row]}" for column in codes
+                ]
+                file.write(",".join([*cells, "yes" if score[row] > 2 else "no"]) + "\n")
     (folder / "MLTable").write_text(
         "paths: [{file: ./rows.csv}]\ntransformations: [{read_delimited: {delimiter: ','}}]\n"
     )

@@ -136,7 +136,7 @@ def autogluon(
         num_gpus=0,
     )
     predictor.persist()
-    return lambda given: predictor.predict_proba(given, as_multiclass=True)
+    return lambda table: predictor.predict_proba(table, as_multiclass=True)
 
 
 def autogluon_best(
@@ -161,9 +161,13 @@ def main(arguments: Sequence[str]) -> None:
     about = json.loads((folder_of / "about.json").read_text())
     classes: list[str] = about["classes"]
     train = pd.read_parquet(folder_of / "train" / "rows.parquet")
-    labels = train.pop(about["target"]).map({of: at for at, of in enumerate(classes)}).to_numpy()
-    texts = [of for of in train.columns if train[of].dtype == object]
-    kinds = {of: pd.CategoricalDtype(sorted(train[of].dropna().unique())) for of in texts}
+    labels = (
+        train.pop(about["target"])
+        .map({label: index for index, label in enumerate(classes)})
+        .to_numpy()
+    )
+    texts = [column for column in train.columns if train[column].dtype == object]
+    kinds = {text: pd.CategoricalDtype(sorted(train[text].dropna().unique())) for text in texts}
     train = train.astype(kinds)
     test = pd.read_parquet(folder_of / "test.parquet").drop(columns=about["target"]).astype(kinds)
     with tempfile.TemporaryDirectory() as folder:
@@ -171,14 +175,14 @@ def main(arguments: Sequence[str]) -> None:
         predict = PEERS[name](train, labels, len(classes), float(seconds), int(cores), Path(folder))
         fitting = time.perf_counter() - began
         answers = np.asarray(predict(test), dtype=np.float64)  # once before it is timed
-        whole, row = _median(predict, [test] * 3), _median(predict, _single(test, 20))
+        batch, row = _median(predict, [test] * 3), _median(predict, _single(test, 20))
     np.save(f"{out}/answers.npy", answers[:, 1] if answers.ndim == 2 == len(classes) else answers)
-    times = {"fit": fitting, "predict": whole, "row": row}
+    times = {"fit": fitting, "predict": batch, "row": row}
     (Path(out) / "times.json").write_text(json.dumps(times))
 
 
 def _single(table: pd.DataFrame, count: int) -> list[pd.DataFrame]:
-    return [table.iloc[at : at + 1] for at in range(count)]
+    return [table.iloc[index : index + 1] for index in range(count)]
 
 
 def _median(predict: Predict, tables: Sequence[pd.DataFrame]) -> float:

@@ -88,13 +88,13 @@ def main(quick: bool) -> float:
 
             numbers = count(1)
             times: dict[Callable[[int], None], list[float]] = {ours: [], bare: []}
-            for each in (ours, bare):
-                each(next(numbers))  # a first time counts for neither
+            for submit in (ours, bare):
+                submit(next(numbers))  # a first time counts for neither
             for number in range(pairs):
-                for each in (ours, bare) if number % 2 else (bare, ours):
-                    times[each].append(_seconds(each, numbers))
+                for submit in (ours, bare) if number % 2 else (bare, ours):
+                    times[submit].append(_seconds(submit, numbers))
                     time.sleep(1.5)  # the job before has ended
-    mine, theirs = (statistics.median(times[each]) for each in (ours, bare))
+    mine, theirs = (statistics.median(times[submit]) for submit in (ours, bare))
     print(f"ml run --on azure  {mine:.3f} s")
     print(f"bare MLClient      {theirs:.3f} s")
     return mine / theirs

@@ -33,12 +33,12 @@ MEANS = ("requests", "seconds")
 def main(quick: bool) -> float:
     count, worse = (HEALTHY // 20, BAD // 8) if quick else (HEALTHY, BAD)
     with ProcessPoolExecutor() as pool:
-        found = [one for part in pool.map(healthy_ones, range(count // CHUNK)) for one in part]
+        found = [run for part in pool.map(healthy_ones, range(count // CHUNK)) for run in part]
         spoilt_ones = {
             name: pool.map(bad_ones, [name] * (worse // CHUNK), range(worse // CHUNK))
             for name in bad()
         }
-        refused = [one.why for one in found if not one.passed]
+        refused = [run.why for run in found if not run.passed]
         low, high = interval(len(refused), count)
         level = STRATEGY.false_alarms
         share = len(refused) / count
@@ -46,19 +46,19 @@ def main(quick: bool) -> float:
         print(f"  95 % interval {low:.3%} to {high:.3%}; stated level {level:.0%}")
         for why, times in Counter(why.partition(":")[0] for why in refused).most_common():
             print(f"  {times} for {why}")
-        requests, seconds = (np.mean([getattr(one, name) for one in found]) for name in MEANS)
+        requests, seconds = (np.mean([getattr(run, name) for run in found]) for name in MEANS)
         print(f"  on average {requests:.0f} requests to green in {seconds:.0f} s", flush=True)
         for name, parts in spoilt_ones.items():
-            _report(name, [one for part in parts for one in part])
+            _report(name, [run for part in parts for run in part])
     real(5 if quick else REAL)
     return high / level
 
 
 def _report(name: str, found: list[tuple[Simulated, float]]) -> None:
     """How many of one kind of bad green were refused, and how soon."""
-    caught = [one for one, _ in found if not one.passed]
-    missed = [share for one, share in found if one.passed]
-    middle = [f"{np.median([getattr(one, what) for one in caught] or [0]):.0f}" for what in MEANS]
+    caught = [run for run, _ in found if not run.passed]
+    missed = [share for run, share in found if run.passed]
+    middle = [f"{np.median([getattr(run, what) for run in caught] or [0]):.0f}" for what in MEANS]
     print(
         f"{name:22} refused {len(caught)} of {len(found)}, "
         f"after {middle[0]} requests to green, {middle[1]} s",
@@ -134,7 +134,7 @@ def real(count: int) -> None:
         print(f"  refused: {why}")
 
 
-def interval(events: int, of: int) -> tuple[float, float]:
+def interval(events: int, trials: int) -> tuple[float, float]:
     """Clopper and Pearson's 95 % interval of a share."""
-    low = float(beta.ppf(0.025, events, of - events + 1)) if events else 0.0
-    return low, float(beta.ppf(0.975, events + 1, of - events)) if events < of else 1.0
+    low = float(beta.ppf(0.025, events, trials - events + 1)) if events else 0.0
+    return low, float(beta.ppf(0.975, events + 1, trials - events)) if events < trials else 1.0

@@ -51,8 +51,8 @@ class Training:
 
     def megabytes(self) -> float:
         """What a checkpoint of it holds."""
-        states = [of for state in self.optimiser.state.values() for of in state.values()]
-        return float(sum(of.nbytes for of in [*self.model.parameters(), *states])) / 1e6
+        states = [tensor for state in self.optimiser.state.values() for tensor in state.values()]
+        return float(sum(tensor.nbytes for tensor in [*self.model.parameters(), *states])) / 1e6
 
     def epoch(self, steps: int, save: Save | None) -> tuple[float, float]:
         """Seconds of an epoch of `steps` with a checkpoint in its middle, and those blocked."""
@@ -71,7 +71,7 @@ def by_torch(training: Training, folder: Path) -> Save:
     """torch.save to a temporary file, and a rename."""
 
     def save(number: int) -> None:
-        state = {name: of.state_dict() for name, of in training.state.items()}
+        state = {name: part.state_dict() for name, part in training.state.items()}
         torch.save(state, folder / "new.pt")
         (folder / "new.pt").replace(folder / "checkpoint.pt")
 
@@ -89,7 +89,7 @@ class ByDcp:
     def save(self, number: int) -> None:
         """As its documentation has it: wait for the last one, then begin the next."""
         self.finish()
-        state = {name: of.state_dict() for name, of in self._training.state.items()}
+        state = {name: part.state_dict() for name, part in self._training.state.items()}
         self._upload = dcp.async_save(state, checkpoint_id=self._folder, async_stager=self._stager)
 
     def finish(self) -> None:
@@ -139,8 +139,8 @@ def main(quick: bool) -> float:
     usual = float(statistics.median(seconds for seconds, _ in rows["none"]))
     print(f"{'':16} {'blocked ms':>10} {'epoch s':>9} {'cost of the epoch':>18}")
     medians: dict[str, float] = {}
-    for name, of in rows.items():
-        seconds, blocked = (statistics.median(column) for column in zip(*of, strict=True))
+    for name, pairs in rows.items():
+        seconds, blocked = (statistics.median(column) for column in zip(*pairs, strict=True))
         medians[name] = blocked
         print(f"{name:16} {blocked * 1e3:10.1f} {seconds:9.2f} {seconds / usual - 1:18.1%}")
     return medians["torch.save"] / medians["ours"]

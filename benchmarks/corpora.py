@@ -65,7 +65,7 @@ def row_loop(data: Path, folder: Path) -> None:
         table = np.zeros((len(different), max(map(len, different))), np.uint16)
         for row, words in enumerate(sorted(different)):
             table[row, : len(words)] = words
-        chunks = ({"target": table[at : at + SHARD]} for at in range(0, len(table), SHARD))
+        chunks = ({"target": table[start : start + SHARD]} for start in range(0, len(table), SHARD))
         write_shards(folder / part, chunks)
 
 
@@ -92,8 +92,8 @@ def _processes(count: int, files: list[Path], folder: Path) -> NDArray[np.float6
     context = get_context("spawn")
     start, answers = context.Barrier(count + 1), context.Queue()
     processes = [
-        context.Process(target=_process, args=(files[at::count], folder, start, answers))
-        for at in range(count)
+        context.Process(target=_process, args=(files[index::count], folder, start, answers))
+        for index in range(count)
     ]
     for process in processes:
         process.start()
@@ -110,13 +110,13 @@ def preparation(quick: bool, folder: Path) -> float:
     """Print the times; the row loop's CPU over that of columns."""
     companies, rounds = (800, 3) if quick else (3200, 5)
     generated = filings.generate(1, companies)
-    one, several = folder / "one", folder / "several"
-    filings.write(generated, one / "filings.csv.gz")
+    single, several = folder / "one", folder / "several"
+    filings.write(generated, single / "filings.csv.gz")
     for number in range(8):
         filings.write(generated[number::8], several / f"{number}.csv.gz")
     ways: dict[str, Callable[[], Any]] = {
-        "row loop": lambda: row_loop(one, folder / "rows"),
-        "columns": lambda: prepare(one, folder / "columns"),
+        "row loop": lambda: row_loop(single, folder / "rows"),
+        "columns": lambda: prepare(single, folder / "columns"),
     }
     for action in ways.values():
         action()
@@ -128,11 +128,11 @@ def preparation(quick: bool, folder: Path) -> float:
             seconds = _processes(count, sorted(several.iterdir()), folder)
             best[count] = np.minimum(best[count], seconds)
     contents = [
-        {path.relative_to(at): path.read_bytes() for path in at.rglob("*.*")}
-        for at in (folder / "rows", folder / "columns")
+        {path.relative_to(root): path.read_bytes() for path in root.rglob("*.*")}
+        for root in (folder / "rows", folder / "columns")
     ]
     assert contents[0] == contents[1], "another corpus"
-    size = sum(len(text) for of in generated for text in of.sections.values())
+    size = sum(len(text) for filing in generated for text in filing.sections.values())
     print(f"{len(generated):,} filings of {size / 1e6:.1f} MB, the least of {rounds} rounds")
     for name, least in cpu.items():
         print(f"{name:10} {least:6.2f} s of CPU")
@@ -168,7 +168,7 @@ def streaming(quick: bool, folder: Path) -> float:
     """Print the shares of time in which a training waits; without over with read-ahead."""
     count = SHARDS if quick else 2 * SHARDS
     row = np.arange(ROWS * count, dtype=np.uint16)[:, None].repeat(48, 1)
-    write_shards(folder, ({"target": of} for of in np.split(row, count)))
+    write_shards(folder, ({"target": part} for part in np.split(row, count)))
     world = World(0, 1, torch.device("cpu"))
     disk_s = DELAY_S + ROWS * 96 / RATE
     print(f"{count} shards of {ROWS * 96 / 1e6:.1f} MB, each {disk_s * 1e3:.0f} ms from the disk")

@@ -110,8 +110,8 @@ def _table(ours: Side, theirs: Side) -> float:
             print(f"{NAMES[number]:13}{side.name:7}{error:9.3f}{shown}")
         both = [side.ranks[number] > 1 for side in (ours, theirs)]
         wrong = np.stack(both, axis=1).astype(np.float64)
-        (mine, other), drawn = wrong.mean(axis=0), resampled_means(wrong)
-        ratios[number] = float(mine / other)
+        (mine, peer), drawn = wrong.mean(axis=0), resampled_means(wrong)
+        ratios[number] = float(mine / peer)
         low, high = bounds(drawn[:, 0] / drawn[:, 1])
         print(
             f"{'':13}ratio of the errors {ratios[number]:.3f}, paired bootstrap "

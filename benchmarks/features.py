@@ -189,7 +189,7 @@ def _look_up(lookups: int) -> None:
         process.kill()
         process.join()
     alone = np.array(wall)[np.diff(switches) == 0]
-    p99, of_cpu, of_alone = (np.quantile(of, 0.99) * 1000 for of in (wall, cpu, alone))
+    p99, of_cpu, of_alone = (np.quantile(times, 0.99) * 1000 for times in (wall, cpu, alone))
     print(f"look-up of 20 features beside a writer: p99 {p99:.3f} ms, CPU {of_cpu:.3f} ms")
     share, load = 1 - len(alone) / len(wall), os.getloadavg()[0]
     print(f"preempted: {share:.1%}; p99 of the others {of_alone:.3f} ms; load average {load:.1f}")
@@ -216,11 +216,11 @@ def main(quick: bool) -> float:
             results[name] = join(label_table, row_table).select(_FEATURES)
             seconds[name].append(time.perf_counter() - start)
     ours, theirs = results["point in time"], results["by event time"]
-    other = ours.get_column("f0").ne_missing(theirs.get_column("f0")).sum()
+    changed = ours.get_column("f0").ne_missing(theirs.get_column("f0")).sum()
     print(f"{rows:,} rows × {len(_FEATURES)} features, {labels:,} labels")
     for name, values in seconds.items():
         print(f"{name:14} {statistics.median(values):.3f} s")
-    print(f"labels with another value by event time: {other / labels:.2%}")
+    print(f"labels with another value by event time: {changed / labels:.2%}")
     feast = _by_feast(label_table, row_table)
     if feast is not None:
         numbers = feast.get_column("number").cast(pl.Int64)

@@ -32,9 +32,9 @@ def main(quick: bool = False) -> float:
     vocabulary = Vocabulary.learn(filings)
     torch.manual_seed(0)
     model = HierarchicalAttention(len(vocabulary), 6, SETTINGS["width"]).eval()
-    long = {name: " ".join(of[name] for of in filings[:LONGER]) for name in SECTIONS}
-    encoded = [vocabulary.encode(of) for of in (*filings[:10], long)]
-    batches = [stack([of]) for of in encoded]
+    long = {name: " ".join(filing[name] for filing in filings[:LONGER]) for name in SECTIONS}
+    encoded = [vocabulary.encode(filing) for filing in (*filings[:10], long)]
+    batches = [stack([example]) for example in encoded]
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
         export.write(Path(folder), model, vocabulary, ["0"] * 6, batches)
@@ -48,12 +48,12 @@ def main(quick: bool = False) -> float:
         def served(batch: Batch) -> object:
             return graph.run(batch._asdict())
 
-        for title, asked in (
+        for title, sample in (
             ("a filing", batches[:10]),
             (f"one {LONGER} times as long", batches[10:]),
         ):
-            words = sum(int((batch.sentences > 0).sum()) for batch in asked) // len(asked)
-            ours, theirs = _times(asked, (served, eager), ROUNDS // (10 if quick else 1))
+            words = sum(int((batch.sentences > 0).sum()) for batch in sample) // len(sample)
+            ours, theirs = _times(sample, (served, eager), ROUNDS // (10 if quick else 1))
             print(f"{title}, {words} words: ONNX Runtime {ours:.2f} ms, PyTorch {theirs:.2f} ms")
             ratios.append(ours / theirs)
     return ratios[0]
@@ -66,8 +66,8 @@ def _times(
     taken: list[list[float]] = [[] for _ in answer]
     for number in range(rounds + 5):
         batch = batches[number % len(batches)]
-        for of, times in zip(answer, taken, strict=True):
+        for function, times in zip(answer, taken, strict=True):
             began = time.perf_counter()
-            of(batch)
+            function(batch)
             times.append(1000 * (time.perf_counter() - began))
     return [median(times[5:]) for times in taken]

@@ -87,14 +87,18 @@ def _job(horizon: int) -> dict[str, Any]:
 
 def _trials() -> Iterator[tuple[str, dict[str, Any]]]:
     """The families and settings of the portfolio, then random ones of the trees without end."""
-    turns = [(at, name, of.portfolio[at]) for name, of in FAMILIES.items() for at in of.portfolio]
-    for _, name, settings in sorted(turns, key=lambda of: of[:2]):
+    turns = [
+        (order, name, family.portfolio[order])
+        for name, family in FAMILIES.items()
+        for order in family.portfolio
+    ]
+    for _, name, settings in sorted(turns, key=lambda turn: turn[:2]):
         yield name, dict(settings)
     place, stream = Place("search.yml", 1), stream_of(0)
     trees = [_branch(name, FAMILIES[name], "forecasting", place) for name in boosted.FITS]
     space = {"model": Dimension("model", "choice", tuple(trees), place)}
     while True:
-        drawn: Any = draw(space, lambda of: choose(of, stream)).values["model"]
+        drawn: Any = draw(space, lambda dimension: choose(dimension, stream)).values["model"]
         sampled = dict(drawn)
         yield str(sampled.pop("family")), sampled
 
@@ -102,8 +106,8 @@ def _trials() -> Iterator[tuple[str, dict[str, Any]]]:
 def ours(rows: pd.DataFrame, horizon: int, seconds: float) -> tuple[Values, str]:
     """(series, horizon, 3) of the vote of a search, and what is in it."""
     settings, until = Settings.of(_job(horizon)), time.monotonic() + seconds
-    of = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), settings)
-    problem = trial.ForecastProblem(settings, METRIC, 0, of, origins.origins(of, settings), [])
+    data = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), settings)
+    problem = trial.ForecastProblem(settings, METRIC, 0, data, origins.origins(data, settings), [])
     fits = list[tuple[str, statistical.Fits]]()
     for name, sampled in _trials():
         if (left := until - time.monotonic()) <= 0:
@@ -111,19 +115,19 @@ def ours(rows: pd.DataFrame, horizon: int, seconds: float) -> tuple[Values, str]
         budget = min(left, trial.MOST_OF_TIME * seconds)
         fits.append((name, trial.fit(problem, name, sampled, budget)))
     vote, paths = trial.combine(
-        problem, [name for name, _ in fits], [of.forecasts for _, of in fits]
+        problem, [name for name, _ in fits], [fit.forecasts for _, fit in fits]
     )
-    total = np.zeros((len(of.ids), horizon))
+    total = np.zeros((len(data.ids), horizon))
     with tempfile.TemporaryDirectory() as folder:
-        for at, weight in vote.items():
-            place = Path(folder) / str(at)
-            members = trial._saved(fits[at][1], place)
-            table = trial.forecast_table(problem, fits[at][1].forecasts)
-            trial.write(problem, place, members, fits[at][1].forecasts, table)
-            total += weight * Ensemble(place).forecast(range(len(of.ids)))[1][..., 0]
-    widths = origins.widths(of, problem.origins, paths, len(of.grid) - 1)
-    spread = widths * origins.scale(of.target, of.season)[:, None]
-    said = ", ".join(f"{fits[at][0]} {weight:.2f}" for at, weight in vote.items())
+        for index, weight in vote.items():
+            place = Path(folder) / str(index)
+            members = trial._saved(fits[index][1], place)
+            table = trial.forecast_table(problem, fits[index][1].forecasts)
+            trial.write(problem, place, members, fits[index][1].forecasts, table)
+            total += weight * Ensemble(place).forecast(range(len(data.ids)))[1][..., 0]
+    widths = origins.widths(data, problem.origins, paths, len(data.grid) - 1)
+    spread = widths * origins.scale(data.target, data.season)[:, None]
+    said = ", ".join(f"{fits[index][0]} {weight:.2f}" for index, weight in vote.items())
     said = f"{len(fits)} trials, {said}"
     return np.stack([total, total - spread, total + spread], axis=2), said
 
@@ -136,9 +140,9 @@ def _statsforecast(model: str) -> Callable[..., Values]:
 
         season = season if season <= 24 or model == "SeasonalNaive" else 1
         rows = rows.groupby("unique_id").tail(MOST_VALUES)
-        of = getattr(models, model)(season_length=season)
+        forecaster = getattr(models, model)(season_length=season)
         fallback = models.SeasonalNaive(season_length=season)
-        engine = StatsForecast([of], freq=frequency, fallback_model=fallback)
+        engine = StatsForecast([forecaster], freq=frequency, fallback_model=fallback)
         forecasts = engine.forecast(df=rows, h=horizon)
         assert isinstance(forecasts, pd.DataFrame)
         return _matrix(forecasts, horizon)
@@ -228,7 +232,7 @@ def _measure(
             result.setdefault(name, []).append(np.abs(actual - forecast) / scale)
             taken.append(f"{name} {time.monotonic() - begun:.0f} s")
         print(f"  {', '.join(taken)}", flush=True)
-    return {name: np.array(of).mean(axis=2) for name, of in result.items()}
+    return {name: np.array(errors).mean(axis=2) for name, errors in result.items()}
 
 
 def _against(errors: Values, others: Values) -> str:
@@ -255,19 +259,21 @@ def _speed(series: int) -> float:
         }
     )
     settings = Settings.of(_job(7))
-    of = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), settings)
-    rolling = origins.origins(of, settings)
+    data = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), settings)
+    rolling = origins.origins(data, settings)
     begun = time.monotonic()
     for family in ("exponential_smoothing", "theta"):
-        assert not statistical.fit(of, family, rolling.cutoffs, 7, 3600).notes
-    own = time.monotonic() - begun
+        assert not statistical.fit(data, family, rolling.cutoffs, 7, 3600).notes
+    mine = time.monotonic() - begun
     begun = time.monotonic()
     engine = StatsForecast([models.AutoETS(7), models.AutoTheta(7)], freq="D", n_jobs=-1)
     engine.cross_validation(df=rows, h=7, step_size=7, n_windows=len(rolling.cutoffs), refit=False)
     engine.forecast(df=rows, h=7)
     peer = time.monotonic() - begun
-    print(f"{series} series of 150: ours {own:.1f} s, statsforecast {peer:.1f} s, {own / peer:.2f}")
-    return own / peer
+    print(
+        f"{series} series of 150: ours {mine:.1f} s, statsforecast {peer:.1f} s, {mine / peer:.2f}"
+    )
+    return mine / peer
 
 
 def main(
@@ -292,7 +298,7 @@ def main(
         mase = {way: float(errors.mean()) for way, errors in result.items()}
         best = min(mase.keys() - {"ours", "seasonal naive"}, key=mase.__getitem__)
         ratios.append(mase["ours"] / mase[best])
-        print(f"  MASE: {', '.join(f'{way} {of:.3f}' for way, of in mase.items())}")
+        print(f"  MASE: {', '.join(f'{way} {error:.3f}' for way, error in mase.items())}")
         for peer in ("seasonal naive", best):
             print(f"  ours over {peer}: {_against(result['ours'], result[peer])}")
         print(f"  coverage of 80 % intervals: {covered[-1].mean():.3f}", flush=True)

@@ -49,14 +49,14 @@ def _measured() -> Iterator[Usage]:
         usage.own -= time.thread_time()
 
     thread = threading.Thread(target=sample)
-    own, children = time.process_time(), _of_children()
+    cpu_s, children = time.process_time(), _of_children()
     thread.start()
     try:
         yield usage
     finally:
         done.set()
         thread.join()
-        usage.own += time.process_time() - own
+        usage.own += time.process_time() - cpu_s
         usage.children = _of_children() - children
 
 

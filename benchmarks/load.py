@@ -151,6 +151,6 @@ class Crowd:
         caller.close()
 
 
-def share(values: list[float], at: float) -> float:
+def share(values: list[float], fraction: float) -> float:
     """The value at that share of sorted values."""
-    return values[min(int(len(values) * at), len(values) - 1)]
+    return values[min(int(len(values) * fraction), len(values) - 1)]

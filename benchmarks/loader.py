@@ -57,7 +57,9 @@ def main(quick: bool) -> float:
                 yield [numbers.sum()]
 
         def gathered() -> Iterator[Any]:
-            loader = DataLoader(Gathered(*tensors), BATCH, shuffle=True, collate_fn=lambda of: of)
+            loader = DataLoader(
+                Gathered(*tensors), BATCH, shuffle=True, collate_fn=lambda item: item
+            )
             for _, numbers in loader:
                 yield [numbers.sum()]
 
@@ -85,7 +87,7 @@ def main(quick: bool) -> float:
                 if turn:
                     rates.setdefault(name, []).append(rate)
     print(f"{rows:,} rows of {COLUMNS} columns in batches of {BATCH}, {rounds} rounds")
-    for name, of in rates.items():
-        print(f"{name:28} {statistics.median(of) / 1e6:8.2f} million rows/s")
-    median = {name: statistics.median(of) for name, of in rates.items()}
+    for name, values in rates.items():
+        print(f"{name:28} {statistics.median(values) / 1e6:8.2f} million rows/s")
+    median = {name: statistics.median(values) for name, values in rates.items()}
     return median["ours, shuffled by blocks"] / median["DataLoader(TensorDataset)"]

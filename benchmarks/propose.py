@@ -42,7 +42,7 @@ def main(quick: bool) -> float:
         intervals = [_plain(scored) for scored in splits]
         plain = time.perf_counter() - began
     for scored, drawn in zip(splits, intervals, strict=True):
-        ours = [(each.low, each.high) for each in estimates(BINARY, scored).values()]
+        ours = [(estimate.low, estimate.high) for estimate in estimates(BINARY, scored).values()]
         assert np.allclose(ours, [bounds(values) for values in drawn.T], atol=1e-9)
     print(f"{rows} rows: propose {proposing:.1f} s, plain bootstrap {plain:.1f} s")
     return proposing / plain

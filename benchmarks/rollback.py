@@ -41,7 +41,7 @@ def main(quick: bool) -> float:
                     seconds.append(_roll_back())
             finally:
                 endpoint.stop("tiny")
-    print("seconds to the first answer: " + ", ".join(f"{each:.1f}" for each in seconds))
+    print("seconds to the first answer: " + ", ".join(f"{value:.1f}" for value in seconds))
     return median(seconds) / AT_ONCE_S
 
 

@@ -37,7 +37,7 @@ def main(quick: bool) -> float:
                 alone = latencies(started.port, BODY, requests, PER_SECOND)
                 through = latencies(router.port, BODY, requests, PER_SECOND)
                 added.append((share(through, 0.5) - share(alone, 0.5), alone, through))
-            added.sort(key=lambda one: one[0])
+            added.sort(key=lambda entry: entry[0])
             difference, alone, through = added[ROUNDS // 2]
             print(f"at {PER_SECOND:.0f} requests a second, one caller:")
             for name, found in (("alone", alone), ("router", through)):

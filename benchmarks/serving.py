@@ -71,7 +71,7 @@ def main(quick: bool) -> float:
         try:
             standard = server.start(slot, deployment)
             with fast(deployment) as port:
-                same = [answer(standard.port, one) == answer(port, one) for one in bodies]
+                same = [answer(standard.port, body) == answer(port, body) for body in bodies]
                 print(f"the same answers to {sum(same)} of {len(same)} requests")
                 assert all(same)
                 found = []
@@ -81,9 +81,9 @@ def main(quick: bool) -> float:
                     found.append((fast_rate / slow_rate, slow_rate, fast_rate))
                 ratio, slow_rate, fast_rate = sorted(found)[ROUNDS // 2]
                 print(f"azureml-inference-server-http {slow_rate:.0f}/s, fast {fast_rate:.0f}/s")
-                for label, at in (("standard", standard.port), ("fast", port)):
+                for label, target in (("standard", standard.port), ("fast", port)):
                     taken = latencies(
-                        at, bodies[0], requests // (1 if at == port else 10), spins=True
+                        target, bodies[0], requests // (1 if target == port else 10), spins=True
                     )
                     said = ", ".join(
                         f"p{int(p * 100)} {share(taken, p):.3f} ms" for p in (0.5, 0.99)

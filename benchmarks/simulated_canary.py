@@ -80,7 +80,7 @@ def spoilt(blue: Kind, change: Mapping[str, object], draw: np.random.Generator) 
         green = replace(green, median_s=blue.median_s * green.median_s)
     if "bins" in change:
         place = int(draw.integers(len(blue.bins)))
-        green = replace(green, bins=tuple(float(at == place) for at in range(len(blue.bins))))
+        green = replace(green, bins=tuple(float(index == place) for index in range(len(blue.bins))))
     return green
 
 
@@ -152,22 +152,22 @@ def simulate(
         per_s = callers_per_s
         if per_s < ENOUGH_PER_S:  # one caller replays, each request after the last
             times = zip((green, blue, blue), shares, strict=True)
-            per_s = 1 / (OVERHEAD_S + sum(part * one.mean_s(part) for one, part in times if part))
-        for one in servers:
-            one.begin()
+            per_s = 1 / (OVERHEAD_S + sum(part * kind.mean_s(part) for kind, part in times if part))
+        for server in servers:
+            server.begin()
         began, least = moment, stage.requests / (share * per_s)
         step = min(least / LOOKS, INTERVAL_S)
         intervals = LatencyIntervals("green", "baseline", _tallies(servers), clock)
         looks = 0
         while True:
             counts = draw.multinomial(draw.poisson(per_s * step), shares)
-            for one, count, part in zip(servers, counts, shares, strict=True):
-                one.answer(int(count), part, moment, moment + step)
+            for server, count, part in zip(servers, counts, shares, strict=True):
+                server.answer(int(count), part, moment, moment + step)
             total, moment, looks = total + int(counts[0]), moment + step, looks + 1
             latencies = intervals.observe(_tallies(servers))
             if looks % max(round(least / LOOKS / step), 1):
                 continue
-            sides = [one.side for one in servers]
+            sides = [server.side for server in servers]
             if stage.percent < 100:
                 old = pooled(sides[1], sides[2])
             grown = 60 + total * green.leak_mib + draw.normal(0, 2)
@@ -190,14 +190,14 @@ def _tallies(servers: list[_Server]) -> Mapping[str, Mapping[str, object]]:
     }
 
 
-def pooled(one: Stats, other: Stats) -> Stats:
+def pooled(first: Stats, second: Stats) -> Stats:
     """The figures of both together."""
     return Stats(
-        one.requests + other.requests,
-        one.errors + other.errors,
-        one.refused + other.refused,
-        np.add(one.latency, other.latency).tolist(),
-        one.answers + other.answers,
-        one.strange + other.strange,
-        tuple(np.add(one.predictions, other.predictions).tolist()),
+        first.requests + second.requests,
+        first.errors + second.errors,
+        first.refused + second.refused,
+        np.add(first.latency, second.latency).tolist(),
+        first.answers + second.answers,
+        first.strange + second.strange,
+        tuple(np.add(first.predictions, second.predictions).tolist()),
     )

@@ -57,7 +57,7 @@ class Instant:
 
     def start(self, job: Any, *how: object) -> Ended:
         """Log the trial's curve: a saw that differs from trial to trial."""
-        began, at = time.process_time(), time.perf_counter()
+        began, wall = time.process_time(), time.perf_counter()
         self._started += 1
         level = (self._started * 37 % 101) / 101
         rows = [("score", level + n / 1000, n, job.run_id, n, 0) for n in range(VALUES)]
@@ -66,7 +66,7 @@ class Instant:
             self._store.executemany(f"INSERT INTO metrics {names}", rows)
             self._store.execute(f"INSERT INTO latest_metrics {names}", rows[-1])
         self.seconds += time.process_time() - began
-        self.passed += time.perf_counter() - at
+        self.passed += time.perf_counter() - wall
         return Ended()
 
     def warm(self, job: Any, *how: object) -> None:
@@ -142,29 +142,29 @@ def measure(algorithm: str, trials: int, also: Watch = unwatched) -> Measured:
     from ml.backends.local.runs import jobs, records
     from ml.backends.local.tracking.tracking import Tracking
 
-    asked, found = plan(algorithm, trials), Measured()
-    process, began, at = psutil.Process(), 0.0, 0.0
+    sweep_plan, found = plan(algorithm, trials), Measured()
+    process, began, wall = psutil.Process(), 0.0, 0.0
 
     def watch(event: Event) -> None:
-        nonlocal began, at
+        nonlocal began, wall
         if event.kind == "trial_ended" and event.trial is not None:
             found.milliseconds.append(1000 * (time.process_time() - began - pool.seconds))
-            found.passed.append(1000 * (time.perf_counter() - at - pool.passed))
+            found.passed.append(1000 * (time.perf_counter() - wall - pool.passed))
             pool.seconds = pool.passed = 0.0
             found.memory.append(process.memory_info().rss)
             folder = event.trial.folder
-            found.written.append(sum(one.stat().st_size for one in folder.rglob("*.json")))
+            found.written.append(sum(path.stat().st_size for path in folder.rglob("*.json")))
         also(event)
         if event.kind == "trial_ended":
-            began, at = time.process_time(), time.perf_counter()
+            began, wall = time.process_time(), time.perf_counter()
 
     tracking, pool = Tracking(), Instant()
     with jobs.new() as folder, closing(pool):
-        origin = records.lineage_of(asked.trial, None)
+        origin = records.lineage_of(sweep_plan.trial, None)
         session = Session(tracking, pool, None, origin, 1)  # type: ignore[arg-type]
-        sweep = Sweep(asked, session, folder, watch, folder.name, 1)
+        sweep = Sweep(sweep_plan, session, folder, watch, folder.name, 1)
         gc.collect()
-        began, at = time.process_time(), time.perf_counter()
+        began, wall = time.process_time(), time.perf_counter()
         while not sweep.turn("", False):
             pass
         found.run = sweep.finish()

@@ -75,7 +75,7 @@ def _run(processes: int, threads: int, rows: int, steps: int) -> float:
     started = []
     for rank in range(processes):
         variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_PORT": port}
-        environment = os.environ | {name: str(of) for name, of in variables.items()}
+        environment = os.environ | {name: str(value) for name, value in variables.items()}
         environment |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-m", "benchmarks.two_processes", str(rows), str(steps)]
         started.append(
@@ -86,10 +86,10 @@ def _run(processes: int, threads: int, rows: int, steps: int) -> float:
     return max(float(output) for output in outputs)
 
 
-def efficiency(flops: float, each: int, link: float, gpus: int, micro: int) -> float:
+def efficiency(flops: float, per_node: int, link: float, gpus: int, micro: int) -> float:
     """The share of linear scaling that the model of this module's docstring gives."""
     micro_batch = 6 * WEIGHTS * TOKENS / (flops * UTILISATION)  # forward and backward: 6 a weight
-    nodes = max(2, gpus // each)
+    nodes = max(2, gpus // per_node)
     gradients = 2 * (nodes - 1) / nodes * 4 * WEIGHTS / (link * LINK_EFFICIENCY)
     hidden = 2 / 3 * micro_batch  # the backward pass is two thirds
     computed = micro * micro_batch
@@ -112,11 +112,13 @@ def main(quick: bool) -> float:
                 seconds.setdefault(name, []).append(_run(processes, threads, rows, steps) / steps)
         alone, _, both = seconds.values()
         print(f"{LAYERS} layers of {WIDTH}, {rows} rows a step in {MICRO} micro-batches")
-        for name, of in seconds.items():
-            median = statistics.median(of)
+        for name, values in seconds.items():
+            median = statistics.median(values)
             times = statistics.median(alone) / median
             print(f"{name:32} {median * 1e3:8.1f} ms a step {times:6.2f} ×")
-        ratio = statistics.median(one / two for one, two in zip(alone, both, strict=True))
+        ratio = statistics.median(
+            single / double for single, double in zip(alone, both, strict=True)
+        )
     print("64 GPUs by the model, not measured (share of linear, 1 and 4 micro-batches a step):")
     for name, cluster in CLUSTERS.items():
         shares = [f"{efficiency(*cluster, gpus=64, micro=micro):6.1%}" for micro in (1, 4)]

@@ -31,8 +31,8 @@ def demo(log: str) -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text("$ make demo", "bold"), Text("…", "dim"), sep="\n")
     for step in chosen[:-1]:
-        title, _, rest = step.partition("\n")
-        console.print(Text(title, "bold cyan"), Text(rest), "", sep="\n")
+        title, _, body = step.partition("\n")
+        console.print(Text(title, "bold cyan"), Text(body), "", sep="\n")
     console.print(Text(chosen[-1].partition(";")[0], "green"))
     svg = console.export_svg(title="azureml-gitops-starter")
     # The fonts would come from another host.

@@ -40,7 +40,7 @@ def _command(words: str, command: Any, level: int) -> Iterator[str]:
         for word, inner in command.commands.items():
             yield from _command(f"{words} {word}", inner, level + 1)
         return
-    rows = [_parameter(each) for each in command.params if each.name != "help"]
+    rows = [_parameter(parameter) for parameter in command.params if parameter.name != "help"]
     if rows:
         yield table(["argument or option", "value", "default", "what it does"], rows)
 
@@ -65,6 +65,6 @@ def _values(parameter: Any) -> str:
         many = ", repeatable" if parameter.param_type_name == "option" else " …"
     if get_origin(form) is Literal:
         return f"{' or '.join(map(str, get_args(form)))}{many}"
-    bounds = "–".join(str(each) for each in (parameter.min, parameter.max) if each is not None)
+    bounds = "–".join(str(bound) for bound in (parameter.min, parameter.max) if bound is not None)
     name = _TYPES.get(form) or str(form.__name__).upper()
     return f"{name} {bounds}".rstrip() + many

@@ -47,7 +47,7 @@ def page() -> str:
 
 
 def _fields() -> list[list[str]]:
-    defaults = {each.name: each for each in (*fields(datasets.Target), *fields(TableSchema))}
+    defaults = {field.name: field for field in (*fields(datasets.Target), *fields(TableSchema))}
     described = notes() | dict.fromkeys(sorted(datasets._FIELDS - notes().keys()), "")
     return [
         # `costs` is another way to state the threshold, and no field of its own.

@@ -88,19 +88,21 @@ class Entry:
     extra: Mapping[str, str]
 
     def _texts(self, role: str) -> list[str]:
-        texts = [text for each in self.raised for text in getattr(each, role) if text.strip("… .")]
+        texts = [
+            text for error in self.raised for text in getattr(error, role) if text.strip("… .")
+        ]
         # The source may state a default for a value: `ENV=…` and `ENV=ENV` are one text.
-        forms = [(each, re.escape(each).replace("…", "[A-Z_…]+")) for each in texts if "…" in each]
+        forms = [(text, re.escape(text).replace("…", "[A-Z_…]+")) for text in texts if "…" in text]
         return [
             text
             for text in dict.fromkeys(texts)
-            if not any(text != other and re.fullmatch(form, text) for other, form in forms)
+            if not any(text != template and re.fullmatch(form, text) for template, form in forms)
         ]
 
     @property
     def causes(self) -> list[str]:
         """The messages."""
-        rules = [each.rule for each in self.raised]
+        rules = [error.rule for error in self.raised]
         return [*filter(None, [self.extra.get("cause"), *rules]), *self._texts("actual")]
 
     @property
@@ -119,8 +121,8 @@ def entries() -> dict[str, Entry]:
     found, _ = raised()
     remedies = yaml.safe_load(REMEDIES.read_text(encoding="utf-8"))
     by_code: dict[str, list[Raised]] = defaultdict(list)
-    for each in found:
-        by_code[each.code].append(each)
+    for error in found:
+        by_code[error.code].append(error)
     return {name: Entry(name, by_code[name], remedies.get(name, {})) for name in sorted(by_code)}
 
 
@@ -211,10 +213,10 @@ class Inventory:
         return is_method and isinstance(call.func, ast.Attribute)
 
     def _raised(
-        self, scope: Scope, at: tuple[Scope, ast.Call], builder: _Builder
+        self, scope: Scope, site: tuple[Scope, ast.Call], builder: _Builder
     ) -> Iterator[Raised]:
         """What the builder raises by a call in another scope; its own binds its parameters."""
-        place = f"{at[0].module.path}:{at[1].lineno}"
+        place = f"{site[0].module.path}:{site[1].lineno}"
         for choice in _rows(scope, builder.roles):
             texts = {
                 role: tuple(text.replace("{message}", source.ANY) for text in within.texts(e))
@@ -222,7 +224,7 @@ class Inventory:
             }
             codes = [text for text in texts.pop("code", ()) if _CODE.fullmatch(text)]
             if not codes and isinstance(builder.roles.get("code"), ast.Name):
-                codes = [*_returned(at[0].module)]  # sent here by another process
+                codes = [*_returned(site[0].module)]  # sent here by another process
             if not codes and not builder.is_guess:
                 self.unresolved.append(place)
             for name in codes:
@@ -254,9 +256,9 @@ class Inventory:
         roles = _bind(decorator, ("name",))
         texts: dict[str, dict[str, None]] = {"actual": {}, "expected": {}, "hint": {}}
         for within, call in _findings(scope):
-            given = _bind(call, ("keys", "actual", "expected", "hint"))
+            arguments = _bind(call, ("keys", "actual", "expected", "hint"))
             for role, found in texts.items():
-                found.update(dict.fromkeys(within.texts(given.get(role))))
+                found.update(dict.fromkeys(within.texts(arguments.get(role))))
         sentence = (ast.get_docstring(function) or "").splitlines()[0]
         return Raised(
             code="".join(top.texts(roles["name"])),
@@ -304,12 +306,12 @@ class Inventory:
 
     def _constructed(self, builder: _Builder) -> Iterator[Raised]:
         """What calls of an exception raise that prints itself, and of its subclasses."""
-        classes = [(each.name, each) for module in self.modules.values() for each in module.classes]
-        names = {name for name, each in classes if builder.scope.function in each.body}
+        classes = [(node.name, node) for module in self.modules.values() for node in module.classes]
+        names = {name for name, node in classes if builder.scope.function in node.body}
         while more := {
             name
-            for name, each in classes
-            if name not in names and names & {*map(source.node_name, each.bases)}
+            for name, node in classes
+            if name not in names and names & {*map(source.node_name, node.bases)}
         }:
             names |= more
         for name in sorted(names):
@@ -343,7 +345,7 @@ def _bind(
     call: ast.Call, parameters: Iterable[str], scope: Scope | None = None
 ) -> dict[str, ast.expr]:
     """The arguments of a call by the names of the parameters."""
-    given: dict[str, ast.expr] = {}
+    arguments: dict[str, ast.expr] = {}
     names = iter(parameters)
     for argument in call.args:
         # `*("a", b)` stands for its items.
@@ -352,9 +354,9 @@ def _bind(
             stated = scope.locals.get(source.node_name(argument.value), []) if scope else []
             value = stated[0] if stated else argument.value
             items = value.elts if isinstance(value, ast.Tuple) else items
-        given.update(_named(names, items))
-    given.update({each.arg: each.value for each in call.keywords if each.arg})
-    return given
+        arguments.update(_named(names, items))
+    arguments.update({keyword.arg: keyword.value for keyword in call.keywords if keyword.arg})
+    return arguments
 
 
 def _named(names: Iterator[str], items: Iterable[ast.expr]) -> Iterator[tuple[str, ast.expr]]:
@@ -378,8 +380,8 @@ def _argument(scope: Scope, expression: ast.expr, call: ast.Call) -> ast.expr | 
     if not _is_parameter(scope, expression):
         return None
     assert isinstance(expression, ast.Name)
-    given = _bind(call, scope.parameters)
-    return given.get(expression.id, scope.defaults.get(expression.id))
+    arguments = _bind(call, scope.parameters)
+    return arguments.get(expression.id, scope.defaults.get(expression.id))
 
 
 def _rows(
@@ -463,23 +465,23 @@ def page() -> str:
 
 def _section(entry: Entry) -> str:
     lines = [anchor("error", entry.code), f"### {entry.code}"]
-    if all(each.severity == "warning" for each in entry.raised):
+    if all(error.severity == "warning" for error in entry.raised):
         lines.append("A warning: the command continues.")
-    lines += [f"Rule: {escape(each.rule)}" for each in entry.raised if each.rule]
+    lines += [f"Rule: {escape(error.rule)}" for error in entry.raised if error.rule]
     lines += [escape(entry.extra[name]) for name in ("cause", "remedy") if name in entry.extra]
     # The same texts, raised in several places, are one row.
     places: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for each in entry.raised:
-        texts = (_either(each.actual), _either(each.expected), _either(each.hint))
-        places[texts].append(code(each.place))
-    rows = [(*texts, ", ".join(dict.fromkeys(at))) for texts, at in places.items()]
+    for error in entry.raised:
+        texts = (_either(error.actual), _either(error.expected), _either(error.hint))
+        places[texts].append(code(error.place))
+    rows = [(*texts, ", ".join(dict.fromkeys(sites))) for texts, sites in places.items()]
     head = ("Message", "Expected", "Remedy", "Raised in")
     if len(rows) == 1:
         fields = zip(head, rows[0], strict=True)
         lines.append("\n".join(f":{name}: {text}" for name, text in fields if text))
     else:
         lines.append(table(head, rows))
-    if sources := dict.fromkeys(each.source for each in entry.raised if each.source):
+    if sources := dict.fromkeys(error.source for error in entry.raised if error.source):
         lines.append(f"Source: {escape('; '.join(sources))}.")
     return "\n\n".join(lines).replace("=\n\n###", "=\n###")
 

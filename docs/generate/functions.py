@@ -130,11 +130,11 @@ def signature(name: str, member: Any, *, one_line: bool = False) -> str:
     """The name with its parameters, one a line where that is long."""
     stated = inspect.signature(member)
     parameters = [
-        each
-        if each.annotation is each.empty
-        else each.replace(annotation=_Annotation(each.annotation))
-        for each in stated.parameters.values()
-        if each.name not in {"self", "cls"}
+        param
+        if param.annotation is param.empty
+        else param.replace(annotation=_Annotation(param.annotation))
+        for param in stated.parameters.values()
+        if param.name not in {"self", "cls"}
     ]
     result: Any = stated.empty
     if not inspect.isclass(member) and stated.return_annotation is not stated.empty:
@@ -143,10 +143,10 @@ def signature(name: str, member: Any, *, one_line: bool = False) -> str:
     if one_line or len(f"{name}{stated}") <= 88:
         return _readable(f"{name}{stated}")
     lines = [f"{name}("]
-    for before, each in zip([None, *parameters], parameters, strict=False):
-        if each.kind is each.KEYWORD_ONLY and not (before and before.kind is each.KEYWORD_ONLY):
+    for before, param in zip([None, *parameters], parameters, strict=False):
+        if param.kind is param.KEYWORD_ONLY and not (before and before.kind is param.KEYWORD_ONLY):
             lines.append("    *,")
-        lines.append(f"    {each},")
+        lines.append(f"    {param},")
     shown = "" if result is stated.empty else f" -> {result}"
     return _readable("\n".join([*lines, f"){shown}"]))
 

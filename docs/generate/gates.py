@@ -82,7 +82,7 @@ def shown(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {shown(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {shown(item)}" for key, item in value.items()) + "}"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if isinstance(value, float):

@@ -74,7 +74,7 @@ def _type(field: Schema, kind: str) -> str:
     if "enum" in field:
         return " or ".join(map(code, field["enum"]))
     if "anyOf" in field:
-        return " or ".join(_type(each, kind) for each in field["anyOf"])
+        return " or ".join(_type(option, kind) for option in field["anyOf"])
     words = field.get("type", "any value")
     name = " or ".join(words) if isinstance(words, list) else words
     if name == "array":

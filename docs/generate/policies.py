@@ -18,7 +18,7 @@ _PACK = "pack"
 
 def modules() -> dict[str, Rules]:
     """The modules that declare rules, each with its rules."""
-    names = sorted(each.name for each in pkgutil.iter_modules(infra.__path__))
+    names = sorted(module.name for module in pkgutil.iter_modules(infra.__path__))
     found = {}
     for name in names:
         if name not in (_PACK, "__main__"):

@@ -117,7 +117,7 @@ class Scope:
         if self.function is None:
             return ()
         names = self.function.args
-        every = [each.arg for each in (*names.posonlyargs, *names.args, *names.kwonlyargs)]
+        every = [argument.arg for argument in (*names.posonlyargs, *names.args, *names.kwonlyargs)]
         return tuple(name for name in every if name not in ("self", "cls"))
 
     @cached_property
@@ -255,7 +255,7 @@ class Scope:
         if not isinstance(value, _Item) or not isinstance(value.value, ast.Call):
             return []
         tuples = self._tuples(value.value)
-        return [(scope, each) for each, scope in tuples if isinstance(each, ast.Tuple)]
+        return [(scope, node) for node, scope in tuples if isinstance(node, ast.Tuple)]
 
     def _called(self, node: ast.Call, depth: int) -> Iterator[str]:
         """What a call gives: a text of methods of str, else what a function of ours returns."""
@@ -263,8 +263,8 @@ class Scope:
             yield from (_FIELD.sub(ANY, text) for text in self.texts(node.func.value, depth))
         elif (called := self.callee(node)) and depth > 2:
             scope = Scope(self.modules, self.modules[called[0]], called[1])
-            returned = [each for each in ast.walk(called[1]) if isinstance(each, ast.Return)]
-            literal = [each.value for each in returned if _is_text(each.value)]
+            returned = [child for child in ast.walk(called[1]) if isinstance(child, ast.Return)]
+            literal = [statement.value for statement in returned if _is_text(statement.value)]
             texts = [text for value in literal for text in scope.texts(value, depth - 1)]
             yield from texts or [ANY]
         else:

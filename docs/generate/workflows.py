@@ -132,7 +132,7 @@ def _triggers(on: Any) -> list[str]:
 
 def _trigger(name: str, filters: Any) -> str:
     if isinstance(filters, list):  # schedule
-        return f"{code(name)} {', '.join(code(each['cron']) for each in filters)} (UTC)"
+        return f"{code(name)} {', '.join(code(entry['cron']) for entry in filters)} (UTC)"
     limits = [
         f"{word} {', '.join(map(code, values if isinstance(values, list) else [values]))}"
         for word, values in (filters or {}).items()
@@ -149,5 +149,5 @@ def _job(name: str, job: Mapping[str, Any], workflow: Mapping[str, Any]) -> list
         granted = [escape(f"{scope}: {level}") for scope, level in permissions.items()]
     else:
         granted = [escape(str(permissions))]
-    reads = [code(f"{kind}.{each}") for kind, each in sorted(read_by(job))]
+    reads = [code(f"{kind}.{variable}") for kind, variable in sorted(read_by(job))]
     return [code(name), code(stated), ", ".join(granted) or "none", ", ".join(reads)]

@@ -186,14 +186,14 @@ class _Comparison:
         self, path: str, declared: list[Any], actual: list[Any]
     ) -> Iterator[tuple[str, Any, Any]]:
         """Compare lists in any order: each declared item with the most similar actual one."""
-        rest = list(actual)
+        candidates = list(actual)
         for number, value in enumerate(declared):
             differences = [
-                [*self.compared(f"{path}[{number}]", value, candidate)] for candidate in rest
+                [*self.compared(f"{path}[{number}]", value, candidate)] for candidate in candidates
             ]
-            nearest = min(range(len(rest)), key=lambda index: len(differences[index]))
+            nearest = min(range(len(candidates)), key=lambda index: len(differences[index]))
             yield from differences[nearest]
-            del rest[nearest]
+            del candidates[nearest]
 
 
 def _same(declared: Any, actual: Any) -> bool:

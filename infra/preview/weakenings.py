@@ -245,9 +245,9 @@ def _reached(tree: Path) -> dict[str, str]:
                     names[alias.asname or alias.name.partition(".")[0]] = above + alias.name
         for node in nodes:
             text = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
-            first, dot, rest = text.partition(".")
+            first, dot, attribute = text.partition(".")
             if first in names and not names[first].startswith(_DECLARING):
-                reached[f"{path.parent.name}: {names[first]}{dot}{rest}"] = path.name
+                reached[f"{path.parent.name}: {names[first]}{dot}{attribute}"] = path.name
     return reached
 
 

@@ -220,7 +220,7 @@ def _check_content(stated: object, statement: Statement) -> None:
     expected = statement.to_json()
     for document in (parts, expected):
         with suppress(KeyError, TypeError):
-            document["subject"] = sorted(document["subject"], key=lambda each: str(each["name"]))
+            document["subject"] = sorted(document["subject"], key=lambda entry: str(entry["name"]))
     if parts != expected:
-        other = ", ".join(key for key, value in expected.items() if parts.get(key) != value)
-        raise AttestationError(f"it is about something else: another {other or 'statement'}")
+        fields = ", ".join(key for key, value in expected.items() if parts.get(key) != value)
+        raise AttestationError(f"it is about something else: another {fields or 'statement'}")

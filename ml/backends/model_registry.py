@@ -41,7 +41,7 @@ class Version:
 
     def kept_at(self, evidence: str) -> datetime | None:
         """When the evidence with that hash was kept; None when it never was."""
-        return next((at for sha256, at in self.kept if sha256 == evidence), None)
+        return next((moment for sha256, moment in self.kept if sha256 == evidence), None)
 
     def served_in(self, deployment_digest: str) -> tuple[str, ...]:
         """Return the environments that served it with that deployment digest."""
@@ -167,9 +167,9 @@ def withdrawn(
     digest).
     """
     entries = [
-        (each, code, since)
-        for each in versions
-        for place, code, since in each.served
+        (candidate, code, since)
+        for candidate in versions
+        for place, code, since in candidate.served
         if place == environment
     ]
     here = (version.version, deployment_digest)

@@ -50,13 +50,13 @@ def position(ticket: str) -> float:
     return int(ticket, 16) / 2**64 * 100
 
 
-def at(point: float, shares: Mapping[str, int], rest: str) -> str:
-    """Whose share of a hundred the point lies in, the first at the lowest points; else `rest`."""
+def at(point: float, shares: Mapping[str, int], fallback: str) -> str:
+    """Return the name whose share of 100 the point lies in, in order; `fallback` for none."""
     for name, share in shares.items():
         if point < share:
             return name
         point -= share
-    return rest
+    return fallback
 
 
 def bucket(seconds: float) -> int:
@@ -99,11 +99,11 @@ class Tally:
     statuses: dict[int, int] = field(default_factory=dict)
     latency: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
-    def add(self, status: int, seconds: float, own: bool) -> None:
-        """Count one answer; `own` means that the deployment gave it, not the router."""
+    def add(self, status: int, seconds: float, by_deployment: bool) -> None:
+        """Count one answer; `by_deployment` means that the deployment gave it, not the router."""
         self.requests += 1
         self.statuses[status] = self.statuses.get(status, 0) + 1
-        if status >= 500 or not own:
+        if status >= 500 or not by_deployment:
             self.errors += 1
         elif status >= 400:
             self.refused += 1

@@ -118,7 +118,7 @@ class Steps:
         store = self.backend.runs
         sweeps = [part for part in (run, *run.below()) if find_original(store, part).trials]
         # A run lists its steps in the order of their ends; the plan has the order of the spec.
-        order = {f"{run.name}.{step}": at for at, step in enumerate(getattr(plan, "steps", ()))}
+        order = {f"{run.name}.{step}": rank for rank, step in enumerate(getattr(plan, "steps", ()))}
         sweeps.sort(key=lambda part: order.get(part.name, len(order)))
         for sweep in sweeps if len(sweeps) > 1 else [run]:
             self._step(f"ml select {sweep.name}", "weighted score; behind: points below the best")

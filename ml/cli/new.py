@@ -61,7 +61,7 @@ def command(
     from ml.repository.scaffold.series import SeriesChoices
 
     choices = Choices(target, task, metric, positive, id, group, time, slice, kind, text)
-    columns = [name for each in series or () for name in each.split(",")]
+    columns = [name for option in series or () for name in option.split(",")]
     forecasts = SeriesChoices(horizon or 0, columns) if horizon or series else None
     project = new(repository.root(), name, table, choices, datastore, model, forecasts)
     for path in project.files:

@@ -335,8 +335,8 @@ def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Proble
     if isinstance(error, PermissionError):
         hint = f"make it readable: chmod u+r {shlex.quote(shown)}"
         return Problem("no-access", finding, "a YAML file", hint)
-    beside = _beside(path)
-    near = [shown.removesuffix(path.name) + beside[stem] for stem in nearest(path.stem, beside)]
+    siblings = _beside(path)
+    near = [shown.removesuffix(path.name) + siblings[stem] for stem in nearest(path.stem, siblings)]
     # Named from the root, from a folder below it.
     if isinstance(error, OSError) and (below := repository.root(path) / path).is_file():
         near = [os.path.relpath(below)]

@@ -236,7 +236,7 @@ def _output(
 def _start(
     words: tuple[str, ...], variables: Mapping[str, str], content: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
-    own = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("GIT_") and name not in SECRETS
@@ -257,7 +257,7 @@ def _start(
             ["git", *settings, *words],
             input=content,
             capture_output=True,
-            env={**own, **more, **variables},
+            env={**inherited, **more, **variables},
             timeout=_LONGEST_S,
         )
     except FileNotFoundError:

@@ -76,8 +76,8 @@ def failure(error: BaseException, what: str) -> Problem:
     """Return the problem of a plug-in that raised an error, at the line that did."""
     frames = traceback.extract_tb(error.__traceback__)
     frames += traceback.extract_tb(error.__cause__.__traceback__) if error.__cause__ else []
-    own = [frame for frame in frames if Path(frame.filename).parent.parts[-2:] == FOLDER.parts]
-    place = Place(repository.shown(Path(own[-1].filename)), own[-1].lineno or 1) if own else None
+    ours = [frame for frame in frames if Path(frame.filename).parent.parts[-2:] == FOLDER.parts]
+    place = Place(repository.shown(Path(ours[-1].filename)), ours[-1].lineno or 1) if ours else None
     actual = f"{what} failed: {type(error).__name__}: {error}"
     hint = f"correct it, or take it out of [tool.{repository.TABLE}.plug-ins] in {repository.MARK}"
     return Problem("plug-in-failed", actual, "no error", hint, place)

@@ -58,9 +58,9 @@ def is_root(folder: Path) -> bool:
 
 def lock(root: Path) -> Path:
     """The lock of the packages: in a thin fork without one of its own, that of the framework."""
-    own = root / LOCK
+    path = root / LOCK
     is_thin = (root / FRAMEWORK_LOCK).is_file()
-    return Path(__file__).resolve().parents[2] / LOCK if is_thin and not own.is_file() else own
+    return Path(__file__).resolve().parents[2] / LOCK if is_thin and not path.is_file() else path
 
 
 def environments(root: Path, part: str = "environments") -> tuple[str, ...]:

@@ -119,7 +119,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _is_repeated(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
     """Return whether an error about a list repeats an error about one of its items."""
     keys = detail["loc"]
-    return any(other["loc"][: len(keys)] == keys != other["loc"] for other in details)
+    return any(error["loc"][: len(keys)] == keys != error["loc"] for error in details)
 
 
 def _problem(
@@ -153,7 +153,7 @@ def _problem(
 def _yaml_key(mapping: object, key: Key) -> Any:
     """Return the key as YAML has it: in JSON `true` and `null` are texts."""
     others = mapping if isinstance(mapping, dict) else {}
-    return next((other for other in others if str(other).lower() == str(key).lower()), key)
+    return next((name for name in others if str(name).lower() == str(key).lower()), key)
 
 
 def _correction(

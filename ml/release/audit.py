@@ -68,14 +68,14 @@ def _lines(log: AuditLog, content: bytes | None) -> list[Line]:
     if content is None:
         return lines
     previous = START
-    *texts, rest = content.split(b"\n")
+    *texts, tail = content.split(b"\n")
     for number, text in enumerate(texts, start=1):
         try:
             lines.append(_checked(text, number, previous))
         except ValueError as error:
             raise _broken(log, number, str(error)) from None
         previous = str(lines[-1]["hash"])
-    if rest or not texts:
+    if tail or not texts:
         raise _broken(log, len(lines) + 1, "the line does not end")
     return lines
 

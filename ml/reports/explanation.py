@@ -118,13 +118,13 @@ class Explanation:
             and earlier.sample_number not in excluded
             and earlier.outcome in ("completed", "stopped")
         ]
-        rest = [
+        sample = [
             self._named[earlier.sample_number]
             for earlier in others[:: max(1, len(others) // _OTHERS)]
         ]
         best = [self._named[number] for number in good if number in self._named]
         preferences = [
-            _preference(name, value, values, [named[name] for named in rest if name in named])
+            _preference(name, value, values, [named[name] for named in sample if name in named])
             for name, value in self._named[trial.sample_number].items()
             if (values := [named[name] for named in best if name in named])
         ]

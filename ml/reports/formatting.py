@@ -62,8 +62,8 @@ def shorten(text: str, letters: int) -> str:
     """Shorten text to `letters` characters in its middle: names often differ at the end."""
     if len(text) <= letters:
         return text
-    rest = max(2, letters - 1)
-    return f"{text[: rest // 2]}…{text[-(rest - rest // 2) :]}"
+    kept = max(2, letters - 1)
+    return f"{text[: kept // 2]}…{text[-(kept - kept // 2) :]}"
 
 
 def duration(seconds: float) -> str:

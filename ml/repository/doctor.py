@@ -132,7 +132,7 @@ def machine(root: Path) -> Iterator[Check]:
     yield _check("python", fault, "rm -rf .venv && make setup PYTHON=python3.11", current)
     lock = repository.lock(root).read_text()
     locked = re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.M)
-    other = [
+    mismatches = [
         f"{name} {installed}, not {pin}"
         for name, pin in locked
         if (installed := _installed(name)) != pin
@@ -140,10 +140,10 @@ def machine(root: Path) -> Iterator[Check]:
     try:
         demand_packages_alone(Path(sys.executable))
     except UserError as refused:
-        other += [problem.actual for problem in refused.problems]
-    more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+        mismatches += [problem.actual for problem in refused.problems]
+    more = f" and {len(mismatches) - 3} more" if len(mismatches) > 3 else ""
     words = f"all {len(locked)} as in {repository.LOCK}"
-    yield _check("packages", "; ".join(other[:3]) + more, "make setup", words)
+    yield _check("packages", "; ".join(mismatches[:3]) + more, "make setup", words)
 
 
 def _installed(name: str) -> str:
@@ -242,10 +242,10 @@ _HOSTED = re.compile(
 def _runner(repository: str, stacks: Sequence[str], ask: Ask) -> Check:
     """Check the runner of private stacks, which GitHub-hosted runners cannot reach."""
     label = ""
-    for of in ("variables", "organization-variables"):
-        answer = ask(("gh", "api", f"repos/{repository}/actions/{of}?per_page=100"))
+    for kind in ("variables", "organization-variables"):
+        answer = ask(("gh", "api", f"repos/{repository}/actions/{kind}?per_page=100"))
         named = [] if answer.error else answer.json.get("variables") or ()
-        if label := next((each["value"] for each in named if each.get("name") == "RUNNER"), ""):
+        if label := next((item["value"] for item in named if item.get("name") == "RUNNER"), ""):
             if _HOSTED.fullmatch(label):
                 break
             return Check("runner", "ok", f"{label}, for {', '.join(stacks)}")
@@ -321,8 +321,8 @@ def _protection(repository: str, apps: Mapping[str, Any], ask: Ask) -> Iterator[
             continue
         options = rule.get("parameters") or {}
         kinds.add(rule.get("type", ""))
-        for each in options.get("required_status_checks") or ():
-            checks.add((each["context"], each.get("integration_id")))
+        for check in options.get("required_status_checks") or ():
+            checks.add((check["context"], check.get("integration_id")))
         for name in REVIEW:
             reviews[name] = max(reviews[name], int(options.get(name) or 0))
     where = f"infra bootstrap --run; https://github.com/{repository}/settings/rules"
@@ -403,9 +403,9 @@ def _app(repository: str, ask: Ask) -> Check:
         if answer.error:
             return Check("app", "warning", answer.error, "ask an administrator of the repository")
         if _KEY in (secret.get("name") for secret in answer.json.get("secrets") or ()):
-            of, option = ("organisation", " --org ORG") if "-" in kind else ("repository", "")
+            owner, option = ("organisation", " --org ORG") if "-" in kind else ("repository", "")
             fix = f"gh secret delete {_KEY}{option}; a new key of the app, only as --env {BOT}"
-            return Check("app", "error", f"every branch reads {_KEY} of the {of}", fix)
+            return Check("app", "error", f"every branch reads {_KEY} of the {owner}", fix)
     where = f"repos/{repository}/environments/{BOT}"
     missing = []
     for kind, name in (("variables", "APP_ID"), ("secrets", _KEY)):

@@ -42,12 +42,12 @@ def _options(words: Sequence[str]) -> dict[str, str]:
         if word.rpartition("/")[2] == "torchrun"
         or (word == "torch.distributed.run" and words[index - 1] == "-m")
     )
-    rest = iter(words[next(launchers, len(words)) :])
+    arguments = iter(words[next(launchers, len(words)) :])
     options: dict[str, str] = {}
-    for word in rest:
+    for word in arguments:
         if not word.startswith("-"):
             break
         name, has_value, value = word.lstrip("-").partition("=")
         name = name.replace("_", "-")
-        options[name] = value if has_value or name in _FLAGS else next(rest, "")
+        options[name] = value if has_value or name in _FLAGS else next(arguments, "")
     return options

@@ -11,9 +11,9 @@ from ml.specs.plan.plans import Ending
 Goal = Literal["maximize", "minimize"]
 
 
-def is_better(value: float, other: float, goal: Goal) -> bool:
-    """Return whether `value` is strictly better than `other`; neither may be NaN."""
-    return value > other if goal == "maximize" else value < other
+def is_better(value: float, reference: float, goal: Goal) -> bool:
+    """Return whether `value` is strictly better than `reference`; neither may be NaN."""
+    return value > reference if goal == "maximize" else value < reference
 
 
 def best(values: Iterable[float], goal: Goal) -> float:

@@ -74,7 +74,7 @@ def cells(
     if not space:
         yield Candidate({}, {})
         return
-    name, *rest = space
+    name, *remaining = space
     path = f"{prefix}{name}"
     setting = (fixed or {}).get(path)
     for index, value in enumerate(_choices(space[name])):
@@ -83,7 +83,7 @@ def cells(
         nested = dimensions(value) if isinstance(value, Mapping) else {}
         for inner in cells(nested, fixed, f"{path}.{index}."):
             chosen = {**value, **inner.values} if isinstance(value, Mapping) else value
-            for others in cells({key: space[key] for key in rest}, fixed, prefix):
+            for others in cells({key: space[key] for key in remaining}, fixed, prefix):
                 raw = {path: index, **inner.raw, **others.raw}
                 yield Candidate({name: chosen, **others.values}, raw)
 

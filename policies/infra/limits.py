@@ -145,7 +145,7 @@ def strictest(limits: Mapping[str, Limits]) -> Limits:
         if name == "tags":
             return tuple(dict.fromkeys(tag for value in values for tag in value))
         if isinstance(first, tuple):
-            return tuple(item for item in first if all(item in other for other in others))
+            return tuple(item for item in first if all(item in value for value in others))
         return max(values) if name.startswith("min_") else min(values)
 
     return Limits(**{field.name: tightest(field.name) for field in fields(Limits)})

@@ -177,10 +177,10 @@ def _is_divisor(
 
     steps = []
     while (source := sources.get(name)) is not None and source.op_type in _DIVISORS:
-        name, *rest = source.input
+        name, *inputs = source.input
         tensors = {
             input_name: _constant(input_name, sources, constants)
-            for input_name in rest
+            for input_name in inputs
             if input_name
         }
         need(None not in tensors.values(), "its divisor depends on rows")

@@ -104,7 +104,9 @@ NOTHING: Routes = {"traffic": {}, "mirror": {}, "live": "", "canary": ""}
 def routes_of(resource: Any) -> Routes:
     """Return what a release sets on an endpoint: traffic, mirror, and the release's tags."""
     shares = (resource.traffic, resource.mirror_traffic)
-    traffic, mirror = ({name: of for name, of in (share or {}).items() if of} for share in shares)
+    traffic, mirror = (
+        {name: percent for name, percent in (share or {}).items() if percent} for share in shares
+    )
     tags = resource.tags or {}
     names = (tags.get(LIVE) or "", tags.get(CANARY) or "")
     routes: Routes = {"traffic": traffic, "mirror": mirror, LIVE: names[0], CANARY: names[1]}
@@ -155,7 +157,7 @@ def changes_of(record: Written, routes: Routes, deployments: Mapping[str, Any]) 
             if key.startswith("tags.") and key not in _OWN:
                 continue  # a policy's, or a person's
             if _comparable(key, fields.get(key)) != _comparable(key, now.get(key)):
-                is_now, was = (_told(key, of.get(key)) for of in (now, fields))
+                is_now, was = (_told(key, state.get(key)) for state in (now, fields))
                 yield f"{key} of {name} is {is_now}, and was {was}"
     for name in sorted(deployments.keys() & {*SLOTS, BASELINE} - record["deployments"].keys()):
         yield f"the deployment {name} is of no release"
@@ -213,6 +215,6 @@ def stack_of(endpoint: str) -> str | None:
     for stack in loader.environments(loader.FOLDER):
         with suppress(UserError):  # a stack that cannot be read is not the one
             settings = loader.declared(stack, loader.FOLDER)
-            if endpoint in [settings.names.regional(each.name) for each in settings.endpoints]:
+            if endpoint in [settings.names.regional(entry.name) for entry in settings.endpoints]:
                 return stack
     return None

@@ -347,8 +347,8 @@ class AzureEndpoints:
             return None
         if not minutes:
             return None
-        at, percent = minutes[-1]
-        return at, percent / 100 * self._instance_bytes(server)
+        timestamp, percent = minutes[-1]
+        return timestamp, percent / 100 * self._instance_bytes(server)
 
     def p95_ms(self, server: Server, since: float, until: float) -> float | None:
         """Return Azure Monitor's largest P95 per minute; None until it has the last minute."""
@@ -544,7 +544,7 @@ class AzureEndpoints:
     def _is_changing(self, endpoint: str) -> bool:
         """Return whether an operation on the endpoint or a deployment of it is in progress."""
         every = [self._endpoint(endpoint), *self._deployments(endpoint).values()]
-        return any(each is not None and each.provisioning_state not in _ENDED for each in every)
+        return any(item is not None and item.provisioning_state not in _ENDED for item in every)
 
     def _await_routes(self, endpoint: str, before: Routes, after: Routes) -> None:
         """Wait until the service returns the new routes (Azure/azure-dev#3881)."""

@@ -216,7 +216,7 @@ def _is_of_client(error: BaseException) -> bool:
     names = [
         str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
-    ours = max(at for at, name in enumerate(names) if name.startswith("ml."))
+    ours = max(index for index, name in enumerate(names) if name.startswith("ml."))
     return any(name.startswith("azure.") for name in names[ours:])
 
 

@@ -165,16 +165,16 @@ class JobReader:
         outputs = best.outputs if kind_of(job) == "sweep" else run.outputs
         return replace(run, metrics=best.metrics, parameters=best.parameters, outputs=outputs)
 
-    def _part(self, whole: Run, tracked: Mapping[str, Any]) -> Run:
+    def _part(self, run: Run, tracked: Mapping[str, Any]) -> Run:
         """Return a step or trial of a run, as far as its MLflow run describes it."""
         info = tracked["info"]
         return Run(
             id=info["run_id"],
             name=info["run_id"],
             status=_TRACKED.get(info["status"], "Running"),
-            experiment=whole.experiment,
+            experiment=run.experiment,
             folder=self.folder(info["run_id"]),
-            started=_seconds(info.get("start_time")) or whole.started,
+            started=_seconds(info.get("start_time")) or run.started,
             ended=_seconds(info.get("end_time")),
             parameters=parameters_of(tracked),
             metrics=metrics_of(tracked),
@@ -212,7 +212,9 @@ class JobReader:
         The best is computed here: no job of the control plane names it.
         """
         trials = []
-        for child in sorted(numbered(run, tracked), key=lambda one: _order(one["info"]["run_id"])):
+        for child in sorted(
+            numbered(run, tracked), key=lambda child: _order(child["info"]["run_id"])
+        ):
             trial = self._trial(run, node, child)
             trials.append(replace(trial, name=f"{run.name}_{_order(trial.id)}"))
         objective = objective_of(node)

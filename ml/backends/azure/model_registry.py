@@ -97,12 +97,14 @@ class AzureRegistry:
         from azure.ai.ml.entities import Model
 
         number = 0
-        own = {DIGEST: digest}
-        own |= {tag: tags[tag] for tag in (PROJECT, REPOSITORY) if tag in tags}
+        identity = {DIGEST: digest}
+        identity |= {tag: tags[tag] for tag in (PROJECT, REPOSITORY) if tag in tags}
         while True:
             listed = self._versions_of(name)
             # Another's under the name of this one is not this one's, whatever its content.
-            if same := [entity for entity in listed if own.items() <= (entity.tags or {}).items()]:
+            if same := [
+                entity for entity in listed if identity.items() <= (entity.tags or {}).items()
+            ]:
                 return same[0]
             number = max([number, *(_order(str(entity.version))[0] for entity in listed)]) + 1
             asset = Model(
@@ -119,12 +121,12 @@ class AzureRegistry:
                 except Exception:
                     if (model := self._get(name, str(number))) is None:
                         raise
-            if own.items() <= (model.tags or {}).items():
+            if identity.items() <= (model.tags or {}).items():
                 return model
 
     def _tagged(self, name: str, digest: str) -> list[str]:
         listed = self._versions_of(name)
-        return [str(each.version) for each in listed if (each.tags or {}).get(DIGEST) == digest]
+        return [str(model.version) for model in listed if (model.tags or {}).get(DIGEST) == digest]
 
     def _bring(
         self, name: str, versions: Sequence[str], into: Path, is_content: Callable[[Path], bool]
@@ -167,10 +169,10 @@ class AzureRegistry:
     def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
         """The new champion first: between the two writes there are two, and never none."""
         registered = self.find(version.model, version.version)
-        for other, code in withdrawn(
+        for former, code in withdrawn(
             self.versions(version.model), version, environment, deployment_digest
         ):
-            entity = self._find(other.model, other.version)
+            entity = self._find(former.model, former.version)
             self._tag(entity, served_tag(environment, code), "withdrawn")
         if environment not in registered.served_in(deployment_digest):
             now = datetime.now(UTC).isoformat()
@@ -217,7 +219,7 @@ class AzureRegistry:
             for entity in self._versions_of(name)
             if self._is_ours(entity)
         ]
-        return sorted(listed, key=lambda each: (each.name, _order(str(each.version))))
+        return sorted(listed, key=lambda entity: (entity.name, _order(str(entity.version))))
 
     def _champions(self, model: str, environment: str) -> list[Any]:
         """Return the champion, or two while one replaces another."""
@@ -227,7 +229,7 @@ class AzureRegistry:
     def _versions_of(self, name: str) -> list[Any]:
         """Return the versions with this name, oldest first; [] if there are none."""
         listed = or_none(lambda: list(self._models.list(name=name)))
-        return sorted(listed or (), key=lambda each: _order(str(each.version)))
+        return sorted(listed or (), key=lambda entity: _order(str(entity.version)))
 
     def _get(self, name: str, version: str) -> Any:
         return or_none(lambda: self._models.get(name, version))

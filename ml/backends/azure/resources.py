@@ -208,8 +208,8 @@ class AzureResources:
     def score(self, endpoint: str, deployment: str, data: str, watch: Watch = unwatched) -> Run:
         from azure.ai.ml import Input
 
-        key, equals, rest = data.partition("=")
-        name, data = (key, rest) if equals and key.isidentifier() else ("input", data)
+        key, equals, value = data.partition("=")
+        name, data = (key, value) if equals and key.isidentifier() else ("input", data)
         path = assets.local(data, Path.cwd())
         if path is not None and not path.exists():
             raise UserError.of("missing-file", f"no `{data}`", "a file or folder", "--input PATH")

@@ -251,7 +251,7 @@ class AzureRuns:
     def entry(self, run: Run) -> Entry:
         owner = self._demand(run)
         owning = self.reader.entry(owner.job, owner.run)
-        data = {name: self._with_digest(each) for name, each in owning.lineage["data"].items()}
+        data = {name: self._with_digest(asset) for name, asset in owning.lineage["data"].items()}
         lineage = {**owning.lineage, "data": data}
         if run.id == owner.run.id:
             return Entry(run, owning.kind, lineage)
@@ -293,9 +293,9 @@ class AzureRuns:
 
     def parent(self, run: Run) -> Run | None:
         owner = self._demand(run)
-        for each in (owner.run, *owner.run.below()):
-            if run.id in {part.id for part in (*each.trials, *each.steps)}:
-                return each
+        for candidate in (owner.run, *owner.run.below()):
+            if run.id in {part.id for part in (*candidate.trials, *candidate.steps)}:
+                return candidate
         return None
 
     def _demand(self, run: Run) -> Owner:

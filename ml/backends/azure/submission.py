@@ -64,8 +64,8 @@ def prepare(plan: Plan) -> Submission:
     job.name, job.display_name, job.experiment_name = name, plan.display_name, plan.experiment
     job.tags = dict(plan.tags)
     digest = digests[0] if len(digests) == 1 else hashed(digests) if digests else ""
-    own = {**_source(spec.file.parent), SPEC: str(plan.place), CODE: digest}
-    job.properties = {**(job.properties or {}), **own}
+    properties = {**_source(spec.file.parent), SPEC: str(plan.place), CODE: digest}
+    job.properties = {**(job.properties or {}), **properties}
     return Submission(name, job, code)
 
 

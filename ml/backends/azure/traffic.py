@@ -134,10 +134,12 @@ class AzureRouter:
                     continue  # the endpoint's own answer
                 counters = self._counters.setdefault(row["DeploymentName"], Counters())
                 status, by_model = int(row["ResponseCode"]), int(row.get("ModelStatusCode") or 0)
-                own = bool(by_model) or status < 400
+                by_deployment = bool(by_model) or status < 400
                 if status == MODEL_ERROR:
                     status = by_model or status
-                counters.client.add(status, float(row.get("TotalDurationMs") or 0) / 1000, own)
+                counters.client.add(
+                    status, float(row.get("TotalDurationMs") or 0) / 1000, by_deployment
+                )
         self._asked = time.monotonic()
 
 
@@ -202,15 +204,15 @@ def _events(container: Any, name: str) -> Iterator[Mapping[str, Any]]:
     """Yield the lines of a blob: {} for an invalid line, and nothing if there is no blob."""
     from azure.core.exceptions import ResourceNotFoundError
 
-    rest = b""
+    remainder = b""
     try:
         for chunk in container.download_blob(name).chunks():
-            *lines, rest = (rest + chunk).split(b"\n")
+            *lines, remainder = (remainder + chunk).split(b"\n")
             yield from map(_event, lines)
     except ResourceNotFoundError:
         return
-    if rest:
-        yield _event(rest)
+    if remainder:
+        yield _event(remainder)
 
 
 def _event(text: bytes) -> Mapping[str, Any]:
@@ -226,11 +228,11 @@ def _record(
 ) -> Mapping[str, Any]:
     """Return the pair as the router of this machine records one."""
     try:
-        at = datetime.fromisoformat(str(request["time"])).timestamp()
+        timestamp = datetime.fromisoformat(str(request["time"])).timestamp()
     except ValueError:
         return {}
     return {
-        "at": at,
+        "at": timestamp,
         "id": request.get("xrequestid") or request["correlationid"],
         "request": request["data"],
         "answer": response.get("data"),

@@ -406,8 +406,8 @@ class Workspace:
         learn.microsoft.com/rest/api/monitor/metrics/list
         """
         span = "/".join(
-            datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            for at in (since, time.time() + 60)
+            datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            for moment in (since, time.time() + 60)
         )
         path = f"{self.id}/{resource}/providers/microsoft.insights/metrics"
         values = {"metricnames": name, "timespan": span, "interval": "PT1M"}

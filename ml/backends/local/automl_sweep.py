@@ -365,7 +365,7 @@ def _portfolio(
 
 def _forecasting_refusals(plan: AutoMLPlan) -> Iterator[tuple[str, str, str]]:
     """Yield (field, value, expected) for each setting of a forecast that is not supported here."""
-    own: Mapping[str, Any] = plan.settings.get(FORECASTING) or {}
+    forecasting: Mapping[str, Any] = plan.settings.get(FORECASTING) or {}
     for name in _OTHERS:
         if name in plan.inputs or plan.settings.get(name) not in (None, "auto"):
             yield name, f"`{name}` of a forecast", "n_cross_validations: rolling origins judge"
@@ -376,25 +376,25 @@ def _forecasting_refusals(plan: AutoMLPlan) -> Iterator[tuple[str, str, str]]:
         expected = "enable_vote_ensemble, the weighted mean of forecasts"
         yield "training.enable_stack_ensemble", "`enable_stack_ensemble`", expected
     for name in (_TIME, _HORIZON):
-        if not own.get(name):
+        if not forecasting.get(name):
             yield FORECASTING, f"`{FORECASTING}` without `{name}`", f"`{name}`"
     for name in _NUMBERS:
-        value = own.get(name)
+        value = forecasting.get(name)
         values = value if isinstance(value, list) else [value]
         is_automatic = value is None or (str(value).lower() == "auto" and name in _AUTOMATIC)
         if not is_automatic and not all(type(number) is int and number > 0 for number in values):
             expected = f"a whole number{' or auto' if name in _AUTOMATIC else ''}"
             yield f"{FORECASTING}.{name}", f"`{name}: {value}`", expected
     for name, usual in (("feature_lags", "none"), ("use_stl", "none")):
-        if str(own.get(name) or usual).lower() != usual:
-            yield f"{FORECASTING}.{name}", f"`{name}: {own[name]}`", f"no `{name}`"
-    if str(own.get("short_series_handling_config")).lower() == "pad":
+        if str(forecasting.get(name) or usual).lower() != usual:
+            yield f"{FORECASTING}.{name}", f"`{name}: {forecasting[name]}`", f"no `{name}`"
+    if str(forecasting.get("short_series_handling_config")).lower() == "pad":
         field = f"{FORECASTING}.short_series_handling_config"
         yield field, "`short_series_handling_config: pad`", "drop, or auto: a naive forecast"
-    aggregate = str(own.get(_AGGREGATE) or "none").lower()
-    if aggregate != "none" and not own.get(_FREQUENCY):
+    aggregate = str(forecasting.get(_AGGREGATE) or "none").lower()
+    if aggregate != "none" and not forecasting.get(_FREQUENCY):
         yield f"{FORECASTING}.{_AGGREGATE}", f"`{_AGGREGATE}` without `{_FREQUENCY}`", _FREQUENCY
-    if country := own.get("country_or_region_for_holidays"):
+    if country := forecasting.get("country_or_region_for_holidays"):
         from holidays import list_supported_countries
 
         if str(country) not in list_supported_countries():

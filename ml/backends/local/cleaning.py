@@ -234,7 +234,7 @@ class Retention:
             names = {entry.run.name for entry in requested} - set(stay)
             for entry in self._entries:
                 if entry.run.name not in names:
-                    others = [other for other in requested if other.run.name in names]
+                    others = [candidate for candidate in requested if candidate.run.name in names]
                     stay |= self._referred(entry, others)
         return stay
 
@@ -244,9 +244,10 @@ class Retention:
             return {}
         referred = references(entry)
         return {
-            other.run.name: f"{entry.run.name} refers to it"
-            for other in others
-            if other.run.name in referred.runs or any(_owns(other, path) for path in referred.paths)
+            candidate.run.name: f"{entry.run.name} refers to it"
+            for candidate in others
+            if candidate.run.name in referred.runs
+            or any(_owns(candidate, path) for path in referred.paths)
         }
 
     def _why_run(self, entry: Entry) -> str:

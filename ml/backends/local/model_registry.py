@@ -88,9 +88,9 @@ class LocalRegistry:
         with faults.as_refusals():
             client = _client()
             client.set_registered_model_alias(version.model, environment, version.version)
-            for other, code in withdrawn(versions, version, environment, deployment_digest):
+            for former, code in withdrawn(versions, version, environment, deployment_digest):
                 tag = served_tag(environment, code)
-                client.delete_model_version_tag(other.model, other.version, tag)
+                client.delete_model_version_tag(former.model, former.version, tag)
             if environment not in environments:
                 tag, now = served_tag(environment, deployment_digest), datetime.now(UTC).isoformat()
                 client.set_model_version_tag(version.model, version.version, tag, now)

@@ -201,15 +201,15 @@ _LIMITS = {"parameter": (200, 255, 500), "tag": (50, 100, 1000), "metric": (50, 
 
 
 def beyond_azure(
-    plan: CommandPlan, run: Run, own: Container[str], *, is_trial: bool
+    plan: CommandPlan, run: Run, ml_tags: Container[str], *, is_trial: bool
 ) -> tuple[Problem, ...]:
     """Return a warning for each limit of Azure ML's tracking server that the run exceeded.
 
-    The 250 values of one batch are not among them: MLflow keeps no batches. `own` are the tags of
-    this backend. A NaN of a trial is the warning of its sweep.
+    The 250 values of one batch are not among them: MLflow keeps no batches. `ml_tags` are the tags
+    of this backend. A NaN of a trial is the warning of its sweep.
     """
     logged = dict(reader.logged(run.id))
-    logged["tag"] = [(name, text) for name, text in logged["tag"] if name not in own]
+    logged["tag"] = [(name, text) for name, text in logged["tag"] if name not in ml_tags]
     problems = list[tuple[str, str]]()
     for word, (most, of_name, of_text) in _LIMITS.items():
         names = [name for name, _ in logged[word] if len(name) > of_name]

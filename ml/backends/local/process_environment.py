@@ -71,7 +71,7 @@ def variables(
     run_id: str,
     experiment: str,
     threads: int,
-    own: Mapping[str, str],
+    job_variables: Mapping[str, str],
     sampled: Mapping[str, object],
     work: Path,
     interpreter: Interpreter = HERE,
@@ -79,7 +79,7 @@ def variables(
 ) -> dict[str, str]:
     """Return the environment variables of one run.
 
-    `own` (the job's environment_variables) overrides all but the three MLFLOW variables, which
+    `job_variables` (environment_variables) overrides all but the three MLFLOW variables, which
     locate this run and are those that Azure ML sets. `threads` is this run's share of the cores:
     two LightGBM fits that take two threads each on two cores are a hundred times slower than with
     one each, since waiting OpenMP threads spin (OMP_WAIT_POLICY lets them sleep). A sweep's values
@@ -104,7 +104,7 @@ def variables(
         "ORT_DISABLE_TELEMETRY": "1",
         "GIT_PYTHON_REFRESH": "quiet",
         **{f"{_SWEEP}{name}": text(value) for name, value in sampled.items()},
-        **own,
+        **job_variables,
         "MLFLOW_TRACKING_URI": interpreter.tracking_uri or tracking_uri(),
         "MLFLOW_RUN_ID": run_id,
         "MLFLOW_EXPERIMENT_NAME": experiment,

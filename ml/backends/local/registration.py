@@ -86,9 +86,9 @@ def differences(plan: Plan) -> Iterator[str]:
             continue
         if data.asset.made_by:
             yield f"local: `{field}` → {data.asset}, which {data.asset.made_by} registered here"
-        elif other := _other(data):
+        elif run := _other(data):
             yield (
-                f"local: `{field}` → {data.asset} as the repository defines it; {other} registered "
+                f"local: `{field}` → {data.asset} as the repository defines it; {run} registered "
                 "another of that name and version here"
             )
     for name, output in _outputs(plan):

@@ -58,9 +58,9 @@ def check(
         )
     report = survey(paths or [root], release_files(), clusters.declared())
     if not paths:
-        own = [*layout.tracked_problems(root), *environments.problems(root), *pin_problems(root)]
-        own += [*clusters.undeclared_endpoints(root), *rule_waiver_problems(root)]
-        report = replace(report, problems=(*own, *report.problems))
+        extra = [*layout.tracked_problems(root), *environments.problems(root), *pin_problems(root)]
+        extra += [*clusters.undeclared_endpoints(root), *rule_waiver_problems(root)]
+        report = replace(report, problems=(*extra, *report.problems))
     if form == "json":
         write_json(report.as_json())
     else:

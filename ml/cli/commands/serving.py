@@ -102,8 +102,8 @@ def _row(name: str, live: Live, router: Router | None, processes: Servers) -> Ma
 
 def _line(name: str, live: Live, router: Router | None) -> str:
     where = router.url if router else f"stopped (`ml serve {name}` starts it)"
-    beside = live.canary
-    canary = f", canary {beside.deployment.version} ({beside.weight} %)" if beside else ""
+    candidate = live.canary
+    canary = f", canary {candidate.deployment.version} ({candidate.weight} %)" if candidate else ""
     return f"{name}: {live.deployment.model} {live.deployment.version}{canary}, {where}"
 
 

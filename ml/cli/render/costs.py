@@ -120,8 +120,8 @@ def of_instance(environment: str) -> Prices:
         settings = None
     if settings is None:
         return unknown
-    own = settings.clusters if environment in stacks else ()
-    clusters = {cluster.name: (cluster.vm_size, cluster.spot) for cluster in own}
+    declared = settings.clusters if environment in stacks else ()
+    clusters = {cluster.name: (cluster.vm_size, cluster.spot) for cluster in declared}
 
     def hourly(wanted: str) -> HourlyPrice | None:
         size, spot = wanted, False

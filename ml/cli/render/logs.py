@@ -106,20 +106,20 @@ def _decoder() -> codecs.IncrementalDecoder:
 
 def tail_offset(file: BinaryIO, lines: int) -> int:
     """Return the offset of the last `lines` lines; only the end of the file is read."""
-    end = at = file.seek(0, os.SEEK_END)
+    end = position = file.seek(0, os.SEEK_END)
     if lines == 0:
         return end
     remaining = lines
-    while at > 0:
-        start = max(0, at - BLOCK_BYTES)
+    while position > 0:
+        start = max(0, position - BLOCK_BYTES)
         file.seek(start)
-        block = file.read(at - start)
-        if at == end:
+        block = file.read(position - start)
+        if position == end:
             block = block[:-1]  # no line begins after the end of the last one
         while (newline := block.rfind(b"\n")) >= 0:
             remaining -= 1
             if remaining == 0:
                 return start + newline + 1
             block = block[:newline]
-        at = start
+        position = start
     return 0

@@ -80,14 +80,14 @@ def status_text(state: Status) -> str:
     if state.declared is None and state.last_attempt is None:
         return head
     by = f", signed off by {state.signed_off}" if state.serving and state.signed_off else ""
-    at = f" at {state.url}" if state.url else ""
+    url = f" at {state.url}" if state.url else ""
     declared = named(state.model, state.declared, state.digest) if state.declared else "nothing"
     last = state.last_attempt
     is_news = last and (last.outcome, last.version) != ("applied", state.serving)
     rows = [
         ("declared", declared),
         ("champion", "" if state.champion == state.declared else state.champion or "none yet"),
-        ("serving", f"{state.serving or 'nothing'}{at}{by}"),
+        ("serving", f"{state.serving or 'nothing'}{url}{by}"),
         ("beside", state.beside),
         ("last", _attempt(last) if last and is_news else ""),
         *(("rejected", _attempt(refused)) for refused in state.refused),
@@ -153,8 +153,8 @@ def named(model: str, version: str, digest: str) -> str:
 def _attempt(attempt: Attempt) -> str:
     why = f": {attempt.why}" if attempt.why else ""
     by = f", for {attempt.by}" if attempt.by else ""
-    at = attempt.at[:16].replace("T", " ")
-    return f"version {attempt.version} {attempt.outcome} on {at}{by}{why}"
+    moment = attempt.at[:16].replace("T", " ")
+    return f"version {attempt.version} {attempt.outcome} on {moment}{by}{why}"
 
 
 def show_drill(drill: Drilled) -> None:

@@ -78,17 +78,17 @@ def _under(
     text: str, parent: yaml.MappingNode, keys: tuple[str, ...], values: Mapping[str, str]
 ) -> str:
     """Add a mapping at `keys` below a mapping that may lack some of them."""
-    key, *rest = keys
+    key, *inner = keys
     node = _value(parent, key)
-    if rest and node is not None and _full(node):
-        return _under(text, node, tuple(rest), values)
+    if inner and node is not None and _full(node):
+        return _under(text, node, tuple(inner), values)
     first = parent.value[0][0].start_mark if parent.value else parent.start_mark
     if parent.flow_style:
-        new = _flow(tuple(rest), values)
+        new = _flow(tuple(inner), values)
         if node is not None:
             return text[: node.start_mark.index] + new + text[node.end_mark.index :]
         return f"{text[: first.index]}{key}: {new}, {text[first.index :]}"
-    block = _block(tuple(rest), values, first.column + STEP)
+    block = _block(tuple(inner), values, first.column + STEP)
     if node is None:
         lead = f"{key}:\n{block}{' ' * first.column}"
         return text[: first.index] + lead + text[first.index :]

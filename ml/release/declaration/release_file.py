@@ -250,12 +250,12 @@ class ReleaseEntry:
         Field(description="Of the serving code and the deployment's settings."),
     ] = ""
 
-    def serves_as(self, other: ReleaseEntry | None) -> bool:
+    def serves_as(self, entry: ReleaseEntry | None) -> bool:
         """Return whether both have the same model, evidence and serving code."""
-        return other is not None and (self.digest, self.evidence, self.deployment_digest) == (
-            other.digest,
-            other.evidence,
-            other.deployment_digest,
+        return entry is not None and (self.digest, self.evidence, self.deployment_digest) == (
+            entry.digest,
+            entry.evidence,
+            entry.deployment_digest,
         )
 
 

@@ -306,6 +306,6 @@ def _front(
     front: set[tuple[float, ...]] = set()
     # A point that dominates another is larger in the first coordinate that differs: it came before.
     for point in sorted(set(points.values()), reverse=True):
-        if not any(all(map(ge, other, point)) for other in front):
+        if not any(all(map(ge, member, point)) for member in front):
             front.add(point)
     return {name: point in front for name, point in points.items()}

@@ -169,17 +169,17 @@ def _categorical(
 
 def _excerpt(value: str, known: Iterable[str]) -> str:
     """Return at most _LETTERS of a value, from where a longer one differs from all known ones."""
-    alike = max((_alike(value, other) for other in known), default=0)
+    alike = max((_alike(value, text) for text in known), default=0)
     first = alike - _LETTERS // 4 if alike >= _LETTERS // 2 else 0
     first = max(0, min(first, len(value) - _LETTERS))
     end = first + _LETTERS
     return "…" * (first > 0) + value[first:end] + "…" * (end < len(value))
 
 
-def _alike(value: str, other: str) -> int:
+def _alike(value: str, text: str) -> int:
     """Return the length of the common prefix of two texts."""
-    pairs = enumerate(zip(value, other, strict=False))
-    return next((position for position, (a, b) in pairs if a != b), min(len(value), len(other)))
+    pairs = enumerate(zip(value, text, strict=False))
+    return next((position for position, (a, b) in pairs if a != b), min(len(value), len(text)))
 
 
 def psi(then: NDArray[np.float64], now: NDArray[np.float64]) -> float:

@@ -172,9 +172,9 @@ def row(rows: ExplainedRows, index: int, word: str) -> Markup:
         .encode(x, y, text="text:N"),
     )
     zero = svg.rows([{"x": 0}]).mark_rule(color="var(--baseline)").encode(x)
-    rest = float(added.sum() - added[places].sum())
+    remainder = float(added.sum() - added[places].sum())
     caption = f"Sum of all SHAP values: {number(float(added.sum()))}"
-    caption += f", {number(rest)} of it from the other features." if rest else "."
+    caption += f", {number(remainder)} of it from the other features." if remainder else "."
     return svg.figure(
         f"The row with the {word} score: {shorten(rows.ids[index], 24)}",
         alt.layer(zero, svg.pointed(drawn), names, ends),

@@ -295,8 +295,8 @@ def _sample(sweep: Sweep, trials: Sequence[Trial], most: int) -> list[Trial]:
         return list(trials)
     numbers = {trial.number for trial in trials}
     top = [trial.number for trial in sweep.ranked if trial.number in numbers][: most // 5]
-    rest = [trial.number for trial in trials if trial.number not in set(top)]
-    chosen = {*top, *svg.evenly(rest, most - len(top))}
+    others = [trial.number for trial in trials if trial.number not in set(top)]
+    chosen = {*top, *svg.evenly(others, most - len(top))}
     return [trial for trial in trials if trial.number in chosen]
 
 

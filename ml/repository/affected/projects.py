@@ -127,7 +127,7 @@ def of_pull_request(root: Path, github: GitHub, number: int) -> tuple[Affected, 
     for _ in range(_LOOKS):
         pull = github.get(f"pulls/{number}")
         listed = [*github.pages(f"pulls/{number}/files")]
-        head, now = (str(at["head"]["sha"]) for at in (pull, github.get(f"pulls/{number}")))
+        head, now = (str(state["head"]["sha"]) for state in (pull, github.get(f"pulls/{number}")))
         if now == head:
             break
     else:
@@ -304,8 +304,8 @@ class _Change:
     def _beside(self, file: str) -> set[str]:
         folder = posixpath.dirname(file)
         while folder:
-            if beside := {name for name in self.modules if posixpath.dirname(name) == folder}:
-                return beside
+            if modules := {name for name in self.modules if posixpath.dirname(name) == folder}:
+                return modules
             folder = posixpath.dirname(folder)
         return set()
 
@@ -366,7 +366,7 @@ class _Change:
                 if not path.startswith("../") and not _is_at(project, path):
                     names.add(path)
         if "code" in words:  # program paths are relative to `code`: a folder above
-            above = ("", *(file[: at.end()] for at in re.finditer("/", file)))
+            above = ("", *(file[: match.end()] for match in re.finditer("/", file)))
             programs = [word.removeprefix("./") for word in words if word.endswith(".py")]
             paths = {f"{folder}{program}" for folder in above for program in programs}
             names |= paths & (self.tree | self.files)
@@ -415,12 +415,12 @@ class _Change:
     # Stacks, policies, source packages.
 
     def _stack_cause(self, name: str) -> str:
-        own = self._changed(f"infra/Pulumi.{name}.yaml", "infra/Pulumi.yaml")
+        config = self._changed(f"infra/Pulumi.{name}.yaml", "infra/Pulumi.yaml")
         packages = self._changed(*PACKAGES, "requirements/infra.lock")
         rules = "policies/infra/", "policies/own/"
         parts = (*STACK_PARTS, *rules)
         program = (cause for file, cause in self.affected_modules.items() if file.startswith(parts))
-        return own or packages or self._below(*rules) or next(program, "")
+        return config or packages or self._below(*rules) or next(program, "")
 
     def _policy_cause(self, name: str) -> str:
         folder = f"policies/{name}/"
@@ -450,12 +450,12 @@ class _Change:
 
     def _tests(self, projects: Iterable[str], policies: Iterable[str]) -> Iterator[str]:
         """Yield the tests to run for a change that does not affect the framework."""
-        own = f"{TESTS}/projects"
-        paths = {f"{own}/{name}" for name in (*projects, *_folders(own, self.files))}
+        folder = f"{TESTS}/projects"
+        paths = {f"{folder}/{name}" for name in (*projects, *_folders(folder, self.files))}
         if projects:
             paths.add(EVERY_PROJECT)
-        if self._changed(f"{own}/*", deep=False):
-            paths.add(own)
+        if self._changed(f"{folder}/*", deep=False):
+            paths.add(folder)
         if policies:
             paths.add(f"{TESTS}/policies")
         if self._below(f"{WORKFLOWS}/") or self._below(f"{TESTS}/github/"):

@@ -348,8 +348,8 @@ def _shape(root: Path, fork: Fork, name: str) -> str:
 
 def _held(root: Path, full: bool) -> Callable[[str], bool]:
     """Return a function that tells whether a fork keeps a file, by the rules of copier.yml."""
-    left_out, own = rules((root / "copier.yml").read_text(), full)
-    return lambda name: own(name) or not left_out(name) or (full and name in OWN)
+    left_out, is_own = rules((root / "copier.yml").read_text(), full)
+    return lambda name: is_own(name) or not left_out(name) or (full and name in OWN)
 
 
 def rules(text: str, full: bool) -> tuple[Callable[[str], bool], Callable[[str], bool]]:

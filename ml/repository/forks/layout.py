@@ -89,8 +89,8 @@ def problems(entries: Iterable[tuple[str, str]], names: Collection[str]) -> Iter
             hint = "another name"
         elif _PACKAGE.match(path):
             expected, hint = "a package without it", "put the code into a module"
-        elif other := _other_spelling(parts, spelled):
-            expected = f"one spelling: some file systems take it for {printable(other)}"
+        elif spelling := _other_spelling(parts, spelled):
+            expected = f"one spelling: some file systems take it for {printable(spelling)}"
             hint = "another name"
         if expected:
             # Escape line ends, in which a workflow would read a workflow command.
@@ -110,9 +110,9 @@ def _other_spelling(parts: Sequence[str], spelled: dict[tuple[str, str], str]) -
     """
     folder = ""
     for name in parts:
-        other = spelled.setdefault((folder, _plain(name)), name)
-        if other != name:
-            return f"{folder}{other}"
+        spelling = spelled.setdefault((folder, _plain(name)), name)
+        if spelling != name:
+            return f"{folder}{spelling}"
         folder += f"{name}/"
     return ""
 

@@ -162,13 +162,13 @@ def merged(root: Path, revision: str = "", source: str = "") -> Update:
             words = ("describe", "--tags", "--always", "--abbrev=40", new)
             after = git.run(template, *words).strip()
         left_before, _ = rules(text_of(template, old, "copier.yml"), full)
-        left_out, own = rules(text_of(template, new, "copier.yml"), full)
+        left_out, is_own = rules(text_of(template, new, "copier.yml"), full)
         merge = Merge(
             root,
             template,
-            tree_of(template, old, lambda name: not left_before(name) and not own(name)),
+            tree_of(template, old, lambda name: not left_before(name) and not is_own(name)),
             tree_of(root, head),
-            tree_of(template, new, lambda name: not left_out(name) and not own(name)),
+            tree_of(template, new, lambda name: not left_out(name) and not is_own(name)),
         )
         merge.run()
         if REMOVED in merge.conflicts.values():
@@ -448,13 +448,13 @@ def _people(github: GitHub, pull: Mapping[str, Any]) -> str:
     that person counts, and so does an account that GitHub does not know.
     """
     login = str((pull.get("user") or {}).get("login"))
-    own = {"web-flow", *([login] if login.endswith("[bot]") else [])}
+    bots = {"web-flow", *([login] if login.endswith("[bot]") else [])}
     names = {
         str((commit[role] or {}).get("login") or "an unknown account")
         for commit in github.pages(f"pulls/{pull['number']}/commits")
         for role in ("author", "committer")
     }
-    return ", ".join(sorted(names - own))
+    return ", ".join(sorted(names - bots))
 
 
 def _give_up(github: GitHub, pull: Mapping[str, Any], newer: int) -> str:

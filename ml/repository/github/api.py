@@ -99,11 +99,11 @@ class GitHub:
         What was done: "issue 7 is opened", "is updated" or "is as it should be".
         """
         text = f"{marker}\n{body}"
-        own = self._open_issues(marker)
-        if not own:
+        issues = self._open_issues(marker)
+        if not issues:
             number = self.send("POST", "issues", {"title": title, "body": text})["number"]
             return f"issue {number} is opened"
-        issue = min(own, key=lambda each: int(each["number"]))
+        issue = min(issues, key=lambda issue: int(issue["number"]))
         if (issue["title"], issue["body"].strip()) == (title, text.strip()):
             return f"issue {issue['number']} is as it should be"
         self.send("PATCH", f"issues/{issue['number']}", {"title": title, "body": text})
@@ -111,10 +111,10 @@ class GitHub:
 
     def close_issue(self, marker: str) -> str:
         """Close the issue with the marker; "issue 7 is closed", "" without one."""
-        own = self._open_issues(marker)
-        for issue in own:
+        issues = self._open_issues(marker)
+        for issue in issues:
             self.send("PATCH", f"issues/{issue['number']}", {"state": "closed"})
-        return ", ".join(f"issue {issue['number']} is closed" for issue in own)
+        return ", ".join(f"issue {issue['number']} is closed" for issue in issues)
 
     def _open_issues(self, marker: str) -> list[Any]:
         return [
@@ -298,7 +298,10 @@ def for_all(items: Iterable[Item], work: Callable[[Item], object]) -> None:
 def write_outputs(values: Mapping[str, object]) -> None:
     """Write the outputs of a workflow's job: texts in one line, other values as JSON."""
     if path := os.environ.get("GITHUB_OUTPUT"):
-        texts = {key: of if isinstance(of, str) else json.dumps(of) for key, of in values.items()}
+        texts = {
+            key: value if isinstance(value, str) else json.dumps(value)
+            for key, value in values.items()
+        }
         lines = [f"{key}={text}\n" for key, text in texts.items()]
         with Path(path).open("a", encoding="utf-8") as outputs:
             outputs.writelines(lines)

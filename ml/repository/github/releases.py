@@ -226,11 +226,11 @@ def _before(
     file = f"{folder}/{FILE}"
     current = declaration((root / file).read_bytes().decode(), environment)
     commit, earlier = "", list[tuple[str, str]]()
-    for each, before in _history(root, file):
+    for revision, before in _history(root, file):
         if not earlier:
-            commit = each
+            commit = revision
         if declaration(before, environment) != current:
-            earlier.append((each, before))
+            earlier.append((revision, before))
     if not earlier:
         message = f"no earlier commit declares another release for {environment} in {file}"
         raise UserError(
@@ -256,9 +256,9 @@ def _history(root: Path, file: str) -> Iterator[tuple[str, str]]:
 def _left(environment: str) -> Sequence[Mapping[str, Any]]:
     """Return the results of an environment's release job in this run; () without any."""
     app, job = GitHub.of_workflow(), f"release ({environment})"
-    own = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
+    reader = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
     run, name = int(os.environ["GITHUB_RUN_ID"]), f"release-{environment}"
-    documents, unread = read_artifact(own, run, name, _RESULTS, job, failed_too=True)
+    documents, unread = read_artifact(reader, run, name, _RESULTS, job, failed_too=True)
     if unread:
         raise UserError(Problem("no-results", "; ".join(unread), hint="re-run the failed jobs"))
     text = json.dumps(documents.get("release", []))
@@ -269,7 +269,7 @@ def _revert(root: Path, environments: Sequence[str]) -> None:
     """Open the pull requests that revert rolled-back versions; one failure stops no other."""
 
     def revert_all(environment: str) -> None:
-        results = [each for each in _left(environment) if each["outcome"] == "rolled-back"]
+        results = [result for result in _left(environment) if result["outcome"] == "rolled-back"]
         for_all(results, lambda result: print(revert(GitHub.of_workflow(), root, result)))
 
     for_all(environments, revert_all)

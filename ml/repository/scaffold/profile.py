@@ -250,13 +250,13 @@ def profile(path: Path, choices: Choices) -> Profile:
         float(labels.max() - labels.min()) if about.types else 1.0,
         (),
     )
-    at = [list(frame.columns).index(column.name) for column in result.features]
-    if not at:
+    indices = [list(frame.columns).index(column.name) for column in result.features]
+    if not indices:
         actual = "no column is a number or a category"
         raise UserError(Problem("no-feature", actual, "a feature", "add a column to the table"))
     step = max(1, len(frame) // SAMPLES)
     samples = [
-        [column.parse(row[number]) for number, column in zip(at, result.features, strict=True)]
+        [column.parse(row[number]) for number, column in zip(indices, result.features, strict=True)]
         for row in frame.iloc[::step].head(SAMPLES).itertuples(index=False, name=None)
     ]
     doubts = [*_copies(frame)]
@@ -320,7 +320,7 @@ def thousands(name: str, cells: pd.Series[str], delimiter: object) -> str:
         not dotted
         or not all(map(_THOUSANDS.fullmatch, dotted))
         or not all(map(is_whole_number, others))
-        or (delimiter != ";" and (not others or max(abs(int(other)) for other in others) >= 1000))
+        or (delimiter != ";" and (not others or max(abs(int(cell)) for cell in others) >= 1000))
     ):
         return ""
     return (
@@ -396,7 +396,7 @@ def _doubts(column: Column, cells: pd.Series[str]) -> Iterator[str]:
     words = counts.drop(numbers.index)
     share = MOSTLY_NUMBERS if len(numbers) > MOST_CLASSES else MOSTLY_FEW_NUMBERS
     if len(words) and numbers.sum() >= share * total:
-        listed = ", ".join(f"{_quoted(of)} {count:,} times" for of, count in words[:3].items())
+        listed = ", ".join(f"{_quoted(word)} {count:,} times" for word, count in words[:3].items())
         yield (
             f"{name} is {kind} since {words.sum():,} of {total:,} values "
             f"are no numbers ({listed}{', …' if len(words) > 3 else ''}): empty those cells if it "

@@ -212,15 +212,15 @@ def sweep_problems(path: Path) -> Iterator[Problem]:
     for keys in _objectives(document.data):
         name = str(document.get(*keys))
         part = next((part for part in PARTS if name.startswith(f"{part}_")), "")
-        rest = name.removeprefix(f"{part}_")
-        if part and rest in metrics:
-            goal = goals.get(rest, metrics[rest].goal)
-            yield from _goal_problems(document, keys, rest, goal)
-            yield from _other_metric(document, keys, part, rest, schemas)
+        stem = name.removeprefix(f"{part}_")
+        if part and stem in metrics:
+            goal = goals.get(stem, metrics[stem].goal)
+            yield from _goal_problems(document, keys, stem, goal)
+            yield from _other_metric(document, keys, part, stem, schemas)
             continue
         if name.endswith(ends) and not schemas:
             continue
-        close = nearest(rest, metrics)
+        close = nearest(stem, metrics)
         if (close or schemas) and not any(re.fullmatch(text, name) for text in _logged(folder)):
             names = [f"{part or PARTS[0]}_{metric}" for metric in metrics]
             meant = f"{PARTS[0]}_{name}" if close and not part else name
@@ -232,12 +232,12 @@ def _goal_problems(
     document: Document, keys: tuple[Key, ...], metric: str, goal: Goal | None
 ) -> Iterator[Problem]:
     """Yield a problem if a sweep's goal contradicts its metric's; None means that is unknown."""
-    at = (*keys[:-1], "goal")
-    stated = str(document.get(*at)).lower()
+    goal_keys = (*keys[:-1], "goal")
+    stated = str(document.get(*goal_keys)).lower()
     if goal and stated != goal and stated in get_args(Goal):
         actual = f"`goal` is `{stated}`, but {metric} is {goal[:-3]}ised"
         hint = "the sweep would take the worst trial"
-        yield Problem("wrong-goal", actual, f"goal: {goal}", hint, document.place(*at))
+        yield Problem("wrong-goal", actual, f"goal: {goal}", hint, document.place(*goal_keys))
 
 
 def _other_metric(

@@ -226,7 +226,7 @@ def _doubts(panel: Panel) -> Iterator[str]:
         return
     steps = [after - before for before, after in pairwise(panel.times)]
     usual = sorted(steps)[len(steps) // 2]
-    long = [at for at, step in enumerate(steps) if step >= 2 * usual]
+    long = [index for index, step in enumerate(steps) if step >= 2 * usual]
     if long and not _is_weekdays(panel):
         before, after = (
             time.isoformat(" ").removesuffix(" 00:00:00")

@@ -391,15 +391,15 @@ def _of_dockerfile(path: Path, context: Path) -> tuple[Dependency, ...] | None:
     parsed = instructions(path)
     if parsed is None:
         return None
-    for instruction, rest in parsed:
-        words = rest.split()
+    for instruction, arguments in parsed:
+        words = arguments.split()
         if instruction == "FROM" and not (words and _PLAIN_IMAGE.fullmatch(words[0])):
             return None
         if instruction in {"COPY", "ADD"} and len(words) == 2:
             copied[words[1]] = context / words[0]
         if instruction == "RUN":
             place = Place(repository.shown(path), 1)
-            for words in commands(rest):
+            for words in commands(arguments):
                 installed = _installed(words, copied, place)
                 if installed is None:
                     return None
@@ -415,7 +415,7 @@ def instructions(dockerfile: Path) -> list[tuple[str, str]] | None:
         return None
     text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
     split = (line.strip().partition(" ") for line in text.replace("\\\n", " ").splitlines())
-    return [(instruction.upper(), rest) for instruction, _, rest in split if instruction]
+    return [(instruction.upper(), arguments) for instruction, _, arguments in split if instruction]
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -439,10 +439,10 @@ def _installed(
     if words[:2] == ["pip", "install"]:
         return _of_pip(iter(words[2:]), copied, place)
     if words[:1] == ["conda"] and words[1:2] in (["create"], ["install"]):
-        rest, names = iter(words[2:]), []
-        for word in rest:
+        arguments, names = iter(words[2:]), []
+        for word in arguments:
             if word in _CONDA_VALUES:
-                next(rest, None)
+                next(arguments, None)
             elif not word.startswith("-"):
                 names.append(word)
             elif word == "--file":

@@ -190,15 +190,15 @@ def survey(
             if hints.is_hints(path) and hints.spec_of(path) is None and path.is_file():
                 problems.append(hints.without_spec(path))
                 continue
-            other = next(
+            file_rule = next(
                 (rule for name, rule in (others or {}).items() if path.absolute().match(name)), None
             )
             try:
-                if other is not None and path.is_file():
-                    problems += map(_printable, other(path))
+                if file_rule is not None and path.is_file():
+                    problems += map(_printable, file_rule(path))
                 document = read(path)
                 is_spec = kinds.kind_of(document.data) is not None
-                if other is not None and not is_spec:
+                if file_rule is not None and not is_spec:
                     specs += 1
                 elif is_named or is_spec:
                     problems += check(from_document(document, path.absolute(), {}), links, clusters)
@@ -206,7 +206,7 @@ def survey(
                 else:
                     skipped += 1
             except UserError as refused:
-                if is_named or other is not None or _was_meant_as_spec(path):
+                if is_named or file_rule is not None or _was_meant_as_spec(path):
                     problems += refused.problems
                     specs += path.is_file()
                 else:

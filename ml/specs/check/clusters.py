@@ -52,9 +52,9 @@ class Placed:
 
     def field(self, *keys: str) -> tuple[tuple[Key, ...], object]:
         """Return the keys and the value of a field of the job, its trial or its component."""
-        for at in ((), ("trial",)):
-            if (value := self.node.get(*at, *keys)) is not None:
-                return (*at, *keys), value
+        for prefix in ((), ("trial",)):
+            if (value := self.node.get(*prefix, *keys)) is not None:
+                return (*prefix, *keys), value
         value = self.node.component
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
@@ -72,16 +72,16 @@ def placed(node: Node, clusters: Sequence[Cluster]) -> Placed | None:
     if node.type not in {"command", "sweep", "parallel"} or node.is_component:
         return None
     name = compute(node).removeprefix("azureml:")
-    own = [cluster for cluster in clusters if cluster.name == name]
-    return Placed(node, own) if own else None
+    matching = [cluster for cluster in clusters if cluster.name == name]
+    return Placed(node, matching) if matching else None
 
 
 def compute(node: Node) -> str:
     """Return the node's compute, else the default of the nearest enclosing job; "" without one."""
-    at: Node | None = node
-    while at is not None:
-        for written in (at.get("compute"), at.get("settings", "default_compute")):
+    current: Node | None = node
+    while current is not None:
+        for written in (current.get("compute"), current.get("settings", "default_compute")):
             if isinstance(written, str):
                 return written
-        at = at.parent or at.user
+        current = current.parent or current.user
     return ""

@@ -144,13 +144,13 @@ class Node(YamlNode):
     @property
     def command(self) -> tuple[tuple[Key, ...], str] | None:
         """Return the keys (inside the node) and the text of the shell's command, or None."""
-        at: tuple[Key, ...] = ("trial", "command") if self.type == "sweep" else ("command",)
-        text = self.get(*at)
+        keys: tuple[Key, ...] = ("trial", "command") if self.type == "sweep" else ("command",)
+        text = self.get(*keys)
         if isinstance(text, str):
-            return at, text
+            return keys, text
         if self.type in {"command", "sweep"} and self.component is not None:
             text = self.component.get("command")
-            return (at[:1], text) if isinstance(text, str) else None
+            return (keys[:1], text) if isinstance(text, str) else None
         return None
 
     @property
@@ -217,12 +217,12 @@ def fields(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, 
     """Yield every field in `value` with its keys, except names of users: inputs, tags …"""
     children = value.items() if isinstance(value, dict) else ()
     for key, child in enumerate(value) if isinstance(value, list) else children:
-        at = (*keys, key)
+        child_keys = (*keys, key)
         # The names of steps are not fields.
         if keys[-1:] != ("jobs",):
-            yield at, child
+            yield child_keys, child
         if key not in _FREE or keys[-1:] == ("jobs",):
-            yield from fields(child, at)
+            yield from fields(child, child_keys)
 
 
 def references(spec: Spec) -> list[Spec]:

@@ -218,8 +218,8 @@ class _Request:
         elif kind == "parallel":
             rules |= self._batches
         else:
-            own = {"code": self._code, "environment": self._environment, "command": self._scalar}
-            rules |= {**self._how, **own}
+            extra = {"code": self._code, "environment": self._environment, "command": self._scalar}
+            rules |= {**self._how, **extra}
         yield from self._each(rules)(keys[:-1], component)
 
     # Values.
@@ -347,11 +347,11 @@ class _Request:
                 yield self._problem(keys, value, f"a mapping of {', '.join(sorted(rules))}")
                 return
             for field, item in _snake(value).items():
-                at = (*keys, _WRITTEN_AS.get(field, field))
+                item_keys = (*keys, _WRITTEN_AS.get(field, field))
                 if field in rules:
-                    yield from rules[field](at, item)
+                    yield from rules[field](item_keys, item)
                 else:
-                    yield self._problem(at, item, "nothing here")
+                    yield self._problem(item_keys, item, "nothing here")
 
         return check
 

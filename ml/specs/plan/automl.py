@@ -34,7 +34,7 @@ _TABULAR = frozenset({"classification", "regression", "forecasting"})
 
 
 def planned(
-    own: YamlNode,
+    node: YamlNode,
     *,
     name: str,
     experiment: str,
@@ -45,46 +45,48 @@ def planned(
 ) -> tuple[AutoMLPlan, Mapping[str, Source]]:
     """Return the plan of an AutoML job, and the sources of data that the pipeline provides.
 
-    `compute` is that of the surrounding pipeline, `prefix` the path from the job to `own`.
+    `compute` is that of the surrounding pipeline, `prefix` the path from the job to `node`.
     """
-    task = str(own.get("task")).lower()
-    metric = snake(str(own.get("primary_metric") or METRICS[task]))
+    task = str(node.get("task")).lower()
+    metric = snake(str(node.get("primary_metric") or METRICS[task]))
     inputs: dict[str, InputPlan] = {}
     sources: dict[str, Source] = {}
     for key in DATA:
-        written = own.get(key)
+        written = node.get(key)
         if written is None:
             continue
         data = written if isinstance(written, dict) else {"path": written}
         source = source_of(str(data.get("path")))
         if source is None:
-            inputs[key] = bindings.data(own, (key,), {"type": "mltable", **data}, prefix + key)
+            inputs[key] = bindings.data(node, (key,), {"type": "mltable", **data}, prefix + key)
             continue
         sources[key] = source
         mode = str(data.get("mode") or INPUT_MODE)
-        inputs[key] = InputPlan(key, "mltable", own.place(key), source=str(data["path"]), mode=mode)
-    limits = own.mapping("limits")
+        inputs[key] = InputPlan(
+            key, "mltable", node.place(key), source=str(data["path"]), mode=mode
+        )
+    limits = node.mapping("limits")
     plan = AutoMLPlan(
-        place=own.place(),
+        place=node.place(),
         display_name=name,
         experiment=experiment,
         task=task,
         primary_metric=logged(metric),
         goal=goal(metric),
-        target_column=fields.text(own.get("target_column_name")),
-        compute=str(own.get("compute") or compute),
-        algorithms=_algorithms(own, "allowed_training_algorithms"),
-        blocked=_algorithms(own, "blocked_training_algorithms"),
-        settings=Frozen((str(k), value) for k, value in own.mapping().items() if k not in DATA),
+        target_column=fields.text(node.get("target_column_name")),
+        compute=str(node.get("compute") or compute),
+        algorithms=_algorithms(node, "allowed_training_algorithms"),
+        blocked=_algorithms(node, "blocked_training_algorithms"),
+        settings=Frozen((str(k), value) for k, value in node.mapping().items() if k not in DATA),
         inputs=Frozen(inputs),
         outputs=outputs,
         max_total_trials=int(limits.get("max_trials") or (_TRIALS if task in _TABULAR else 1)),
         max_concurrent_trials=int(limits.get("max_concurrent_trials") or 1),
         timeout_s=_seconds(limits.get("timeout_minutes")),
         trial_timeout_s=_seconds(limits.get("trial_timeout_minutes")),
-        tags=fields.tags(own),
-        description=fields.text(own.get("description")),
-        places=fields.places(own),
+        tags=fields.tags(node),
+        description=fields.text(node.get("description")),
+        places=fields.places(node),
     )
     return plan, Frozen(sources)
 
@@ -99,9 +101,9 @@ def goal(metric: str) -> Literal["maximize", "minimize"]:
     return "minimize" if metric.startswith("normalized_") else "maximize"
 
 
-def _algorithms(own: YamlNode, key: str) -> tuple[str, ...]:
+def _algorithms(node: YamlNode, key: str) -> tuple[str, ...]:
     """Return a list's names in snake case: the SDK accepts `LightGBM` and `light_gbm`."""
-    written = own.get("training", key)
+    written = node.get("training", key)
     names = map(str, written) if isinstance(written, list) else ()
     return tuple(map(snake, names))
 

@@ -120,15 +120,15 @@ class Bindings:
 
 
 class Ports:
-    """The inputs and outputs of a job or step: its own settings (`own`) override its component's.
+    """The inputs and outputs of a job or step: its own settings (`node`) override its component's.
 
-    `prefix` is the path from the job to `own` (`jobs.train.`).
+    `prefix` is the path from the job to `node` (`jobs.train.`).
     """
 
     def __init__(
-        self, own: YamlNode, component: YamlNode | None, bindings: Bindings, prefix: str = ""
+        self, node: YamlNode, component: YamlNode | None, bindings: Bindings, prefix: str = ""
     ) -> None:
-        self._own, self._component = own, component
+        self._own, self._component = node, component
         self._bindings, self._prefix = bindings, prefix
 
     def inputs(self) -> tuple[Mapping[str, InputPlan], Mapping[str, Source]]:

@@ -112,31 +112,33 @@ class _Planner:
         self._bindings, self._experiment = bindings, experiment
         self._problems = bindings.problems
 
-    def step(self, own: YamlNode, name: str, around: _Around) -> StepPlan:
+    def step(self, node: YamlNode, name: str, around: _Around) -> StepPlan:
         """Return the plan of a step, or of a job as the only step.
 
         A step that only Azure ML can run is planned as a command and reported as a problem.
         """
         component, registered = None, ""
-        if own.get("component") is not None:
-            component = self._component(own, "component")
-            registered = "" if component else str(own.get("component"))
-        layers = Layers(own, component)
-        kind = str((component or own).get("type") or own.get("type") or "command").lower()
+        if node.get("component") is not None:
+            component = self._component(node, "component")
+            registered = "" if component else str(node.get("component"))
+        layers = Layers(node, component)
+        kind = str((component or node).get("type") or node.get("type") or "command").lower()
         if kind not in RUNNABLE or (component is not None and component.get("nodes") is not None):
-            self._problems.append(_unsupported(own, name, kind if kind not in RUNNABLE else "flow"))
+            self._problems.append(
+                _unsupported(node, name, kind if kind not in RUNNABLE else "flow")
+            )
             kind = "command"
         declared = component
         if kind == "sweep":
             declared = self._component(layers.owner("trial"), "trial")
             registered = "" if declared else str(layers.get("trial"))
-        ports = Ports(own, declared, self._bindings, around.prefix)
+        ports = Ports(node, declared, self._bindings, around.prefix)
         inputs, sources = ports.inputs()
         outputs, promoted = ports.outputs(around.outputs)
         plan: Plan
         if kind == "automl":
             plan, sources = automl.planned(
-                own,
+                node,
                 name=name,
                 experiment=self._experiment,
                 compute=around.compute,
@@ -152,18 +154,18 @@ class _Planner:
                 plan = replace(plan, outputs=outputs)
         else:
             task = layers.owner("task") if kind == "parallel" and not registered else None
-            command = self._command(Layers(own, declared), name, around.compute, task)
+            command = self._command(Layers(node, declared), name, around.compute, task)
             if around.prefix:
                 outputs = Frozen((k, v) for k, v in outputs.items() if not _is_implicit(k, command))
             command = replace(command, inputs=inputs, outputs=outputs, component=registered)
             plan = self._sweep(layers, command, around) if kind == "sweep" else command
         return StepPlan(
-            place=own.place(),
+            place=node.place(),
             plan=plan,
             sources=sources,
             promoted=promoted,
-            after=tuple(dict.fromkeys(waits_for(own))),
-            is_deterministic=(declared or own).get("is_deterministic") is not False,
+            after=tuple(dict.fromkeys(waits_for(node))),
+            is_deterministic=(declared or node).get("is_deterministic") is not False,
         )
 
     def _pipeline(
@@ -208,7 +210,7 @@ class _Planner:
 
         `task` is the part with a parallel step's `task`: the arguments of its entry script.
         """
-        at = ("task",) if task is not None else ()
+        prefix = ("task",) if task is not None else ()
         command = task.get("task", "program_arguments") if task else layers.get("command")
         variables = {
             **(layers.component.mapping("environment_variables") if layers.component else {}),
@@ -221,8 +223,8 @@ class _Planner:
             display_name=name,
             experiment=self._experiment,
             command=str(command or ""),
-            code=self._bindings.code(task or layers.owner("code"), *at, "code"),
-            environment=self._bindings.environment(environment, *at, "environment"),
+            code=self._bindings.code(task or layers.owner("code"), *prefix, "code"),
+            environment=self._bindings.environment(environment, *prefix, "environment"),
             compute=str(layers.own.get("compute") or compute),
             environment_variables=Frozen((str(k), fields.text(v)) for k, v in variables.items()),
             timeout_s=fields.seconds(layers.own.get("limits", "timeout")),

@@ -498,7 +498,7 @@ def sweeps(plan: Plan) -> Iterator[SweepPlan]:
 
 
 def supplied_inputs(
-    plan: Plan, at: str = "", besides: Container[str] = frozenset()
+    plan: Plan, prefix: str = "", besides: Container[str] = frozenset()
 ) -> Iterator[tuple[str, InputPlan]]:
     """Yield every input that the spec itself supplies, by its field (`jobs.train.inputs.x`).
 
@@ -507,7 +507,7 @@ def supplied_inputs(
     """
     for name, data in plan.inputs.items():
         if name not in besides:
-            yield f"{at}{'' if isinstance(plan, AutoMLPlan) else 'inputs.'}{name}", data
+            yield f"{prefix}{'' if isinstance(plan, AutoMLPlan) else 'inputs.'}{name}", data
     if isinstance(plan, PipelinePlan):
         for name, step in plan.steps.items():
-            yield from supplied_inputs(step.plan, f"{at}jobs.{name}.", step.sources)
+            yield from supplied_inputs(step.plan, f"{prefix}jobs.{name}.", step.sources)

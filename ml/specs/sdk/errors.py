@@ -181,11 +181,11 @@ def _sentences(leaf: Leaf, node: YamlNode, path: str, kind: Kind) -> tuple[str, 
         expected = "" if hint or not field_names else f"one of {', '.join(field_names)}"
         return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
     if "Missing data for required field." in messages:
-        beside = node.document.get(*keys[:-1])
+        enclosing = node.document.get(*keys[:-1])
         # Fields of the schema are not misspellings of the missing one.
         around = getattr(field, "parent", None)
         right = names(around) if hasattr(around, "fields") else set()
-        siblings = beside if isinstance(beside, dict) else {}
+        siblings = enclosing if isinstance(enclosing, dict) else {}
         unknown_keys = [str(key) for key in siblings if key not in right]
         misspelt, values = nearest(name, unknown_keys), allowed(field)
         hint = f"one of {', '.join(values)}" if values else ""

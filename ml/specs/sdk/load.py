@@ -114,9 +114,9 @@ def _count_loads(node: YamlNode, root: Path, counted: dict[Path, int]) -> int:
 def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tuple[Problem, ...]]:
     """Return kind, entity and problems; corrects a `$schema` of the wrong family."""
     entity, problems = _load_as(kind, document, file)
-    other = {"job": "component", "component": "job"}.get(kind.family)
-    if problems and other and "$schema" in document.data:
-        second = Kind(other, kind.type)
+    other_family = {"job": "component", "component": "job"}.get(kind.family)
+    if problems and other_family and "$schema" in document.data:
+        second = Kind(other_family, kind.type)
         other_entity, other_problems = _load_as(second, document, file)
         if not other_problems:
             return second, other_entity, ()
@@ -162,9 +162,9 @@ def request(spec: Spec) -> dict[str, Any]:
 
 def request_of(entity: Any) -> dict[str, Any]:
     """Return the request for azure-ai-ml's job entity, without its name. Changes the entity."""
-    rest = importlib.import_module("azure.ai.ml.entities._job.to_rest_functions")
+    converters = importlib.import_module("azure.ai.ml.entities._job.to_rest_functions")
     with quiet():
-        body: dict[str, Any] = _plain(rest.to_rest_job_object(entity))
+        body: dict[str, Any] = _plain(converters.to_rest_job_object(entity))
     return body
 
 

@@ -58,46 +58,46 @@ class Leaf:
         return self.spot.keys
 
 
-def leaves(messages: Any, at: Spot) -> Iterator[Leaf]:
+def leaves(messages: Any, node: Spot) -> Iterator[Leaf]:
     """Yield the relevant messages, each with its node."""
     if _is_nested(messages):
-        at = at.opened()
+        node = node.opened()
     if isinstance(messages, dict):
-        yield from _mapping(messages, at)
+        yield from _mapping(messages, node)
     elif isinstance(messages, list) and not any(isinstance(text, str) for text in messages):
-        yield from _union(messages, at)
+        yield from _union(messages, node)
     else:
         texts = [messages] if not isinstance(messages, list) else messages
-        yield Leaf(at, tuple(str(text) for text in texts))
+        yield Leaf(node, tuple(str(text) for text in texts))
 
 
-def _mapping(messages: dict[Any, Any], at: Spot) -> Iterator[Leaf]:
+def _mapping(messages: dict[Any, Any], node: Spot) -> Iterator[Leaf]:
     # `TypeSensitiveUnionField` raises the messages of the first alternative only: of an inline
     # command step, those of one that runs a component; of an AutoML step, those of classification.
-    options = _options_for(at.field, at.value) if at.schema is None else []
-    if len(options) > 1 and any(name not in at.value or name == "task" for name in messages):
+    options = _options_for(node.field, node.value) if node.schema is None else []
+    if len(options) > 1 and any(name not in node.value or name == "task" for name in messages):
         walked = [
-            (list(leaves(option.schema.validate(at.value), spot)), option)
+            (list(leaves(option.schema.validate(node.value), spot)), option)
             for option in options
-            for spot in [replace(at, field=option, schema=option.schema)]
+            for spot in [replace(node, field=option, schema=option.schema)]
         ]
-        yield from _of_key("task", walked, at) or _best(walked, at)
+        yield from _of_key("task", walked, node) or _best(walked, node)
         return
-    schema = at.schema
-    if schema is None and at.field is not None:
-        schema = schema_for(at.field, at.value)
+    schema = node.schema
+    if schema is None and node.field is not None:
+        schema = schema_for(node.field, node.value)
     for name, below in messages.items():
         if name == "_schema" or name is None:
-            yield from leaves(below, at if name else replace(at, schema=None))
+            yield from leaves(below, node if name else replace(node, schema=None))
         elif schema is not None:
             field = field_named(schema, name)
-            spot = replace(at.child(name, field), schema=None if field else schema)
+            spot = replace(node.child(name, field), schema=None if field else schema)
             yield from leaves(below, spot)
         else:
-            entry = entry_field(at.field)
+            entry = entry_field(node.field)
             is_entry = entry is not None and isinstance(below, dict) and set(below) <= _ENTRY
             below = below.get("value", below.get("key")) if is_entry else below
-            yield from leaves(below, at.child(name, entry))
+            yield from leaves(below, node.child(name, entry))
 
 
 # marshmallow's keys for the two halves of an entry of a `Dict` field.
@@ -111,57 +111,57 @@ def _is_nested(messages: Any) -> bool:
     return isinstance(messages, list) and any(map(_is_nested, messages))
 
 
-def _union(branches: list[Any], at: Spot) -> Iterator[Leaf]:
+def _union(branches: list[Any], node: Spot) -> Iterator[Leaf]:
     """Yield the leaves of the intended alternative, or of all if they concern the same node."""
-    options = alternatives(at.field)
+    options = alternatives(node.field)
     if len(options) != len(branches):
         options = [None] * len(branches)
     walked = [
-        (list(leaves(branch, replace(at, field=option, schema=None))), option)
+        (list(leaves(branch, replace(node, field=option, schema=None))), option)
         for branch, option in zip(branches, options, strict=True)
     ]
-    nested = [pair for pair in walked if any(leaf.keys != at.keys for leaf in pair[0])]
-    if not isinstance(at.value, dict) or not nested:
+    nested = [pair for pair in walked if any(leaf.keys != node.keys for leaf in pair[0])]
+    if not isinstance(node.value, dict) or not nested:
         texts = [
-            text for branch_leaves, _ in walked for leaf in branch_leaves if leaf.keys == at.keys
+            text for branch_leaves, _ in walked for leaf in branch_leaves if leaf.keys == node.keys
             for text in leaf.messages
         ]  # fmt: skip
-        yield Leaf(replace(at, schema=None), tuple(dict.fromkeys(texts)))
+        yield Leaf(replace(node, schema=None), tuple(dict.fromkeys(texts)))
         return
-    yield from _of_key("type", nested, at) or _best(nested, at)
+    yield from _of_key("type", nested, node) or _best(nested, node)
 
 
 # The leaves of an alternative, and its field.
 _Walked = list[tuple[list[Leaf], Any]]
 
 
-def _of_key(name: str, walked: _Walked, at: Spot) -> list[Leaf]:
+def _of_key(name: str, walked: _Walked, node: Spot) -> list[Leaf]:
     """Return the leaf of a discriminator (`type`, `task`) if its value fits no alternative."""
-    key = (*at.keys, name)
+    key = (*node.keys, name)
     about = [leaf for branch_leaves, _ in walked for leaf in branch_leaves if leaf.keys == key]
     values = [leaf for leaf in about if "Unknown field." not in leaf.messages]
-    if name not in at.value or len(about) != len(walked) or not values:
+    if name not in node.value or len(about) != len(walked) or not values:
         return []
     texts = [text for leaf in values for text in leaf.messages]
-    return [Leaf(at.child(name, None), tuple(texts))]
+    return [Leaf(node.child(name, None), tuple(texts))]
 
 
-def _best(walked: _Walked, at: Spot) -> list[Leaf]:
-    return max(walked, key=lambda pair: _fit(pair[0], pair[1], at))[0]
+def _best(walked: _Walked, node: Spot) -> list[Leaf]:
+    return max(walked, key=lambda pair: _fit(pair[0], pair[1], node))[0]
 
 
 # Where the type of a node, of the component that it runs, or the task of AutoML is written.
 _TYPES = {("type",), ("component", "type"), ("trial", "type"), ("task",)}
 
 
-def _fit(branch_leaves: list[Leaf], option: Any, at: Spot) -> tuple[bool, int, int]:
+def _fit(branch_leaves: list[Leaf], option: Any, node: Spot) -> tuple[bool, int, int]:
     """Return a sort key of how well an alternative fits: its type, its known keys, its messages."""
-    depth = len(at.keys)
+    depth = len(node.keys)
     about_type = any(leaf.keys[depth:] in _TYPES for leaf in branch_leaves)
     unknown = sum("Unknown field." in leaf.messages for leaf in branch_leaves)
     missing = sum("Missing data for required field." in leaf.messages for leaf in branch_leaves)
-    schema = schema_for(option, at.value) if option is not None else None
-    shared_keys = {str(key) for key in at.value} & (names(schema) if schema else set())
+    schema = schema_for(option, node.value) if option is not None else None
+    shared_keys = {str(key) for key in node.value} & (names(schema) if schema else set())
     # Of the two, a missing key says more: some schemas let unknown keys through.
     return not about_type, len(shared_keys) - unknown - 2 * missing, -len(branch_leaves)
 

@@ -115,11 +115,11 @@ def _locate(
     space: Space,
     point: Mapping[str, object],
     prefix: str,
-    at: tuple[str, ...],
+    keys: tuple[str, ...],
     variables: dict[str, FixedValue],
 ) -> None:
     for name, value in point.items():
-        path, where = f"{prefix}{name}", (*at, str(name))
+        path, where = f"{prefix}{name}", (*keys, str(name))
         if name not in space:
             names = ", ".join(f"`{known_name}`" for known_name in space)
             raise Misfit(
@@ -139,7 +139,7 @@ def dimensions(branch: Mapping[str, object]) -> dict[str, Dimension]:
 
 
 def _branch(
-    dimension: Dimension, values: Mapping[str, object], path: str, at: tuple[str, ...]
+    dimension: Dimension, values: Mapping[str, object], path: str, keys: tuple[str, ...]
 ) -> tuple[int, dict[str, FixedValue]]:
     """Return the only branch of a nested choice that can yield these values; else raise Misfit."""
     fitting: list[tuple[int, dict[str, FixedValue]]] = []
@@ -152,7 +152,7 @@ def _branch(
             inside: dict[str, FixedValue] = {}
             free_values = {key: member for key, member in values.items() if key in free}
             try:
-                _locate(free, free_values, f"{path}.{index}.", at, inside)
+                _locate(free, free_values, f"{path}.{index}.", keys, inside)
                 fitting.append((index, inside))
             except Misfit as misfit:
                 misfits.append(misfit)
@@ -161,7 +161,7 @@ def _branch(
     description = ", ".join(f"{name}: {member}" for name, member in values.items()) or "no name"
     if fitting:
         message = f"{len(fitting)} branches of `{dimension.name}` have {description}"
-        raise Misfit(at, message, "names or constants of a single branch")
+        raise Misfit(keys, message, "names or constants of a single branch")
     if len(misfits) == 1:
         raise misfits[0]
     branches = " or ".join(
@@ -170,7 +170,7 @@ def _branch(
         if isinstance(member, Mapping)
     )
     message = f"no branch of `{dimension.name}` has {description}"
-    raise Misfit(at, message, branches or f"one of {_listed(dimension.args)}")
+    raise Misfit(keys, message, branches or f"one of {_listed(dimension.args)}")
 
 
 def same(first: object, second: object) -> bool:
@@ -193,24 +193,26 @@ def _spelt(dimension: Dimension, value: object) -> object:
     return int(number(value)) if dimension.kind == "randint" else float(number(value))
 
 
-def _raw(dimension: Dimension, value: object, at: tuple[str, ...]) -> float:
+def _raw(dimension: Dimension, value: object, keys: tuple[str, ...]) -> float:
     kind, args = dimension.kind, dimension.args
     if kind == "choice":
         for index, choice in enumerate(args):
             if not isinstance(choice, Mapping) and same(choice, value):
                 return index
-        raise Misfit(at, f"{value!r} is not a choice of `{at[-1]}`", f"one of {_listed(args)}")
+        raise Misfit(keys, f"{value!r} is not a choice of `{keys[-1]}`", f"one of {_listed(args)}")
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Misfit(at, f"`{at[-1]}` is {value!r}", f"a number: it is {_definition(dimension)}")
+        raise Misfit(
+            keys, f"`{keys[-1]}` is {value!r}", f"a number: it is {_definition(dimension)}"
+        )
     low, high = bounds(dimension)
     margin = _CLOSE * max(abs(low), abs(high), _CLOSE)
     if not low - margin <= value <= high + margin:
-        message = f"`{at[-1]}` is {value:g}, outside of its {_definition(dimension)}"
-        raise Misfit(at, message, f"{low:.6g} to {high:.6g}")
+        message = f"`{keys[-1]}` is {value:g}, outside of its {_definition(dimension)}"
+        raise Misfit(keys, message, f"{low:.6g} to {high:.6g}")
     step = 1.0 if kind == "randint" else number(args[2]) if kind.startswith("q") else 0.0
     if step and abs(value / step - round(value / step)) > 1e-6:
-        message = f"`{at[-1]}` is {value:g}, which {_definition(dimension)} never yields"
-        raise Misfit(at, message, f"a multiple of {step:g}")
+        message = f"`{keys[-1]}` is {value:g}, which {_definition(dimension)} never yields"
+        raise Misfit(keys, message, f"a multiple of {step:g}")
     if kind == "randint":
         return int(value)
     raw = math.log(max(value, 1e-300)) if "log" in kind else float(value)

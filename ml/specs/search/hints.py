@@ -65,8 +65,8 @@ def is_hints(path: Path) -> bool:
 def spec_of(path: Path) -> Path | None:
     """Return the spec that a hints file belongs to; None if there is none."""
     stem = next(path.name.removesuffix(end) for end in ENDINGS if path.name.endswith(end))
-    beside = (path.with_name(f"{stem}{suffix}") for suffix in (".yml", ".yaml"))
-    return next((spec for spec in beside if spec.is_file()), None)
+    specs = (path.with_name(f"{stem}{suffix}") for suffix in (".yml", ".yaml"))
+    return next((spec for spec in specs if spec.is_file()), None)
 
 
 def without_spec(path: Path) -> Problem:

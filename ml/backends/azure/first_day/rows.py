@@ -92,7 +92,7 @@ def _leaves(shape: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def _values(form: Any, path: str) -> Iterator[str]:
     """Yield the value at a dotted path of a form, once for each item of the lists on the way."""
-    name, _, rest = path.partition(".")
+    name, _, subpath = path.partition(".")
     value = form.get(name.removesuffix("[]"), "missing") if isinstance(form, dict) else "missing"
     for item in value if name.endswith("[]") and isinstance(value, list) else [value]:
-        yield from _values(item, rest) if rest else [str(item)]
+        yield from _values(item, subpath) if subpath else [str(item)]

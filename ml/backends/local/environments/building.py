@@ -163,8 +163,8 @@ def _venv(
     if output and minor is not None:
         output = uv.venv(minor[1], plan.place, reaper, _mark(plan))
         if not output:
-            other = f"another {minor[1]} takes its place"
-            say(f"note: Python {plan.python} is not available here: {other}")
+            replacement = f"another {minor[1]} takes its place"
+            say(f"note: Python {plan.python} is not available here: {replacement}")
     if output:
         raise _failed(environment, output)
 

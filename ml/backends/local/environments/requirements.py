@@ -191,8 +191,8 @@ def summary(environment: Environment) -> str:
     # What the job may miss first.
     ranked = sorted(different, key=lambda entry: (entry.here is None, bool(entry.here)))
     named = ", ".join(map(str, ranked[:NAMED]))
-    rest = len(different) - NAMED
-    more = f", and {rest} more (--dry-run names them)" if rest > 0 else ""
+    remaining = len(different) - NAMED
+    more = f", and {remaining} more (--dry-run names them)" if remaining > 0 else ""
     return f"{len(different)} of {total} packages differ: {named}{more}"
 
 

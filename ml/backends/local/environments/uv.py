@@ -37,26 +37,26 @@ def install(
     # As pip does: of all the indexes the best version, not the first index that has one.
     options = ("--index-strategy", "unsafe-best-match", *pip_options(settings))
     words = ("pip", "install", *options, "--python", str(python), "-r", str(requirements))
-    own = {**os.environ, **uv_variables(os.environ, settings)}
-    return _call(words, own, folder, reaper, name)
+    environ = {**os.environ, **uv_variables(os.environ, settings)}
+    return _call(words, environ, folder, reaper, name)
 
 
 def _call(
     words: tuple[str, ...],
-    own: Mapping[str, str],
+    environ: Mapping[str, str],
     folder: Path | None,
     reaper: Reaper,
     name: str,
 ) -> str:
     """Run it; `name` is the mark by which the reaper ends it when this program is killed."""
     # The Python that runs this must not decide what another one sees.
-    rest = {k: v for k, v in own.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
+    inherited = {k: v for k, v in environ.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
     reaper.tell("+", name)
     try:
         done = subprocess.run(
             [_program(), *words],
             cwd=folder,
-            env={**rest, "PATH": _search_path(own), "MLFLOW_RUN_ID": name},
+            env={**inherited, "PATH": _search_path(environ), "MLFLOW_RUN_ID": name},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -76,12 +76,12 @@ def _program() -> str:
     return uv
 
 
-def _search_path(own: Mapping[str, str]) -> str:
+def _search_path(environ: Mapping[str, str]) -> str:
     """PATH for uv: pyenv's shims fail for every Python but the active one, so that uv gives up
     the search; the Pythons that they stand for take their place."""
-    root = Path(own.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    root = Path(environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     folders: list[str] = []
-    for folder in own.get("PATH", os.defpath).split(os.pathsep):
+    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
         if Path(folder) == root / "shims":
             folders += [str(path) for path in sorted(root.glob("versions/*/bin"), reverse=True)]
         else:
@@ -105,14 +105,14 @@ _PLACES = frozenset({"index-url", "extra-index-url", "find-links"})
 _SECTIONS = (":env:", "install", "global")
 
 
-def uv_variables(own: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """Translate pip's settings into uv's variables, except those that `own` already sets."""
+def uv_variables(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """Translate pip's settings into uv's variables, except those that `environ` already sets."""
     variables = {}
     for option, (name, separator) in _VARIABLES.items():
         values = settings.get(option, "").split()
         if option in _PLACES:
             values = [value for value in values if _exists(value)]
-        if values and not own.get(name):
+        if values and not environ.get(name):
             variables[name] = separator.join(values) if separator else values[0]
     return variables
 
@@ -124,15 +124,15 @@ def pip_options(settings: Mapping[str, str]) -> Iterator[str]:
             yield from words
 
 
-def pip_settings(own: Mapping[str, str]) -> dict[str, str]:
+def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """pip's options of this machine: its name → its value, several separated by white space.
 
     UserError when pip cannot read its own files. Without pip only the variables count.
     """
     words = [sys.executable, "-P", "-m", "pip", "config", "list"]
-    done = subprocess.run(words, env=dict(own), capture_output=True, text=True)
+    done = subprocess.run(words, env=dict(environ), capture_output=True, text=True)
     if done.returncode and "No module named pip" in done.stderr:
-        pip = {k: v for k, v in own.items() if k.startswith("PIP_")}
+        pip = {k: v for k, v in environ.items() if k.startswith("PIP_")}
         return {k.removeprefix("PIP_").lower().replace("_", "-"): v for k, v in pip.items()}
     if done.returncode:
         reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"

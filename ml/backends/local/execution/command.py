@@ -172,7 +172,7 @@ class Execution:
         A command that cannot be resolved is refused before anything is made (exit code 2).
         """
         literals = {k: i.value for k, i in self.plan.inputs.items() if i.is_literal}
-        command, own, outputs = self._resolved()
+        command, variables, outputs = self._resolved()
         self._lineage = self.session.lineage | {"parent": self.parent}
         (self.folder / "logs").mkdir(parents=True, exist_ok=self.stopped is not None)
         self._tail = Tail(self.log, self.echo)
@@ -191,7 +191,7 @@ class Execution:
             )
         self._began = self._looked_at = time.monotonic()
         try:
-            self._launch(command, own)
+            self._launch(command, variables)
         except OSError as error:
             self._fault = faults.explain(error)
             if self._fault is None:
@@ -202,8 +202,8 @@ class Execution:
         """Begin to warm an interpreter for this trial and those after it; make nothing else."""
         if self.plan.parallel is None and self.plan.distribution is None:
             with suppress(UserError):  # the trial itself will be
-                command, own, _ = self._resolved()
-                self.session.pool.warm(self._job("", command, own), self.session.snapshot)
+                command, variables, _ = self._resolved()
+                self.session.pool.warm(self._job("", command, variables), self.session.snapshot)
 
     def _resolved(self) -> tuple[str, dict[str, str], dict[str, Path]]:
         """Return the command, the job's own variables, and the paths of the outputs."""
@@ -213,15 +213,15 @@ class Execution:
         place = self.plan.places.get("command", self.plan.place)
         command = resolve_command(self.plan.command, inputs, outputs, sampled, place)
         variables = self.plan.environment_variables
-        own = resolve_variables(variables, inputs, outputs, place)
-        return command, own, outputs
+        resolved = resolve_variables(variables, inputs, outputs, place)
+        return command, resolved, outputs
 
-    def _launch(self, command: str, own: Mapping[str, str]) -> None:
+    def _launch(self, command: str, variables: Mapping[str, str]) -> None:
         files.take_over(self.plan, [attempt.folder for attempt in self.former], self.folder)
         lay_out = spot.lay_out_again if self.stopped else files.lay_out
         lay_out(self.plan, self.folder, self.session.snapshot)
         self._mounted = files.states(files.mounted(self.plan))
-        evictions, start = self.session.evictions, partial(self._start, command, own)
+        evictions, start = self.session.evictions, partial(self._start, command, variables)
         node = distribution.elastic_node(self.plan)
         if not evictions.after_s:
             self._process = start()
@@ -233,18 +233,18 @@ class Execution:
                 self.run.id, start, self._record_restart, evictions, node, evicted
             )
 
-    def _start(self, command: str, own: Mapping[str, str]) -> RunProcess:
-        job = self._job(self.run.id, command, own)
+    def _start(self, command: str, variables: Mapping[str, str]) -> RunProcess:
+        job = self._job(self.run.id, command, variables)
         return self.session.pool.start(job, self.session.snapshot, self.is_one_of_many)
 
-    def _job(self, run_id: str, command: str, own: Mapping[str, str]) -> Job:
+    def _job(self, run_id: str, command: str, variables: Mapping[str, str]) -> Job:
         work = files.work(self.folder)
         threads = max(1, self.session.threads // self.plan.processes)
         seen = process_environment.variables(
             run_id,
             self.plan.experiment,
             threads,
-            own,
+            variables,
             self.sampled,
             work,
             self.session.interpreter,
@@ -374,8 +374,8 @@ class Execution:
         if status != "Completed":
             return changed
         every = [*changed, *warnings, *outcome.empty_outputs(self.plan, self.run)]
-        own = {*records.lineage_tags(self._lineage), JOB_FOLDER}
-        every += outcome.beyond_azure(self.plan, self.run, own, is_trial=bool(self.sampled))
+        ml_tags = {*records.lineage_tags(self._lineage), JOB_FOLDER}
+        every += outcome.beyond_azure(self.plan, self.run, ml_tags, is_trial=bool(self.sampled))
         if self.session.evictions.after_s:
             every += spot.warnings(self.run, self.session.evictions)
         if self.plan.parallel is not None:

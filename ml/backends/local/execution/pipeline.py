@@ -231,14 +231,14 @@ class Pipeline:
     def _start_ready(self) -> None:
         """Start the steps whose dependencies completed; skip those that depend on a failed one."""
         for name, step in list(self._waiting.items()):
-            ended = [other for other in step.after if other in self._ended]
-            lost = [other for other in ended if self._ended[other].status != "Completed"]
+            ended = [needed for needed in step.after if needed in self._ended]
+            lost = [needed for needed in ended if self._ended[needed].status != "Completed"]
             if lost:
                 self._leave_out(name, f"it needs step `{lost[0]}`, which did not complete")
         ready = [
             (name, step)
             for name, step in self._waiting.items()
-            if all(other in self._ended for other in step.after)
+            if all(needed in self._ended for needed in step.after)
         ]
         for number, (name, step) in enumerate(ready):
             if self._free > 0:
@@ -304,8 +304,8 @@ class Pipeline:
         for output in used_outputs(self._plan, name) - set(paths):
             # Azure ML's implicit output: what the step left in ./outputs and ./logs.
             if output in former or run.id:
-                own = self._preparation.tracking.artifacts_of
-                paths[output] = former.get(output) or own(run.id)
+                artifacts_of = self._preparation.tracking.artifacts_of
+                paths[output] = former.get(output) or artifacts_of(run.id)
         self._written |= {FromStep(name, output): path for output, path in paths.items()}
         if run.status != "Completed" and not self._plan.continue_on_step_failure:
             self._stop = outcome.STEP_FAILED

@@ -214,8 +214,8 @@ class Sweep:
         if not waiting or len(trials) < 2:
             return None
         families = [_family(run) for run in trials]
-        is_best = [family not in families[:at] for at, family in enumerate(families)]
-        members = [run for at, run in enumerate(trials) if at < MEMBERS or is_best[at]]
+        is_best = [family not in families[:index] for index, family in enumerate(families)]
+        members = [run for index, run in enumerate(trials) if index < MEMBERS or is_best[index]]
         return waiting[0], members
 
     def _ensemble(self) -> Sample | None:

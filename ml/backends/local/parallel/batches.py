@@ -63,8 +63,8 @@ def divide(table: Mapping[str, Any], size: int, keys: list[str]) -> list[dict[st
         size = size or FILES
         files = table["files"]
         batches = [
-            {"files": files[at : at + size], "items": len(files[at : at + size])}
-            for at in range(0, len(files), size)
+            {"files": files[start : start + size], "items": len(files[start : start + size])}
+            for start in range(0, len(files), size)
         ]
     return [{"id": number, **batch} for number, batch in enumerate(batches)]
 

@@ -52,9 +52,9 @@ def serve(control: socket.socket, modules: list[str]) -> socket.socket:
             connection = socket.socket(fileno=descriptors[0])
             if (pid := os.fork()) == 0:
                 control.close()
-                for descriptor, (_, other) in children.items():
+                for descriptor, (_, sibling) in children.items():
                     os.close(descriptor)
-                    other.close()
+                    sibling.close()
                 return connection
             children[os.pidfd_open(pid)] = pid, connection
 

@@ -205,8 +205,8 @@ def _work_of_others(pid: int) -> float:
     """Seconds that the processors worked, but for this process and the server's."""
     times = psutil.cpu_times()
     every = sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
-    own = [psutil.Process(), psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    return float(every - sum(sum(process.cpu_times()[:2]) for process in own))
+    ours = [psutil.Process(), psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return float(every - sum(sum(process.cpu_times()[:2]) for process in ours))
 
 
 def _post(connection: http.client.HTTPConnection, payload: str) -> Answer:

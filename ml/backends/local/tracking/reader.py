@@ -161,11 +161,11 @@ def model_versions() -> list[Version]:
         " WHERE current_stage IS NOT ? ORDER BY name, version",
         _DELETED,
     ):
-        own = tags.get((model, number), {})
-        digest, project, evidence = (own.get(tag, "") for tag in (DIGEST, PROJECT, EVIDENCE))
+        model_tags = tags.get((model, number), {})
+        digest, project, evidence = (model_tags.get(tag, "") for tag in (DIGEST, PROJECT, EVIDENCE))
         folder = (source or "").removeprefix("file://")
         version = (model, str(number), digest, project, run or "", evidence, folder)
-        versions.append(Version(*version, **marks(own)))
+        versions.append(Version(*version, **marks(model_tags)))
     return versions
 
 

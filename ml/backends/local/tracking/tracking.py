@@ -108,8 +108,8 @@ class Tracking:
         """Return the id of a new run that is RUNNING under `name` in the job folder `folder`."""
         from mlflow.entities import RunTag
 
-        own = {"mlflow.source.type": "JOB", JOB_FOLDER: str(folder)}
-        tags = {"mlflow.user": home.user(), **own, **tags}
+        defaults = {"mlflow.source.type": "JOB", JOB_FOLDER: str(folder)}
+        tags = {"mlflow.user": home.user(), **defaults, **tags}
         run = self._store.create_run(
             self._experiment(experiment),
             tags["mlflow.user"],

@@ -85,15 +85,15 @@ def post(github: GitHub, root: Path, run_id: int) -> str:
     else:
         return f"run {run_id} is not of {CHECK} for a pull request: nothing is posted"
     number = int(pull["number"])
-    own = _own_comments(github, number)
+    comments = _own_comments(github, number)
     for _ in range(ATTEMPTS):
-        comment, trained = _shown(github, pull, own)
+        comment, trained = _shown(github, pull, comments)
         if (checks and comment > checks) or (training and trained > training):
             return f"pull request {number}: the comment shows a newer run"
         body = _body(github, root, number, checks or comment, training or trained)
-        read, own = own, _own_comments(github, number)
-        if read == own:
-            return _publish(github, number, own, body)
+        read, comments = comments, _own_comments(github, number)
+        if read == comments:
+            return _publish(github, number, comments, body)
     actual = f"the comment of pull request {number} changed {ATTEMPTS} times while it was written"
     problem = Problem("comment-conflict", actual, "an unchanged comment", "re-run the job")
     raise UserError(problem, exit_code=Exit.RUN_FAILED)
@@ -103,13 +103,13 @@ def _is_of(run: Mapping[str, Any], workflow: str, event: str) -> bool:
     return str(run.get("path") or "").partition("@")[0] == workflow and run.get("event") == event
 
 
-def _shown(github: GitHub, pull: Mapping[str, Any], own: Mapping[int, str]) -> tuple[int, int]:
+def _shown(github: GitHub, pull: Mapping[str, Any], comments: Mapping[int, str]) -> tuple[int, int]:
     """Return the newest run of the checks and of a training that this author's comments show.
 
     Anyone with write access can edit a comment, or let a branch's workflow post as the same author.
     So only runs that GitHub lists for the pull request count; checks, for its last commit.
     """
-    runs = [shown_runs(body) for body in own.values()]
+    runs = [shown_runs(body) for body in comments.values()]
     checks = max((run for run, _ in runs if _checked(github, run, pull)), default=0)
     return checks, max((run for _, run in runs if _trained(github, run, pull)), default=0)
 
@@ -277,8 +277,8 @@ def read_artifact(
     """
     # Use only the newest: an earlier attempt's is not the final result of the run.
     every = github.pages(f"actions/runs/{run_id}/artifacts", "artifacts")
-    named = [one for one in every if one["name"] == name]
-    newest = max(named, key=lambda one: int(one["id"]), default=None)
+    named = [artifact for artifact in every if artifact["name"] == name]
+    newest = max(named, key=lambda artifact: int(artifact["id"]), default=None)
     if newest is None or newest["expired"]:
         return {}, []
     if job and not _is_left_by(github, run_id, job, newest, failed_too):
@@ -350,17 +350,17 @@ def _own_comments(github: GitHub, number: int) -> dict[int, str]:
     }
 
 
-def _publish(github: GitHub, number: int, own: Mapping[int, str], body: str) -> str:
+def _publish(github: GitHub, number: int, comments: Mapping[int, str], body: str) -> str:
     """Create the comment, or update the oldest of the author's own and remove the others."""
     if len(body) > MAX_LENGTH:
         raise ValueError(f"the comment has {len(body):,} characters")
-    if not own:
+    if not comments:
         github.send("POST", f"issues/{number}/comments", {"body": body})
         return f"pull request {number}: the comment is created"
-    first, *others = sorted(own)
-    for other in others:
-        github.send("DELETE", f"issues/comments/{other}")
-    if own[first].strip() == body.strip():
+    first, *others = sorted(comments)
+    for duplicate in others:
+        github.send("DELETE", f"issues/comments/{duplicate}")
+    if comments[first].strip() == body.strip():
         return f"pull request {number}: the comment is as it should be"
     github.send("PATCH", f"issues/comments/{first}", {"body": body})
     return f"pull request {number}: the comment is updated"

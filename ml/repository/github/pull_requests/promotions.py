@@ -76,8 +76,8 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
     deployment_digest = _deployment_digest(document["files"][file], environment)
     for pull in github.pull_requests_of(branch):
         # The same model with other serving code is another proposal.
-        other = _deployment_digest(github.text(file, str(pull["head"]["sha"])), environment)
-        if not deployment_digest or deployment_digest == other:
+        proposed = _deployment_digest(github.text(file, str(pull["head"]["sha"])), environment)
+        if not deployment_digest or deployment_digest == proposed:
             return f"pull request {pull['number']} is about it already"
         branch = f"{prefix}{version}-{deployment_digest[:_SHORT]}"
     for pull in github.pull_requests_of(branch):
@@ -93,10 +93,10 @@ def keep(github: GitHub, root: Path, document: Mapping[str, Any]) -> str:
     files = {**document["files"], file: changed}
     done = github.keep_pull_request(branch, title, body, files, main)[1]
     for pull in [*github.pages("pulls", state="open")]:
-        other = str(pull["head"].get("ref") or "")
-        earlier = _PROPOSAL.fullmatch(other.removeprefix(prefix) if other != branch else "")
+        ref = str(pull["head"].get("ref") or "")
+        earlier = _PROPOSAL.fullmatch(ref.removeprefix(prefix) if ref != branch else "")
         ours = (pull["head"].get("repo") or {}).get("full_name") == github.repository
-        if ours and other.startswith(prefix) and earlier and int(earlier[1]) <= int(version):
+        if ours and ref.startswith(prefix) and earlier and int(earlier[1]) <= int(version):
             github.send("PATCH", f"pulls/{pull['number']}", {"state": "closed"})
             done += f"; {pull['number']}, of version {earlier[1]}, is closed"
     return done
@@ -137,15 +137,15 @@ def _checked(document: Mapping[str, Any]) -> tuple[str, str, str]:
 def _open(root: Path, names: Sequence[str]) -> None:
     """Open or update the promotion pull request of each project of this run."""
     app = GitHub.of_workflow()
-    own = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
-    for_all(names, lambda name: print(f"{name}: {_kept(app, own, root, name)}"))
+    reader = replace(app, token=os.environ.get("RUN_TOKEN", app.token))
+    for_all(names, lambda name: print(f"{name}: {_kept(app, reader, root, name)}"))
 
 
-def _kept(app: GitHub, own: GitHub, root: Path, name: str) -> str:
+def _kept(app: GitHub, reader: GitHub, root: Path, name: str) -> str:
     """Publish a project's promotion from this run's artifact; return what was done."""
     run = int(os.environ["GITHUB_RUN_ID"])
     job = f"evidence ({name})"
-    documents, unread = read_artifact(own, run, f"{ARTIFACT}{name}", _DOCUMENT, job)
+    documents, unread = read_artifact(reader, run, f"{ARTIFACT}{name}", _DOCUMENT, job)
     if unread:
         raise UserError(Problem("no-promotion", "; ".join(unread), hint="re-run the failed jobs"))
     document: Any = documents.get("promotion")
@@ -294,7 +294,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif options.command == "unfinished":
         results = unfinished(GitHub.of_workflow(), root, options.project)
         files.replace(options.save, json.dumps(results))
-        print(f"not ended: {', '.join(str(each['project']) for each in results) or 'none'}")
+        print(f"not ended: {', '.join(str(result['project']) for result in results) or 'none'}")
     elif options.command == "continue":
         _continue(options.projects)
     elif options.command == "summary":

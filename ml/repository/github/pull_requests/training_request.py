@@ -118,11 +118,11 @@ def fetch(root: Path, number: int, commit: str, to: Path) -> None:
 
 def _demand_space(root: Path, commit: str) -> None:
     """Raise UserError for a commit that is much larger than main, which is checked out here."""
-    main, own = (trees.measure(root, name, _DEEPEST) for name in ("HEAD", commit))
-    if own.depth > _DEEPEST:
+    main, branch = (trees.measure(root, name, _DEEPEST) for name in ("HEAD", commit))
+    if branch.depth > _DEEPEST:
         actual, expected = f"{commit[:12]} is more than {_DEEPEST} folders deep", "fewer"
-    elif own.size > main.size + _MOST_BYTES or own.files > main.files + _MOST_FILES:
-        actual = f"{commit[:12]} expands to {own.size >> 20:,} MiB in {own.files:,} files"
+    elif branch.size > main.size + _MOST_BYTES or branch.files > main.files + _MOST_FILES:
+        actual = f"{commit[:12]} expands to {branch.size >> 20:,} MiB in {branch.files:,} files"
         has = f"which has {main.size >> 20:,} MiB in {main.files:,}"
         most = f"at most {_MOST_BYTES >> 20} MiB and {_MOST_FILES:,} files beyond main"
         expected = f"{most}, {has}"

@@ -72,7 +72,7 @@ def libraries(
     once, then those that only a function imports: one of `module` or of a module beside it, or one
     that these import from another.
     """
-    own = module.rpartition(".")[0]
+    entry_package = module.rpartition(".")[0]
     queue, seen, later = [module], {module}, list[Imported]()
     reported: set[str] = set()
     for name in queue:
@@ -80,7 +80,7 @@ def libraries(
         if file is None:
             continue
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        is_own = f"{name}.".startswith(f"{own}.")
+        is_own = f"{name}.".startswith(f"{entry_package}.")
         inner = source(file).lazy.values() if is_own else ()
         lazy = wanted & {library for function in inner for library in function}
         later += [Imported(library, name, at_once=False) for library in sorted(lazy)]
@@ -167,14 +167,14 @@ class _Entry:
 
 def _entries(node: Node) -> Iterator[_Entry]:
     """Yield the modules in a job's `code` that its command runs with `python -m`."""
-    at: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
-    command, written = node.get(*at, "command"), node.get(*at, "code")
+    prefix: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
+    command, written = node.get(*prefix, "command"), node.get(*prefix, "code")
     code = assets.local(written, node.folder) if isinstance(written, str) else None
     if code is None or not isinstance(command, str):
         return
     for match in _MODULE.finditer(command):
         if file_of(match[1], code) is not None:
-            yield _Entry(node, at, code, match[1], match[2])
+            yield _Entry(node, prefix, code, match[1], match[2])
 
 
 @rule(
@@ -189,8 +189,8 @@ def missing_package(subject: Subject) -> Iterator[Finding]:
     """
     entries = [entry for node in subject.nodes for entry in _entries(node)]
     # Several modules of one command share its environment.
-    for (owner, at), group in groupby(entries, lambda entry: (entry.owner, entry.at)):
-        if not re.search(r"\binstall\b", str(owner.get(*at, "command"))):
+    for (owner, prefix), group in groupby(entries, lambda entry: (entry.owner, entry.at)):
+        if not re.search(r"\binstall\b", str(owner.get(*prefix, "command"))):
             yield from _missing(subject.links, [*group])
     if subject.spec.kind.family == "online_deployment":
         spec = subject.spec
@@ -233,13 +233,13 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
     listed = " and ".join(packages.PACKAGES.get(item.library, item.library) for item in at_once)
     verb = "imports" if at_once[0].at_once else "has or calls a function that imports"
     file = repository.shown(environment.file.resolve())
-    other = _other(first.owner, environment, frozenset(imported))
+    alternative = _other(first.owner, environment, frozenset(imported))
     hint = f"list {listed} in it"
     yield Finding(
         keys,
         f"{at_once[0].module} {verb} {names}, which {file} does not list",
         f"an environment with {listed}",
-        f"environment: {other}, or {hint}" if other else hint,
+        f"environment: {alternative}, or {hint}" if alternative else hint,
         "error" if at_once[0].at_once and environment.is_known else "warning",
         place=first.owner.place(*keys),
     )

@@ -38,14 +38,14 @@ def _places(node: Node) -> Iterator[tuple[Key, ...]]:
 def distributed_variables(node: Node) -> Iterator[Finding]:
     """No job sets a variable that its launcher sets for each process."""
     places = [*_places(node)]
-    kinds = [str(node.get(*at, "distribution", "type")).lower() for at in places]
+    kinds = [str(node.get(*prefix, "distribution", "type")).lower() for prefix in places]
     kind = next((kind for kind in kinds if kind in _SET), "")
-    for at in places:
-        written = node.get(*at, "environment_variables")
+    for prefix in places:
+        written = node.get(*prefix, "environment_variables")
         for name in written if isinstance(written, dict) else ():
             if name in _SET.get(kind, ()):
                 yield Finding(
-                    (*at, "environment_variables", name),
+                    (*prefix, "environment_variables", name),
                     f"`{name}` is the same in every process",
                     f"the one that `distribution: {kind}` sets for each process",
                     f"remove `{name}`",
@@ -55,36 +55,36 @@ def distributed_variables(node: Node) -> Iterator[Finding]:
 @rule("shared-memory", scope="node", source="reference-yaml-job-command: resources.shm_size")
 def shared_memory(node: Node) -> Iterator[Finding]:
     """The shared memory of a container is a number above 0 with the unit b, k, m or g."""
-    for at in _places(node):
-        written = node.get(*at, "resources", "shm_size")
+    for prefix in _places(node):
+        written = node.get(*prefix, "resources", "shm_size")
         if isinstance(written, str) and not re.fullmatch("0*[1-9][0-9]*[bkmgBKMG]", written):
-            keys = (*at, "resources", "shm_size")
+            keys = (*prefix, "resources", "shm_size")
             hint = "processes of a node exchange batches in it, with NCCL gradients too"
             yield Finding(keys, f"`{written}`", "a size such as 8g", hint)
 
 
 def _elastic(node: Node) -> tuple[tuple[Key, ...], torchrun.Elastic] | None:
     """Return the keys of the command's job, and its torchrun with a range of nodes, or None."""
-    at: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
-    command = node.get(*at, "command")
+    prefix: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
+    command = node.get(*prefix, "command")
     elastic = torchrun.elastic(command) if isinstance(command, str) else None
-    return (at, elastic) if elastic else None
+    return (prefix, elastic) if elastic else None
 
 
-def _field(node: Node, at: tuple[Key, ...], *keys: Key) -> tuple[tuple[Key, ...], object]:
+def _field(node: Node, prefix: tuple[Key, ...], *keys: Key) -> tuple[tuple[Key, ...], object]:
     """Return the keys and the value of a field; those of the command and None if it is not set."""
-    for above in dict.fromkeys((at, ())):
+    for above in dict.fromkeys((prefix, ())):
         if (value := node.get(*above, *keys)) is not None:
             return (*above, *keys), value
-    return (*at, "command"), None
+    return (*prefix, "command"), None
 
 
 @rule("elastic-nodes", scope=("command", "sweep"), source=f"{_ELASTIC}: --nnodes MIN:MAX")
 def elastic_nodes(node: Node) -> Iterator[Finding]:
     """An elastic job has as many nodes as the upper end of torchrun's range."""
     if elastic := _elastic(node):
-        at, torch = elastic
-        keys, count = _field(node, at, "resources", "instance_count")
+        prefix, torch = elastic
+        keys, count = _field(node, prefix, "resources", "instance_count")
         nodes = count if isinstance(count, int) else 1
         if not 1 <= torch.least <= torch.most == nodes:
             actual = f"`--nnodes {torch.least}:{torch.most}` for instance_count {nodes}"
@@ -121,8 +121,8 @@ def elastic_rendezvous(node: Node) -> Iterator[Finding]:
     """An elastic job meets on the first node, and may start its processes again."""
     if (elastic := _elastic(node)) is None:
         return
-    at, torch = elastic
-    keys: tuple[Key, ...] = (*at, "command")
+    prefix, torch = elastic
+    keys: tuple[Key, ...] = (*prefix, "command")
     expected = "--rdzv-backend c10d --rdzv-endpoint $MASTER_ADDR:$MASTER_PORT --rdzv-id NAME"
     endpoint = torch.options.get("rdzv-endpoint", "")
     address = _ENDPOINT.fullmatch(endpoint)
@@ -134,8 +134,8 @@ def elastic_rendezvous(node: Node) -> Iterator[Finding]:
     if not re.fullmatch("[1-9][0-9]*|[$].*", torch.options.get("max-restarts", "0")):
         actual = "torchrun starts no process again: the first node that is lost ends the job"
         yield Finding(keys, actual, "--max-restarts 10")
-    variables, _ = _field(node, at, "environment_variables")
-    if str(_field(node, at, "environment_variables", _STORE)[1]) != "1":
+    variables, _ = _field(node, prefix, "environment_variables")
+    if str(_field(node, prefix, "environment_variables", _STORE)[1]) != "1":
         actual = "a world of PyTorch 2.13 cannot grow while torchrun shares its store"
         hint = "a node that joins ends with DistStoreError after 60 s"
         yield Finding(

@@ -28,10 +28,10 @@ def templates(node: Node) -> Iterator[tuple[tuple[Key, ...], str]]:
         text = node.get(*keys)
         if isinstance(text, str):
             yield keys, text
-    at: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
-    for name, value in node.mapping(*at, "environment_variables").items():
+    prefix: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
+    for name, value in node.mapping(*prefix, "environment_variables").items():
         if isinstance(value, str) and node.type in {"command", "sweep"}:
-            yield (*at, "environment_variables", name), value
+            yield (*prefix, "environment_variables", name), value
 
 
 def declared(node: Node, reference: expressions.Reference) -> Mapping[str, object] | None:

@@ -295,7 +295,7 @@ def declared_twice(subject: Subject) -> Iterator[Finding]:
         what = f"endpoint {name}"
     else:
         return
-    if file := next((other for other in others if other.resolve() != spec.file.resolve()), None):
+    if file := next((path for path in others if path.resolve() != spec.file.resolve()), None):
         yield Finding(
             ("name",),
             f"the {what} is declared in {repository.shown(file)} too",

@@ -114,8 +114,8 @@ def _bound(
         for match in PARENT_INPUT.finditer(text):
             if node.parent is not None:
                 yield from _input(node.parent, match[1])
-        rest = expressions.without_placeholders(text)
-        yield from _literal(rest, node, keys, kind, mode)
+        constant = expressions.without_placeholders(text)
+        yield from _literal(constant, node, keys, kind, mode)
 
 
 def _literal(
@@ -166,8 +166,8 @@ def bad_name(subject: Subject) -> Iterator[Finding]:
                     yield Finding((*node.keys, direction, name), actual, "different names")
                 # The SDK reads the name of an asset that is registered, and not its version.
                 version = fields.get("version") if isinstance(fields, dict) else None
-                at = (*node.keys, direction, name, "version")
-                yield from _bad_name("version", version if direction == "outputs" else None, at)
+                field = (*node.keys, direction, name, "version")
+                yield from _bad_name("version", version if direction == "outputs" else None, field)
         for part, keys, _ in node.variables:
             if part is node:
                 yield from _bad_name("variable", keys[-1], (*node.keys, *keys))

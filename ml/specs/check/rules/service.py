@@ -127,11 +127,13 @@ def _dockerfile(node: YamlNode, context: object) -> Iterator[Finding]:
         return
     if "FROM" not in {instruction for instruction, _ in instructions}:
         yield Finding(keys, "the Dockerfile has no build stage", "a line `FROM IMAGE`")
-    for instruction, rest in instructions:
-        is_plain = instruction in {"COPY", "ADD"} and not _COPIES_ELSE.search(rest)
-        for name in rest.split()[:-1] if is_plain else ():
+    for instruction, arguments in instructions:
+        is_plain = instruction in {"COPY", "ADD"} and not _COPIES_ELSE.search(arguments)
+        for name in arguments.split()[:-1] if is_plain else ():
             if not name.startswith("--") and not (folder / name.lstrip("/")).exists():
-                actual = f"`{instruction} {rest}`: `{name}` is not in `{repository.shown(folder)}`"
+                actual = (
+                    f"`{instruction} {arguments}`: `{name}` is not in `{repository.shown(folder)}`"
+                )
                 yield Finding(keys, actual, "a file of the build context")
 
 
@@ -146,9 +148,11 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
         {str(name): whole_number(share) for name, share in spec.mapping(key).items()}
         for key in ("traffic", "mirror_traffic")
     )
-    beside = [assets.included(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")]
-    own = [part for part in beside if part and part.get("endpoint_name") == spec.get("name")]
-    declared = {str(part.get("name")) for part in own}
+    siblings = [assets.included(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")]
+    deployments = [
+        part for part in siblings if part and part.get("endpoint_name") == spec.get("name")
+    ]
+    declared = {str(part.get("name")) for part in deployments}
     for key, values, most in (("traffic", shares, 100), ("mirror_traffic", mirrors, 50)):
         for name, share in values.items():
             if share is None or not 0 <= share <= most:
@@ -203,10 +207,10 @@ def model_version(subject: Subject) -> Iterator[Finding]:
             versions.append(((*keys, "version"), value.get("version")))
         elif keys[-1] == "model" and isinstance(value, str) and (name := assets.parse(value)):
             versions.append((keys, name.version or None))
-    for at, version in versions:
+    for field, version in versions:
         if version is not None and not re.fullmatch(r"0*[1-9][0-9]*", str(version)):
             hint = "move the text to `tags`"
-            yield Finding(at, f"the version of the model is `{version}`", "1, 2, 3 …", hint)
+            yield Finding(field, f"the version of the model is `{version}`", "1, 2, 3 …", hint)
 
 
 @rule(
@@ -373,8 +377,8 @@ def no_compute(node: Node) -> Iterator[Finding]:
 def scale_settings(subject: Subject) -> Iterator[Finding]:
     """A managed deployment scales by Azure Monitor; one on Kubernetes and a cluster in a range."""
     matches_deployment = subject.spec.kind.family == "online_deployment"
-    at: tuple[Key, ...] = ("scale_settings",) if matches_deployment else ()
-    scale = subject.spec.mapping(*at)
+    prefix: tuple[Key, ...] = ("scale_settings",) if matches_deployment else ()
+    scale = subject.spec.mapping(*prefix)
     is_kubernetes = (
         "kubernetes" in f"{subject.spec.get('$schema')}{subject.spec.get('type')}".lower()
     )
@@ -383,7 +387,7 @@ def scale_settings(subject: Subject) -> Iterator[Finding]:
         yield Finding(("scale_settings", "type"), "`target_utilization`", "`default`", hint)
     low, high = (whole_number(scale.get(key)) for key in ("min_instances", "max_instances"))
     if low is not None and high is not None and low > high >= 0:
-        keys = (*at, "min_instances")
+        keys = (*prefix, "min_instances")
         yield Finding(keys, f"`min_instances` is {low}", f"at most `max_instances`, {high}")
 
 
@@ -402,8 +406,8 @@ def instance_type(subject: Subject) -> Iterator[Finding]:
 def endpoint_name(subject: Subject) -> Iterator[Finding]:
     """A deployment names the endpoint that is declared beside it."""
     spec, name = subject.spec, str(subject.spec.get("endpoint_name"))
-    beside = [assets.included(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")]
-    parts = [part for part in beside if part and isinstance(part.get(), dict)]
+    siblings = [assets.included(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")]
+    parts = [part for part in siblings if part and isinstance(part.get(), dict)]
     declared = {
         str(part.get("name")): part.place("name")
         for part in parts

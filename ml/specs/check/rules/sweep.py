@@ -126,17 +126,17 @@ def _power(exponent: float) -> str:
 def distribution_bounds(node: Node) -> Iterator[Finding]:
     """A distribution has something to draw: low below high, a positive width and step, values."""
     for name, distribution in node.search_space.items():
-        at = ("search_space", name)
-        low, high = _number(node.get(*at, "min_value")), _number(node.get(*at, "max_value"))
+        keys = ("search_space", name)
+        low, high = _number(node.get(*keys, "min_value")), _number(node.get(*keys, "max_value"))
         if low is not None and high is not None and low > high:
             message = f"`{name}` goes from {low:g} down to {high:g}"
-            yield Finding((*at, "min_value"), message, "min_value below max_value", "swap them")
+            yield Finding((*keys, "min_value"), message, "min_value below max_value", "swap them")
         for key in ("sigma", "q", "upper"):
-            value = _number(node.get(*at, key))
+            value = _number(node.get(*keys, key))
             if value is not None and value <= 0:
-                yield Finding((*at, key), f"`{key}` of `{name}` is {value:g}", "more than 0")
-        if kind(distribution) == "choice" and not node.get(*at, "values"):
-            yield Finding(at, f"`{name}` has no values to choose from", "values: [ … ]")
+                yield Finding((*keys, key), f"`{key}` of `{name}` is {value:g}", "more than 0")
+        if kind(distribution) == "choice" and not node.get(*keys, "values"):
+            yield Finding(keys, f"`{name}` has no values to choose from", "values: [ … ]")
 
 
 @rule("unused-search-space", scope="sweep", severity="warning", source=f"{_YAML}: search_space")

@@ -252,9 +252,9 @@ class Proxy:
         load: Load,
     ) -> None:
         """Send a copy and discard its response; skip it if there is no memory for its body."""
-        own = Load(load.room)
+        copy_load = Load(load.room)
         try:
-            own.add(len(body))
+            copy_load.add(len(body))
         except Full:
             return
         if scores:
@@ -264,10 +264,10 @@ class Proxy:
 
         async def send() -> None:
             try:
-                await self._send(to, kind, scores, request, body, own)
+                await self._send(to, kind, scores, request, body, copy_load)
             finally:
                 to.mirrored -= is_drawn
-                own.end()
+                copy_load.end()
 
         copy = asyncio.create_task(send())
         self._copies.add(copy)
@@ -318,7 +318,7 @@ class Proxy:
         """
         timeout_ms = self.routes.timeout_ms if self.routes else TIMEOUT_MS
         seconds = 0.0
-        own = False
+        by_deployment = False
         if to.in_flight >= MAX_IN_FLIGHT:
             text = f"deployment `{to.name}` has too many pending requests"
             kind, answer = EXCLUDED, error(TOO_MANY, text, to.name)
@@ -327,8 +327,8 @@ class Proxy:
             start = perf_counter()
             try:
                 answer = await self._forward(request, body, to, timeout_ms, load)
-                own = not scores or answer.status >= 300 or is_finite(_decoded(answer))
-                if not own:
+                by_deployment = not scores or answer.status >= 300 or is_finite(_decoded(answer))
+                if not by_deployment:
                     answer = error(NO_ANSWER, f"deployment `{to.name}`: an infinite number or NaN")
                 answer.headers[DEPLOYMENT_HEADER] = to.name
             except Full:
@@ -343,9 +343,11 @@ class Proxy:
                 to.in_flight -= 1
             seconds = perf_counter() - start
         if scores:
-            to.counters.tally(kind).add(answer.status, seconds, own)
+            to.counters.tally(kind).add(answer.status, seconds, by_deployment)
             if kind != EXCLUDED and len(self.deployments) > 1:
-                self.recent.add(to.name, kind, answer.status, _bytes(answer) if own else b"")
+                self.recent.add(
+                    to.name, kind, answer.status, _bytes(answer) if by_deployment else b""
+                )
         return answer
 
     async def _forward(

@@ -42,9 +42,9 @@ class Keys:
 
     def add(self, ticket: str) -> bool:
         """Record the key with this ticket; return whether it is new."""
-        at, bit = divmod(int(ticket, 16) % KEY_BITS, 8)
-        is_new = not self._bits[at] >> bit & 1
-        self._bits[at] |= 1 << bit
+        index, bit = divmod(int(ticket, 16) % KEY_BITS, 8)
+        is_new = not self._bits[index] >> bit & 1
+        self._bits[index] |= 1 << bit
         return is_new
 
 

@@ -63,7 +63,7 @@ class RouteTable:
 
     def twin(self, name: str) -> str | None:
         """Return the deployment that a canary compares with this one: green and its baseline."""
-        others = [other for other in self.ports if other not in (self.live, name)]
+        others = [deployment for deployment in self.ports if deployment not in (self.live, name)]
         is_compared = self.lease_s is not None and name != self.live and len(others) == 1
         return others[0] if is_compared else None
 
