@@ -195,7 +195,7 @@ def release(
     acceptance = Acceptance(SAMPLES, QUICK, None, None, new_fields=(), expired=())
     unread = dict.fromkeys(field.name for field in fields(RolloutPlan))
     known = {
-        **{"project": "words", "environment": "dev", "declared": ReleaseEntry(decision="d" * 64)},
+        **{"project": "words", "environment": "dev", "entry": ReleaseEntry(decision="d" * 64)},
         **{"version": version, "deployment": deployment, "acceptance": acceptance},
         **{"approved_by": "ana", "backend": backend, "live": backend.endpoints.live(name)},
         "history": audit.history(backend.audit_log, name),
