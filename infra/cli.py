@@ -269,7 +269,7 @@ def bootstrap(
 
 
 def _printed(items: Iterable[T], as_json: bool) -> list[T]:
-    """The items, each printed as it comes, or all as JSON at the end."""
+    """Return the items, each printed as it comes, or all as JSON at the end."""
     printed = []
     for item in items:
         printed.append(item)

@@ -17,7 +17,7 @@ _TYPES: dict[Any, str] = {str: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PA
 
 
 def page() -> str:
-    """Every command, with its arguments, options and defaults."""
+    """Return every command, with its arguments, options and defaults."""
     return "\n\n".join([*_program("ml"), *_program("infra")])
 
 
@@ -57,7 +57,7 @@ def _parameter(parameter: Any) -> list[str]:
 
 
 def _values(parameter: Any) -> str:
-    """The choices or the type of the value; `…` where an argument may have several."""
+    """Return the choices or the type of the value; `…` where an argument may have several."""
     form: Any = parameter.type_descriptor.annotation
     many = ""
     if get_origin(form) in (list, tuple):

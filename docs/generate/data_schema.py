@@ -15,7 +15,7 @@ from ml.toolkit.data.tables import Column, ColumnType, TableSchema
 
 
 def example() -> str:
-    """The example in the docstring of the module that reads the file."""
+    """Return the example in the docstring of the module that reads the file."""
     lines = (datasets.__doc__ or "").splitlines()
     return textwrap.dedent("\n".join(line for line in lines if line.startswith("    ")))
 
@@ -27,7 +27,7 @@ def notes() -> dict[str, str]:
 
 
 def page() -> str:
-    """The example, the fields, the columns, and the tasks with their metrics."""
+    """Return the example, the fields, the columns, and the tasks with their metrics."""
     text = (datasets.__doc__ or "").split("\n\n")
     after = [part for part in text[2:] if not part.startswith("    ")]
     return "\n\n".join(

@@ -117,7 +117,7 @@ class Entry:
 
 
 def entries() -> dict[str, Entry]:
-    """Every code of the source, sorted."""
+    """Return every code of the source, sorted."""
     found, _ = raised()
     remedies = yaml.safe_load(REMEDIES.read_text(encoding="utf-8"))
     by_code: dict[str, list[Raised]] = defaultdict(list)
@@ -128,7 +128,7 @@ def entries() -> dict[str, Entry]:
 
 @cache
 def raised() -> tuple[tuple[Raised, ...], tuple[str, ...]]:
-    """Every place that raises a code, and those whose code the source does not tell."""
+    """Return every place that raises a code, and those whose code the source does not tell."""
     inventory = Inventory(source.read(ROOT, FOLDERS))
     every = [*inventory.problems(), *inventory.rules(), *inventory.printed(), *_made()]
     return tuple(dict.fromkeys(every)), tuple(sorted({*inventory.unresolved}))
@@ -175,7 +175,7 @@ class Inventory:
         yield from self._raised(scope, (scope, call), builder)
 
     def _callers(self, builder: _Builder, depth: int) -> Iterator[Raised]:
-        """What each call of the builder raises, at the place of the call."""
+        """Yield what each call of the builder raises, at the place of the call."""
         function = builder.scope.function
         assert function is not None
         for caller, call in self.calls[function.name]:
@@ -240,7 +240,7 @@ class Inventory:
     # Rules of `ml check`.
 
     def rules(self) -> Iterator[Raised]:
-        """The rules: the docstring is the cause, their findings say what was expected."""
+        """Yield the rules: the docstring is the cause, their findings say what was expected."""
         for module in self.modules.values():
             for functions in module.functions.values():
                 for function in functions:
@@ -305,7 +305,7 @@ class Inventory:
                 )
 
     def _constructed(self, builder: _Builder) -> Iterator[Raised]:
-        """What calls of an exception raise that prints itself, and of its subclasses."""
+        """Yield what calls of an exception raise that prints itself, and of its subclasses."""
         classes = [(node.name, node) for module in self.modules.values() for node in module.classes]
         names = {name for name, node in classes if builder.scope.function in node.body}
         while more := {
@@ -321,7 +321,7 @@ class Inventory:
 
 
 def _made() -> Iterator[Raised]:
-    """What the recipes of make print."""
+    """Yield what the recipes of make print."""
     for name in MAKEFILES:
         lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines, start=1):
@@ -331,7 +331,7 @@ def _made() -> Iterator[Raised]:
 
 
 def _dotted(scope: Scope, target: ast.expr) -> str:
-    """The dotted name of a class, a classmethod or a function, as its module defines it."""
+    """Return the dotted name of a class, a classmethod or a function, as its module defines it."""
     if isinstance(target, ast.Attribute):
         above = _dotted(scope, target.value)
         return f"{above}.{target.attr}" if above else ""
@@ -344,7 +344,7 @@ def _dotted(scope: Scope, target: ast.expr) -> str:
 def _bind(
     call: ast.Call, parameters: Iterable[str], scope: Scope | None = None
 ) -> dict[str, ast.expr]:
-    """The arguments of a call by the names of the parameters."""
+    """Return the arguments of a call by the names of the parameters."""
     arguments: dict[str, ast.expr] = {}
     names = iter(parameters)
     for argument in call.args:
@@ -360,7 +360,7 @@ def _bind(
 
 
 def _named(names: Iterator[str], items: Iterable[ast.expr]) -> Iterator[tuple[str, ast.expr]]:
-    """The next names, one for each item."""
+    """Yield the next names, one for each item."""
     for item in items:
         name = next(names, None)
         if name is not None:
@@ -387,8 +387,8 @@ def _argument(scope: Scope, expression: ast.expr, call: ast.Call) -> ast.expr | 
 def _rows(
     scope: Scope, roles: Mapping[str, ast.expr]
 ) -> Iterator[dict[str, tuple[Scope, ast.expr]]]:
-    """The expressions of the roles with their scopes: one row for each tuple that a function of
-    the product returns as `code, found, …`, else the roles as they are.
+    """Yield the expressions of the roles with their scopes: one row for each tuple that a function
+    of the product returns as `code, found, …`, else the roles as they are.
     """
     as_they_are = {role: (scope, expression) for role, expression in roles.items()}
     name = roles.get("code")
@@ -407,7 +407,7 @@ def _rows(
 
 
 def _returned(module: Module) -> Iterator[str]:
-    """The codes that functions of a module return as `return "a-code", message`."""
+    """Yield the codes that functions of a module return as `return "a-code", message`."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and node.value.elts:
             first = node.value.elts[0]
@@ -417,7 +417,7 @@ def _returned(module: Module) -> Iterator[str]:
 
 
 def _findings(scope: Scope) -> Iterator[tuple[Scope, ast.Call]]:
-    """The calls of `Finding` in a rule, and in the functions of its module that it calls."""
+    """Yield the calls of `Finding` in a rule, and in the functions of its module that it calls."""
     seen: set[int] = set()
     waiting = [scope.function]
     while waiting:
@@ -434,7 +434,7 @@ def _findings(scope: Scope) -> Iterator[tuple[Scope, ast.Call]]:
 
 
 def _texts(module: Module) -> Iterator[tuple[ast.expr, Function | None]]:
-    """The outermost texts of a module that begin like a printed problem."""
+    """Yield the outermost texts of a module that begin like a printed problem."""
     waiting: list[tuple[ast.AST, Function | None]] = [(module.tree, None)]
     while waiting:
         node, function = waiting.pop()
@@ -452,7 +452,7 @@ def _texts(module: Module) -> Iterator[tuple[ast.expr, Function | None]]:
 
 
 def page() -> str:
-    """The codes, alphabetically, each with an anchor `error-CODE`."""
+    """Return the codes, alphabetically, each with an anchor `error-CODE`."""
     parts = []
     letter = ""
     for entry in entries().values():
@@ -487,5 +487,5 @@ def _section(entry: Entry) -> str:
 
 
 def _either(texts: Iterable[str]) -> str:
-    """The texts that one place can print."""
+    """Return the texts that one place can print."""
     return "; or ".join(escape(text) for text in texts if text.strip("… ."))

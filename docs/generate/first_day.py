@@ -9,7 +9,7 @@ from ml.backends.azure.first_day.rows import Row, load
 
 
 def page() -> str:
-    """The rows in their groups."""
+    """Return the rows in their groups."""
     parts = []
     for group, rows in groupby(load(), lambda row: row.group):
         parts += [f"## {group}", *map(_section, rows)]

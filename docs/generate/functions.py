@@ -46,7 +46,7 @@ def names() -> dict[str, set[str]]:
 
 
 def page() -> str:
-    """A section for each module, with an entry for each name."""
+    """Return a section for each module, with an entry for each name."""
     parts: list[str] = []
     for module, imported in names().items():
         parts.append(f"## {module}")
@@ -98,7 +98,7 @@ def _parsed(module: ast.Module) -> Iterator[str]:
 
 
 def _signature(name: str, function: ast.FunctionDef | None, owner: ast.AST) -> str:
-    """The name with its parameters; of a dataclass with its fields."""
+    """Return the name with its parameters; of a dataclass with its fields."""
     if function is None:
         assert isinstance(owner, ast.ClassDef)
         fields = [ast.unparse(line) for line in owner.body if isinstance(line, ast.AnnAssign)]
@@ -127,7 +127,7 @@ class _Annotation(str):
 
 
 def signature(name: str, member: Any, *, one_line: bool = False) -> str:
-    """The name with its parameters, one a line where that is long."""
+    """Return the name with its parameters, one a line where that is long."""
     stated = inspect.signature(member)
     parameters = [
         param

@@ -28,7 +28,7 @@ _DIRECTIONS: Mapping[Any, str] = {gt: "lower", lt: "raise", ne: "not change"}
 
 
 def page() -> str:
-    """Every gate, in the order in which they are evaluated."""
+    """Return every gate, in the order in which they are evaluated."""
     policy = gate_settings.POLICY.read_text(encoding="utf-8")
     values = yaml.safe_load(policy)["gates"]
     comments = read_comments(policy)
@@ -78,7 +78,7 @@ def _tighter(kind: gate.Kind, default: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as YAML writes it on one line."""
+    """Return a value as YAML writes it on one line."""
     if isinstance(value, list):
         return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, Mapping):
@@ -91,7 +91,7 @@ def shown(value: object) -> str:
 
 
 def read_comments(text: str) -> dict[tuple[str, ...], str]:
-    """The comments of gates.yml: of a gate and, by (gate, setting), of its settings.
+    """Return the comments of gates.yml: of a gate and, by (gate, setting), of its settings.
 
     A comment is on the line of the key, or on the lines above it.
     """

@@ -16,19 +16,19 @@ RELEASE = ROOT / "ml/release/declaration/release.schema.json"
 
 
 def stack_page() -> str:
-    """The settings of a stack file."""
+    """Return the settings of a stack file."""
     schema = loader.schema()
     return _page(schema, schema["properties"]["config"], "stack")
 
 
 def release_page() -> str:
-    """The fields of release.yml."""
+    """Return the fields of release.yml."""
     schema = json.loads(RELEASE.read_text(encoding="utf-8"))
     return _page(schema, schema, "release")
 
 
 def _page(document: Schema, top: Schema, kind: str) -> str:
-    """A table of the top level, then one for each mapping that it names."""
+    """Return a table of the top level, then one for each mapping that it names."""
     definitions = document.get("$defs", {})
     top = definitions.get(_target(top), top)
     parts = [_table(top, kind)]
@@ -66,7 +66,7 @@ def _target(field: Schema) -> str:
 
 
 def _type(field: Schema, kind: str) -> str:
-    """The type of a value with its bounds; a mapping links to its table."""
+    """Return the type of a value with its bounds; a mapping links to its table."""
     if target := _target(field):
         return "a mapping" if target == "mapping" else f"[{target}](#{kind}-{target.lower()})"
     if "const" in field:

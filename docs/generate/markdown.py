@@ -11,25 +11,25 @@ _SPECIAL = re.compile(r"([\\*_<>\[\]{}$|#~^`])")
 
 
 def escape(text: str) -> str:
-    """The text on one line, shown as it is except for its `code`."""
+    """Return the text on one line, shown as it is except for its `code`."""
     parts = _CODE.split(" ".join(text.split()))
     return "".join(part if _CODE.fullmatch(part) else _SPECIAL.sub(r"\\\1", part) for part in parts)
 
 
 def code(text: object) -> str:
-    """The text as code, "" for an empty one."""
+    """Return the text as code, "" for an empty one."""
     shown = " ".join(str(text).split())
     fence = "``" if "`" in shown else "`"
     return f"{fence}{shown}{fence}" if shown else ""
 
 
 def paragraphs(text: str) -> str:
-    """A docstring or comment: each paragraph on one line, escaped."""
+    """Return a docstring or comment: each paragraph on one line, escaped."""
     return "\n\n".join(escape(part) for part in re.split(r"\n\s*\n", text.strip()))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose cells are Markdown, without the columns that are empty in every row."""
+    """Return a table whose cells are Markdown, without the columns that are empty in every row."""
     cells = [[*row] for row in rows]
     kept = [number for number in range(len(head)) if any(row[number] for row in cells)]
     lines = [[line[number] for number in kept] for line in (head, ["---"] * len(head), *cells)]
@@ -41,10 +41,10 @@ def _cell(text: str) -> str:
 
 
 def anchor(kind: str, name: str) -> str:
-    """The target of links such as `[](#error-unknown-field)`."""
+    """Return the target of links such as `[](#error-unknown-field)`."""
     return f"({kind}-{name})="
 
 
 def sentence(text: str) -> str:
-    """A comment as a sentence: a capital first, a full stop last."""
+    """Return a comment as a sentence: a capital first, a full stop last."""
     return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""

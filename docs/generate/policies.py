@@ -17,7 +17,7 @@ _PACK = "pack"
 
 
 def modules() -> dict[str, Rules]:
-    """The modules that declare rules, each with its rules."""
+    """Return the modules that declare rules, each with its rules."""
     names = sorted(module.name for module in pkgutil.iter_modules(infra.__path__))
     found = {}
     for name in names:
@@ -29,7 +29,7 @@ def modules() -> dict[str, Rules]:
 
 
 def page() -> str:
-    """Every rule by its module."""
+    """Return every rule by its module."""
     every = modules()
     stacks = limits.load([rule.name for rules in every.values() for rule in rules])
     parts = []

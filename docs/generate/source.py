@@ -46,7 +46,7 @@ class Module:
 
 
 def read(root: Path, folders: Iterable[str]) -> dict[str, Module]:
-    """Every module below the folders, by its dotted name."""
+    """Return every module below the folders, by its dotted name."""
     modules = {}
     for folder in folders:
         for file in sorted((root / folder).rglob("*.py")):
@@ -78,7 +78,7 @@ def _index(module: Module) -> None:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """The names that an assignment binds, each with its value where the source states it."""
+    """Yield the names that an assignment binds, each with its value where the source states it."""
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple):
@@ -156,7 +156,7 @@ class Scope:
         return found
 
     def constant(self, expression: ast.expr) -> ast.expr | None:
-        """The value of a constant of this or another module that the expression names."""
+        """Return the value of a constant of this or another module that the expression names."""
         if isinstance(expression, ast.Name):
             if expression.id in self.module.constants:
                 return self.module.constants[expression.id]
@@ -188,7 +188,7 @@ class Scope:
     # Texts.
 
     def texts(self, expression: ast.expr | None, depth: int = _DEPTH) -> list[str]:
-        """The texts that the expression can have, the first `MOST_TEXTS` of them.
+        """Return the texts that the expression can have, the first `MOST_TEXTS` of them.
 
         A part that only a run knows is its name in capitals, or `ANY`.
         """
@@ -234,7 +234,7 @@ class Scope:
             yield "".join(texts)
 
     def _item(self, node: _Item, depth: int) -> Iterator[str]:
-        """An item of the tuples that a conditional or a function of the product gives."""
+        """Yield an item of the tuples that a conditional or a function of the product gives."""
         for value, scope in self._tuples(node.value):
             if isinstance(value, ast.Tuple) and node.index < len(value.elts):
                 yield from scope.texts(value.elts[node.index], depth)
@@ -284,7 +284,7 @@ def _is_text(node: ast.expr | None) -> bool:
 
 
 def _iterated(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """The names that a loop binds, with each of the values that the source lists."""
+    """Yield the names that a loop binds, with each of the values that the source lists."""
     if isinstance(values, ast.Tuple | ast.List):
         for value in values.elts:
             yield from _pairs(target, value)
@@ -295,7 +295,7 @@ def _iterated(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.exp
 
 
 def node_name(node: ast.expr) -> str:
-    """The last name of `a`, `a.b` or `a.b.c`; "" for any other expression."""
+    """Return the last name of `a`, `a.b` or `a.b.c`; "" for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else ""
@@ -308,7 +308,7 @@ def _placeholder(node: ast.expr) -> str:
 
 
 def calls(module: Module) -> Iterator[tuple[ast.Call, Function | None]]:
-    """Every call of a module with the innermost function around it."""
+    """Yield every call of a module with the innermost function around it."""
     waiting: list[tuple[ast.AST, Function | None]] = [(module.tree, None)]
     while waiting:
         node, function = waiting.pop()
@@ -319,5 +319,5 @@ def calls(module: Module) -> Iterator[tuple[ast.Call, Function | None]]:
 
 
 def index_of(value: ast.expr) -> int | None:
-    """The index of an item of a returned tuple; None for any other value."""
+    """Return the index of an item of a returned tuple; None for any other value."""
     return value.index if isinstance(value, _Item) else None

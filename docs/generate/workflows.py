@@ -82,7 +82,7 @@ def page() -> str:
 
 
 def jobs_of(event: str) -> list[tuple[str, str]]:
-    """The file and the name of each job that bills at an event."""
+    """Return the file and the name of each job that bills at an event."""
     return [
         (file, job)
         for file, names in re.findall(r"([\w-]+\.yml): ([\w, -]+)", EVENTS[event])
@@ -91,7 +91,7 @@ def jobs_of(event: str) -> list[tuple[str, str]]:
 
 
 def minutes_of_events() -> dict[str, int]:
-    """The sum of `timeout-minutes` over the jobs of each event."""
+    """Return the sum of `timeout-minutes` over the jobs of each event."""
     jobs = {
         file.name: yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)["jobs"]
         for file in FOLDER.glob("*.yml")
@@ -103,12 +103,12 @@ def minutes_of_events() -> dict[str, int]:
 
 
 def read_by(job: Any) -> set[tuple[str, str]]:
-    """The variables (`vars`) and `secrets` that a job reads."""
+    """Return the variables (`vars`) and `secrets` that a job reads."""
     return names_in(yaml.safe_dump(job, width=10_000))
 
 
 def names_in(text: str) -> set[tuple[str, str]]:
-    """The variables (`vars`) and `secrets` that a text names."""
+    """Return the variables (`vars`) and `secrets` that a text names."""
     return set(_READ.findall(text))
 
 

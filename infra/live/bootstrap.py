@@ -70,7 +70,7 @@ class State:
 
 
 def state(settings: Settings) -> State:
-    """The state of an environment."""
+    """Return the state of an environment."""
     names = settings.names
     return State(names.local("rg", "state"), names.worldwide("stpu"), names.worldwide("kvpu"))
 
@@ -106,8 +106,8 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
 
 
 def _runner(environments: Sequence[Settings]) -> Iterator[Step]:
-    """The label of self-hosted runners, once their networks are there: until then workflows run on
-    GitHub's own.
+    """Yield the label of self-hosted runners, once their networks are there: until then workflows
+    run on GitHub's own.
     """
     with_runners = [environment for environment in environments if environment.network.runners]
     labels = {environment.network.runners for environment in with_runners}
@@ -178,7 +178,7 @@ _OPENINGS = {
 
 
 def _state_steps(settings: Settings) -> Iterator[Step]:
-    """The container of an environment's state, and the key of its secrets."""
+    """Yield the container of an environment's state, and the key of its secrets."""
     home, subscription = state(settings), ("--subscription", settings.subscription)
     prefix, location = settings.environment, settings.location
     where = ("--resource-group", home.group, *subscription)
@@ -315,7 +315,7 @@ def _same_permissions(answer: Any, value: str) -> Any:
 
 
 def _environment(settings: Settings) -> Iterator[Step]:
-    """The state of a stack, its identities and roles, and its GitHub environments."""
+    """Yield the state of a stack, its identities and roles, and its GitHub environments."""
     home = state(settings)
     yield from _state_steps(settings)
     for purpose in BEFORE_THE_PROGRAM:
@@ -417,7 +417,7 @@ def _providers(settings: Settings) -> Iterator[Step]:
 
 
 def _stack(settings: Settings, home: State) -> Iterator[Step]:
-    """The stack in the state, and the key of its secrets in its file, which is on main where
+    """Yield the stack in the state, and the key of its secrets in its file, which is on main where
     workflows read it.
 
     `pulumi stack init` writes the key into the file (pulumi/pulumi#5650). Where it was ended before

@@ -292,7 +292,7 @@ GLOBAL: Mapping[str, tuple[str, str]] = {
 
 
 def retirements(settings: Settings) -> Iterator[Check]:
-    """A warning for each size with an announced retirement; settings refuse a retired one."""
+    """Yield a warning for each size with an announced retirement; settings refuse a retired one."""
     retiring = {size: entry for size in settings.sizes if (entry := retirement(size))}
     for size, entry in sorted(retiring.items()):
         message = f"the {entry.family} series retires on {entry.day}"
@@ -380,7 +380,7 @@ def deleted_logs(settings: Settings, resources: Sequence[Resource], arm: Arm) ->
 
 
 def deleted_workspaces(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """A warning before a workspace is created: only the portal lists deleted ones.
+    """Yield a warning before a workspace is created: only the portal lists deleted ones.
 
     A deleted workspace reserves its name for fourteen days (machine-learning/concept-soft-delete).
     """

@@ -84,7 +84,7 @@ class IgnoredDifferences:
 
 
 def read_ignored(path: Path = IGNORE_FILE) -> IgnoredDifferences:
-    """The list in a file; raises ValueError for an entry without a reason."""
+    """Return the list in a file; raise ValueError for an entry without a reason."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     for entry in (*document["inputs"], *document["resources"]):
         if not str(entry.get("reason", "")).strip():

@@ -69,7 +69,7 @@ def _reviewer(settings: Settings, reviewer: str) -> str:
 
 
 def purpose_environment(settings: Settings, purpose: Purpose) -> Iterator[Step]:
-    """The GitHub environment of a purpose, with its required reviewers."""
+    """Yield the GitHub environment of a purpose, with its required reviewers."""
     environment = github_environment(settings, purpose)
     if purpose not in REVIEWED:
         yield from protected_environment(environment, settings)
@@ -171,7 +171,7 @@ def _named(name: str, answer: Any, _: str) -> Any:
 
 
 def variables(settings: Settings, purpose: Purpose, variables: Mapping[str, str]) -> Iterator[Step]:
-    """The variables of a GitHub environment: who signs in where, and these."""
+    """Yield the variables of a GitHub environment: who signs in where, and these."""
     where = ("--repo", settings.github, "--env", github_environment(settings, purpose))
     prefix = f"{settings.environment}-{purpose}"
     values = {

@@ -95,7 +95,7 @@ def lifetime(hours: float, limit: timedelta) -> timedelta:
 
 
 def service(account: str) -> BlobServiceClient:
-    """The blob service of a storage account, for the signed-in user."""
+    """Return the blob service of a storage account, for the signed-in user."""
     return BlobServiceClient(
         BLOBS.format(account=account), credential=credential("https://storage.azure.com")
     )

@@ -151,7 +151,7 @@ def shown(words: Words) -> list[str]:
 
 
 def shell(words: Words) -> str:
-    """A command as a person would type it."""
+    """Return a command as a person would type it."""
     words, text = _separated(tuple(shown(words)))
     return shlex.join(words) + (f" <<< {shlex.quote(text)}" if text else "")
 

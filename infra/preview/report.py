@@ -379,7 +379,7 @@ def _text(report: Report) -> Iterator[str]:
 
 
 def _overview(reports: Sequence[Report]) -> Iterator[str]:
-    """All stacks at a glance: verdict, changes, cost."""
+    """Yield all stacks at a glance: verdict, changes, cost."""
     currency = reports[0].cost.currency if reports else ""
     yield f"| | verdict | changes | {currency} a month: idle, typical, worst |\n|---|---|---|---|"
     for report in reports:

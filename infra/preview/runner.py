@@ -107,7 +107,7 @@ class Runner:
 
 @contextlib.contextmanager
 def runner() -> Iterator[Runner]:
-    """A runner of programs, which ends with the block."""
+    """Return a runner of programs, which ends with the block."""
     with (
         tempfile.TemporaryFile("w+") as errors,
         started(
@@ -127,7 +127,7 @@ def runner() -> Iterator[Runner]:
 
 @contextlib.contextmanager
 def served(engine: Engine) -> Iterator[str]:
-    """The address of the engine, on this machine only."""
+    """Return the address of the engine, on this machine only."""
     server = grpc.server(futures.ThreadPoolExecutor(16), options=OPTIONS)
     resource_pb2_grpc.add_ResourceMonitorServicer_to_server(engine, server)
     engine_pb2_grpc.add_EngineServicer_to_server(engine, server)
@@ -212,7 +212,7 @@ def _item(resource: Resource, properties: Mapping[str, Any]) -> Item:
 
 
 def unknown(value: Any) -> Any:
-    """A value as a preview shows it: unknown if it contains a reference."""
+    """Return a value as a preview shows it: unknown if it contains a reference."""
     if isinstance(value, Mapping):
         return {key: unknown(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -266,7 +266,8 @@ def last_exception(errors: str, root: Path, room: str) -> tuple[str, Place | Non
 
 @contextlib.contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that ends with the block at the latest, and with it every process it started.
+    """Return a process that ends with the block at the latest, and with it every process it
+    started.
 
     `options` are Popen's. SIGINT and SIGTERM end the process at once and are delivered after the
     block: an exception that a handler raises in a callback of gRPC or of an import is lost.

@@ -65,7 +65,7 @@ class Monitoring(Component):
         self.register_outputs({"logs": self.logs})
 
     def _logs(self) -> pulumi.Output[str]:
-        """The id of a Log Analytics workspace of our own."""
+        """Return the id of a Log Analytics workspace of our own."""
         site, settings = self._site, self._site.settings.monitoring
         hidden = site.settings.makes_scope or settings.private_link_scope
         logs = operationalinsights.Workspace(

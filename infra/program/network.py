@@ -233,7 +233,7 @@ class Network(Component):
         return endpoint
 
     def _zone(self, zone: str) -> pulumi.Output[str]:
-        """The id of a DNS zone: a central one, which its owner links, or one of ours."""
+        """Return the id of a DNS zone: a central one, which its owner links, or one of ours."""
         if central := self._settings.private_dns_zones:
             id = f"{central}/providers/Microsoft.Network/privateDnsZones/{zone}"
             return pulumi.Output.from_input(id)
@@ -291,7 +291,7 @@ class Network(Component):
         return network.RouteTableArgs(id=table.id)
 
     def _gateway(self) -> network.NatGateway:
-        """A NAT gateway: outbound only, by one address that others can allow."""
+        """Return a NAT gateway: outbound only, by one address that others can allow."""
         site, opts = self._site, pulumi.ResourceOptions(parent=self)
         address = network.PublicIPAddress(
             self.child("nat-address"),

@@ -88,8 +88,8 @@ class Assets(Component):
 
 
 def _accounts(settings: Settings) -> Mapping[str, str]:
-    """The ids of the registry's accounts, by part. A preview before the registry is there lacks
-    them; an update is refused.
+    """Return the ids of the registry's accounts, by part. A preview before the registry is there
+    lacks them; an update is refused.
     """
     name, group = settings.asset_registry.name, settings.registry_group
     elsewhere = settings.registry_subscription

@@ -80,7 +80,7 @@ class Component(pulumi.ComponentResource):
 
 
 def site(settings: Settings) -> Site:
-    """The site of an environment; declares its resource group unless it is given one.
+    """Return the site of an environment; declares its resource group unless it is given one.
 
     All resources that have tags keep those of `kept_tags`, which an update would remove otherwise.
     """

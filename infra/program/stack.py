@@ -112,7 +112,7 @@ def provision(
 
 
 def _shared(stack_site: Site) -> Mapping[str, pulumi.Input[str]]:
-    """The registry that environments share, with what watches it and keeps it."""
+    """Return the registry that environments share, with what watches it and keeps it."""
     monitoring = Monitoring("monitoring", stack_site)
     shared = SharedRegistry("assets", stack_site)
     monitoring.diagnose("assets", shared.registry.id, metrics=())
@@ -136,7 +136,7 @@ def _online_store(stack_site: Site, network: Network | None, identity: Identity)
 def _key(
     stack_site: Site, vault: Vault, identity: Identity, network: Network | None
 ) -> EncryptionKey | None:
-    """The key of storage, and the role that allows its use.
+    """Return the key of storage, and the role that allows its use.
 
     A new role takes effect in a vault after minutes, and an account created sooner fails
     ("KeyVaultAuthenticationFailure", Azure/bicep#16601). Private endpoints of other resources,

@@ -120,7 +120,7 @@ class FeatureStore(Component):
 def _workspace(
     parent: pulumi.Resource, name: str, args: WorkspaceArgs, **kind: Any
 ) -> ml.Workspace:
-    """A workspace that uses its identity for all access, with its private endpoint."""
+    """Return a workspace that uses its identity for all access, with its private endpoint."""
     site = args.site
     workspace = ml.Workspace(
         name,

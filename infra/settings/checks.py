@@ -209,7 +209,7 @@ def _listed(names: Sequence[str], *above: Key, field: str = "") -> list[tuple[Ke
 
 
 def _repeated(names: Sequence[tuple[Keys, str]]) -> Findings:
-    """A finding for each name that an earlier one equals."""
+    """Return a finding for each name that an earlier one equals."""
     earlier: set[str] = set()
     for keys, name in names:
         if name in earlier:

@@ -62,7 +62,7 @@ def select(names: Sequence[str] | None, folder: Path = FOLDER) -> Sequence[str]:
 
 
 def load(stack: str, folder: Path = FOLDER) -> Settings:
-    """The settings of a stack.
+    """Return the settings of a stack.
 
     Raise UserError with every problem of its file, each with line and key.
     """
@@ -272,7 +272,7 @@ def schema() -> dict[str, Any]:
 
 
 def _document(path: Path) -> Document:
-    """The stack file.
+    """Return the stack file.
 
     Raise UserError if it is unreadable, ambiguous or not a mapping with `config`.
     """

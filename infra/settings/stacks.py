@@ -50,7 +50,7 @@ def environments(folder: Path) -> tuple[str, ...]:
 
 
 def needed(stacks: Mapping[str, Stack], name: str) -> str:
-    """The stack that must be deployed before, "" without one.
+    """Return the stack that must be deployed before, "" without one.
 
     Raise UserError if none makes a registry.
     """

@@ -57,8 +57,8 @@ def isotonic(predictions: Values, labels: NDArray[Any], weights: Values) -> Cali
 
 
 def rarest(labels: NDArray[Any], rows: Sequence[Rows], weights: Values, classes: int) -> int:
-    """How many different rows the rarest class has among these, which other seeds predict again; a
-    row without weight is none.
+    """Return how many different rows the rarest class has among these, which other seeds predict
+    again; a row without weight is none.
     """
     different = _different(rows, weights)
     return int(np.bincount(labels[different].astype(np.int64), minlength=classes).min())

@@ -201,7 +201,7 @@ def _of_test(problem: Problem) -> Iterator[Finding]:
 
 
 def _repeated(problem: Problem, fitted: Rows, validation_rows: Rows) -> str:
-    """How many of the validation rows are fitted ones once more, target and all, or ""."""
+    """Return how many of the validation rows are fitted ones once more, target and all, or ""."""
     if not len(validation_rows):
         return ""
     keys: NDArray[np.uint64] = np.zeros(len(problem.table), np.uint64)
@@ -239,7 +239,7 @@ def _hashed(problem: Problem) -> Iterator[NDArray[np.uint64]]:
 
 
 def _pairs(keys: NDArray[np.uint64], fitted: Rows, validation_rows: Rows) -> int:
-    """How many pairs of a fitted and a validation row have one key."""
+    """Return how many pairs of a fitted and a validation row have one key."""
     unique, counts = np.unique(keys[fitted], return_counts=True)
     positions = np.minimum(np.searchsorted(unique, keys[validation_rows]), len(unique) - 1)
     return int(counts[positions][unique[positions] == keys[validation_rows]].sum())
@@ -265,7 +265,7 @@ def _of_time(problem: Problem, column: Column, *, is_named: bool) -> str:
 
 
 def _early(times: Values, fitted: Rows, validation_rows: Rows) -> int:
-    """How many of the validation rows are not later than all those fitted."""
+    """Return how many of the validation rows are not later than all those fitted."""
     return int((times[validation_rows] <= times[fitted].max()).sum())
 
 

@@ -283,7 +283,7 @@ def folds(
 
 
 def _have_classes(labels: NDArray[Any] | None, parts: Sequence[Fold]) -> bool:
-    """Whether training and validation rows are of two classes or more in each."""
+    """Return whether training and validation rows are of two classes or more in each."""
     return labels is None or all(
         len(np.unique(labels[rows])) > 1 for fold in parts for rows in fold
     )

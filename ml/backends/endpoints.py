@@ -411,7 +411,8 @@ class Endpoints(Protocol):
         """Return the error for an endpoint that no model was promoted to."""
 
     def resident(self, server: Server) -> tuple[float, float] | None:
-        """The latest measurement of the server's memory: when (epoch seconds), and the bytes.
+        """Return the latest measurement of the server's memory: when (epoch seconds), and the
+        bytes.
 
         None when that is not known now.
         """

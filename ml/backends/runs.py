@@ -109,11 +109,11 @@ class Run:
         return elapsed - sum(pause.until - pause.since for pause in self.pauses)
 
     def trial(self, name: str) -> Run:
-        """The trial of that name; KeyError when the sweep has none."""
+        """Return the trial of that name; KeyError when the sweep has none."""
         return {trial.name: trial for trial in self.trials}[name]
 
     def step(self, name: str) -> Run:
-        """The step of that name, as the pipeline calls it; KeyError when it has none."""
+        """Return the step of that name, as the pipeline calls it; KeyError when it has none."""
         return {step.name.removeprefix(f"{self.name}."): step for step in self.steps}[name]
 
     def below(self) -> Iterator[Run]:
@@ -343,7 +343,8 @@ class RunStore(Protocol):
         """
 
     def parameters(self, run: Run) -> Mapping[str, Value]:
-        """The values of its inputs, then the parameters that its code logged under other names.
+        """Return the values of its inputs, then the parameters that its code logged under other
+        names.
 
         Raises TrackingUnavailable.
         """

@@ -34,7 +34,8 @@ class Snapshot:
 
 
 def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
-    """The snapshot of `code` (a folder or one file), copied unless its content is there already.
+    """Return the snapshot of `code` (a folder or one file), copied unless its content is there
+    already.
 
     The folders `besides` are left out.
 
@@ -70,7 +71,7 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
 
 
 def copy(code: Path, besides: Collection[Path] = ()) -> Path:
-    """The folder of the snapshot of `code`, as `take` has it.
+    """Return the folder of the snapshot of `code`, as `take` has it.
 
     Raise UserError when the disk is full.
     """

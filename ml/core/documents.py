@@ -367,7 +367,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str, shown: str) -> Problem:
 
 
 def _value_problem(error: Exception, root: yaml.Node | None, shown: str) -> Problem:
-    """The problem of a value that looks like a date or a number but is not, at its line."""
+    """Return the problem of a value that looks like a date or a number but is not, at its line."""
     for node in _scalars(root, set()):
         try:
             yaml.constructor.SafeConstructor().construct_object(node)

@@ -130,7 +130,7 @@ def _os_error(error: BaseException | None) -> OSError | None:
 
 
 def _gathered(error: shutil.Error) -> OSError | None:
-    """The first error of a `copytree`, which keeps only the paths and the text of each."""
+    """Return the first error of a `copytree`, which keeps only the paths and the text of each."""
     failures = error.args[0] if error.args and isinstance(error.args[0], list) else []
     for source, target, text in failures:
         number = _ERRNO.search(str(text))

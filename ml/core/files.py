@@ -82,7 +82,8 @@ def append(path: Path, content: bytes, durable: bool = False) -> None:
 
 
 def json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects in a file of JSON lines; {} for a line that is none, as a kill may leave one.
+    """Yield the objects in a file of JSON lines; {} for a line that is none, as a kill may leave
+    one.
 
     Empty lines are skipped.
     """

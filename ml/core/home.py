@@ -103,5 +103,5 @@ def models() -> Path:
 
 
 def evidence() -> Path:
-    """The evidence of registered versions: `<model>/<version>/<sha256>`."""
+    """Return the evidence of registered versions: `<model>/<version>/<sha256>`."""
     return home() / "evidence"

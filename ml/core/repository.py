@@ -29,7 +29,8 @@ SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "si
 
 
 def root(path: Path | None = None) -> Path:
-    """The nearest folder with a pyproject.toml, above `path` or else above the working directory.
+    """Return the nearest folder with a pyproject.toml, above `path` or else above the working
+    directory.
 
     Without one: the folder of `path` itself, or the working directory.
     """

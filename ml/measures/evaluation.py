@@ -273,7 +273,7 @@ def task_of(evaluation: Evaluation) -> Task:
 
 
 def custom_metrics(stated: Mapping[str, StatedMetric]) -> Mapping[str, CustomMetric]:
-    """The custom metrics that an evaluation states, by name; refuses others."""
+    """Return the custom metrics that an evaluation states, by name; refuses others."""
     try:
         return {name: CustomMetric.of_statement(metric) for name, metric in sorted(stated.items())}
     except ValueError as error:

@@ -92,7 +92,7 @@ class TaskDefinition:
 
 
 def metrics_of(task: Task, custom: Mapping[str, CustomMetric] | None = None) -> dict[str, Metric]:
-    """Every metric of a model of that kind, the custom ones behind the framework's.
+    """Return every metric of a model of that kind, the custom ones behind the framework's.
 
     Raises ValueError for a custom one with a name that it cannot have.
     """

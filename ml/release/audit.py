@@ -270,7 +270,7 @@ class History:
 
 
 def history(log: AuditLog, endpoint: str) -> History:
-    """The endpoint's history; raises UserError when a line of the audit log was changed."""
+    """Return the endpoint's history; raise UserError when a line of the audit log was changed."""
     return History(endpoint, verify(log))
 
 

@@ -371,7 +371,8 @@ def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) ->
 
 
 def other_features(candidate: Side, champion: Side) -> str:
-    """The features that only one of the two reads, as a sentence; "" for the same feature set.
+    """Return the features that only one of the two reads, as a sentence; "" for the same feature
+    set.
 
     Feature sets are compared by hash; "" too where either side states none. The features named are
     those with a contribution.
@@ -431,7 +432,7 @@ def _on_other_data(ours: Evidence, theirs: Evidence) -> bool:
 def _metrics(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[MetricComparison]:
-    """The primary metric first, then the others, each over all splits."""
+    """Yield the primary metric first, then the others, each over all splits."""
     evaluation = candidate.evidence.evaluation
     against = champion.evidence.evaluation.metrics if champion else {}
     names = dict.fromkeys(metric for metrics in evaluation.metrics.values() for metric in metrics)

@@ -38,7 +38,7 @@ class RunFiles:
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> RunFiles:
-        """The run that `document` states."""
+        """Return the run that `document` states."""
         predictions = Path(document["predictions"]) if document["predictions"] else None
         outputs = {name: Path(path) for name, path in document["outputs"].items()}
         return cls(
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _write(figure: Any, path: Path) -> Path:
-    """The file with the figure: SVG, or PNG where that would be large."""
+    """Return the file with the figure: SVG, or PNG where that would be large."""
     if hasattr(figure, "savefig"):
         figure.savefig(svg := path.with_suffix(".svg"), bbox_inches="tight")
         if svg.stat().st_size > LARGEST:
@@ -91,7 +91,7 @@ def _write(figure: Any, path: Path) -> Path:
 
 
 def _fault(error: Exception, module: str) -> str:
-    """What went wrong in one line, with the last line of charts.py that took part in it."""
+    """Return what went wrong in one line, with the last line of charts.py that took part in it."""
     name = f"{module.rpartition('.')[2]}.py"
     if isinstance(error, SyntaxError):
         lines = [error.lineno]

@@ -322,7 +322,7 @@ def _check_ensemble(node: Any, features: int | None) -> None:
     need((np.diff(keys[order]) > 0).all(), "two nodes of a tree have one id")
 
     def places(of_trees: Numbers, name: str, chosen: Numbers | slice) -> Numbers:
-        """The places of nodes by their ids in their trees."""
+        """Return the places of nodes by their ids in their trees."""
         wanted = (of_trees << 31) + within(np.asarray(values[name])[chosen], name, 2**31)
         place = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
         if (wrong := keys[place] != wanted).any():

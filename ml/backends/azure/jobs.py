@@ -151,7 +151,8 @@ class JobReader:
         return Outputs(self.workspace, run, types, self.folder(run))
 
     def _with_trials(self, run: Run, job: Any, tracked: Iterable[Any], best_id: str | None) -> Run:
-        """The sweep with its trials; outputs, metrics and parameters are those of the best one.
+        """Return the sweep with its trials; outputs, metrics and parameters are those of the best
+        one.
 
         An AutoML job has outputs of its own: the best model is copied there.
         """
@@ -191,7 +192,8 @@ class JobReader:
         return replace(run, ended_by=early.type) if early and stopped else run
 
     def _step(self, pipeline: Run, job: Any, tracked: Mapping[str, Any], children: Children) -> Run:
-        """A step of a pipeline, which has a GUID on Azure and the pipeline's and its own name here.
+        """Return a step of a pipeline, which has a GUID on Azure and the pipeline's and its own
+        name here.
 
         Its trials are ranked as its own objective says.
         """

@@ -142,8 +142,9 @@ def _name(plan: Plan, digest: str) -> str:
 
 
 def content(plan: Plan, submission: Submission) -> str:
-    """The digest of all that the result depends on: the request, with its components, the code and
-    the local data. The same for another commit, on another machine and by another display name.
+    """Return the digest of all that the result depends on: the request, with its components, the
+    code and the local data. The same for another commit, on another machine and by another display
+    name.
     """
     request = load.request(plan.spec)
     # Of a job without one azure-ai-ml makes it up.

@@ -147,7 +147,8 @@ def canceled(ended_by: str, plan: CommandPlan, log: Path) -> Problem | None:
 
 
 def written_inputs(plan: CommandPlan, before: States, after: States) -> tuple[Problem, ...]:
-    """A warning for every input that is mounted read-only on Azure ML and was changed meanwhile.
+    """Return a warning for every input that is mounted read-only on Azure ML and was changed
+    meanwhile.
 
     There the command fails when it writes to one ("Read-only file system"); here nothing keeps it
     from the data itself.

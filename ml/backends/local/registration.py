@@ -40,7 +40,8 @@ _UNFINISHED = ".unfinished-"
 
 
 def register_outputs(outputs: Mapping[str, OutputPlan], run: Run) -> Run:
-    """The run with its named outputs registered, if it completed; Failed when that is not possible.
+    """Return the run with its named outputs registered, if it completed; Failed when that is not
+    possible.
 
     An output that was not written is left out: the run has a warning about it. An existing version
     does not change: the same content is that version, other content is a problem.

@@ -401,7 +401,8 @@ def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseF
 
 
 def new_fields(path: Path, today: date) -> tuple[Sequence[str], Sequence[str]]:
-    """The new fields that the file at `path` declares today, and why each other one does not count.
+    """Return the new fields that the file at `path` declares today, and why each other one does not
+    count.
 
     Raises as `read`.
     """

@@ -406,7 +406,8 @@ def _close(claimed: float | None, recomputed: float | None) -> bool:
 
 
 def overlap_mismatches(evaluation: Evaluation, folder: Path) -> tuple[str, ...]:
-    """The stated overlaps of training and test that the identifiers in the folder contradict.
+    """Return the stated overlaps of training and test that the identifiers in the folder
+    contradict.
 
     () when all follow, and for evidence without identifiers, which the gate `leakage` refuses.
     """

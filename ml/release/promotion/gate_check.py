@@ -245,7 +245,7 @@ def _why_not_git(root: Path) -> str:
 
 
 def load_gates(project: Project) -> Gates:
-    """The organisation policy with the project's tighter values.
+    """Return the organisation policy with the project's tighter values.
 
     Raise UserError when a file is wrong or looser.
     """

@@ -338,7 +338,7 @@ def _carry_out(
 def _declared_version(
     backend: Backend, project: Project, environment: str, entry: ReleaseEntry
 ) -> Version:
-    """The registered version that is declared.
+    """Return the registered version that is declared.
 
     Raise UserError when its files are not those declared.
     """

@@ -54,7 +54,8 @@ class Status:
 def status(
     backend: Backend, project: str | None = None, environment: str | None = None
 ) -> Sequence[Status]:
-    """The state of one project, or of every one that can be released; of one environment, or all.
+    """Return the state of one project, or of every one that can be released; of one environment, or
+    all.
 
     Raises UserError when a line of the audit log was changed or a declaration cannot be read.
     """

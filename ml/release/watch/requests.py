@@ -185,7 +185,8 @@ def loss(kind: Kind, predicted: object, label: str) -> float | None:
 
 
 def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
-    """The rows of a table in a request ({"input_data": {"columns": …, "data": …}}), or itself.
+    """Return the rows of a table in a request ({"input_data": {"columns": …, "data": …}}), or
+    itself.
 
     The answer to a table is a list, or has one as `predictions`.
     """

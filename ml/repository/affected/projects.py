@@ -346,7 +346,7 @@ class _Change:
         )
 
     def _named(self, file: str, project: str) -> set[str]:
-        """The paths and modules of the repository that a spec of a project names.
+        """Return the paths and modules of the repository that a spec of a project names.
 
         A folder above the project, such as the root in `code:`, is not followed: imports say which
         of its modules are used, and `affected_modules` which of them the change reaches.

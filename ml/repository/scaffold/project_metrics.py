@@ -291,7 +291,7 @@ def _task(folder: Path) -> Task | None:
 
 
 def metric_problems(path: Path) -> Iterator[Problem]:
-    """The names in a project's metrics.py that no custom metric can have."""
+    """Yield the names in a project's metrics.py that no custom metric can have."""
     for key, _ in _own_entries(path):
         if wrong := custom_metric_fault(str(key.value), EVERY_METRIC):
             place = Place(repository.shown(path), key.lineno)
@@ -299,7 +299,7 @@ def metric_problems(path: Path) -> Iterator[Problem]:
 
 
 def _custom_metrics(folder: Path) -> Mapping[str, CustomMetric]:
-    """The names and goals of the project's custom metrics; their ranges are not read."""
+    """Return the names and goals of the project's custom metrics; their ranges are not read."""
     return {
         str(key.value): CustomMetric(goal or "maximize", (0.0, 1.0))
         for key, goal in _own_entries(folder / METRICS)

@@ -26,7 +26,7 @@ def single(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def is_number(values: pd.Series[Any]) -> bool:
-    """Whether these are numbers: true and false are none."""
+    """Return whether these are numbers: true and false are none."""
     from pandas.api import types
 
     return types.is_numeric_dtype(values) and not types.is_bool_dtype(values)

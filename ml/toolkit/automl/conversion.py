@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def load(folder: Path) -> tuple[Any, list[str]]:
-    """The estimator of an MLflow model, and the columns that it takes, in order. Runs the code of
-    its pickle.
+    """Return the estimator of an MLflow model, and the columns that it takes, in order. Runs the
+    code of its pickle.
     """
     try:
         import mlflow.sklearn
@@ -159,7 +159,7 @@ def convert(
 
 
 def _last(estimator: Any) -> Any:
-    """The estimator at the end of a pipeline."""
+    """Return the estimator at the end of a pipeline."""
     return estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
 
 
@@ -172,7 +172,7 @@ def _kind(values: pd.Series[Any]) -> Kind:
 
 
 def _values(frame: pd.DataFrame, kinds: Mapping[str, Kind]) -> list[list[Value]]:
-    """The rows as requests have them: None for what is missing."""
+    """Return the rows as requests have them: None for what is missing."""
     columns = []
     for name, kind in kinds.items():
         cells: Any = frame[name].astype(str if kind == "text" else object).astype(object)
@@ -235,7 +235,7 @@ def _register() -> None:
 
 
 def _with_numbers(model: Any, kinds: Mapping[str, Kind], columns: Columns) -> Any:
-    """The graph behind one input `table`, the numbers of columns.json: a category code
+    """Return the graph behind one input `table`, the numbers of columns.json: a category code
     becomes the text again, "" what is missing.
     """
     from onnx import TensorProto, compose, helper

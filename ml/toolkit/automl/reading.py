@@ -61,7 +61,7 @@ class _Request:
 
 
 def read(folder: Path, target: str, *, is_class: bool = True) -> pd.DataFrame:
-    """The rows of one MLTable, as `read_all` gives them."""
+    """Return the rows of one MLTable, as `read_all` gives them."""
     return read_all([folder], target, is_class=is_class)[0]
 
 
@@ -72,7 +72,8 @@ def read_all(
     *,
     is_class: bool = True,
 ) -> list[pd.DataFrame]:
-    """The rows of MLTables as their transformations say. Ends the program for what cannot be read.
+    """Return the rows of MLTables as their transformations say. Ends the program for what cannot be
+    read.
 
     A target that `is_class` is of texts. The `texts`, columns that are texts somewhere, and those
     of true and false are categories, in a delimited file as it writes them.
@@ -89,8 +90,8 @@ def read_all(
 
 
 def required(folder: Path) -> frozenset[str]:
-    """The columns of Parquet files of an MLTable that are not nullable: those that a project's
-    schema does not mark `optional`.
+    """Return the columns of Parquet files of an MLTable that are not nullable: those that a
+    project's schema does not mark `optional`.
     """
     from pyarrow.parquet import read_schema
 
@@ -182,7 +183,7 @@ def _demand_same(files: Sequence[Path], tables: Sequence[Mapping[str, Any]]) -> 
 def _delimited(
     file: Path, of_names: Path, table: Mapping[str, Any], request: _Request
 ) -> dict[str, Any]:
-    """The columns of a file, by the header of another one or its own."""
+    """Return the columns of a file, by the header of another one or its own."""
     import pandas as pd
     from pandas.api import types
 
@@ -333,7 +334,7 @@ def _compact(rows: pd.DataFrame, request: _Request) -> dict[str, Any]:
 
 
 def together(tables: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """The rows of tables with the same columns, one below the other, a column at a time."""
+    """Return the rows of tables with the same columns, one below the other, a column at a time."""
     import pandas as pd
     from pandas.api.types import union_categoricals
 

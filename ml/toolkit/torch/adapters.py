@@ -36,7 +36,8 @@ def lora(model: nn.Module, layers: Sequence[str], *, rank: int = 8) -> nn.Module
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """The model that `lora` was given, with its adapters added to the weights: as fast as before.
+    """Return the model that `lora` was given, with its adapters added to the weights: as fast as
+    before.
 
     It answers as the adapted one but for rounding (5e-7 in float32).
     """
@@ -45,7 +46,8 @@ def merged(model: nn.Module) -> nn.Module:
 
 
 def trained(model: nn.Module) -> nn.ParameterDict:
-    """The parameters that are trained, as a part of a checkpoint; the model goes on using them.
+    """Return the parameters that are trained, as a part of a checkpoint; the model goes on using
+    them.
 
     Call it with the model inside DDP, and of a sharded model after `World.wrap`. Buffers are left
     out: make them before, alike at every start.
@@ -85,7 +87,7 @@ def save_adapter(folder: Path, model: nn.Module) -> dict[str, float]:
 
 
 def trained_share(model: nn.Module) -> float:
-    """The share of the parameters that are trained, between 0 and 1."""
+    """Return the share of the parameters that are trained, between 0 and 1."""
     counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     trained_count = sum(count for count, is_trained in counts if is_trained)
     share: float = trained_count / sum(count for count, _ in counts)

@@ -347,7 +347,7 @@ class Checkpoints:
             self._generation.remove(self._place(step).name)
 
     def _tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor], set[str]]:
-        """What is kept: facts as JSON, this process's tensors, and which to copy at once."""
+        """Return what is kept: facts as JSON, this process's tensors, and which to copy at once."""
         facts: dict[str, Any] = {}
         tensors: dict[str, torch.Tensor] = {}
         volatile: set[str] = set()
@@ -388,8 +388,8 @@ class Checkpoints:
         }
 
     def _checked(self, folder: Path) -> tuple[stored.Unusable | None, stored.Manifest | None]:
-        """What is wrong with a checkpoint, or its manifest; the processes share the reading, and
-        agree.
+        """Return what is wrong with a checkpoint, or its manifest; the processes share the reading,
+        and agree.
         """
         problem: stored.Unusable | None = None
         manifest = None
@@ -481,7 +481,7 @@ def _steps(folder: Path) -> list[int]:
 def _places(
     part: Any, name: str, facts: snapshot.Facts, kinds: Mapping[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Where DCP is to put each tensor of a part: a model's are read in place, and those of an
+    """Yield where DCP is to put each tensor of a part: a model's are read in place, and those of an
     optimiser are sharded as their parameters are.
     """
     if isinstance(part, nn.Module):
@@ -516,7 +516,7 @@ def _is_alike(facts: snapshot.Facts, optimiser: torch.optim.Optimizer) -> bool:
 
 
 def _sentence(problem: BaseException, folder: Path) -> tuple[str, str]:
-    """The code and the sentence of a failed write; DCP wraps what its processes raised."""
+    """Return the code and the sentence of a failed write; DCP wraps what its processes raised."""
     causes = [*getattr(problem, "failures", {}).values()]
     cause = causes[0][0] if causes else problem
     number = getattr(cause, "errno", None)

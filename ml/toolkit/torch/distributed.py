@@ -55,7 +55,7 @@ class World:
         groups: Sequence[nn.Module] | None = None,
         **options: Any,
     ) -> nn.Module:
-        """The model on this process's device, its gradients averaged over all processes.
+        """Return the model on this process's device, its gradients averaged over all processes.
 
         `ddp` keeps the whole model in every process (DistributedDataParallel; one process trains
         the bare model). `fsdp` shards parameters, gradients and optimiser states: `fully_shard` of
@@ -83,15 +83,15 @@ class World:
         return wrapped
 
     def weights(self, model: nn.Module) -> dict[str, Any]:
-        """The state_dict of the bare, whole model on the CPU, as to write it once; every process
-        has to call it. Of a sharded model the first process alone has it.
+        """Return the state_dict of the bare, whole model on the CPU, as to write it once; every
+        process has to call it. Of a sharded model the first process alone has it.
         """
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         weights: dict[str, Any] = get_model_state_dict(model, options=options)
         return weights
 
     def gather(self, value: Any) -> list[Any]:
-        """The value of every process, by rank, in every process."""
+        """Return the value of every process, by rank, in every process."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
@@ -156,7 +156,7 @@ class Metrics:
         return {name: above / below for name, (above, below) in total.items() if below}
 
     def state_dict(self) -> dict[str, Any]:
-        """What all processes have counted since `reduce`; every process has to call it."""
+        """Return what all processes have counted since `reduce`; every process has to call it."""
         mine = self._sums
         self._sums = {}
         for part in self._world.gather(mine):
@@ -261,8 +261,8 @@ _groups = count()
 
 
 def _store(rank: int, size: int, timeout_s: float) -> dist.Store:
-    """A store for one group. The master's port is one: a process that begins its next group while
-    another still ends the one before would join a store that goes, or find the port taken.
+    """Return a store for one group. The master's port is one: a process that begins its next group
+    while another still ends the one before would join a store that goes, or find the port taken.
     """
     address, port = (os.environ.get(f"MASTER_{name}", "") for name in ("ADDR", "PORT"))
     number, wait = next(_groups), timedelta(seconds=timeout_s)
@@ -278,7 +278,7 @@ def _let_go(group: dist.ProcessGroup) -> None:
 
 
 def _fsdp_groups(model: nn.Module) -> list[nn.Module]:
-    """The modules that are sharded one by one, without those that share a parameter."""
+    """Return the modules that are sharded one by one, without those that share a parameter."""
     counts = Counter(map(id, _parameters(model)))
     return [
         block
@@ -293,8 +293,8 @@ def _parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The children that have parameters, each after the members of the lists in it; of a list,
-    which has no forward pass, its members.
+    """Yield the children that have parameters, each after the members of the lists in it; of a
+    list, which has no forward pass, its members.
     """
     for child in model.children():
         is_list = isinstance(child, nn.ModuleList | nn.ModuleDict)

@@ -61,7 +61,7 @@ def export(
 def difference(
     network: nn.Module, served: Graph, examples: Sequence[Inputs], outputs: Sequence[str]
 ) -> float:
-    """The largest difference of any output on the examples; NaN where one is NaN.
+    """Return the largest difference of any output on the examples; NaN where one is NaN.
 
     Ends the program where ONNX Runtime rejects an example.
     """

@@ -61,7 +61,7 @@ class Reading:
         return math.isnan(self.least) or self.value >= self.least
 
     def text(self) -> str:
-        """The finding as a line."""
+        """Return the finding as a line."""
         least = "" if math.isnan(self.least) else f", at least {self.least:.3g}"
         state = "ok" if self.ok else "NOT OK"
         return (
@@ -119,7 +119,7 @@ def check_machines(world: World, folder: Path) -> list[Reading]:
 
 
 def _product_tflops(world: World) -> float:
-    """The best of five products of square matrices; by one thread of a CPU, whose cores the
+    """Return the best of five products of square matrices; by one thread of a CPU, whose cores the
     processes of a machine share.
     """
     width, threads = 4096 if world.device.type == "cuda" else 512, torch.get_num_threads()
@@ -384,7 +384,7 @@ class Guard:
         self._good = 0
 
     def check(self, step: int, update: Update) -> bool:
-        """Whether it went back; call it after each step, before `Checkpoints.after`."""
+        """Return whether it went back; call it after each step, before `Checkpoints.after`."""
         if update.taken and not self._is_explosion(update.loss):
             self._losses.append(update.loss)
             self._bad.clear()

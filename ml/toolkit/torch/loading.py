@@ -111,8 +111,8 @@ class Shards:
         return int(self._begins[-1])
 
     def digest(self) -> str:
-        """A sha256 of the layouts and of up to 64 rows, evenly apart: other data of as many rows
-        have another one.
+        """Return a sha256 of the layouts and of up to 64 rows, evenly apart: other data of as many
+        rows have another one.
         """
         sample = self.take(np.linspace(0, len(self) - 1, min(64, len(self))).astype(np.int64))
         sha256 = hashlib.sha256()
@@ -121,15 +121,15 @@ class Shards:
         return sha256.hexdigest()
 
     def numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of the shard of each row."""
+        """Return the number of the shard of each row."""
         return np.searchsorted(self._begins, rows, side="right") - 1
 
     def read(self, number: int) -> Rows:
-        """A whole shard, every file from its beginning to its end, in memory."""
+        """Return a whole shard, every file from its beginning to its end, in memory."""
         return {column: self._map(column, number, np.load) for column in self.columns}
 
     def take(self, rows: NDArray[np.int64], prefetched: Held = MappingProxyType({})) -> Rows:
-        """The rows of these numbers, of every column, from the `prefetched` shards or else
+        """Return the rows of these numbers, of every column, from the `prefetched` shards or else
         from their files.
         """
         shards = self.numbers(rows)
@@ -155,7 +155,7 @@ class Shards:
         return chosen
 
     def column(self, name: str) -> NDArray[Any]:
-        """A whole column, as that of the classes."""
+        """Return a whole column, as that of the classes."""
         first = self._map(name, 0)
         values = np.empty((len(self), *first.shape[1:]), dtype=first.dtype)
         for number, begin in enumerate(self._begins[:-1]):
@@ -231,7 +231,7 @@ class ReadAhead:
         return self._held
 
     def has(self, step: int) -> bool:
-        """Whether all shards of a step are held."""
+        """Return whether all shards of a step are held."""
         return all(number in self._held for number in self._shards[step].tolist())
 
     def release(self, step: int) -> None:
@@ -352,7 +352,7 @@ class Batches:
             pool.shutdown(cancel_futures=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position: the step after the last that was given."""
+        """Return the position: the step after the last that was given."""
         rows: dict[str, Any] = {
             "rows": len(self._source),
             "block": self._block,
@@ -396,7 +396,7 @@ class Batches:
         return rates
 
     def _rows(self, epoch: int, first: int) -> Iterator[NDArray[np.int64]]:
-        """The rows of each step from `first` on, of all processes."""
+        """Yield the rows of each step from `first` on, of all processes."""
         order = self._order(epoch)
         for step in range(first, self._steps):
             last = step == self._steps - 1
@@ -445,5 +445,5 @@ class Batches:
 
 
 def _event() -> torch.cuda.Event:
-    """The moment at which the GPU comes to this point of its work."""
+    """Return the moment at which the GPU comes to this point of its work."""
     return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))

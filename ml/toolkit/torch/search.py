@@ -31,7 +31,7 @@ class Mixture(nn.Module):  # type: ignore[misc]
         self.logits = nn.Parameter(torch.zeros(len(choices)))
 
     def forward(self, *inputs: Any) -> Tensor:
-        """The weighted sum for inputs that every choice takes."""
+        """Return the weighted sum for inputs that every choice takes."""
         outputs = torch.stack([choice(*inputs) for choice in self.choices.values()], -1)
         return outputs @ self.logits.softmax(0).to(outputs.dtype)
 
@@ -43,12 +43,12 @@ class Mixture(nn.Module):  # type: ignore[misc]
 
 
 def choice_logits(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of an optimiser of the choices."""
+    """Return the parameters of an optimiser of the choices."""
     return [module.logits for module in model.modules() if isinstance(module, Mixture)]
 
 
 def shared_weights(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of an optimiser of the weights: all but the logits of the choices."""
+    """Return the parameters of an optimiser of the weights: all but the logits of the choices."""
     logits = set(choice_logits(model))
     return [parameter for parameter in model.parameters() if parameter not in logits]
 

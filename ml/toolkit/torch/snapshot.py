@@ -41,7 +41,7 @@ def pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Facts:
 
 
 def unpack(facts: Facts, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The value that `pack` was given, with the tensors of these names."""
+    """Return the value that `pack` was given, with the tensors of these names."""
     if isinstance(facts, list):
         return [unpack(item, tensors) for item in facts]
     if not isinstance(facts, dict):
@@ -56,7 +56,7 @@ def unpack(facts: Facts, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def names(facts: Facts) -> Iterator[str]:
-    """The names of the tensors that packed facts refer to."""
+    """Yield the names of the tensors that packed facts refer to."""
     if isinstance(facts, list):
         for item in facts:
             yield from names(item)
@@ -105,7 +105,7 @@ class Stager(AsyncStager):  # type: ignore[misc]
         self._stream = torch.cuda.Stream() if torch.cuda.is_available() else None
 
     def stage(self, state_dict: dict[str, torch.Tensor]) -> Future[dict[str, torch.Tensor]]:
-        """The copy of the state, when it is whole."""
+        """Return the copy of the state, when it is whole."""
         for name in self.volatile & state_dict.keys():
             self._copy(name, state_dict[name])
         begun = torch.cuda.current_stream().record_event() if self._stream is not None else None

@@ -25,7 +25,7 @@ _PART = 1 << 22
 
 
 def rank_file(rank: int) -> str:
-    """The file with what a process has of its own."""
+    """Return the file with what a process has of its own."""
     return f"rank-{rank}.json"
 
 
@@ -102,7 +102,7 @@ def check_weights(manifest: Manifest, weights: Mapping[str, Sequence[Any]]) -> N
 
 
 def digest(path: Path, progress: Callable[[], None] = lambda: None) -> str:
-    """The sha256 of a file, in hexadecimal; `progress` is called while it is read."""
+    """Return the sha256 of a file, in hexadecimal; `progress` is called while it is read."""
     sha256 = hashlib.sha256()
     with path.open("rb") as stream:
         while part := stream.read(_PART):
@@ -142,7 +142,7 @@ class Reader(FileSystemReader):  # type: ignore[misc]
     """
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The metadata; raises Unusable where it names anything besides DCP's classes."""
+        """Return the metadata; raise Unusable where it names anything besides DCP's classes."""
         with (Path(self.path) / ".metadata").open("rb") as stream:
             metadata = _Unpickler(stream).load()
         if not isinstance(metadata, Metadata):

@@ -31,7 +31,7 @@ def fit_network(
     epochs: int = 100,
     batch: int = 256,
 ) -> nn.Module:
-    """The network of the epoch with the lowest `loss` on validation: the mean over rows.
+    """Return the network of the epoch with the lowest `loss` on validation: the mean over rows.
 
     settings: `learning_rate` is AdamW's; all of them identify the training.
 

@@ -114,7 +114,7 @@ class Updates:
         self._stage = "complete" if last else "open"
 
     def autocast(self) -> torch.autocast:
-        """The precision of the forward pass, as evaluation takes it too."""
+        """Return the precision of the forward pass, as evaluation takes it too."""
         enabled = self._kind is not torch.float32
         return torch.autocast(self._world.device.type, self._kind, enabled=enabled)
 
@@ -176,7 +176,7 @@ class Updates:
         return update
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of float16's scaler."""
+        """Return the state of float16's scaler."""
         return dict(self._scaler.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

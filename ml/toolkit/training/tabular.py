@@ -112,7 +112,7 @@ class Tabular:
         others: bool = False,
         folds: bool = True,
     ) -> Dataset:
-        """The table with the columns of feature sets, as `read_dataset`."""
+        """Return the table with the columns of feature sets, as `read_dataset`."""
         return read_dataset(
             folder,
             self.schema,

@@ -238,7 +238,7 @@ def refusals(plan: Plan) -> tuple[Problem, ...]:
 
 @contextmanager
 def build_all(plan: Plan, reaper: Reaper, say: Callable[[str], None]) -> Iterator[Interpreters]:
-    """The interpreters of the plan's commands, all built before the first one starts."""
+    """Return the interpreters of the plan's commands, all built before the first one starts."""
     with ExitStack() as stack:
         interpreters: dict[Environment, Interpreter] = {}
         for environment in environments(plan):

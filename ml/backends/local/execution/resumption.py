@@ -97,7 +97,8 @@ def resume(
 
 
 def find(name: str) -> Run:
-    """The run of that name or id, as `LocalRuns.find`; a damaged record is written again first.
+    """Return the run of that name or id, as `LocalRuns.find`; a damaged record is written again
+    first.
 
     It is restored from the saved plan and MLflow's store.
     """
@@ -122,7 +123,7 @@ def find(name: str) -> Run:
 
 @contextmanager
 def _held(name: str) -> Iterator[float | None]:
-    """The lock of the run; raise UserError when another process has it."""
+    """Return the lock of the run; raise UserError when another process has it."""
     try:
         with jobs.hold(name) as last_sign:
             yield last_sign

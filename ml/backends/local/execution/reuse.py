@@ -53,7 +53,8 @@ def key(
     digest: Callable[[Path], str],
     interpreter: Interpreter = HERE,
 ) -> str:
-    """The name of everything that the step's result depends on; `code` is its snapshot's digest.
+    """Return the name of everything that the step's result depends on; `code` is its snapshot's
+    digest.
 
     The environment is the spec's (with the content of its conda file) and the interpreter with
     the packages that are installed in it, since that is what runs the step.

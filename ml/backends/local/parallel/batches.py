@@ -52,7 +52,8 @@ def describe(data: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def divide(table: Mapping[str, Any], size: int, keys: list[str]) -> list[dict[str, Any]]:
-    """The mini-batches, numbered from 0: what a process needs to read its own, and its items.
+    """Return the mini-batches, numbered from 0: what a process needs to read its own, and its
+    items.
 
     "If both partition_keys and mini_batch_size are specified, the partition keys take effect."
     A mini-batch of a table never crosses the boundary of a file (how-to-debug-parallel-run-step).

@@ -120,7 +120,8 @@ def replace(path: Path, data: Any, *, durable: bool) -> None:
 
 
 def read(folder: Path) -> Run:
-    """The run of that folder; while it is running, with the trials and steps that have started.
+    """Return the run of that folder; while it is running, with the trials and steps that have
+    started.
 
     Raises OSError or ValueError when there is no record or it cannot be read.
     """
@@ -135,7 +136,8 @@ def read_if_whole(folder: Path) -> Run | None:
 
 
 def document(folder: Path) -> dict[str, Any]:
-    """The record; while the run is running, with the current records of its trials and steps.
+    """Return the record; while the run is running, with the current records of its trials and
+    steps.
 
     Raises as `read`.
     """
@@ -157,7 +159,7 @@ def entry(folder: Path) -> Entry:
 
 
 def _parts(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of trials or steps that can be read."""
+    """Yield the records of trials or steps that can be read."""
     for path in folder.glob(f"*/{FILE}"):
         with suppress(*UNREADABLE):
             yield document(path.parent)
@@ -331,7 +333,8 @@ def sweep_lineage(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
 def pipeline_lineage(
     plan: PipelinePlan, parent: str | None, code: Mapping[Path | None, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The lineage of a pipeline; its steps have the environment, and their `code` by its folder.
+    """Return the lineage of a pipeline; its steps have the environment, and their `code` by its
+    folder.
 
     It is dirty where one of them is.
     """
@@ -370,7 +373,8 @@ def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
 
 
 def code_of(code: Path, snapshot: Snapshot | None, commit: Commit | None) -> dict[str, Any]:
-    """The code (a folder or a file): commit, branch, whether it is dirty, digest of the snapshot.
+    """Return the code (a folder or a file): commit, branch, whether it is dirty, digest of the
+    snapshot.
 
     It is dirty unless every file of the snapshot is in the commit with the same content; what does
     not run does not count. Outside of a git work tree `commit` is "" and `dirty` is true.

@@ -131,7 +131,8 @@ def url(endpoint: str) -> str | None:
 
 
 def start_router(endpoint: str, port: int | None = None) -> RouterProcess:
-    """The endpoint's running router, on that port if one is given; the caller holds the endpoint.
+    """Return the endpoint's running router, on that port if one is given; the caller holds the
+    endpoint.
 
     Without a port it keeps its last one. Raises UserError (port-in-use, router-failed); a router
     that ran before then goes on.
@@ -243,7 +244,7 @@ class LocalCandidate:
 
 @contextmanager
 def candidate(deployment: ModelDeployment) -> Iterator[LocalCandidate]:
-    """A server in a slot of its own, while the endpoint is held; raises as `server.start`."""
+    """Return a server in a slot of its own, while the endpoint is held; raise as `server.start`."""
     slot = folder(deployment.endpoint) / "candidate"
     with locked(deployment.endpoint):
         started = server.start(slot, deployment)

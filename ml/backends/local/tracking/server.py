@@ -123,9 +123,9 @@ def _failure(code: str, log: Path, how: str) -> UserError:
 
 @contextmanager
 def in_front_of_store(reaper: Reaper) -> Iterator[str]:
-    """The address of MLflow's server in front of the store, for an MLflow that cannot open it: one
-    of another version, or mlflow-skinny, which azureml-mlflow brings. On Azure ML both reach the
-    workspace over HTTP.
+    """Return the address of MLflow's server in front of the store, for an MLflow that cannot open
+    it: one of another version, or mlflow-skinny, which azureml-mlflow brings. On Azure ML both
+    reach the workspace over HTTP.
 
     It ends with this block, or with this program if that is killed.
     """

@@ -76,13 +76,13 @@ Handler = Callable[[web.BaseRequest, bytes, Load], Awaitable[web.Response]]
 
 
 def error(status: int, message: str, deployment: str = "") -> web.Response:
-    """An answer of the router itself."""
+    """Return an answer of the router itself."""
     headers = {DEPLOYMENT_HEADER: deployment} if deployment else None
     return web.json_response({"error": {"message": message}}, status=status, headers=headers)
 
 
 def refuse(status: int, message: str) -> web.Response:
-    """An error that also ends the connection."""
+    """Return an error that also ends the connection."""
     response = error(status, message)
     response.force_close()
     return response
@@ -100,7 +100,7 @@ class BoundedServer(web.Server):
         self.idle: dict[_Connection, None] = {}
 
     def __call__(self) -> web.RequestHandler:
-        """The protocol of a new connection."""
+        """Return the protocol of a new connection."""
         return _Connection(self)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:

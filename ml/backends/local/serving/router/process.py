@@ -70,7 +70,7 @@ class RouterProcess:
 
     @contextmanager
     def sampling(self) -> Iterator[Callable[[str], None]]:
-        """A connection: each call sends a body that the router counts as one of the samples.
+        """Return a connection: each call sends a body that the router counts as one of the samples.
 
         Raises OSError or HTTPException without an answer; the next call connects again.
         """
