@@ -327,7 +327,7 @@ def _wrong_values(table: Table) -> list[Flaw]:
         for line, row in zip(table.lines, table.rows, strict=True):
             value = row[position]
             if value in valid:
-                pass
+                pass  # checked in an earlier row
             elif column.is_missing(value):
                 if column.optional:
                     continue
