@@ -59,7 +59,7 @@ def report(problem: Problem, document: Mapping[str, Any]) -> list[dict[str, str]
         *_of_validation(problem),
         *_of_test(problem),
     ]
-    return [{"check": check, "found": result} for check, result in findings]
+    return [{"check": check, "finding": result} for check, result in findings]
 
 
 def _of_rows(problem: Problem) -> Iterator[Finding]:

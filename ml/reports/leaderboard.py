@@ -68,8 +68,8 @@ class Leaderboard:
             yield f"balance: {balance}"
         for column in facts["columns"]:
             yield f"column {column['name']}: {column['choice']}"
-        for finding in facts["guardrails"]:
-            yield f"guardrail {finding['check']}: {finding['found']}"
+        for guardrail in facts["guardrails"]:
+            yield f"guardrail {guardrail['check']}: {guardrail['finding']}"
 
 
 def board_of(sweep: Sweep) -> Leaderboard | None:

@@ -259,12 +259,12 @@ def test_the_target_encoded_among_the_columns_is_told(tmp_path: Path, fit: Fit) 
     rows = [dict(row, later=int(row["churn"] == "Yes")) for row in people(150)]
     folder, _ = fit(write(tmp_path / "table", rows), n_cross_validations=2)
     facts = json.loads((folder / "settings.json").read_text())["automl"]
-    checks = {of["check"]: of["found"] for of in facts["guardrails"]}
+    checks = {of["check"]: of["finding"] for of in facts["guardrails"]}
     assert "later" in checks["leakage"] and "150 rows" in checks["rows"]
     rare = [dict(row, churn="Yes" if at % 20 == 0 else "No") for at, row in enumerate(people(200))]
     folder, _ = fit(write(tmp_path / "rare", rare), n_cross_validations=2, metric="accuracy")
     facts = json.loads((folder / "settings.json").read_text())["automl"]
-    checks = {of["check"]: of["found"] for of in facts["guardrails"]}
+    checks = {of["check"]: of["finding"] for of in facts["guardrails"]}
     assert "5.00%" in checks["imbalance"] and "accuracy" in checks["imbalance"]
 
 
@@ -354,7 +354,7 @@ def test_what_is_odd_about_a_column_is_said(tmp_path: Path, fit: Fit) -> None:
     assert chosen["income"] == "a number, 16 infinite treated as missing"
     assert chosen["age"] == "a category of 10 values"
     assert chosen["none"] == "empty: excluded"
-    found = [of["found"] for of in facts["guardrails"] if of["check"] == "columns"]
+    found = [of["finding"] for of in facts["guardrails"] if of["check"] == "columns"]
     assert found == ["none: empty: excluded"]
 
 

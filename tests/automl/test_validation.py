@@ -238,7 +238,7 @@ def texts_of(of: Problem, check: str) -> set[str]:
     from ml.automl import guardrails
 
     report = guardrails.report(of, of.encoding(of.fitted))
-    return {each["found"] for each in report if each["check"] == check}
+    return {each["finding"] for each in report if each["check"] == check}
 
 
 def findings(of: Problem, check: str) -> set[str]:

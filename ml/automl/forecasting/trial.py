@@ -405,7 +405,7 @@ def _facts(
         "rows": {"fitted": int((~np.isnan(panel.target)).sum()), "test": 0},
         "test": {},
         "columns": [],
-        "guardrails": [{"check": "series", "found": remark} for remark in remarks],
+        "guardrails": [{"check": "series", "finding": remark} for remark in remarks],
         "notes": {f"fallback {number}": note for number, note in enumerate(notes)},
     }
 

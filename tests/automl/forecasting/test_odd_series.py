@@ -165,7 +165,7 @@ def test_odd_series_get_a_clear_answer(
     else:
         of = problem(frame)
         forecasts = trial.fit(of, "light_gbm", SMALL_TREES, 60).forecasts
-        notes = [found["found"] for found in trial._facts(of, [], [])["guardrails"]]
+        notes = [found["finding"] for found in trial._facts(of, [], [])["guardrails"]]
         assert len(notes) == len(job) and all(map(str.__contains__, notes, job))
         assert np.isfinite(forecasts[origins.scored_mask(of.panel, of.origins)]).all()
         if (frame["sold"] == 5).all():

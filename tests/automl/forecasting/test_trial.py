@@ -100,7 +100,7 @@ def test_a_short_series_gets_a_naive_forecast(
     table(tmp_path / "table", pd.concat([sales(), new]))
     folder, _ = run(monkeypatch, tmp_path, 0, {"family": "naive"})
     facts = json.loads((folder / "settings.json").read_text())["automl"]
-    assert {"check": "series", "found": "1 series have too few values to score"} in facts[
+    assert {"check": "series", "finding": "1 series have too few values to score"} in facts[
         "guardrails"
     ]
     assert Ensemble(folder).forecast([2])[1][0, :, 0].tolist() == [6.0, 6.0, 6.0]
