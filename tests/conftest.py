@@ -25,6 +25,8 @@ from tests.shared import once
 ROOT = Path(__file__).parent.parent
 # The project that comes with the template; a fork deletes it: ml/projects/README.md.
 EXAMPLE = ROOT / "ml" / "projects" / "faq_matching"
+# A timeout ends what hangs: a minute's commands took five on a CI machine with other work.
+SLOW_TIMEOUT_SECONDS = 1200
 # Threads that wait for each other spin, and other workers need the processor: a fifth of what the
 # tests of AutoML take. Libraries read these when they are imported; jobs and servers get their own.
 for name in THREADS:
@@ -91,8 +93,12 @@ def deal(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where the example project was deleted, what is about it is skipped; nowhere else. Cases that
     only `make torture` runs are left out of others. Each worker begins with its share of the slow
-    ones, so that none waits for another's last one.
+    ones, so that none waits for another's last one. Their timeout is SLOW_TIMEOUT_SECONDS.
     """
+    for item in items:
+        is_long = item.get_closest_marker("slow") or item.get_closest_marker("torture")
+        if is_long and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
     if not config.getoption("torture"):
         rare = {
             item

@@ -45,7 +45,6 @@ def about(text: str) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("text", [pytest.param(README, marks=about(README), id="README.md")])
 def test_every_command_of_the_readme_runs(text: str, own_home: object) -> None:
     """In order, as a person types them, in one home of their own."""

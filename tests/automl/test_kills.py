@@ -43,7 +43,6 @@ def board() -> tuple[object, ...]:
 
 @pytest.mark.slow
 @pytest.mark.torture(only=True)
-@pytest.mark.timeout(900)
 @pytest.mark.attack("an AutoML job is killed at random moments")
 def test_a_search_that_is_killed_has_the_leaderboard_of_one_that_is_not(
     home: Path, plan: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -167,7 +167,7 @@ PASSING: tuple[dict[str, Any], ...] = (
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "count",
-    [6, pytest.param(50, marks=[pytest.mark.torture(only=True), pytest.mark.timeout(900)])],
+    [6, pytest.param(50, marks=pytest.mark.torture(only=True))],
 )
 def test_a_run_is_followed_through_faults(
     workspace: StandIn, spec: Path, tmp_path: Path, count: int

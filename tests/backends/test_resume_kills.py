@@ -206,7 +206,6 @@ def test_a_sweep_that_is_killed_three_times_comes_to_the_same(
 
 @pytest.mark.slow
 @pytest.mark.torture
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["random", "sobol", "grid", "from the pool"])
 @pytest.mark.attack("A sweep is killed at random moments")
 def test_kills_of_a_sweep_at_random_moments(
@@ -237,7 +236,6 @@ def test_kills_of_a_sweep_at_random_moments(
 
 @pytest.mark.slow
 @pytest.mark.torture
-@pytest.mark.timeout(900)
 @pytest.mark.attack("A pipeline is killed at random moments")
 def test_kills_of_a_pipeline_at_random_moments(
     home: Path, fresh_store: Path, repository: Path, undisturbed: Undisturbed, torture: bool

@@ -75,7 +75,7 @@ def test_what_a_project_imports_is_there() -> None:
         "\n    primary_metric: str,\n" in page
         and "custom_metrics: Mapping[str, CustomMetric] = {}" in page
     )
-    assert "-> Dataset`: The table with the columns of feature sets" in page
+    assert "-> Dataset`: Return the table with the columns of feature sets" in page
     assert "_seconds" not in page and "<factory>" not in page
 
 

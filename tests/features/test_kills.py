@@ -24,7 +24,6 @@ DAYS = 12
 
 @pytest.mark.slow
 @pytest.mark.torture
-@pytest.mark.timeout(900)
 @pytest.mark.attack("a materialisation is killed at random moments")
 def test_kills_lose_and_duplicate_nothing(
     account_payments: FeatureSet, tmp_path: Path, torture: bool

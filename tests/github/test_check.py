@@ -432,7 +432,6 @@ def whole(team: Repository, changes: dict[str, Callable[[str], str]]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.example
-@pytest.mark.timeout(1200)
 def test_a_pull_request_to_a_project_and_a_stack(team: Repository) -> None:
     """Lint, a small run, tests, the preview: the comment has the numbers of each."""
     if (known := ROOT / MYPY_CACHE).is_dir():  # `make lint` has looked at most files already
@@ -457,7 +456,6 @@ def test_a_pull_request_to_a_project_and_a_stack(team: Repository) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_policy_refuses_in_the_first_line(team: Repository) -> None:
     team.fake = ("lint",)
     team.pull_request({PROD: text(PROD).replace("redundancy: GZRS", "redundancy: LRS")})

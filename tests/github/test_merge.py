@@ -411,7 +411,6 @@ def test_what_the_next_environment_refuses_has_no_pull_request(team: Repository)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.attack("A pull request brings code that its training would run beside the sign-in")
 def test_a_merge_is_promoted_and_a_pull_request_compared_with_it(
     team: Repository, azure: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

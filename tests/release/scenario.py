@@ -122,7 +122,6 @@ class ReleaseScenario:
     def check_fault(self, team: Team, run: str) -> None:
         """What a backend finds of a version beside its canary, before it is applied again."""
 
-    @pytest.mark.timeout(900)
     def test_from_training_to_rollback(
         self, team: Team, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -212,7 +212,7 @@ def release(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "every",
-    [False, pytest.param(True, marks=[pytest.mark.torture(only=True), pytest.mark.timeout(900)])],
+    [False, pytest.param(True, marks=pytest.mark.torture(only=True))],
     ids=["some", "all"],
 )
 def test_an_apply_that_is_killed_converges(

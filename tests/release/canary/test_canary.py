@@ -92,7 +92,6 @@ def test_a_mirrored_stage_comes_first(servers: Servers) -> None:
     assert outcome.requests["baseline"] > 0 == outcome.errors["baseline"]
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",
     [

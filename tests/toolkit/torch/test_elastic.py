@@ -148,7 +148,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, elastic.Accou
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_world_shrinks_and_grows(
     tmp_path: Path, whole: tuple[Path, elastic.Account], rehearse: Callable[..., Agents]
 ) -> None:
@@ -169,7 +168,6 @@ def test_the_world_shrinks_and_grows(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_rendezvous_is_lost(
     tmp_path: Path, whole: tuple[Path, elastic.Account], rehearse: Callable[..., Agents]
 ) -> None:

@@ -384,7 +384,6 @@ Path(sys.argv[3]).write_bytes(model)
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("library", ["by_lightgbm", "by_xgboost"])
 @pytest.mark.attack("A training of boosted trees is killed at random moments")
 def test_kills_at_random_moments(tmp_path: Path, library: str, torture: bool) -> None:
