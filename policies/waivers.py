@@ -1,15 +1,15 @@
-"""Waivers and reviews: what a person answers for in writing, in git, until a date.
+"""Statements in git that expire: waivers, reviews and invalid versions, each with an owner.
 
-A rule's waiver sets aside what the rule refuses for one resource of one environment, in
-policies/infra/waivers.yml. A gate's waiver sets aside what the gate measured and found
-insufficient; evidence that is missing is never waived. A review says what a person found where a
-number cannot decide. An invalid version is one that a person found wrong, such as a champion that
-saw the answers: no candidate has to beat it. These three stand in the project's gates.yml.
+A rule's waiver exempts one resource of one environment (policies/infra/waivers.yml). A gate's
+waiver accepts a measurement that misses its limit; missing evidence is never waived. A review is a
+person's verdict where a number cannot decide. An invalid version is one found wrong, such as a
+champion trained on test data: no candidate has to beat it. These three are in the project's
+gates.yml.
 
-What counts is the time that a statement covers. It begins on the day on which git's first-parent
-history has its lines: the day of the merge, whatever its commits say. Without that history (no
-repository, a shallow clone, a partial one) it begins today, and of statements about the same thing
-the one that ends last counts for all: a series that was written in advance holds for no day of it.
+A statement has a maximum duration. It starts on the day when its lines were merged (git's
+first-parent history), whatever the commits' dates are. Without that history (no repository, a
+shallow or partial clone) it starts today, and the latest end of all statements with the same
+subject counts for each: a series of renewals written in advance is not valid.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ml.core.names import not_words
 from ml.core.settings import CLOSED, invalid
 
 RULE_WAIVERS = ROOT / "policies/infra/waivers.yml"
-# gate → what a waiver of it names: one of the things that the gate lists.
+# gate → the kind of item that its waiver names, one of those that the gate lists.
 ITEMS: Mapping[str, str] = {
     "format": "the file",
     "leakage": "the check and its subject, as `feature.auc NAME`",
     "supply-chain": "the advisory's id, or `PACKAGE is LICENCE`",
 }
-# A gate that judges one thing, and slices → what a waiver of one of those names.
+# A gate whose waiver may name a slice → how.
 SLICES: Mapping[str, str] = {"fairness": "a slice that is too rare, as `DIMENSION SLICE`"}
 # gate → why it cannot be waived.
 NEVER: Mapping[str, str] = {
@@ -86,7 +86,7 @@ class Statement:
 
     __pydantic_config__ = CLOSED
     NAME: ClassVar[str]
-    # It has to be renewed, and so reviewed again, after this long.
+    # The maximum duration until it must be renewed, and so reviewed again.
     LONGEST: ClassVar[timedelta]
 
     owner: Annotated[Words, Field(description="who answers for it")]
@@ -174,7 +174,7 @@ class GateWaiver(Waiver):
 
     @property
     def subject(self) -> tuple[str, ...]:
-        """The gate and the item; versions come one after another, and so would their waivers."""
+        """The gate and the item, without the version: a waiver of the next version is a renewal."""
         return (self.gate, self.item)
 
     def unusable(self, today: date, version: str) -> str:
@@ -195,7 +195,7 @@ class GateWaiver(Waiver):
 
 @dataclass(frozen=True, kw_only=True)
 class Review(Statement):
-    """What `owner` found for a gate, of a model version, of a feature set (its hash) or of both."""
+    """The verdict of `owner` for a gate on a model version, a feature set (its hash) or both."""
 
     __pydantic_config__ = CLOSED
     NAME = "review"
@@ -227,8 +227,8 @@ class Review(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class InvalidVersion(Waiver):
-    """A model version whose measurements say nothing: a candidate does not have to beat it, and it
-    is not promoted itself. Its digest names the model, because registries number their own.
+    """A model version with invalid measurements: no candidate has to beat it, and it cannot be
+    promoted. The digest identifies it, because each registry numbers its own versions.
     """
 
     __pydantic_config__ = CLOSED
@@ -269,7 +269,7 @@ def located(statements: tuple[S, ...], document: Document, file: Path, *keys: Ke
         lines = [document.position(*keys, index, *inner)[0] for inner in below]
         merged = [days.get(line) for line in range(min(lines), max(lines) + 1)]
         dates = [day for day in merged if day is not None]
-        # These are not written in the file; after this nothing changes them.
+        # Set the computed fields once; the frozen dataclass has no other way.
         object.__setattr__(statement, "place", str(document.place(*keys, index)))
         object.__setattr__(statement, "last", last[statement.subject])
         object.__setattr__(statement, "merged", max(dates) if len(dates) == len(merged) else None)
@@ -277,10 +277,7 @@ def located(statements: tuple[S, ...], document: Document, file: Path, *keys: Ke
 
 
 def lapsed(statements: Iterable[Statement], today: date) -> Iterator[Problem]:
-    """Yield a warning for each statement that is not valid today.
-
-    None if another statement about the same subject ends later.
-    """
+    """Yield a warning for each statement that is invalid today and has no later successor."""
     for statement in statements:
         why = statement.expired(today)
         if why and not statement.expires < today <= (statement.last or date.min):
@@ -291,12 +288,12 @@ def lapsed(statements: Iterable[Statement], today: date) -> Iterator[Problem]:
 
 
 def merge_days(file: Path) -> Mapping[int, date]:
-    """Line → the day (UTC) on which the first-parent history of the file has it.
+    """Map each line to the day (UTC) on which it was merged, by the first-parent history.
 
-    A line that is not committed begins today. Empty without a history, and a line that is as old
-    as a shallow clone is left out.
+    Today for an uncommitted line. Empty without a history; lines from before the start of a shallow
+    clone are left out.
     """
-    # No file of commits that blame passes over, which a setting of git may name.
+    # Override `blame.ignoreRevsFile`, which would hide commits.
     words = ("blame", "--first-parent", "--ignore-revs-file=", "--line-porcelain", "--", file.name)
     blame = git.ask(file.parent, *words) or ""
     is_shallow = re.search(r"(?m)^boundary$", blame) and _is_shallow(file.parent)

@@ -88,12 +88,13 @@ class Assets(Component):
 
 
 def _accounts(settings: Settings) -> Mapping[str, str]:
-    """Return the ids of the registry's accounts, by part. A preview before the registry is there
-    lacks them; an update is refused.
+    """Return the resource ids of the registry's storage and container registry, by part.
+
+    If the registry does not exist: {} in a preview, UserError in an update.
     """
     name, group = settings.asset_registry.name, settings.registry_group
     elsewhere = settings.registry_subscription
-    # A question goes to the subscription of its provider; this one makes nothing.
+    # An invoke queries the subscription of its provider; this provider creates nothing.
     provider = (
         None
         if elsewhere == settings.subscription

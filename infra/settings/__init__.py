@@ -1,1 +1,1 @@
-"""The stack files: what may stand in them, the checks, and the names that follow from them."""
+"""The stack files: their schema, the checks, and the resource names derived from them."""

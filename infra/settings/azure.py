@@ -58,7 +58,7 @@ class Size:
     low_priority: bool = True
 
     def __str__(self) -> str:
-        """For people: `4 cores, 28 GiB, 1 T4`."""
+        """Return a description: `4 cores, 28 GiB, 1 T4`."""
         parts = [f"{self.cores} cores", f"{self.memory_gib} GiB"]
         parts += [f"{self.gpus} {self.gpu}"] if self.gpus else []
         return ", ".join([*parts, *(["InfiniBand"] if self.infiniband else [])])
@@ -134,7 +134,7 @@ def retired(size: str, day: date) -> Retirement | None:
     return entry if entry and entry.day <= day else None
 
 
-# What Azure must know before it creates a resource of the program or of the state.
+# Resource providers that must be registered for the program's resources and its state.
 PROVIDERS = tuple(
     f"Microsoft.{name}"
     for name in (
@@ -186,7 +186,7 @@ class Names:
     given_group: str = ""
 
     def local(self, kind: str, name: str = "") -> str:
-        """A name that is unique in its resource group: `kind-platform-environment[-name]`."""
+        """Return a name unique in the resource group: `kind-platform-environment[-name]`."""
         return "-".join(word for word in (kind, self.platform, self.environment, name) if word)
 
     def worldwide(self, kind: str) -> str:
@@ -206,5 +206,5 @@ class Names:
 
     @property
     def group(self) -> str:
-        """The resource group: the given one, else one of our own."""
+        """The resource group: `resource_group` if set, else one that the program creates."""
         return self.given_group or self.local("rg")

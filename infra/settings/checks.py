@@ -1,6 +1,6 @@
-"""Checks across settings: values that are valid one by one and wrong together.
+"""Checks across settings: combinations of valid values that are invalid.
 
-Also what a value means beyond its form: sizes, regions and address ranges that exist.
+Also values beyond the schema: existing VM sizes, regions and address ranges.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ml.core.errors import Problem
 CLUSTERS, WORKSTATIONS = "platform:clusters", "platform:workstations"
 ENDPOINTS, NETWORK, STORAGE = "platform:endpoints", "platform:network", "platform:storage"
 ADDRESS_SPACE, TAGS = (NETWORK, "address_space"), "platform:tags"
-# Of the template; `tags` adds to them.
+# The tags that the template sets; `tags` adds to them.
 OWN_TAGS = ("environment", "costCenter", "owner", "repository", "managedBy")
 # The longest name of an online endpoint (how-to-manage-quotas).
 MAX_ENDPOINT_NAME = 32
@@ -76,7 +76,7 @@ def problems(settings: Settings, document: Document) -> Iterator[Problem]:
 
 
 def _environment(settings: Settings) -> Findings:
-    """The environment is a part of names of at most 24 characters."""
+    """Check the environment's name: it is part of resource names of at most 24 characters."""
     name = settings.environment
     if not (name.isascii() and name.isalnum() and name.islower() and len(name) <= 7):
         expected = "at most 7 lower-case letters and digits: it is a part of every name"
@@ -95,7 +95,7 @@ def _region(settings: Settings) -> Findings:
             f"{hint}add a region that is newer than the list to infra/settings/azure.py",
             keys,
         )
-    # Azure refuses zonal copies, or copies in a paired region, where there are none: storage/
+    # Not every region has availability zones or a paired region for redundant storage: storage/
     # common/storage-redundancy, container-registry/zone-redundancy.
     copies, images = settings.storage.redundancy, settings.images
     own_images = images.zone_redundant and not settings.makes_registry
@@ -175,7 +175,7 @@ def _nodes(settings: Settings) -> Findings:
 
 
 def _names(settings: Settings) -> Findings:
-    """Clusters and compute instances share one name space, endpoints have another."""
+    """Check for duplicate names: clusters and compute instances share one namespace."""
     computes = [
         *_listed([cluster.name for cluster in settings.clusters], CLUSTERS, field="name"),
         *_listed([machine.name for machine in settings.workstations], WORKSTATIONS, field="name"),
@@ -203,13 +203,13 @@ def _names(settings: Settings) -> Findings:
 
 
 def _listed(names: Sequence[str], *above: Key, field: str = "") -> list[tuple[Keys, str]]:
-    """Each name of a list with the keys that lead to it; `field` is the name's in an item."""
+    """Return (keys, name) for each name of a list; `field` is the key of the name in an item."""
     below = (field,) if field else ()
     return [((*above, index, *below), name) for index, name in enumerate(names)]
 
 
 def _repeated(names: Sequence[tuple[Keys, str]]) -> Findings:
-    """Return a finding for each name that an earlier one equals."""
+    """Yield a finding for each duplicate name."""
     earlier: set[str] = set()
     for keys, name in names:
         if name in earlier:
@@ -243,7 +243,7 @@ def _asset_registry(settings: Settings) -> Findings:
 
 
 def _registry_alone(settings: Settings) -> Findings:
-    """The stack of the registry makes no workspace, nor anything that belongs to one."""
+    """Check that the registry's stack declares no workspace and no resource of one."""
     if not settings.makes_registry:
         return
     storage = Storage(redundancy=settings.storage.redundancy)
@@ -347,7 +347,7 @@ def _address_space(settings: Settings) -> Findings:
 
 
 def _network_options(settings: Settings) -> Findings:
-    """Options that only a virtual network has, or only one of the two kinds of isolation."""
+    """Check for options that need a virtual network, or another kind of isolation."""
     network, hosts = settings.network, settings.network.allowed_hosts
     yield from _repeated(_listed(hosts, NETWORK, "allowed_hosts"))
     if not settings.private:
@@ -383,7 +383,7 @@ def _network_options(settings: Settings) -> Findings:
         yield Fault("needs-managed-network", message, "`isolation: managed`", hint, keys)
 
 
-# Settings that a given resource has itself.
+# Settings without effect on an existing resource, which has its own.
 _OF_LOGS = ("retention_days", "daily_gb")
 _OF_REGISTRY = ("zone_redundant", "keep_untagged_days")
 
@@ -449,7 +449,7 @@ def _given(settings: Settings) -> Findings:
 
 
 def _hub(network: Network) -> Findings:
-    """The hub is another network, and its firewall has a private address outside of ours."""
+    """Check that the hub is another network, with a private firewall address outside this one."""
     if network.peer and network.peer.lower() == network.virtual_network.lower():
         message, hint = "`peer` is `virtual_network`", "name the hub, or delete it"
         yield Fault("wrong-value", message, "another network", hint, (NETWORK, "peer"))

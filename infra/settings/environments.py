@@ -1,8 +1,8 @@
-"""Where a repository declares its environments, and whether those places agree.
+"""Check that stack files, gates and workflows declare the same environments.
 
-A stack file, the gate `order` and the options of `promote.yml` each list them, and jobs of
-workflows name the GitHub environments of some. An environment that `order` lacks is deployed after
-prod.
+Each stack file is one; the gate `order` and the options of `promote.yml` list them; jobs of
+workflows name their GitHub environments. An environment missing from `order` would be deployed
+after prod.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def of_workflows(root: Path) -> Iterator[GitHubEnvironment]:
 
 
 def problems(root: Path) -> list[Problem]:
-    """The environments that one place declares and another lacks; none without stack files."""
+    """Return a problem for each mismatch between these places; none without stack files."""
     names, order = stacks.environments(root / stacks.FOLDER), repository.environments(root)
     if not names or not order:
         return []
@@ -90,7 +90,7 @@ def _mismatches(root: Path, names: tuple[str, ...], order: tuple[str, ...]) -> I
     pattern = re.compile(rf"([\w-]+)-(?:{'|'.join(PURPOSES)})")
     for usage in of_workflows(root):
         match = pattern.fullmatch(usage.name)
-        # What is trained is promoted to the first environment.
+        # Models are trained in the first environment only.
         expected = order[:1] if usage.job.startswith(("merge.yml:", "train.yml:")) else names
         if usage.place.path != PROMOTE.as_posix() and match and match[1] not in expected:
             actual = f"the job of {usage.job} names the GitHub environment {usage.name}"
@@ -98,6 +98,6 @@ def _mismatches(root: Path, names: tuple[str, ...], order: tuple[str, ...]) -> I
 
 
 def _mismatch(actual: str, expected: tuple[str, ...], place: Place) -> Problem:
-    """Return the problem of one place that declares other environments than the rest."""
+    """Return the problem of a place whose environments differ from the others."""
     hint = f"change the stack files, `order` in {repository.GATES} and the workflows together"
     return Problem("environment-mismatch", actual, ", ".join(expected), hint, place)

@@ -1,5 +1,5 @@
-"""What is set in GitHub, since no file can: who deploys from which branch, and who changes which
-branch or tag. `infra bootstrap` makes it, `ml doctor github` checks it.
+"""GitHub's settings that no file declares: environments with their reviewers and branch policies,
+and rulesets. `infra bootstrap` creates them, `ml doctor github` checks them.
 
 docs.github.com/rest: deployments/environments, deployments/branch-policies, repos/rules.
 """
@@ -19,15 +19,15 @@ BOT = "bot"
 # The only branch policy of an environment. "Protected branches" would be every branch of a
 # repository without a protected one, and a tag may have the name of a branch.
 POLICIES = (("branch", MAIN),)
-# Answers name apps by numbers, which are queried.
+# Names of apps; GitHub's API identifies them by ids, which are queried.
 APP, ACTIONS = "the team's app", "GitHub Actions"
-# GitHub's numbers of its roles.
+# GitHub's role ids.
 _ROLES = {"maintain": 2, "admin": 5}
 
 
 @dataclass(frozen=True)
 class Ruleset:
-    """A ruleset for branches or tags; only `bypass`, which are roles or the app, is exempt.
+    """A ruleset for branches or tags; `bypass` lists the exempt roles and apps.
 
     `rules` maps GitHub's rule types to the parameters that are compared.
     """
@@ -40,7 +40,7 @@ class Ruleset:
 
     @property
     def refs(self) -> list[str]:
-        """The patterns of refs; GitHub's `*` ends at a slash, `**/*` does not."""
+        """The ref patterns; GitHub's `*` does not match a slash, `**/*` does."""
         return [f"refs/{'tags' if self.target == 'tag' else 'heads'}/{name}" for name in self.names]
 
     def actors(self, apps: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -110,8 +110,8 @@ def bypassing(answer: Mapping[str, Any]) -> list[tuple[str, Any]] | None:
 
 
 def _numbered(parameters: Mapping[str, object], apps: Mapping[str, Any]) -> dict[str, object]:
-    """Parameters, with the number of the app that runs each check: anybody who may push can report
-    a check by any name.
+    """Return the parameters with the app id of each check: without it, anybody with write access
+    could report a check by that name.
     """
     return {
         name: [{"context": check, "integration_id": apps[ACTIONS]} for check in value]
@@ -129,7 +129,7 @@ def _is_as_strict(value: Any, required: Any) -> bool:
     return isinstance(value, int) and value >= required
 
 
-# Parameters that GitHub demands, whatever their value.
+# Parameters that GitHub's API requires; any value is accepted.
 _DEMANDED: Mapping[str, Mapping[str, object]] = {
     "pull_request": {"required_review_thread_resolution": False},
     "required_status_checks": {"strict_required_status_checks_policy": False},
@@ -140,7 +140,7 @@ REVIEW = {
     "required_approving_review_count": 1,
     "dismiss_stale_reviews_on_push": True,
     "require_code_owner_review": True,
-    # Who pushed last does not approve: else one person adds a commit to a reviewed change.
+    # The last pusher cannot approve: otherwise one person could add a commit to a reviewed change.
     "require_last_push_approval": True,
 }
 _UPDATE = {"update_allows_fetch_and_merge": False}
@@ -159,11 +159,11 @@ RULESETS = (
     OF_MAIN,
     Ruleset("release-tags", "tag", ("v*",), {"creation": {}}, ("maintain", "admin")),
     Ruleset("release-tags-stay", "tag", ("v*",), {"update": _UPDATE, "deletion": {}}),
-    # What the app proposes is what a workflow wrote.
+    # Only the app writes proposals, so their content is from a workflow.
     Ruleset(
         "proposals",
         "branch",
-        # With a branch of the first word alone there could be none below it.
+        # A branch named `promote` would block all branches `promote/…`.
         ("promote", "promote/**/*", "revert", "revert/**/*"),
         {"creation": {}, "update": _UPDATE, "deletion": {}},
         (APP,),

@@ -29,7 +29,7 @@ FOLDER = ROOT / "infra"
 PULUMI_KEYS = frozenset(
     {"config", "encryptionsalt", "secretsprovider", "encryptedkey", "environment"}
 )
-# The project file beside them, and the fields of it that say nothing of what is deployed.
+# The project file, and its fields that do not change what is deployed.
 PROJECT_FILE = "Pulumi.yaml"
 ABOUT = frozenset({"author", "description", "license", "website"})
 PROJECT = {"name": "platform", "runtime": {"name": "python", "options": {"virtualenv": "../.venv"}}}
@@ -43,7 +43,7 @@ _DECIMAL = re.compile(r"-?(0|[1-9]\d*)")
 
 
 def stacks(folder: Path = FOLDER) -> tuple[str, ...]:
-    """The stacks that have a file, by name: environments, and the registry that they share."""
+    """Return the stacks that have a file, by name: environments, and the shared registry."""
     return files.names(folder)
 
 
@@ -169,7 +169,7 @@ def _settings(stack: str, document: Document) -> Settings:
 
 
 def _reference(settings: Settings, document: Document, folder: Path) -> Iterator[Problem]:
-    """The stack that makes the registry is there, and says the same of it.
+    """Check that the stack that creates the registry exists and declares it in the same way.
 
     A registry serves workspaces of any subscription of its tenant, in its regions
     (how-to-manage-registries, "Choose a name").
@@ -208,7 +208,7 @@ def _reference(settings: Settings, document: Document, folder: Path) -> Iterator
 
 
 def placeholders(stack: str, folder: Path = FOLDER) -> Iterator[Problem]:
-    """Settings of a stack that still hold the template's own values, each with its line."""
+    """Yield a problem for each setting that still has the template's placeholder."""
     document = _document(folder / f"Pulumi.{stack}.yaml")
     for key, value in document.data["config"].items():
         for placeholder in PLACEHOLDERS:
@@ -220,16 +220,14 @@ def placeholders(stack: str, folder: Path = FOLDER) -> Iterator[Problem]:
 
 
 def imported(stack: str, folder: Path = FOLDER) -> tuple[str, ...]:
-    """The environments of ESC whose settings Pulumi reads besides the stack file's, as texts."""
+    """Return the names of the Pulumi ESC environments that the stack file imports."""
     listed = _document(folder / f"Pulumi.{stack}.yaml").data.get("environment") or []
     names = listed if isinstance(listed, list) else [listed]
     return tuple(name if isinstance(name, str) else json.dumps(name, default=str) for name in names)
 
 
 def _project(folder: Path) -> Iterator[Problem]:
-    """A project file that has Pulumi run another program, or read other settings or another state
-    than these files and the workflows name.
-    """
+    """Check that Pulumi.yaml selects no other program, settings or state backend."""
     for name in ("Pulumi.json", "Pulumi.yml"):
         if (folder / name).exists():
             place, actual = Place(f"{folder.name}/{name}", 1), f"there is a second file, {name}"
@@ -247,16 +245,14 @@ def _project(folder: Path) -> Iterator[Problem]:
 
 
 def encryption(stack: str, folder: Path = FOLDER) -> tuple[str, str] | None:
-    """Return the provider of a stack's secrets and the key that it has encrypted; None before there
-    are both.
-    """
+    """Return the stack's secrets provider and encrypted key; None unless both are set."""
     document = _document(folder / f"Pulumi.{stack}.yaml")
     provider, key = document.get("secretsprovider"), document.get("encryptedkey")
     return (str(provider), str(key)) if provider and key else None
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a stack file, without the checks across settings."""
+    """Return the JSON Schema (draft 2020-12) of a stack file, without checks across settings."""
     config = dict(reader.schema(StackFile))
     secret = {"type": "object", "required": ["secure"], "properties": {"secure": {}}}
     config["properties"] = {**config["properties"], **dict.fromkeys(sorted(SECRETS), secret)}
@@ -297,7 +293,7 @@ def _document(path: Path) -> Document:
 
 
 def _open_secrets(document: Document) -> Iterator[Problem]:
-    """Secrets that are not encrypted; the value may be the secret, so it is not shown."""
+    """Yield a problem for each unencrypted secret, without its value."""
     for key in sorted(SECRETS & document.data["config"].keys()):
         value = document.get("config", key)
         secure = value.get("secure") if isinstance(value, dict) and len(value) == 1 else None
@@ -309,7 +305,7 @@ def _open_secrets(document: Document) -> Iterator[Problem]:
 
 
 def _other_notations(document: Document) -> Iterator[Problem]:
-    """Integers that YAML does not read in decimal: `0500` is octal, `1:30` sexagesimal."""
+    """Check for integers not in decimal notation: `0500` is octal, `1:30` sexagesimal."""
 
     def walk(value: Any, keys: tuple[Key, ...]) -> Iterator[Problem]:
         if isinstance(value, dict | list):

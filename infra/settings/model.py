@@ -420,7 +420,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The most that one job or step may take which a workflow submits for a pull request."""
+    """The limits of one job or step that a workflow submits for a pull request."""
 
     __pydantic_config__ = CONFIG
 

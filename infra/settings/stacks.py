@@ -15,7 +15,7 @@ _REGISTRY = ("config", "platform:asset_registry")
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack's relation to the shared registry: whether it makes one, or whose it uses."""
+    """A stack's relation to the shared registry: it creates one, or uses another stack's."""
 
     name: str
     makes_registry: bool
@@ -50,7 +50,7 @@ def environments(folder: Path) -> tuple[str, ...]:
 
 
 def needed(stacks: Mapping[str, Stack], name: str) -> str:
-    """Return the stack that must be deployed before, "" without one.
+    """Return the stack that must be deployed first; "" if there is none.
 
     Raise UserError if none makes a registry.
     """

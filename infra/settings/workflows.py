@@ -1,4 +1,4 @@
-"""Who signs in from GitHub: for each purpose an identity, a GitHub environment and a subject.
+"""The identities of GitHub's workflows: for each purpose a GitHub environment and a token subject.
 
 A workflow that trains cannot deploy infrastructure, and one that deploys an environment cannot
 change another. Each identity has one credential; its subject names one GitHub environment.
@@ -22,7 +22,7 @@ PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 # `infra bootstrap` makes the identities of these, the program those of the others.
 BEFORE_THE_PROGRAM: tuple[Purpose, ...] = ("preview", "deploy")
 OF_THE_PROGRAM: tuple[Purpose, ...] = ("train", "release", "watch")
-# A person approves each job of theirs.
+# Purposes whose jobs need an approval.
 REVIEWED: tuple[Purpose, ...] = ("release", "deploy")
 
 
@@ -37,15 +37,15 @@ def github_environment(settings: Settings, purpose: Purpose) -> str:
 
 
 def subject(settings: Settings, purpose: Purpose) -> str:
-    """The `sub` of the tokens of these jobs: docs.github.com/actions/reference/security/oidc."""
+    """Return the `sub` claim of OIDC tokens: docs.github.com/actions/reference/security/oidc."""
     return f"repo:{settings.repository}:environment:{github_environment(settings, purpose)}"
 
 
 _ML, _BLOBS = "Microsoft.MachineLearningServices", "Microsoft.Storage"
 _CONTAINERS = f"{_BLOBS}/storageAccounts/blobServices/containers"
 _PATH = f"@Resource[{_CONTAINERS}/blobs:path]"
-# Parts of a workspace, as azure-rest-api-specs names them; `how-to-assign-roles` lists those that a
-# job needs, also by their older names.
+# Resource types of a workspace by azure-rest-api-specs; `how-to-assign-roles` lists those that a
+# job needs, partly by older names.
 _READ = (
     *("jobs", "experiments", "experiments/runs", "experiments/jobs", "computes", "datastores"),
     *("metadata/artifacts", "metadata/snapshots", "metadata/codes", "metadata/codes/versions"),
@@ -59,15 +59,15 @@ def _assets(verb: str, *kinds: str) -> tuple[str, ...]:
 
 
 def _workspace(*actions: str) -> tuple[str, ...]:
-    """Actions on a workspace: these, and reading what is not secret."""
+    """Return these actions on a workspace, and all read actions except on secrets."""
     reads = ("read", *(f"{part}/read" for part in _READ), *_assets("read", *_ASSETS))
     return tuple(f"{_ML}/workspaces/{action}" for action in (*reads, *actions))
 
 
 @dataclass(frozen=True)
 class CustomRole:
-    """A role that Azure does not have. It lists what it allows, without wildcards: a later part of
-    the service is not allowed by itself.
+    """A custom role. It lists its actions without wildcards, so that new resource types of the
+    service are not allowed automatically.
     """
 
     name: str
@@ -92,7 +92,7 @@ class CustomRole:
         """Return the body of a PUT of `Microsoft.Authorization/roleDefinitions`, 2022-04-01."""
         return {
             "properties": {
-                # Unique in a tenant.
+                # Must be unique in the tenant.
                 "roleName": f"{self.name} ({subscription})",
                 "description": self.description,
                 "assignableScopes": [f"/subscriptions/{subscription}"],

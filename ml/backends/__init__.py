@@ -1,1 +1,1 @@
-"""Who carries out a plan: this machine (`local`) or Azure ML (`azure`)."""
+"""The backends, which run plans: this machine (`local`) or Azure ML (`azure`)."""

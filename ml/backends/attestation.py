@@ -24,7 +24,7 @@ from ml.core.errors import UserError
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://azureml-gitops-starter/evaluation/v1"
-# The latest time, after the evidence was made, at which it may be signed.
+# The maximum time between the evidence and its signature.
 MAX_DELAY, CLOCK_SKEW = timedelta(minutes=30), timedelta(minutes=5)
 TIMEOUT_S = 60
 _WORKFLOW = re.compile(r"https://github\.com/([^/]+/[^/]+)/(\.github/workflows/[^@]+)@(refs/.+)")
@@ -165,8 +165,8 @@ class GitHubAttestations:
             for name, expected in (
                 ("subjectAlternativeName", uri),
                 ("buildSignerURI", uri),
-                # Another repository may call this one's workflow, and a branch that of another
-                # branch: then the signer is trusted, and what it ran is not.
+                # A reusable workflow can be called from another repository or branch: then the
+                # signer is trusted, but not the code that it ran.
                 ("sourceRepositoryURI", f"https://github.com/{repository}"),
                 ("sourceRepositoryRef", ref),
             ):
@@ -187,7 +187,7 @@ class GitHubAttestations:
 
 
 def _signer(attestation: bytes) -> tuple[str, str, str]:
-    """Repository, workflow and ref that the certificate names; whether it may is not checked."""
+    """Return repository, workflow and ref from the certificate, without verifying it."""
     from cryptography import x509
 
     try:

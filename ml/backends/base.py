@@ -89,9 +89,9 @@ class AssetStore(Protocol):
         """Register a missing version from its spec."""
 
 
-# The code of a refusal that only asks for data to be brought here.
+# The problem code for data that is only missing on this machine.
 DATA_NOT_HERE = "data-not-local"
-# The code of a refusal to wait longer for a job, which goes on.
+# The problem code for a job that is no longer followed but continues.
 UNFINISHED = "run-unfinished"
 
 
@@ -233,7 +233,7 @@ class Backend(Protocol):
         """Return what this backend cannot run; if there is any, the caller exits with code 33."""
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
-        """Harmless differences from Azure ML that a person should read before the run."""
+        """Return harmless differences from Azure ML, to print before the run."""
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Carry the plan out and return when it has ended, however it ended.
@@ -243,7 +243,7 @@ class Backend(Protocol):
         """
 
     def cancel(self, name: str) -> Run:
-        """End a run that has not ended, with all its processes; the run as it was closed.
+        """End an unfinished run with all its processes; return the closed run.
 
         Raises UserError when it has ended or is a part of another run.
         """
@@ -281,7 +281,7 @@ class Backend(Protocol):
 
     @property
     def prepare(self) -> Callable[[], object] | None:
-        """Return a function that begins what any first run needs, and returns at once."""
+        """Return a function that starts one-time setup in the background."""
 
     @property
     def serve_pages(self) -> Callable[[int | None, Callable[[str], None]], None] | None:

@@ -1,4 +1,4 @@
-"""The endpoints of a backend: what serves, the canary beside it, and who gets which requests."""
+"""The endpoints of a backend: the live deployment, the canary, and the traffic split."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ml.serving.scoring.manifest import ManifestError, verify
 SLOTS = ("blue", "green")
 BASELINE = "baseline"
 MAX_EXCERPT = 300
-# What names a deployment, and does not change how it serves.
+# Fields that name a deployment without changing how it serves.
 NAMES = frozenset(
     {"$schema", "name", "endpoint_name", "model", "description", "tags", "properties"}
 )
@@ -223,7 +223,7 @@ class Live:
 
     @property
     def canary_servers(self) -> tuple[Server, ...]:
-        """The servers of the canary."""
+        """Green and its baseline, if there is a canary."""
         if self.canary is None:
             return ()
         baseline = self.canary.baseline
@@ -245,7 +245,7 @@ class Live:
         The canary comes first, so that its sticky keys stay while its share grows.
         """
         weight = self.canary.weight if self.canary else 0
-        # A baseline beside the canary gets as much, while that leaves something.
+        # The baseline gets the canary's share, as long as blue keeps some.
         weights = (weight, weight if weight <= 50 else 0)
         shares = {
             server.slot.name: share
@@ -263,7 +263,7 @@ class Live:
 
 # The requests that a candidate answers before its latency is measured.
 WARM_UP = 20
-# The code of a refusal: the endpoint is not as the release left it.
+# The problem code for an endpoint that someone else changed since the last release.
 CHANGED = "endpoint-changed"
 
 
@@ -271,7 +271,7 @@ Reserve = Callable[[str, Callable[[str], None]], AbstractContextManager[object]]
 
 
 class Router(Protocol):
-    """What splits an endpoint's requests between its deployments, and counts them."""
+    """Splits an endpoint's requests between its deployments, and counts them."""
 
     @property
     def url(self) -> str:
@@ -321,7 +321,7 @@ class Servers(Protocol):
         """Stop every process of the endpoint, and keep its state; whether one ran."""
 
     def log(self, slot: Path) -> Path:
-        """Return the output of the server in the slot."""
+        """Return the log file of the server in the slot."""
 
 
 class Endpoints(Protocol):
@@ -334,7 +334,7 @@ class Endpoints(Protocol):
         """Return the name of the model's endpoint in the environment, without a request to it."""
 
     def live(self, endpoint: str, *, as_released: bool = True) -> Live | None:
-        """Return what is live, running or not; None if nothing ever was.
+        """Return the live state, running or not; None if no version was ever live.
 
         With `as_released=False` the state is returned even if somebody changed it.
         """

@@ -40,7 +40,7 @@ class Version:
     served: frozenset[tuple[str, str, datetime]] = frozenset()
 
     def kept_at(self, evidence: str) -> datetime | None:
-        """When the evidence with that hash was kept; None when it never was."""
+        """Return when the evidence with that hash was stored; None if it never was."""
         return next((moment for sha256, moment in self.kept if sha256 == evidence), None)
 
     def served_in(self, deployment_digest: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class Shared(Protocol):
     """The files of a registry shared with other machines."""
 
     def demand(self, environment: str) -> None:
-        """Raises UserError when no version can get from here to that environment."""
+        """Raise UserError if this registry cannot supply versions to that environment."""
 
     def keep_folder(self, model: str, folder: Path) -> None:
         """Store a folder of the home with the model's versions; its name is its digest."""
@@ -109,7 +109,7 @@ class Registry(Protocol):
         """Return that version; raise UserError if there is none."""
 
     def champion(self, model: str, environment: str) -> Version | None:
-        """The version that the environment's alias names; None before the first promotion."""
+        """Return the version of the environment's alias; None before the first promotion."""
 
     def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
         """Point the environment's alias at the version, and record that it served there.
@@ -148,7 +148,7 @@ def served_tag(environment: str, deployment_digest: str) -> str:
 
 
 def marks(tags: Mapping[str, str]) -> dict[str, Any]:
-    """`Version.kept` and `Version.served` of a version with these tags."""
+    """Return the fields `kept` and `served` of the version with these tags."""
     times: dict[str, set[Any]] = {"evidence": set(), "served": set()}
     for tag, value in tags.items():
         kind, *names = tag.split(".")

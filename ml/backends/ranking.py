@@ -84,7 +84,7 @@ def _objectives(runs: RunStore, entries: Iterable[Entry]) -> Iterator[tuple[str,
 
 
 def _leaves(run: Run) -> Iterator[Run]:
-    """The parts that logged for themselves: the metrics of a sweep are those of its best trial."""
+    """Yield the leaf runs: a sweep only has copies of its best trial's metrics."""
     parts = (*run.steps, *run.trials)
     if not parts:
         yield run

@@ -1,4 +1,4 @@
-"""The runs of a backend: what they are, the store that finds them again, and patience with it.
+"""The runs of a backend, the store that finds them, and retries while it cannot be read.
 
 `ml.backends.ranking` works on any `RunStore`.
 """
@@ -30,15 +30,15 @@ Kind = Literal[
 ]
 Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 STATUSES: tuple[Status, ...] = ("Queued", "Running", "Completed", "Failed", "Canceled")
-# A person learns after a minute, then ever more seldom, that it is still tried.
+# Retries are reported after a minute, then with exponential backoff.
 _NEWS_S = 60.0
-# Seconds without a line until a step says how long it took; a run later says it less often.
+# Seconds without progress until the elapsed time is reported, then less and less often.
 QUIET_S = 8.0
 # In the problem of a failed script, the end of its log follows this text.
 LOG_FOLLOWS = "; the end of its log:"
 # The statuses of a run that has not ended.
 OPEN: frozenset[Status] = frozenset({"Queued", "Running"})
-# The tag of a run that no person started: `release`, of an evaluation that a release asked for.
+# The tag of a run that no person started, such as `release` for a release's evaluation.
 STARTED_BY = "started_by"
 # (step, value) pairs of one metric in the order in which a script logged them.
 Curve = tuple[tuple[int, float], ...]
@@ -101,7 +101,7 @@ class Run:
 
     @property
     def active_s(self) -> float:
-        """The seconds that it has been worked on, until it ended or, while it goes on, until now.
+        """The active seconds, until the run ended or until now.
 
         Pauses do not count.
         """
@@ -150,7 +150,7 @@ Watch = Callable[[Event], None]
 
 
 def unwatched(event: Event) -> None:
-    """A watcher that shows nothing."""
+    """Ignore the event: the default watcher."""
 
 
 def _started(event: Event) -> str:
@@ -278,7 +278,7 @@ class Records(Protocol):
     """The files of runs on this machine."""
 
     def unreadable(self, entries: Iterable[Entry]) -> list[str]:
-        """The names of the runs that are not among the entries because their record is damaged."""
+        """Return the names of the runs that `entries` lacks because their record is damaged."""
 
     def original(self, run: Run) -> Run | None:
         """Return the run that wrote the outputs: the run itself, or the step that it reuses.
@@ -303,7 +303,7 @@ class RunStore(Protocol):
 
     @property
     def records(self) -> Records | None:
-        """The files of runs, where a backend has them on this machine."""
+        """The files of runs; None if the backend does not keep them on this machine."""
 
     def document(self, run: Run) -> dict[str, Any]:
         """Return the run as JSON: its fields, its `kind`, paths relative to its folder."""
@@ -320,12 +320,10 @@ class RunStore(Protocol):
         """Return every run, the latest first. Steps and trials are in their runs."""
 
     def newest(self, wanted: Filter, count: int) -> list[Entry]:
-        """Return the latest runs that pass; with a `count`, a store on another machine looks no
-        further than for so many.
-        """
+        """Return the latest runs that match the filter; a remote store stops after `count`."""
 
     def entry(self, run: Run) -> Entry:
-        """Return the entry of a run, step or trial."""
+        """Return the run (also a step or trial) with its kind and lineage."""
 
     def parent(self, run: Run) -> Run | None:
         """Return the sweep or pipeline that the run is a part of; None for a run of its own."""
@@ -350,16 +348,16 @@ class RunStore(Protocol):
         """
 
     def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
-        """Run id → every value of the metric; runs without one are left out.
+        """Map each run id to every value of the metric; runs without one are left out.
 
         Raises TrackingUnavailable.
         """
 
     def all_curves(self, run: Run) -> Mapping[str, Curve]:
-        """Metric → every value that the run logged. Raises TrackingUnavailable."""
+        """Map each metric to every value that the run logged. Raises TrackingUnavailable."""
 
     def tag(self, runs: Sequence[Run], key: str) -> Mapping[str, str]:
-        """Run id → the value of the tag; runs without it are left out.
+        """Map each run id to the tag's value; runs without the tag are left out.
 
         Raises TrackingUnavailable.
         """

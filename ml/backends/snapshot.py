@@ -1,4 +1,4 @@
-"""Snapshots of `code:`, one for every content: a run never works in the folder that a person edits.
+"""Content-addressed snapshots of `code:`, so that edits during a run do not change it.
 
 The files are those that azure-ai-ml would upload (`IgnoreFile`).
 """
@@ -51,7 +51,7 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
         files = list(IgnoreFile(code).files({home.home(), *besides}))
     digest = trees.digest(files)
     try:
-        # When it was last taken: cleaning leaves what a run may be about to work with.
+        # The time of the last use: cleaning keeps recent snapshots, which a run may need.
         os.utime(_place(digest))
     except FileNotFoundError:
         digest = _copy(files, boundary(code))
@@ -71,7 +71,7 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
 
 
 def copy(code: Path, besides: Collection[Path] = ()) -> Path:
-    """Return the folder of the snapshot of `code`, as `take` has it.
+    """Return the folder of the snapshot that `take` makes of `code`.
 
     Raise UserError when the disk is full.
     """

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-# What st_blocks counts in, on every file system (POSIX leaves it to the system; all take 512).
+# The unit of st_blocks: POSIX does not define it, all systems use 512.
 BLOCK_BYTES = 512
 ItemKind = Literal["run", "snapshot", "environment", "model", "reuse", "leftover"]
 
 
 @dataclass(frozen=True)
 class Needed:
-    """What has to stay, each with the reason: paths (and all below them), and runs by MLflow id.
+    """Paths (with all below them) and MLflow run ids to keep, each with the reason.
 
     `models` is the folder of stored model copies, one a digest.
     """
@@ -74,15 +74,14 @@ class Cleaner(Protocol):
 
 
 def size_of(*paths: Path) -> int:
-    """Bytes of the disk that the files and folders take; links are not followed."""
+    """Return the disk usage of files and folders in bytes; links are not followed."""
     return sum(size for _, _, size in _inodes(paths))
 
 
 def freed_by(paths: Iterable[Path]) -> int:
-    """Bytes that removing all of the paths gives back.
+    """Return the bytes that removing all of the paths frees.
 
-    Less than what they take where a file has a second name elsewhere, as the outputs of a reused
-    step do.
+    Less than their size if a file has a hard link elsewhere, as outputs of a reused step do.
     """
     seen: Counter[tuple[int, int]] = Counter()
     freed = 0
@@ -95,7 +94,7 @@ def freed_by(paths: Iterable[Path]) -> int:
 def _inodes(
     paths: Iterable[Path], every_name: bool = False
 ) -> Iterator[tuple[tuple[int, int], int, int]]:
-    """(inode, names that it has, bytes) of every file, once or once for each name met."""
+    """Yield (inode, link count, bytes) of each file, once or (`every_name`) for each hard link."""
     counted = set()
     for path in _walk(paths):
         with suppress(OSError):  # it may be removed meanwhile

@@ -70,11 +70,10 @@ def bucket(seconds: float) -> int:
 
 
 RequestKind = Literal["client", "sample", "excluded"]
-# A client of the endpoint sent it, and the router drew the deployment at random. It can only speak
-# against a canary.
+# A client's request that the router assigned at random. It can only count against a canary.
 CLIENT: Final = "client"
-# The release sent it: a sample request of the project, which no client can forge. Samples decide
-# whether a canary goes on.
+# A sample request of the project, sent by the release; clients cannot forge it. Samples decide
+# whether a canary continues.
 SAMPLE: Final = "sample"
 # The client named the deployment or repeated a routing key, or the router was too busy to forward
 # the request. It decides nothing.

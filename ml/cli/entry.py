@@ -32,7 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 
 def main() -> None:
-    """Run the command line; once the command is imported, Ctrl-C raises KeyboardInterrupt again."""
+    """Run the command line; Ctrl-C raises KeyboardInterrupt once the imports are done."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without `→` has a `?`

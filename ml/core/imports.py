@@ -1,9 +1,8 @@
-"""Where a Python of this machine finds modules: a run in its code and the packages, nowhere else.
+"""The import path of runs: the snapshot of their code and installed packages, nothing else.
 
-The environment has packages alone; the work tree is not installed in it. So jobs, trials, workers,
-evaluations and servers import what Azure ML offers them: the folder of their code, which is the
-snapshot that was hashed, and packages. No part of the work tree runs that no digest covers, by
-whatever command Python is started.
+The work tree is not installed in the environment. So jobs, trials, workers, evaluations and servers
+import what they would on Azure ML: their code folder, which is the hashed snapshot, and packages.
+No code of the work tree runs without a digest.
 
 The programs `ml` and `infra`, which this module writes, and the framework's own processes begin
 with `BIND`: it binds the framework's packages, and leaves the rest of the work tree off the path.
@@ -31,12 +30,12 @@ from ml.core.errors import Exit, Place, Problem, UserError
 FRAMEWORK = Path(__file__).resolve().parents[2]
 # The folders that hold the parts of `ml`: the framework first, in a thin fork then the work tree.
 PARTS = [*dict.fromkeys([FRAMEWORK, *(Path(part).resolve().parent for part in ml.__path__)])]
-# The repository that this framework is of, wherever a command is typed: its gates, limits, waivers
-# and stack files are those that count.
+# The repository of this framework, whatever the working directory: its gates, limits, waivers and
+# stack files apply.
 ROOT = next(filter(repository.is_root, PARTS), FRAMEWORK)
-# Bound for good, by those folders alone: a namespace package looks for its parts again whenever the
-# path changes, and would take those of a PYTHONPATH for its own. Nothing is added to the path, so
-# no file of the work tree hides a module of Python or of a package.
+# Fix `__path__` of the namespace packages: Python would search their portions again when sys.path
+# changes, PYTHONPATH included. Nothing is added to sys.path, so that no file of the work tree
+# shadows a module of Python or of a package.
 BIND = (
     f"import sys; path, sys.path = sys.path, {[str(part) for part in PARTS]!r}; "
     "import infra, ml, policies; infra.__path__, ml.__path__, policies.__path__ = "
@@ -49,7 +48,7 @@ from {module} import main
 
 sys.exit(main())
 """
-# The first line of a program may have no space and not be long: sh starts Python then.
+# Used if the path of Python has spaces or is too long for a shebang line: sh starts Python.
 _START_BY_SH = """\
 #!/bin/sh
 '''exec' {python} "$0" "$@"
@@ -61,9 +60,9 @@ PROGRAMS = {"infra": "cli", "ml": "cli.entry"}
 
 @cache
 def demand_packages_alone(python: Path = Path(sys.executable)) -> None:
-    """Raise UserError if the environment adds a folder outside it to the import path.
+    """Raise UserError if a .pth file adds a folder outside the environment to the import path.
 
-    An editable install does. Environments are read once.
+    An editable install does that. Cached per environment.
     """
     environment = python.parent.parent
     problems = [

@@ -18,7 +18,7 @@ from ml.core.errors import Exit, Place, UserError
 from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import ReleaseEntry
 
-START = "0" * 64  # what the first line holds in place of a hash before it
+START = "0" * 64  # the previous hash of the first line
 # Events of a rollout, and of a declaration that was taken back before it was applied.
 APPLIED, ROLLED_BACK, WITHDRAWN = "applied", "rolled-back", "withdrawn"
 Line = Mapping[str, object]
@@ -230,7 +230,7 @@ class History:
         return list(attempts.values())
 
     def approver(self, digest: str) -> str:
-        """Return the person who approved the model when it was applied last; "" for nobody."""
+        """Return the approver of the model's last apply; "" if there is none."""
         for line in reversed(self.applied):
             if line["digest"] == digest:
                 return str(line.get("approved_by", ""))

@@ -481,7 +481,7 @@ def _paired(
     confidence: float,
     units: tuple[str, ...] | None = None,
 ) -> Difference | None:
-    """The paired difference, computed as the gates do; None when the two have other units."""
+    """Return the paired difference, computed as in the gates; None if the units differ."""
     try:
         if metric == candidate.evidence.evaluation.primary_metric:
             return paired_difference(

@@ -195,7 +195,7 @@ def version_of(registry: Registry, run: Run) -> Version | None:
 
 
 def parts(run: Run, output: str) -> list[Run]:
-    """The run and the steps below it that have the output; a sweep has that of its best trial."""
+    """Return the run and its steps that have the output; a sweep has its best trial's."""
     runs = [run] if output in run.outputs else []
     return runs + [part for step in run.steps for part in parts(step, output)]
 
@@ -234,7 +234,7 @@ def find_in_use(backend: Backend) -> Needed:
             home.snapshots() / str(lineage.get(name) or "").removeprefix("sha256:")
             for name in ("code_snapshot", "evaluation_snapshot")
         ]
-        # Our own versions are in the home; a person may have registered any folder.
+        # The framework's versions are in the local home; people may register any folder.
         if Path(version.source).is_absolute():
             paths[Path(version.source)] = why
         for path in (version.folder, version.evidence_folder, *snapshots):
@@ -277,7 +277,7 @@ def _code(digest: str) -> list[Path]:
 
 
 def _check_registry(registry: Registry) -> None:
-    """Refuse models without a registry: it may have been moved, and may be restored."""
+    """Raise UserError if models exist without a registry, which may have been moved."""
     is_gone = registry.exists is not None and not registry.exists()
     if is_gone and home.models().is_dir() and any(home.models().iterdir()):
         raise UserError.of(

@@ -16,11 +16,11 @@ from policies.promotion.evidence import Evidence, Statistic
 from policies.promotion.gate import Gate, Gates
 
 RESAMPLES = 10_000
-# Of a metric of all units together, of which every draw is computed anew.
+# For a metric of a whole split (AUC, say), which is computed again on every draw.
 STATISTIC_RESAMPLES = 2000
-# So many numbers of one chunk of draws are held at once.
+# The numbers of one chunk of draws, which limits the memory.
 _HELD = 500_000
-# So few distinct rows are counted in a draw, instead of drawing all rows.
+# Up to this many distinct rows, a draw samples their counts instead of every row.
 _FEW = 50
 # If an interval is too wide by more than this factor, no message estimates how many units would
 # narrow it.
@@ -46,12 +46,12 @@ def difference(
     confidence: float,
     groups: Mapping[str, str] | None = None,
 ) -> Difference:
-    """The paired percentile bootstrap of the mean difference (Efron and Tibshirani 1993, ch. 13).
+    """Return the paired percentile bootstrap of the mean (Efron and Tibshirani 1993, chapter 13).
 
     `confidence` is two-sided: 0.95 gives the 2.5th and 97.5th percentiles. With `groups`, unit →
-    group, all units of a group are drawn together (Field and Welsh 2007). Raises ValueError when
-    the units are not the same ones, there are none, a value is not finite, a unit has no group, or
-    there are too few groups.
+    group, all units of a group are drawn together (Field and Welsh 2007). Raises ValueError if
+    the units differ or are empty, a value is not finite, a unit has no group, or there are too
+    few groups.
     """
     if not candidate or candidate.keys() != champion.keys():
         raise ValueError("the two were not measured on the same units")
@@ -69,10 +69,10 @@ def difference(
 
 
 def _resampled_sums(rows: np.ndarray) -> np.ndarray:
-    """(RESAMPLES, columns): the sum of each draw with replacement of as many rows."""
+    """Return the column sums of each bootstrap draw of the rows: (RESAMPLES, columns)."""
     rng, count = np.random.default_rng(SEED), len(rows)
-    # To draw rows one by one is the same as to draw how often each distinct row occurs. A metric
-    # such as gain@1 has three distinct rows, so thousands of questions cost no more than ten.
+    # Multinomial counts of the distinct rows equal draws of single rows. A metric such as gain@1
+    # has three distinct rows, so thousands of units cost no more than ten.
     distinct, occurs = np.unique(rows, axis=0, return_counts=True)
     if len(distinct) <= _FEW:
         return np.asarray(rng.multinomial(count, occurs / count, size=RESAMPLES) @ distinct)
@@ -85,7 +85,7 @@ def _resampled_sums(rows: np.ndarray) -> np.ndarray:
 def _draws(
     rng: np.random.Generator, count: int, samples: int, at_once: int
 ) -> Iterator[np.ndarray]:
-    """Draws with replacement of `count` rows, in chunks (draws, count): the numbers of the rows."""
+    """Yield the row indices of bootstrap draws of `count` rows, in chunks (draws, count)."""
     chunk = max(1, at_once)
     for start in range(0, samples, chunk):
         yield rng.integers(count, size=(min(chunk, samples - start), count))
@@ -98,10 +98,10 @@ def difference_of_statistics(
     confidence: float,
     groups: Mapping[str, str] | None = None,
 ) -> Difference:
-    """As `difference`, for a metric of all units together: both are computed on the same draws.
+    """Return the `difference` of a metric of a whole split, both models on the same draws.
 
-    Draws on which one of the two is not defined (no positive label, say) are left out. Raises
-    ValueError as `difference`, and when the metric is not defined on the units or on most draws.
+    Draws on which the metric is undefined (no positive label, say) are left out. Raises ValueError
+    as `difference`, and when the metric is undefined on the units or on most draws.
     """
     names = sorted(units)
     group_numbers = (
@@ -153,7 +153,7 @@ def paired_difference(
 
 
 def chosen(outcomes: Mapping[str, float], only: Collection[str] | None) -> dict[str, float]:
-    """Return the values of the units in `only`; of all where it is None."""
+    """Return the values of the units in `only`; of all units if it is None."""
     return {unit: value for unit, value in outcomes.items() if only is None or unit in only}
 
 
@@ -177,7 +177,7 @@ _NO_SPLIT = Finding("fail", "no split", "`non-inferiority.splits` in the project
 
 
 def set_aside(gates: Gates, digest: str, today: date) -> str:
-    """The statement in gates.yml that the champion of that digest is invalid today; "" without."""
+    """Return the `invalid_versions` entry that is in force today for the digest; "" if none."""
     statements = gates["non-inferiority"].invalid_versions
     return next((str(entry) for entry in statements if not entry.unusable(today, digest)), "")
 
@@ -188,7 +188,7 @@ def _no_champion(case: Case) -> Finding:
 
 
 def first_promotion(case: Case, gate: Gate) -> Finding:
-    """Without a champion, the candidate has to beat the baseline on the first split."""
+    """Without a champion, the candidate must beat the baseline on the first split."""
     if case.champion is not None:
         return Finding("not evaluated", "there is a champion", "the baseline beaten")
     if not case.splits:
@@ -213,8 +213,8 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
 
 
 def non_inferiority(case: Case, gate: Gate) -> Finding:
-    """On every split, and every slice that the project names, the candidate is not worse than the
-    champion by more than the margin; on no other slice is it shown to be worse by more.
+    """The candidate is not worse than the champion by more than the margin, on every split and on
+    every slice that the project names; no other slice is significantly worse by more.
     """
     if case.champion is None:
         return _no_champion(case)
@@ -258,20 +258,20 @@ def _not_set_aside(case: Case, gate: Gate) -> Iterator[str]:
 
 
 def setting_aside(version: str | None, digest: str | None) -> str:
-    """Return the entry of gates.yml by which no candidate has to beat the version."""
+    """Return the `invalid_versions` entry for gates.yml that excludes the version as champion."""
     entry = f"version: {version}, digest: {digest}, owner: NAME, expires: DATE, reason: WHY"
     return f"invalid_versions: [{{{entry}}}]"
 
 
 def _margin(case: Case, gate: Gate) -> float:
-    """Return how much worse the candidate may be.
+    """Return the non-inferiority margin.
 
     It is a share of the metric's range; if that is infinite, of the champion's value on the first
     split. A project may limit it by the spread over seeds.
     """
     share, metric = gate.number("margin"), case.evaluation.primary_metric or ""
     custom = case.evaluation.custom_metrics.get(metric)
-    # Of a custom metric gates.yml and the evaluation both say a range: the narrower counts.
+    # gates.yml and the evaluation both state a custom metric's range: use the narrower one.
     ranges = [case.evidence.range] if custom is None else [case.bounds(metric), custom.range]
     widths = [_width(bounds or ()) for bounds in ranges]
     margin = share * min(widths) if all(width > 0 for width in widths) else math.nan
@@ -286,7 +286,7 @@ def _margin(case: Case, gate: Gate) -> float:
 
 
 def _too_few(result: Difference, margin: float) -> str:
-    """Return about how many units would be enough if these are too few; "" otherwise.
+    """Return a sentence with the estimated sample size if these units are too few; else "".
 
     The width of an interval shrinks with the square root of the number of units.
     """
@@ -317,7 +317,7 @@ def _spread(seeds: Stability) -> float:
 
 
 def _slices(case: Case, split: str) -> dict[str, tuple[str, ...]]:
-    """`DIMENSION.SLICE` → its units."""
+    """Map each `DIMENSION.SLICE` to its units."""
     return {
         f"{dimension}.{name}": units
         for dimension, slices in case.evidence.members.get(split, {}).items()
@@ -330,9 +330,8 @@ def _worse_slices(
 ) -> tuple[list[str], list[str]]:
     """Return the slices that are worse by more than the margin, and those that may be.
 
-    A slice is small, so the burden of proof is reversed: the whole interval has to lie below the
-    margin. Of many slices one looks bad by chance, so the intervals are wider by Bonferroni's
-    correction.
+    Slices are small, so the burden of proof is reversed: the whole interval must lie below the
+    margin. Bonferroni's correction widens the intervals because many slices are tested.
     """
     min_count, margin = gate.number("slice_min_count"), _margin(case, gate)
     judged = {name: units for name, units in slices.items() if len(units) >= min_count}
@@ -348,9 +347,9 @@ def _worse_slices(
 
 
 def superiority(case: Case, gate: Gate) -> Finding:
-    """On the first split the candidate beats the champion, or the request gives a reason.
+    """The candidate beats the champion on the first split, or the request gives a reason.
 
-    A version that gates.yml states to be invalid is better than none, however old the statement is.
+    A candidate that gates.yml lists as invalid fails, even if the entry has expired.
     """
     for entry in gate.invalid_versions:
         if entry.digest == case.request.digest:
@@ -388,7 +387,7 @@ def _compare(
     slice_name: str = "",
     only: tuple[str, ...] | None = None,
 ) -> tuple[Difference | None, str]:
-    """Return how the candidate differs from the champion (positive: better), and a sentence.
+    """Return candidate minus champion (positive: better), and a sentence about it.
 
     The difference is None if the two cannot be compared. `only` are the units of the slice, which
     may be fewer than a split needs.

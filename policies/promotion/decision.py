@@ -1,4 +1,4 @@
-"""The request, what a gate judges and finds, its result, and the decision."""
+"""The data of the gates: Request, Case (a gate's input), Finding, Result and Decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Step = Literal["propose", "apply"]
 PROPERTIES = ("identity", "verified-metrics", "format")
 # The split that the model and its hyperparameters are selected on.
 VALIDATION = "validation"
-# A finding lists so many things; the evidence has them all.
+# The most items that a finding lists; the evidence has them all.
 LISTED = 5
 
 
@@ -27,14 +27,15 @@ LISTED = 5
 class Request:
     """A request to promote `model` `version`, which has this `digest`, to `environment`.
 
-    `now` has a time zone. `reason` says in writing why to replace a champion that the candidate
-    does not beat. The step `apply` requires `approved_by`. `served_before` means that the version
-    served there already, so that this is a rollback; `serving_changes` that it is the champion's
-    own model, to be served by other code or settings. `simulated` means that the environment is
-    simulated on one machine; `served_in` are the environments that have served this very model
-    by this very serving code. `deployment_digest` is that of the code and settings that are
-    to serve it; "" where nothing says which, and nothing is going to be served. `set_aside` says
-    which champion does not have to be beaten, because gates.yml states that it is invalid.
+    - `now`: has a time zone.
+    - `reason`: why to replace a champion that the candidate does not beat.
+    - `approved_by`: required by the step `apply`.
+    - `served_before`: the version served there before, so this is a rollback.
+    - `serving_changes`: the champion's own model, with other serving code or settings.
+    - `simulated`: the environment is simulated on one machine.
+    - `served_in`: the environments that served this model with this deployment digest.
+    - `deployment_digest`: of the serving code and settings; "" if nothing will be served.
+    - `set_aside`: the champion that gates.yml lists as invalid.
     """
 
     environment: str
@@ -60,9 +61,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Case:
-    """What a gate judges: a request, its evidence, the champion's evidence, and the gates.
+    """The input of a gate: a request, its evidence, the champion's evidence, and the gates.
 
-    `differences` are the paired differences that a gate had computed: another one may ask for them.
+    `differences` caches the paired differences, which several gates read.
     """
 
     request: Request
@@ -78,7 +79,7 @@ class Case:
 
     @property
     def metric(self) -> str:
-        """The primary metric as a sentence names it."""
+        """The primary metric's name in sentences."""
         return self.evaluation.primary_metric or "the primary metric"
 
     @property
@@ -93,12 +94,12 @@ class Case:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that a model is promoted on; the first is the one to win on."""
+        """The splits that decide a promotion; `superiority` compares on the first."""
         return self.gates["non-inferiority"].names("splits")
 
     @property
     def min_count(self) -> float:
-        """The fewest units that a metric may count."""
+        """The minimum number of units of a metric."""
         return self.gates["quality"].number("min_count")
 
     def bounds(self, metric: str | None) -> tuple[float, float] | None:
@@ -108,12 +109,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """A gate's answer, before its mode and waivers are applied.
+    """The result of a gate's rule, before its mode and waivers are applied.
 
-    `measured` says of a failure that nothing was missing: what was found is sound and not enough.
-    Only such a failure can be waived. `items` are the things that fail, for a gate that judges
-    several (an advisory's id, a file): a waiver names one of them. `warnings` block nothing: what a
-    waiver names → the sentence.
+    `measured`: the failure is a valid measurement that misses its limit. Only such failures can be
+    waived. `items` lists what fails (advisory ids, files); a waiver names one of them. `warnings`
+    do not block; they map the name for a waiver to the sentence.
     """
 
     verdict: Verdict
@@ -127,10 +127,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """What one gate found, what it requires, and why it reached its verdict.
+    """The verdict of one gate: the actual and the required value, and the reason.
 
-    `waivers` are those that were used, as JSON: of what failed, or of warnings, of which the others
-    are in `warnings`.
+    `waivers` lists the applied waivers as JSON; `warnings` has the warnings that no waiver accepts.
     """
 
     gate: str
@@ -174,8 +173,8 @@ class Decision:
 
     @property
     def blocking(self) -> tuple[Result, ...]:
-        """The results that stop the promotion. For the champion itself, which cannot be promoted
-        again, only those that show that its files changed.
+        """The results that stop the promotion; for the champion itself, which cannot be promoted
+        again, only those that detect changed files.
         """
         champion = self.outcome == "already-champion"
         return tuple(
@@ -215,13 +214,13 @@ def listed(names: Sequence[str], separator: str = ", ", most: int = LISTED) -> s
 
 
 def metric_on_split(key: str) -> str:
-    """`SPLIT.METRIC` of gates.yml as a sentence names it."""
+    """Return the text for `SPLIT.METRIC` of gates.yml in sentences."""
     split, metric = key.split(".")
     return f"{metric} on {split}"
 
 
 def estimate(metrics: Metrics, split: str, metric: str) -> Estimate:
-    """Return the metric on the split; an empty estimate when it is not there."""
+    """Return the metric on the split; an empty estimate if it is missing."""
     return (metrics.get(split) or {}).get(metric) or Estimate()
 
 

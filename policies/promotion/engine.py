@@ -25,7 +25,7 @@ from policies.waivers import GateWaiver
 
 
 def _plug_in_rule(rule: Rule) -> Rule:
-    """Return the rule of a plug-in: it gets a copy, and any answer but a finding fails."""
+    """Wrap a plug-in's rule: pass it copies, and raise TypeError unless it returns a Finding."""
 
     def judge(case: Case, gate: Gate) -> Finding:
         with plug_ins.guarded():
@@ -62,8 +62,8 @@ RULES: Mapping[str, Rule] = {
     "sign-off": provenance.sign_off,
     **{name: _plug_in_rule(gate.rule) for name, gate in OWN_GATES.items()},
 }
-# The gates that block a version that served here before. It passed the others when it was promoted;
-# what they find today is shown and blocks nothing.
+# The gates that block a rollback. The version passed the others when it was promoted; today they
+# only report.
 ROLLBACK_GATES = frozenset({*PROPERTIES, "attestation", "order", "sign-off"})
 
 # Rules on an evaluation's measurements, applied to a run's model before it is registered.
@@ -74,13 +74,13 @@ EVALUATION_RULES = {
         *("superiority", "forecasting", "fairness", "explainability"),
     )
 }
-# Rules on the version itself; the others concern its promotion, which is over once it serves.
+# Rules on the version itself, for released versions; the others apply only to a promotion.
 RELEASED_RULES = {
     name: rule
     for name, rule in RULES.items()
     if name not in ("freshness", "first-promotion", *COMPARING, "order", "sign-off")
 }
-# Rules on what is known of a run's model before it is evaluated.
+# Rules that need no evaluation; they run on a run's model before it is evaluated.
 RUN_RULES: Mapping[str, Rule] = {
     "lineage": provenance.lineage_before_evaluation,
     "format": provenance.model_format,
@@ -99,8 +99,7 @@ def decide(
 
     `champion` is None before the first promotion. If a champion could not be scored, pass an empty
     Evidence(): the comparison then fails. Proposing the champion again gives "already-champion"
-    whatever the gates find, unless its serving code or settings change. `rules` are the gates to
-    evaluate.
+    whatever the gates find, unless its serving code or settings change.
     """
     case = Case(request, evidence, champion, gates)
     results = tuple(_judge(case, gates[name], rule) for name, rule in rules.items())
@@ -140,7 +139,7 @@ def _judge(case: Case, gate: Gate, rule: Rule) -> Result:
 
 
 def _accept_warnings(case: Case, gate: Gate, result: Result, finding: Finding) -> Result:
-    """Return the result with the warnings that no waiver accepts, and with the waivers that do."""
+    """Move the warnings that a waiver accepts from the result's warnings to its waivers."""
     usable, notes = [], [result.why]
     for waiver in gate.waivers if finding.warnings else ():
         problem = waiver.unusable(case.request.day, case.request.version)
@@ -158,8 +157,8 @@ def _accept_warnings(case: Case, gate: Gate, result: Result, finding: Finding) -
 
 
 def _apply_waivers(case: Case, gate: Gate, result: Result, finding: Finding) -> Result:
-    """Return the result with the gate's waivers: waived when they cover everything that fails,
-    otherwise with the reasons why they do not.
+    """Return the result as waived if the gate's waivers cover every failure; otherwise with the
+    reasons why they do not.
     """
     request = case.request
     notes = [result.why] if result.why else []

@@ -1,8 +1,8 @@
 """The evidence of a model version: what the gates read.
 
 The dataclasses declare evidence.json once: reading, required fields, bounds and the JSON Schema
-follow from them. Every value may be None. To a gate, a value that is absent and one of the wrong
-type are the same, and a gate refuses both.
+follow from them. Every value may be None. A value of the wrong type is read as missing; gates
+reject missing values.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ml.measures.schema import (
 )
 
 SCHEMA_VERSION = 4
-# A metric of several units together: their names → how often each counts in each draw
-# (draws, units) → the metric of each draw, NaN where it is not defined.
+# A metric of a whole split: (unit names, their counts in each draw (draws, units)) → the metric of
+# each draw, NaN where it is undefined.
 Statistic = Callable[[Sequence[str]], Callable[[NDArray[np.float64]], NDArray[np.float64]]]
 Time = datetime | None
 _computed = partial(field, metadata=COMPUTED)
@@ -40,9 +40,8 @@ _computed = partial(field, metadata=COMPUTED)
 class ComputeUsage(Record):
     """Machine time: `seconds` on each of `nodes`, and what it costs where the price is known.
 
-    `instance_type` is the one that would be paid for, absent where no deployment or cluster names
-    one. `amount` = seconds / 3600 × nodes × `price_per_hour`; `note` says why there is none, or
-    what it rests on.
+    `instance_type` is the billed one, None if no deployment or cluster names one. `amount` =
+    seconds / 3600 × nodes × `price_per_hour`; `note` gives its basis, or why it is missing.
     """
 
     seconds: Number = field(default=None, metadata=bounds())
@@ -179,20 +178,20 @@ class Evidence(Record):
     """The evidence of one model version: what evidence.json states, and what is computed when it is
     loaded, from the model folder and the hashed predictions.
 
-    `evaluation` is evaluation.json. `data` are the assets that it was given, as the backend knows
-    them. `simulated` says that nobody attested it when it was made.
+    `evaluation` is evaluation.json, `data` the evaluation's data assets as the backend resolved
+    them. `simulated`: it was not attested when it was made.
 
-    `files` maps each file of the model folder to the format of its content ("" for none that is
-    allowed). `mismatches` lists what differs between the document and the predictions; None
-    means that nobody compared them. By split: `outcomes` has the primary metric of every unit,
-    `labels` its right answer, `groups` what was drawn with a unit, `members` the units of every
-    slice by dimension. Where the primary metric is one of all units together (an AUC),
-    `statistics` computes it and the `outcomes` are NaN. `range` are its lowest and highest value,
-    infinity without an end; None for a custom metric. `undefined` has, for a slice as
-    `DIMENSION SLICE`, what its rows lack for a metric that is not defined on them. `attested` is
-    who made it, by a valid attestation (the fields are those of the gate `attestation`);
-    `unattested` says why nobody did. `feature_sets` maps each feature set that the project declares
-    in the code of the training to its version and the sha256 of its definition and code.
+    Computed when it is loaded:
+    - `attested`: the signer by a valid attestation (fields of the gate `attestation`);
+      `unattested`: why there is none.
+    - `files`: each file of the model folder and its detected format; "" if not allowed.
+    - `mismatches`: differences between evidence.json and the predictions; None if not compared.
+    - By split: `outcomes` (unit → primary metric), `labels` (unit → label), `groups` (unit →
+      bootstrap group), `members` (dimension → slice → units).
+    - `statistics`: computes a primary metric of a whole split (AUC); `outcomes` are then NaN.
+    - `range`: bounds of the primary metric; None for a custom metric.
+    - `undefined`: `DIMENSION SLICE` → metric → what its rows lack.
+    - `feature_sets`: declared feature set → version and sha256 of definition and code.
     """
 
     schema_version: Number = field(default=None, metadata=bounds(SCHEMA_VERSION, SCHEMA_VERSION))
@@ -229,7 +228,7 @@ class Evidence(Record):
 
     @property
     def proposal(self) -> str:
-        """The command that measures the model again, as far as the evidence says whose it is."""
+        """The command that proposes the model again; placeholders replace unknown names."""
         run = self.lineage.run_name or self.lineage.run
         words = ["ml release propose", self.project or "PROJECT", *(["--run", run] if run else [])]
         return " ".join(words)

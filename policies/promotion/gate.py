@@ -20,7 +20,7 @@ Names = tuple[str, ...]
 Numbers = Mapping[str, float]
 Bounds = Mapping[str, tuple[float, float]]
 _NUMBER = Annotated[float, Field(ge=0)]
-# The widest range of a metric: money in the smallest coin, and no more.
+# The widest range of a metric: enough for amounts of money in cents.
 _VALUE = Annotated[float, Field(ge=-1e12, le=1e12)]
 
 
@@ -44,11 +44,11 @@ class Gate:
         return cast(str, self.settings[setting])
 
     def names(self, setting: str) -> Names:
-        """Return an allow-list or a list of demands."""
+        """Return an allow-list or a list of required names."""
         return cast(Names, self.settings[setting])
 
     def numbers(self, setting: str) -> Numbers:
-        """Lower or upper bounds by the name of the entry."""
+        """Return the lower or upper bounds by entry name."""
         return cast(Numbers, self.settings[setting])
 
     def bounds(self, setting: str) -> Bounds:
@@ -64,8 +64,8 @@ class Kind:
     """A kind of setting: its type, and whether a project's value is looser than the policy's.
 
     In a mapping (`entries`) each entry is compared with the policy's entry of the same name, and
-    the policy's other entries hold as well. `loosest` is the constraint on the policy's value:
-    beyond it the gate would judge nothing.
+    the policy's other entries apply as well. `loosest` constrains the policy's value: a looser one
+    would make the gate useless.
     """
 
     form: Any
@@ -81,7 +81,7 @@ def _pair(bounds: list[float]) -> tuple[float, ...]:
 
 
 def entries_of(name_form: str, value: Any, looser: Callable[[Any, Any], bool]) -> Kind:
-    """Return a mapping whose names have the form that is shown, such as SPLIT.METRIC."""
+    """Return the kind of a mapping whose keys have the form `name_form`, such as SPLIT.METRIC."""
 
     def check(name: str) -> str:
         if name.count(".") != name_form.count("."):
@@ -93,19 +93,19 @@ def entries_of(name_form: str, value: Any, looser: Callable[[Any, Any], bool]) -
 
 
 def maximum(loosest: float) -> Kind:
-    """Return a number that bounds from above."""
+    """Return the kind of an upper limit; a policy may set at most `loosest`."""
     return Kind(_NUMBER, gt, loosest=Field(le=loosest))
 
 
 def minimum(loosest: float) -> Kind:
-    """Return a number that bounds from below."""
+    """Return the kind of a lower limit; a policy may set at least `loosest`."""
     return Kind(_NUMBER, lt, loosest=Field(ge=loosest))
 
 
 ENABLED = Kind(Literal["enabled"], ne)
 MODE = Kind(Mode, lambda value, policy: MODES.index(value) < MODES.index(policy))
-# Below 0.8 one comparison of five says what is not so. A higher one makes it harder to show that a
-# candidate is better, and also that it is worse on a slice; beyond 0.99 nothing is shown.
+# Below 0.8 one comparison in five is wrong. A higher confidence makes it harder to show that a
+# candidate is better, or worse on a slice; above 0.99 no comparison is significant.
 CONFIDENCE = Kind(Annotated[float, Field(ge=0, le=0.99)], lt, loosest=Field(ge=0.8))
 ALLOW_LIST = Kind(Names, lambda value, policy: not set(value) <= set(policy))
 DEMANDS = Kind(Names, lambda value, policy: not set(value) >= set(policy))
@@ -117,7 +117,7 @@ BOUNDS = entries_of(
     lambda value, policy: bool(value[0] < policy[0] or value[1] > policy[1]),
 )
 
-# What the organisation policy says holds everywhere: any other value is looser.
+# Projects cannot change these settings: any value but the policy's counts as looser.
 EQUAL = Kind(str, ne)
 GUESSES = Kind(Mapping[str, _VALUE], ne)
 POINTER = Kind(str, lambda value, policy: False)

@@ -43,14 +43,13 @@ from policies.waivers import GateWaiver, InvalidVersion, Review, check_review, c
 POLICY = ROOT / repository.GATES
 # The gates that compare with the champion.
 COMPARING = ("non-inferiority", "superiority")
-# The gates that no file turns off.
+# The gates that no file can disable.
 ALWAYS = ("attestation", "order")
-# Thresholds of a metric that has no entry in `loosest_at_least` or `loosest_at_most` leave out at
-# least this share of its bounds.
+# A threshold must exclude at least this share of the metric's bounds, unless `loosest_at_least` or
+# `loosest_at_most` has an entry for the metric.
 _SPARED = 0.1
-# gate → the largest difference of two values, as a share of what is better than the loosest
-# threshold: two models that lie further apart are not the same one measured twice, and a group that
-# is served so much worse is not served.
+# gate → the largest allowed difference, as a share of the range between the loosest threshold and
+# the best value. A larger one would make `gap` and `fairness` useless.
 _APART: Mapping[str, float] = {"gap": 0.5, "fairness": 0.75}
 
 # Every setting of every gate of the framework. The numbers are the loosest that a policy may set.
@@ -155,7 +154,7 @@ def _kind(gate: str, setting: str) -> Kind:
 
 
 def _gates(required: bool) -> Any:
-    """The type of `gates`: the policy states every setting, a project those that it tightens."""
+    """Return the type of `gates`: with every setting (policy), or some of them (project)."""
 
     def form(kind: Kind) -> Any:
         return Annotated[kind.form, kind.loosest] if required and kind.loosest else kind.form
@@ -264,7 +263,7 @@ def _vacuous(
 
 
 def _aside(document: Document, values: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield a problem if no threshold is on a split that decides the promotion."""
+    """Yield a problem if no `quality` threshold is on a split that decides the promotion."""
     quality, splits = values["quality"], values["non-inferiority"]["splits"]
     named = {name.partition(".")[0] for name in (*quality["at_least"], *quality["at_most"])}
     if named and splits and not named & set(splits):
@@ -278,7 +277,7 @@ def _aside(document: Document, values: Mapping[str, Mapping[str, Any]]) -> Itera
 
 
 def _empty(document: Document, coverage: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a range of coverage that contains no value."""
+    """Yield a problem for each empty range of coverage."""
     if coverage["min_coverage"] > coverage["max_coverage"]:
         actual = f"`min_coverage` is {coverage['min_coverage']:g}"
         expected = f"at most `max_coverage`, {coverage['max_coverage']:g}"
@@ -287,7 +286,7 @@ def _empty(document: Document, coverage: Mapping[str, Any]) -> Iterator[Problem]
 
 
 def _loosest(gate: str, setting: str, metric: str, quality: Mapping[str, Any]) -> float:
-    """Return the loosest useful threshold of a metric, or of a difference of two values of it.
+    """Return the loosest useful threshold of a metric, or of a difference of the metric.
 
     NaN for a metric without bounds, which the gate rejects.
     """

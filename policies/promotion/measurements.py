@@ -1,4 +1,4 @@
-"""The gates on what was measured of the candidate itself, forecasts included.
+"""The gates on the candidate's own measurements, forecasts included.
 
 A gate that cannot judge fails. None, NaN and infinity satisfy no comparison, because every number
 passes through `real` first.
@@ -26,24 +26,24 @@ from policies.promotion.decision import (
 from policies.promotion.evidence import Evidence
 from policies.promotion.gate import Gate
 
-# Of evaluated rows that a server is asked for, where folds leave few.
+# The fewest rows of a parity check if cross-validation leaves few for this model.
 FEWEST_SERVED = 20
-# 0.8 − 0.7 is a little more than 0.1 to a computer.
+# In floating point 0.8 − 0.7 exceeds 0.1.
 ROUNDING = 1e-12
-# Shares and slices are computed from sums, which round more.
+# Rounding errors of sums, from which shares and slices are computed.
 SUM_ROUNDING = 1e-6
-# The check whose figures are counted again from the identifiers that are kept.
+# The leakage check that is recomputed from the stored identifiers.
 SHARED = "identifiers.shared"
-# Contributions that add up to no score: their error is a standard error.
+# Its contributions do not add up to the score; its error is a standard error.
 PERMUTATION = "permutation importance"
-# The hash of the names of no features.
+# The feature set hash of a model without features.
 NO_FEATURES = hashlib.sha256(b"").hexdigest()
-# The mean scaled error by that of seasonal naive, on the same draws of series.
+# The MASE divided by that of seasonal naive, on the same draws of series.
 _RELATIVE = "relative_mase"
 
 
 def quality(case: Case, gate: Gate) -> Finding:
-    """Every threshold holds, for a metric that is within its bounds and counts enough units."""
+    """Every metric meets its threshold, is within its bounds and is over enough units."""
     limits = [(key, "≥", limit) for key, limit in gate.numbers("at_least").items()]
     limits += [(key, "≤", limit) for key, limit in gate.numbers("at_most").items()]
     required = ", ".join(f"{metric_on_split(key)} {sign} {limit:g}" for key, sign, limit in limits)
@@ -67,7 +67,7 @@ def quality(case: Case, gate: Gate) -> Finding:
 def gap(case: Case, gate: Gate) -> Finding:
     """A metric differs from its value on validation by at most the bound, in either direction.
 
-    A model that is much worse is fitted to validation; a model that is much better leaks.
+    A much worse metric means overfitting to validation; a much better one means leakage.
     """
     limits = gate.numbers("at_most")
     required = ", ".join(
@@ -84,7 +84,7 @@ def gap(case: Case, gate: Gate) -> Finding:
             f"{metric} is {shown(on_split.value)} on {split} and {shown(on_validation.value)} on "
             f"{VALIDATION}"
         )
-        # Beside folds, which use the rows of training for the test as well, validation is small.
+        # With cross-validation the test reuses the training rows, so validation is small.
         fewest = case.min_count
         if _is_out_of_fold(case, split):
             fewest = min(fewest, gate.number("min_count_beside_folds"))
@@ -109,13 +109,12 @@ def gap(case: Case, gate: Gate) -> Finding:
 
 
 def leakage(case: Case, gate: Gate) -> Finding:
-    """Every required check was made, and none found more than its bound.
+    """Every required check was run, and none exceeds its limit.
 
-    A check without a bound in gates.yml fails, and so does a check over no rows. One that comes
-    near its bound warns, and so does an AUC of the model itself. What training and
-    test share is counted over every row of the promoted splits, from identifiers that are kept
-    with the evidence: `verified-metrics` compares them. No row of those splits is in validation as
-    well.
+    A check without a limit in gates.yml or over no rows fails. A check near its limit warns, and
+    so does a suspiciously high AUC of the model. The overlap of training and test covers every row
+    of the promoted splits and is recomputed by `verified-metrics` from the stored identifiers. No
+    row of those splits may be in validation.
     """
     limits = gate.numbers("at_most")
     bounds = [f"{name} ≤ {limit:g}" for name, limit in limits.items()]
@@ -127,7 +126,7 @@ def leakage(case: Case, gate: Gate) -> Finding:
         hint = "the evaluation writes what `ml.measures.leakage` finds under `leakage`"
         return Finding("fail", f"not measured: {', '.join(absent) or 'nothing'}", required, hint)
     rows = sum(map(len, _units(case).values()))
-    # Of folds each is compared with the others: what they cover together counts.
+    # Each fold is compared with the others: together they cover the rows.
     shares = {check.of: real(check.units) for check in checks if check.check == SHARED}
     is_folded = any(_is_out_of_fold(case, split) for split in case.splits)
     covered = sum(shares.values()) if is_folded else math.nan
@@ -179,7 +178,7 @@ def _near(case: Case, gate: Gate) -> dict[str, tuple[float, float]]:
         if check in limits and real(value) >= limits[check]
     ]
     alone = {subject for check, subject, _ in near if check.startswith("feature.")}
-    # Features together repeat the warning about one of them.
+    # A check of all features repeats the warning about one of them.
     return {
         f"{check} {subject}": (value, limits[check])
         for check, subject, value in near
@@ -210,11 +209,11 @@ def _shared_with_validation(case: Case) -> dict[str, str]:
 
 
 def fairness(case: Case, gate: Gate) -> Finding:
-    """Every dimension that the project names is measured, no two slices lie further apart than the
-    bounds of their difference and of their ratio, and a person reviewed them.
+    """Every dimension of the project is measured, the difference and the ratio of any two slices
+    are within their limits, and a person reviewed them.
 
-    Slices of too few units are not compared, and listed. Where fewer than two are left, or a metric
-    is not defined on a large one, each such slice is an item that a waiver may name.
+    Slices with too few units are listed but not compared. If fewer than two remain, or a metric is
+    undefined on a large one, each such slice is an item that a waiver may name.
     """
     dimensions, metric = gate.names("dimensions"), case.evaluation.primary_metric
     if not dimensions:
@@ -280,8 +279,8 @@ def fairness(case: Case, gate: Gate) -> Finding:
 
 @dataclass(frozen=True)
 class _Slices:
-    """The slices of a dimension: the metric of each that is large enough, and of the others what a
-    waiver names → a sentence; `problems` are values that are no measurement.
+    """The slices of a dimension: the metric of each slice that is large enough; for the others,
+    the name for a waiver → a sentence. `problems` are invalid values.
     """
 
     values: Mapping[str, float]
@@ -323,8 +322,8 @@ class _Slices:
 
 
 def explainability(case: Case, gate: Gate) -> Finding:
-    """The contributions are over enough rows, add up to the score, no feature decides alone, and a
-    person reviewed them. Only a model without features needs none, and says why.
+    """Feature contributions cover enough rows, add up to the score, no feature dominates, and a
+    person reviewed them. Only a model without features may omit them, with a reason.
     """
     explanation, shares = case.evaluation.explanation, case.evaluation.contributions
     min_rows, max_share = gate.number("min_rows"), gate.number("max_share")
@@ -377,9 +376,9 @@ def _reviewed(case: Case, gate: Gate, finding: Finding) -> Finding:
 
 
 def serving(case: Case, gate: Gate) -> Finding:
-    """Enough evaluated rows were sent to a server of this model by this serving code, and every
-    answer is the evaluated one within the tolerance. Of a small table with folds, every row that
-    this model answered is enough.
+    """The parity check sent enough evaluated rows to a server with this model and serving code, and
+    every response matches the evaluated prediction within the tolerance. For a small table with
+    cross-validation, every row that this model predicted is enough.
     """
     served, tolerance = case.evidence.serving, by_precision(case.evidence, gate, "tolerance")
     min_rows = gate.number("min_rows")
@@ -410,8 +409,8 @@ def serving(case: Case, gate: Gate) -> Finding:
 
 
 def by_precision(evidence: Evidence, gate: Gate, setting: str) -> float:
-    """Return a gate's number `setting`, or its `…_single` where a file of the model is of a format
-    that computes in single precision.
+    """Return the gate's `setting`; its `…_single` if a file of the model has a single-precision
+    format.
     """
     formats = set((evidence.files or {}).values())
     is_single = bool(formats & set(gate.names("single_precision")))
@@ -419,10 +418,10 @@ def by_precision(evidence: Evidence, gate: Gate, setting: str) -> float:
 
 
 def latency(case: Case, gate: Gate) -> Finding:
-    """The 95th percentile on the served path is within the limit, on hardware that is named.
+    """The p95 latency of the server is within the limit, on named hardware.
 
-    Of other hardware than the deployment's it is a first look: on Azure, apply measures the
-    deployment before it gets traffic.
+    A measurement on other hardware than the deployment's is preliminary: on Azure, `ml release
+    apply` measures the deployment before it gets traffic.
     """
     measured, limit = case.evidence.latency, gate.number("p95_ms")
     min_requests = gate.number("min_requests")
@@ -454,9 +453,8 @@ def latency(case: Case, gate: Gate) -> Finding:
 
 
 def forecasting(case: Case, gate: Gate) -> Finding:
-    """On every split the error is below that of seasonal naive, over the whole interval; the
-    intervals contain the share of values that they promise; no slice is shown to be worse than
-    seasonal naive.
+    """On every split the whole interval of the error is below seasonal naive's, the prediction
+    intervals have their nominal coverage, and no slice is significantly worse than seasonal naive.
     """
     evaluation = case.evaluation
     low, high = gate.number("min_coverage"), gate.number("max_coverage")

@@ -19,10 +19,10 @@ CANARY = ROOT / "policies/promotion/canary.yml"
 WATCH = ROOT / "policies/promotion/watch.yml"
 Number = Annotated[float, Field(ge=0)]
 
-# The loosest bound that a policy may set: beyond it the signal would judge nothing.
+# The loosest bound that a policy may set: a looser one would make the signal useless.
 LOOSEST: Mapping[str, Mapping[str, float]] = {
     "at_most": {
-        # Shares of all answers: of these every caller would hear.
+        # Shares of all responses: every caller would notice these.
         "tolerances.errors": 0.1,
         "tolerances.refused": 0.2,
         "tolerances.answers": 0.2,
@@ -39,7 +39,7 @@ LOOSEST: Mapping[str, Mapping[str, float]] = {
         "ignore": 50,
     },
     "at_least": {
-        # Of fewer requests, and with fewer false alarms, only an outage is seen.
+        # Fewer requests or fewer false alarms would detect only an outage.
         "requests": 20,
         "patience": 1,
         "false_alarms": 0.001,
@@ -50,10 +50,10 @@ LOOSEST: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Policy:
-    """The bound of each setting on the side that loosens.
+    """The loosest allowed value of each setting.
 
-    A setting is named with dots, as `tolerances.errors`. `required` says why a setting has to have
-    a value, `no_bound` why one has no bound.
+    A setting is a dotted name, as `tolerances.errors`. `required` maps a setting to why it needs a
+    value, `no_bound` to why it has no bound.
     """
 
     __pydantic_config__ = settings.CLOSED

@@ -19,16 +19,16 @@ from policies.supply_chain.formats import FORMATS, is_faulty
 from policies.supply_chain.packages import licence_allowed
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# Evidence that is further ahead of our clock than this is from the future.
+# The largest clock skew: evidence dated later than this is from the future.
 CLOCK_SKEW = timedelta(minutes=5)
-# An advisory may bear the date of the day on which it is published.
+# Advisory dates may have no time, and so be up to a day ahead of the clock.
 ADVISORY_SKEW = timedelta(days=1)
 LISTED_DIFFERENCES = 3
 # Units of a slice that the evaluation compares with others: `FEWEST` of ml.measures.fairness.
 FEWEST_COMPARED = 20
-# Fields of the evaluation that say what the model was fitted with.
+# Fields of the evaluation that record the model's features and hyperparameters.
 _FITTED_WITH = ("feature_set_hash", "hyperparameters", "seed")
-# Who makes evidence that counts, as the certificate of its attestation names them.
+# The fields of the attestation's certificate that identify the trusted workflow.
 WORKFLOW = ("issuer", "repository", "workflow", "ref")
 
 
@@ -83,7 +83,7 @@ def attestation(case: Case, gate: Gate) -> Finding:
 
 
 def order(case: Case, gate: Gate) -> Finding:
-    """The environment before this one has served this very model by this very serving code."""
+    """The preceding environment has served the same model with the same serving code."""
     environment, environments = case.request.environment, gate.names("environments")
     if environment in gate.names("unordered"):
         return Finding("not evaluated", "no environment comes before it", "")
@@ -117,9 +117,9 @@ def freshness(case: Case, gate: Gate) -> Finding:
 
 
 def completeness(case: Case, gate: Gate) -> Finding:
-    """Every required field is there, finite and within its bounds; the primary metric was measured
-    on validation, and over two or more folds or seeds. A dimension with fewer than two slices that
-    are large enough has nothing to compare: the gate `fairness` says which are too rare.
+    """Every required field is present, finite and within its bounds; the primary metric was
+    measured on validation, and over two or more folds or seeds. A dimension with fewer than two
+    large slices may lack its comparison: the gate `fairness` lists the small ones.
     """
     evidence, evaluation = case.evidence, case.evaluation
     required = "every field that the evidence's schema requires"
@@ -135,7 +135,7 @@ def completeness(case: Case, gate: Gate) -> Finding:
 
 
 def _too_rare(evidence: Evidence) -> frozenset[str]:
-    """The fields that are empty for want of slices: of a dimension that the predictions have."""
+    """Return the fields that are empty because a dimension has fewer than two large slices."""
     paths, evaluation = set(), evidence.evaluation
     for dimension in evidence.members.get(evaluation.slice_split or "", {}):
         slices = evaluation.slices.get(dimension)
@@ -153,8 +153,8 @@ def _count(estimate: Estimate) -> float:
 
 
 def verified_metrics(case: Case, gate: Gate) -> Finding:
-    """Every metric follows from the hashed predictions that are kept with the evidence, and what
-    training and test share follows from the hashed identifiers.
+    """Every metric can be recomputed from the hashed predictions in the evidence, and the overlap
+    of training and test from the hashed identifiers.
     """
     required = "equal to what the hashed predictions and identifiers give"
     differences = case.evidence.mismatches
@@ -175,8 +175,8 @@ def verified_metrics(case: Case, gate: Gate) -> Finding:
 
 
 def lineage(case: Case, gate: Gate) -> Finding:
-    """Every field of the lineage is there; uncommitted code is for some environments only. Feature
-    sets are those that the project declares, and no event is later than the labels.
+    """The lineage is complete; only some environments allow uncommitted code. The feature sets are
+    those that the project declares, and no event is later than the labels.
     """
     data = case.evidence.data
     absent = [*missing(case.evidence.lineage), *([] if data else ["data"])]
@@ -298,7 +298,7 @@ def supply_chain(case: Case, gate: Gate) -> Finding:
     ]
     unchecked = _unchecked(case, limit, gate.number("min_advisories"))
     refused = [*items, *(chain.advisories or ())]
-    # One advisory may be about two packages: a waiver names its id.
+    # One advisory may affect two packages; a waiver names its id.
     items += dict.fromkeys(advisory.partition(":")[0] for advisory in chain.advisories or ())
     if unchecked and case.request.environment not in gate.names("unchecked_allowed_in"):
         return Finding("fail", actual, required, "; ".join([unchecked, *refused[:LISTED]]))

@@ -60,7 +60,7 @@ class StructureFault(ValueError):
 
 @contextmanager
 def fault_in(place: str) -> Iterator[None]:
-    """Name the place in a fault, also in an error of the check."""
+    """Convert exceptions of the block to StructureFault, prefixed with the place."""
     try:
         yield
     except KeyError as error:

@@ -1,7 +1,7 @@
-"""An AutoML plan → the sweep that carries it out, whose trials are those of `ml.automl.trial`.
+"""Compile an AutoML plan to a sweep with trials of `ml.automl.trial`.
 
-The portfolio of the families are the points that the sweep tries first; then it samples as Bayesian
-sweeps do. What a spec has and this engine does not do is refused with its line.
+The sweep first tries a portfolio of settings of each family, then samples as a Bayesian sweep.
+Unsupported fields of a spec are rejected with their line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # NumPy is loaded for an AutoML job alone
     from ml.automl.models.families import Family
 
 SEED = 0
-# What a trial answered to rows that it did not fit: ensembles are made of it.
+# The output with a trial's out-of-fold predictions, which ensembles are fitted to.
 PREDICTIONS = "predictions"
 BEST_MODEL = "best_model"
 # With fewer trials none is reserved for an ensemble; a stack that the spec does not request needs
@@ -53,7 +53,7 @@ _AGGREGATE = "target_aggregate_function"
 # Fields that take a whole number of steps, and those of them that may be automatic.
 _NUMBERS = (_HORIZON, "cv_step_size", "seasonality", "target_rolling_window_size", "target_lags")
 _AUTOMATIC = frozenset(_NUMBERS[2:])
-# What else the service computes of a table, and what ends a search of tables.
+# Fields that a forecasting job rejects: validation, weight and test data.
 _OTHERS = (
     "validation_data",
     "validation_data_size",
@@ -63,7 +63,7 @@ _OTHERS = (
     "test_data_size",
 )
 
-# Fields that are honoured, or that say nothing about what is fitted.
+# Fields that are supported, or that do not affect the fit.
 _HONOURED = frozenset(
     {"limits", "training", "featurization", "task", "type", "primary_metric", "target_column_name"}
     | {"training_data", "validation_data", "test_data", "validation_data_size", "test_data_size"}
@@ -102,7 +102,7 @@ _ONE_OF = (
 # glibc would keep tens of megabytes of a million rows that are freed: from 128 KiB on, it returns
 # what is freed at once (mallopt(3), M_MMAP_THRESHOLD).
 MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}
-# What Azure ML does by default and this engine leaves out where a spec does not ask for it.
+# Values that switch off a setting: they are accepted even if the setting is unsupported.
 _OFF = [(type(value), value) for value in (False, None, "auto", 1, -1, "non_distributed")]
 
 
@@ -285,7 +285,7 @@ def _sweep(plan: AutoMLPlan) -> SweepPlan:
 
 
 def _ensembles(plan: AutoMLPlan) -> tuple[str, ...]:
-    """The ensembles to run as the last trials; each needs a minimum number of other trials."""
+    """Return the ensembles to run as the last trials; each needs a minimum number of trials."""
     from ml.automl.ensembles import STACK, VOTING
 
     trials = plan.max_total_trials
@@ -349,14 +349,14 @@ def _branch(
 def _portfolio(
     tried: Mapping[str, Family | Forecasters], task: str, place: Place
 ) -> Iterator[Point]:
-    """Yield the settings of all families, each at its turn."""
+    """Yield the portfolios' settings, round-robin over the families."""
     turns = [
         (turn, name, settings)
         for name, family in tried.items()
         for turn, settings in family.portfolio.items()
     ]
     for number, (_, name, settings) in enumerate(sorted(turns, key=lambda entry: entry[0]), 1):
-        # What a task adds to a space begins with its usual value.
+        # A task's own dimensions list their default first.
         usual = {key: definition[1] for key, definition in tried[name].space_of(task).items()}
         values = Frozen({"family": name, **usual, **settings})
         because = f"{name} with settings {number} of the portfolio"

@@ -51,7 +51,7 @@ from ml.specs.plan.plans import (
     sweeps,
 )
 
-# Fields that say something about Azure's machines or services and nothing about the job itself.
+# Fields about Azure's compute or services that do not affect the job itself.
 MEANINGLESS = frozenset(
     {"identity", "services", "queue_settings", "parent_job_name", "notification_setting"}
     | {f"resources.{key}" for key in ("instance_type", "shm_size", "docker_args", "properties")}
@@ -285,7 +285,7 @@ def _hinted(sweep: SweepPlan) -> str:
 
 
 def _demand_inputs(plan: Plan) -> None:
-    """The data may have gone since the plan was made."""
+    """Raise UserError if data was removed since the plan was made."""
     missing = [
         Problem(
             "input-not-found",

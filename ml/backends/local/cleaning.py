@@ -51,9 +51,9 @@ def plan(
 
 
 def remove(planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
-    """Remove the items of `planned` that are still in `current`; bytes freed, and errors.
+    """Remove the items of `planned` that are still in `current`; return freed bytes and errors.
 
-    Each is moved in one step: a command that is killed leaves no half of a run behind.
+    Each is first renamed, so that a killed command leaves no partial run.
     """
     paths = {path for item in current.items for path in item.paths}
     errors: list[str] = []
@@ -101,7 +101,7 @@ def _run(entry: Entry, keep: int | None, older_than: float | None) -> Item:
 
 
 def _orphans(retention: Retention, others: Iterable[Entry]) -> Iterator[Item]:
-    """Snapshots and stored models that nothing refers to."""
+    """Yield snapshots and stored models without references."""
     referred = [references(entry) for entry in others]
     used = {digest for entry in referred for digest in entry.snapshots}
     built = {digest for entry in referred for digest in entry.environments}
@@ -123,7 +123,7 @@ def _orphans(retention: Retention, others: Iterable[Entry]) -> Iterator[Item]:
 
 
 def _stale_notes(removed: set[str]) -> Iterator[Item]:
-    """Notes of steps to reuse whose run is removed."""
+    """Yield cache records of steps whose run is removed."""
     for path in _listed(home.reusable()):
         with suppress(OSError, ValueError, KeyError):
             folder = Path(json.loads(path.read_text())["folder"])
@@ -133,7 +133,7 @@ def _stale_notes(removed: set[str]) -> Iterator[Item]:
 
 
 def _unfinished(retention: Retention, names: set[str]) -> Iterator[Item]:
-    """Files of programs that were killed before they had finished."""
+    """Yield temporary files of killed programs."""
     for folder in (home.snapshots(), retention.needed.models, home.assets(), home.home()):
         for path in _listed(folder):
             half = path.name.startswith((_REMOVING, _UNFINISHED))
@@ -150,7 +150,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _remove_protected(function: Callable[..., object], failed: str, error: object) -> None:
-    """A job may have taken the right to write from its own folders."""
+    """Make a folder writable and retry: a job may have made its own folders read-only."""
     path = Path(failed)
     with suppress(OSError):
         path.parent.chmod(stat.S_IRWXU)

@@ -102,9 +102,9 @@ def differences(plan: CommandPlan) -> Iterator[str]:
 
 
 HOST = "127.0.0.1"
-# What runs as one rank: `$0` is the job's folder, `$1` the command, `$2` the rank's name if it has
-# no number. The first that fails leaves its name and its code: noclobber lets only one do it. After
-# SIGTERM, which the command gets too, it waits for it.
+# The script of one rank: `$0` is the job's folder, `$1` the command, `$2` the rank's name if it has
+# no number. The first failing rank writes its name and exit code (noclobber prevents others). On
+# SIGTERM, which the command receives too, it waits for the command.
 _RANK = """\
 name="${2:-rank_${RANK:-$OMPI_COMM_WORLD_RANK}}"
 exec >>"$0/logs/$name.txt" 3>&1 2>/dev/null
@@ -116,7 +116,7 @@ exit $code
 """
 
 
-# Every agent of torchrun that is on the machine of the endpoint may become its host: the first.
+# All torchrun agents run on the rendezvous host, so any could bind it: wait for the first node.
 _WAIT_FOR_MASTER = """\
 for ((tries = 0; tries < 600; tries++)); do
     (exec 3<>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null && break
@@ -286,7 +286,7 @@ def open_mpi(path: str | None) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on: different for two jobs that start at the same time."""
+    """Return free ports, different for two jobs that start at the same time."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [int(listener.getsockname()[1]) for listener in sockets]

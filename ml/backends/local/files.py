@@ -44,8 +44,8 @@ def mounted(plan: CommandPlan) -> dict[str, Path]:
 
 
 def states(mounts: Mapping[str, Path]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Size and time of the last change of the files of each, by relative name; of a folder with
-    more than anybody writes to by mistake, of so many."""
+    """Return size and modification time of each mount's files by relative name, up to a maximum
+    number of files."""
     return {name: dict(_states(path)) for name, path in mounts.items()}
 
 
@@ -74,7 +74,7 @@ def log(folder: Path) -> Path:
 
 
 def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
-    """Make what the command finds; the working folder. Raises OSError when the disk is full.
+    """Create the command's files; return the working directory. Raises OSError if the disk is full.
 
     A folder that is an output exists before the command starts, as on Azure ML; a file does not.
     """
@@ -147,7 +147,7 @@ def promote(folder: Path, name: str, path: Path) -> Path:
 
 
 def clear_up(folder: Path) -> None:
-    """The working copy goes."""
+    """Remove the working copy."""
     copy = work(folder)
     try:  # a trial without code has left three empty folders
         for name in UPLOADED:

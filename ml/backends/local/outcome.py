@@ -22,12 +22,12 @@ from ml.specs.plan.plans import CommandPlan, PipelinePlan, SweepPlan
 LAST_LINES = 12
 # Input name → file → its size and modification time.
 States = Mapping[str, Mapping[str, tuple[int, int]]]
-# What a script, and what bash, says of a package that is not there.
+# The messages of Python and bash about a missing module or program.
 _NO_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '([^']+)'|bash: line \d+: (\S+): command not found"
 )
-# MLflow compares a metric with those that are there, and NaN equals none: its SQLite table refuses
-# the second one. `log_model` logs the metrics of its step again.
+# MLflow's duplicate check fails for NaN, so SQLite rejects the second one. `log_model` logs the
+# metrics of its step again.
 _NAN_AGAIN = "UNIQUE constraint failed: metrics.key"
 # Below this much free space a failing script has most likely failed for want of more.
 NO_ROOM_BYTES = 1 << 20
@@ -63,7 +63,8 @@ def log_end(log: Path, nothing: str = "") -> str:
 def script_failed(
     code: int, plan: CommandPlan, log: Path, who: str = "the command", is_built: bool = False
 ) -> Problem:
-    """Return the command ended with `code` (−N: by signal N): its last lines, and a hint.
+    """Return the problem of a failed command with exit code `code` (−N: signal N), its log's end
+    and a hint.
 
     `who` is the process that failed first, and `log` its log. `is_built` says that it ran in an
     environment made from its conda file.
@@ -305,7 +306,7 @@ def nothing_to_rank(plan: SweepPlan, trials: Sequence[Run]) -> Problem:
 
 
 def sweep_interrupted(sweep: Run, signal_name: str) -> Problem:
-    """Return a person ended the sweep; its completed trials stay."""
+    """Return the problem of an interrupted sweep; its completed trials are kept."""
     best = f", the best so far is {sweep.best}" if sweep.best else ""
     return Problem(
         "canceled",
@@ -316,7 +317,7 @@ def sweep_interrupted(sweep: Run, signal_name: str) -> Problem:
 
 
 def sweep_timed_out(plan: SweepPlan, sweep: Run) -> Problem:
-    """The sweep's own limit was reached (Azure ML cancels the job, including all its trials)."""
+    """Return the problem of a sweep that reached its timeout (Azure ML cancels all its trials)."""
     return Problem(
         "timed-out",
         f"`limits.timeout` ({plan.timeout_s:g} s) was reached after {_completed(sweep)} "

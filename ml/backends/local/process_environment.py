@@ -1,4 +1,4 @@
-"""What a process of a run is started with: its Python, and the variables that a node gives it."""
+"""The environment of a run's processes: the interpreter and the environment variables."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 from ml.core.home import tracking_uri
 from ml.specs.plan.plans import Environment, Value
 
-# Passed through from the caller. Everything else stays outside, as on a node: a token in a shell
-# does not reach training code, and a PYTHONPATH cannot make an import work here that fails there.
+# Inherited from the caller. Nothing else is, as on a node: tokens do not reach training code, and
+# PYTHONPATH cannot hide an import that would fail on Azure.
 PASSED = (
     *("HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM"),
     *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
 )
-# Where `pip install` in a job puts things, in the job's working copy.
+# The target of `pip install` in a job, in its working copy.
 PACKAGES = ".packages"
-# The variables of which every run has its own.
+# The variables whose values differ between runs.
 OF_A_RUN = frozenset({"MLFLOW_RUN_ID", "PIP_TARGET", "PYTHONPATH"})
-# Where the run is kept: no job has a say in these.
+# The variables that locate the run in MLflow; a job cannot override them.
 TRACKING = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME")
 _SWEEP = "AZUREML_SWEEP_"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -36,7 +36,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class Interpreter:
     """A Python. `built` is the digest of the environment that it was built for, "" for this one.
 
-    `tracking_uri` is where MLflow's client in it has to turn, "" for the store itself.
+    `tracking_uri` is its MLflow tracking URI; "" for the local store.
     """
 
     python: Path
@@ -46,7 +46,7 @@ class Interpreter:
 
     @property
     def bin(self) -> Path:
-        """The folder for the front of PATH. Not resolved: a link to Python makes its venv."""
+        """The first folder of PATH. Not resolved: a venv's python is a symbolic link."""
         return self.python.parent
 
     def identity(self) -> list[str]:

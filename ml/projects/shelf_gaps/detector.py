@@ -20,8 +20,8 @@ CERTAIN = 0.5
 
 @dataclass(frozen=True)
 class Detections:
-    """Boxes (n, 5: x1, y1, x2, y2, score) in the pixels of the image, the highest score first, and
-    of each the share of the box that its mask covers.
+    """Boxes (n, 5: x1, y1, x2, y2, score) in pixels, highest score first; `covered` (n,) is the
+    share of each box that its mask covers.
     """
 
     boxes: NDArray[np.float64]
@@ -33,8 +33,8 @@ class Detections:
         return float(self.boxes[:, 4].sum())
 
     def of_size(self, width: int, height: int) -> dict[str, Any]:
-        """Return an answer of the endpoint. `empty` is the share of the image that the masks of
-        certain gaps cover; what is in two of them counts twice, up to the whole image.
+        """Return a response of the endpoint. `empty` is the share of the image that the masks of
+        certain gaps cover; overlaps count twice, up to the whole image.
         """
         certain = self.boxes[:, 4] >= CERTAIN
         sides = self.boxes[:, 2:4] - self.boxes[:, :2]

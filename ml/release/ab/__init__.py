@@ -1,1 +1,1 @@
-"""A/B experiments between two versions of an endpoint, valid at every look."""
+"""A/B experiments between two versions of an endpoint, with anytime-valid inference."""

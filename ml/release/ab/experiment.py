@@ -85,12 +85,12 @@ class Experiment:
 
     @property
     def planned(self) -> int:
-        """The outcomes of both versions that show the effect with the declared power."""
+        """The sample size, of both versions, to detect the effect with the declared power."""
         return sample_size(self.score_deviation, self.effect, self.alpha, self.power)
 
     @property
     def fixed(self) -> int:
-        """The outcomes that a test with a single look would need."""
+        """The sample size of a fixed-horizon test, which analyses the data once."""
         return fixed_size(self.score_deviation, self.effect, self.alpha, self.power)
 
     def ticket(self, key: str) -> str:
@@ -124,7 +124,7 @@ _DOCUMENT = TypeAdapter(Experiment)
 
 
 def folder(name: str) -> Path:
-    """`ab/<name>/` of the local home."""
+    """Return the folder `ab/<name>/` in the local home."""
     return home.home() / "ab" / names.check("split test", name)
 
 
@@ -180,7 +180,7 @@ def declare(
 
 
 def find(name: str) -> Experiment:
-    """The experiment of that name; raises UserError when it does not exist or cannot be read."""
+    """Return the experiment of that name; raise UserError if it is missing or unreadable."""
     names.check("split test", name)
     if name not in every():
         raise UserError.of(
@@ -206,12 +206,12 @@ def find(name: str) -> Experiment:
 
 
 def every() -> Sequence[str]:
-    """Return the experiments of this machine, by name."""
+    """Return the names of the experiments on this machine."""
     return sorted(path.parent.name for path in (home.home() / "ab").glob("*/experiment.json"))
 
 
 def _check(experiment: Experiment) -> None:
-    """Refuse settings that are out of range or do not fit together."""
+    """Raise UserError for settings that are out of range or inconsistent."""
     for setting, valid, expected in (
         (f"share {experiment.share}", 1 <= experiment.share <= 99, "B's percentage, 1 to 99"),
         (f"alpha {experiment.alpha}", 0 < experiment.alpha <= 0.5, "above 0, at most 0.5"),

@@ -81,7 +81,7 @@ def begin(
             canary = Canary(
                 server=green,
                 deployment=deployment,
-                # Where callers name the deployment, nobody else is sent there.
+                # If callers name the deployment, the router sends no other requests to it.
                 weight=experiment.share if endpoints.exposed else 0,
                 experiment=experiment.name,
                 salt=experiment.salt,

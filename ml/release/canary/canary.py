@@ -42,10 +42,10 @@ from ml.release.declaration.release_file import Strategy
 from ml.release.evidence.served import ParityCheck
 
 POLL_S = 0.1
-# Requests by which green's latency is measured where it runs: so many of each sample that the first
-# ones, which are slower, are fewer than one in twenty.
+# Requests per sample to measure green's latency where it runs: enough that the slower first ones
+# are less than 5 %, above the p95.
 PER_SAMPLE = 25
-# Azure Monitor has a minute some minutes later.
+# The timeout for the latency from Azure Monitor, which lags by some minutes.
 LATENCY_S = 900.0
 Samples = Sequence[Mapping[str, object]]
 
@@ -69,7 +69,7 @@ class Outcome:
     seconds: float
 
     def to_json(self) -> Mapping[str, object]:
-        """For the audit log: finite numbers only."""
+        """Return the outcome as JSON for the audit log, with finite numbers only."""
         signals = {
             signal.name: {
                 "log_e_value": round(signal.log_e_value, 3)
@@ -105,9 +105,9 @@ def lead(
 ) -> Outcome:
     """Run green through the strategy's stages; the endpoint is not locked meanwhile.
 
-    `trial` must have a baseline (ValueError). `new_fields` of answers are none of green's faults,
-    where the old version's answers have none of them. On "passed" green has all the traffic and
-    blue still runs. Otherwise, also when this raises, blue has all of it again; green and the
+    `trial` must have a baseline (ValueError). `new_fields` are response fields that green may add,
+    unless the old version's responses have them. On "passed" green has all the traffic and blue
+    still runs. Otherwise, also when this raises, blue has all of it again; green and the
     baseline still run. Raises UserError, which is not a verdict on green: router-unresponsive,
     baseline-failed, or canary-interrupted when another command removed the canary.
     """

@@ -35,9 +35,9 @@ INTERVAL_S = 2.0
 # Requests that green answers before its memory is measured: by then it has loaded everything.
 WARM_REQUESTS = 50
 _TIMEOUT_S = 30.0
-# The rate of real requests is measured over at least this long.
+# The minimum duration over which the rate of client requests is measured.
 NOTICE_S = 0.3
-# From this rate on real traffic sets the pace of the samples; below it they need not wait for it.
+# From this rate on, client requests pace the samples; below it samples do not wait for them.
 ENOUGH_PER_S = 20.0
 
 
@@ -55,7 +55,7 @@ def shape(value: Any) -> str:
 
 
 def without(value: Any, field: str) -> Any:
-    """An answer without a field such as `predictions/0/interval`, of every item of a list."""
+    """Return a response without a field such as `predictions/0/interval`, in every list item."""
     part, _, below = field.partition("/")
     if isinstance(value, list):
         return [without(item, below) for item in value] if part.isdecimal() and below else value
@@ -167,7 +167,7 @@ class Answers:
     def side(
         self, since: Mapping[str, Any], now: Mapping[str, Any], deployments: Sequence[str]
     ) -> Stats:
-        """The figures of the deployments together, between two states of the router's tallies."""
+        """Return the statistics of the deployments together, between two tallies of the router."""
 
         def counted(what: str) -> int:
             return sum(int(now[name][what]) - int(since[name][what]) for name in deployments)
@@ -383,7 +383,7 @@ class Traffic:
         self.begin(tallies)
 
     def begin(self, tallies: Mapping[str, Any]) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._since = tallies
 
     def observe(self, tallies: Mapping[str, Any]) -> None:

@@ -214,7 +214,7 @@ def _alarm(
     memory: Memory | None,
     intervals: Sequence[Latencies],
 ) -> tuple[Verdict | None, tuple[Signal, ...]]:
-    """The verdict where a signal alarms, and all signals; latency is tested with a baseline."""
+    """Return the verdict if a signal alarms, and all signals; latency needs a baseline."""
     try:
         signals = _signals(strategy, green, old, baseline, memory)
     except (ValueError, TypeError, OverflowError) as error:

@@ -111,7 +111,7 @@ def _flow(keys: tuple[str, ...], values: Mapping[str, str]) -> str:
 
 
 def _scalar(value: str) -> str:
-    """Plain where YAML reads it back as the same text, else in double quotes."""
+    """Return a plain scalar if YAML reads it back as the same text, else a double-quoted one."""
     if re.fullmatch(r"[A-Za-z][\w-]*(:[\w-]+)?", value) and yaml.safe_load(value) == value:
         return value
     return yaml.safe_dump(value, default_style='"', allow_unicode=True, width=1e9).strip()
@@ -143,7 +143,7 @@ def _demand(before: str, after: str, environment: str, values: Mapping[str, str]
 
 
 def _without_aliases(value: Any) -> Any:
-    """Return a copy in which aliases share nothing."""
+    """Return a deep copy in which YAML aliases are separate objects."""
     if isinstance(value, dict):
         return {key: _without_aliases(item) for key, item in value.items()}
     return [_without_aliases(item) for item in value] if isinstance(value, list) else value

@@ -1,7 +1,7 @@
 """release.yml: which version serves in which environment, as types that read it with line numbers.
 
-Its `traffic` says how a canary is led; defaults hold for what it leaves out. The JSON Schema for
-editors (`release.schema.json`) is made of the same types.
+Its `traffic` configures the canary, with defaults. The JSON Schema for editors
+(`release.schema.json`) is generated from the same types.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Percent = Annotated[int, Field(ge=1, le=100)]
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-# Each field requires the next one, in a ring: all of them or none.
+# Each field requires the next one, cyclically: all of them or none.
 _ALL_OR_NONE: JsonDict = {
     "reason": [REQUIRED[0]],
     "deployment_digest": [REQUIRED[0]],
@@ -47,7 +47,7 @@ _ALL_OR_NONE: JsonDict = {
 
 
 class StrategyError(ValueError):
-    """Fields that do not fit together: which ones, the actual and the expected state."""
+    """An invalid combination of `traffic` settings, at `field`."""
 
     def __init__(self, field: str, actual: str, expected: str) -> None:
         self.field, self.actual, self.expected = field, actual, expected
@@ -99,9 +99,9 @@ class Tolerances:
 
 @dataclass(frozen=True)
 class Stage:
-    """Green's share for a while: requests that it answers, or copies whose answers are dropped.
+    """A step of the canary, until green has answered `requests`.
 
-    `percent` of the requests, or copies of `mirror` per cent; until it has answered `requests`.
+    Green gets `percent` of the requests, or mirrored copies of `mirror` percent of them.
     """
 
     percent: int
@@ -186,7 +186,7 @@ class Strategy:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Everything that green goes through, in order."""
+        """The stages of the canary, in order."""
         shadow = [Stage(0, self.mirror, self.requests[0])] if self.mirror else []
         steps = zip(self.steps, self.requests, strict=True)
         return (*shadow, *(Stage(percent, 0, requests) for percent, requests in steps))
@@ -261,7 +261,7 @@ class ReleaseEntry:
 
 @dataclass(frozen=True)
 class EnvironmentEntry(ReleaseEntry):
-    """What an environment is to serve, and how a new version is tried there."""
+    """The declared version of an environment, and its canary settings."""
 
     __pydantic_config__ = ConfigDict(
         **CLOSED, json_schema_extra={"dependentRequired": _ALL_OR_NONE}
@@ -274,11 +274,11 @@ class EnvironmentEntry(ReleaseEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class NewField(Waiver):
-    """A field that answers will have and those of the version that serves have not.
+    """A response field that a new version adds.
 
-    A canary takes an answer with it for one without. It says nothing of a version whose serving
-    code is the one that serves, and nothing where the old version's answers have the field: it
-    hides no change of what callers know, and expires once it serves.
+    The canary ignores the field when it compares response shapes. It has no effect if the serving
+    code is unchanged or the old version's responses have the field, so it hides no change of known
+    fields and ends with the rollout.
     """
 
     __pydantic_config__ = CLOSED
@@ -312,7 +312,7 @@ else:
 
 @dataclass(frozen=True)
 class Tracked:
-    """Which model version serves where, and how a new one is tried beside it."""
+    """The content of a project's release.yml: versions by environment, and canary settings."""
 
     __pydantic_config__ = CLOSED
 
@@ -329,7 +329,7 @@ class Tracked:
 
 @dataclass(frozen=True)
 class Local:
-    """The file of the environment `local`, which lies in the local home."""
+    """The content of the declaration of `local`, a file in the local home."""
 
     __pydantic_config__ = CLOSED
 
@@ -414,7 +414,7 @@ def new_fields(path: Path, today: date) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def check(path: Path) -> Sequence[Problem]:
-    """Return every problem of a project's release.yml that shows without a registry."""
+    """Return the problems of a project's release.yml that can be found without a registry."""
     try:
         release = read(path)
         model = Project(path.parent.name, path.parent).model()
@@ -520,7 +520,7 @@ def _traffic(document: Document, environment: str) -> dict[str, Any]:
 
 
 def _gaps(name: str, entry: EnvironmentEntry, document: Document) -> Iterator[Problem]:
-    """A declaration has all of its fields or none."""
+    """Yield a problem if a declaration has some of its fields but not all."""
     missing = [part for part in REQUIRED if not getattr(entry, part)]
     if missing and (len(missing) < len(REQUIRED) or entry.reason):
         # ml/projects/NAME/release.yml, and of the environment local NAME.yml.

@@ -51,19 +51,19 @@ from policies.supply_chain.packages import Package
 
 # Inputs of an evaluation that are not data: the model, and the baseline of its pipeline.
 _COMPARED = (MODEL, "baseline")
-# What an evaluation measures.
+# The fields that an evaluation determines.
 _MEASURED = (
     *("evaluation", "data", "mismatches"),
     *("outcomes", "labels", "statistics", "groups", "members", "range"),
 )
 # The field of evidence.json with the sha256 of the reference.
 REFERENCE_FIELD = "reference"
-# The local copy of OSV records: a folder, a zip or a file. The variable moves it.
 ATTESTATION = "attestation.json"
+# The local copy of OSV records: a folder, a zip or a file. The environment variable overrides it.
 ADVISORIES = Path("policies/supply_chain/advisories")
 VARIABLE = "MLOPS_ADVISORIES"
 SBOM = "sbom.json"
-# What `seal` of ml.toolkit.training.model_folder, which a fork may change, writes beside a model.
+# Written beside a model by `seal` of ml.toolkit.training.model_folder; forks may change `seal`.
 SETTINGS = "settings.json"
 
 
@@ -285,7 +285,7 @@ _MISMATCHES: dict[tuple[str, str], tuple[str, ...]] = {}
 
 
 def _verified(digest: str, evaluation: Evaluation, rows: Predictions) -> tuple[str, ...]:
-    """The mismatches of the evidence with that digest: of its bytes and of those of the rows."""
+    """Return the mismatches of the evidence, cached by the digest of its bytes and the rows'."""
     if (key := (digest, rows.sha256)) not in _MISMATCHES:
         _MISMATCHES[key] = mismatches(evaluation, rows)
     return _MISMATCHES[key]

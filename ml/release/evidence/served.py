@@ -53,9 +53,9 @@ Ask = Callable[[Mapping[str, object]], Answer]
 FIRST, DRAWN = 100, 100
 # A difference larger than rounding errors; the gate has the tolerance.
 DIFFERS = 1e-6
-# The metrics of a ranking that follow from the entry that comes first.
+# The ranking metrics that need only the first entry.
 OF_THE_FIRST = ("gain_at_1",)
-# Another text, or no answer.
+# The distance of another text, or of a missing response.
 _OTHER = 1.0
 _ROUNDED = 5e-5
 
@@ -364,7 +364,7 @@ def _text(value: float | str) -> str:
 
 
 def _usual(rows: Sequence[Evaluated], task: Task) -> float:
-    """The usual size of a number that is predicted: near zero nothing is relative to itself."""
+    """Return the typical magnitude of predictions, the scale for differences near zero."""
     if task != "regression" or not rows:
         return 1.0
     return median(abs(float(case.row.predicted)) for case in rows) or 1.0

@@ -1,4 +1,4 @@
-"""Propose: score the best run, register its model, gather the evidence, ask the gates, declare."""
+"""Propose: evaluate the best run, register it, collect evidence, run the gates, declare it."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def _champion(call: _Call, model: str, digest: str) -> Version | None:
 
 
 def _attested(call: _Call, digest: str) -> Version | None:
-    """The version with that digest whose evidence is attested, which needs no new measurement."""
+    """Return the version with that digest and attested evidence, which needs no measurement."""
     versions = call.backend.registry.versions(call.spec.endpoint_name)
     same = (version for version in versions if version.digest == digest and version.evidence)
     return next(
@@ -213,7 +213,7 @@ def _attested(call: _Call, digest: str) -> Version | None:
 def _evidenced(
     call: _Call, chosen: Run, attested: Version | None, attestor: Attestor | None
 ) -> Version:
-    """The registered version of the run's model, with evidence of how it would be served now."""
+    """Return the registered version of the run's model, with evidence for today's serving code."""
     digest = store(chosen.outputs[MODEL])
     version = attested or _champion(call, call.spec.endpoint_name, digest)
     if version is None and attestor is None and call.environment != desired_state.LOCAL:
@@ -293,8 +293,8 @@ def _latency(times: Sequence[float], instance_type: str) -> Latency:
 def _measured(
     call: _Call, deployment: ModelDeployment, evaluated: Run, pointer: str
 ) -> tuple[list[float], Mapping[str, object]]:
-    """Return the milliseconds of requests to the candidate, served to be measured, and how it
-    answers evaluated rows.
+    """Start a server of the candidate; return its latencies in ms and the result of its parity
+    check.
     """
     samples = call.project.samples()
     evaluation = evidence.evaluation_of(evaluated)
@@ -395,7 +395,7 @@ def _declared(
     reason: str,
     samples: Sequence[Mapping[str, object]],
 ) -> tuple[Path, ...]:
-    """Declare the version, kept with its serving code and samples; the files that were written."""
+    """Declare the version, store its serving code and samples, and return the written files."""
     registry = call.backend.registry
     declares = ReleaseEntry(
         model=version.model,

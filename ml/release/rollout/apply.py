@@ -36,7 +36,7 @@ from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates, 
 from policies.promotion.decision import Decision, Request, Step
 from policies.promotion.measurements import by_precision
 
-# Faults of green itself: the version is not tried again. Other faults are this machine's.
+# Failures caused by green: the version is not tried again. Other failures are the machine's.
 FAULTS_OF_GREEN = ("server-crashed", "smoke-failed", "too-slow", "prediction-mismatch")
 
 
@@ -46,18 +46,18 @@ class Acceptance:
 
     samples: Sequence[Mapping[str, object]]
     strategy: Strategy
-    # Requests and ms of the gate `latency`, where that has not seen the deployment's latency.
+    # (requests, ms) to measure the deployment; None if the gate `latency` already did.
     latency_limit: tuple[int, float] | None
-    # The evaluated rows and the tolerance; None where a server like it was compared before.
+    # The evaluated rows and the tolerance; None if an equivalent server was already checked.
     parity_check: tuple[ParityCheck, float] | None
-    # Declared fields of its answers, and why others that were declared do not count any more.
+    # The declared new response fields, and why other declared ones no longer apply.
     new_fields: Sequence[str]
     expired: Sequence[str]
 
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """The declared version, how it is to be served and tested, and the environment as it is."""
+    """The declared version, its deployment and tests, and the environment's present state."""
 
     backend: Backend
     project: str
@@ -70,7 +70,7 @@ class RolloutPlan:
     # The person who signs off.
     approved_by: str
     check: GateCheck
-    # What the audit log says of the endpoint.
+    # The endpoint's history from the audit log.
     history: History
     live: Live | None
     # Whether the version served here before.
@@ -78,7 +78,7 @@ class RolloutPlan:
 
     @property
     def differences(self) -> Sequence[str]:
-        """Return what the serving code and settings change of the live ones, a sentence each."""
+        """Return a sentence for each difference from the live serving code and settings."""
         before = serving.find(self.live.deployment.deployment_digest) if self.live else None
         return tuple(serving.changes(before, self.spec)) if before else ()
 
@@ -94,7 +94,7 @@ class RolloutPlan:
 
     @property
     def refusal(self) -> UserError | None:
-        """The error for a version that was rolled back before, unless it was proposed again."""
+        """The error if the version was rolled back before and not proposed again; else None."""
         line = self.history.rolled_back(self.deployment, self.entry.decision)
         if line is None:
             return None
@@ -156,14 +156,13 @@ def apply(
     progress: Callable[[str], None] = lambda _: None,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Applied | None:
-    """Bring the environment on this machine to its desired state; None when nothing is declared.
+    """Roll out the environment's declared version; return None if none is declared.
 
-    `approved_by` is the person who signs off what is `approved`, by default what is declared now.
-    The approval does not hold for what is declared meanwhile, which is then refused. A version that
-    served before returns at once, or `through_canary`. A second apply, here or on another machine,
-    waits for the first, which `waiting` is told before. `progress` gets one sentence a step. Raises
-    UserError when the model or its evidence differ from the declaration, when green fails (blue
-    stays live), and when the version was rolled back before.
+    `approved_by` signs off the `approved` entry, by default the present one. If another version is
+    declared meanwhile, it is rejected. A rollback skips the canary unless `through_canary`. A
+    second apply, here or on another machine, waits for the first after calling `waiting`.
+    `progress` receives one sentence a step. Raises UserError if the model or its evidence differ
+    from the declaration, if green fails (blue stays live), and if the version was rolled back.
     """
     desired_state.check_environment(environment)
     target = projects.find(backend.root, project)
@@ -222,7 +221,7 @@ def plan_rollout(
     history = audit.history(backend.audit_log, name)
     if not history.has_decided(entry, environment):
         raise _decision_unknown(backend, project, environment, entry, version)
-    # The registry says that it served; that it was merged before, git does.
+    # The registry records that it served, git that it was merged before.
     returns = environment in version.served_in(deployment.deployment_digest) and (
         environment == desired_state.LOCAL
         or desired_state.was_declared_before(backend, project.name, environment, entry)
@@ -241,7 +240,7 @@ def plan_rollout(
     check = check_gates(backend, project, version, wanted, record=record, progress=progress)
     # The project's requests may have changed since an earlier version served.
     samples = serving.samples(deployment.deployment_digest) if returns else ()
-    # Answers of the same serving code have the same fields.
+    # The same serving code returns the same response fields.
     is_other = live is None or live.deployment.deployment_digest != deployment.deployment_digest
     new_fields, expired = desired_state.new_fields(backend, project.name) if is_other else ((), ())
     return RolloutPlan(
@@ -543,7 +542,7 @@ def _finish(rollout: RolloutPlan) -> None:
 def _promote(
     rollout: RolloutPlan, green: Server, port: int | None, outcome: Outcome | None
 ) -> Router:
-    """Switch, alias, audit line; undone in reverse when one fails. Then the old server is stopped.
+    """Switch traffic, alias and audit log, or undo all three; then stop the old server.
 
     The caller holds the project and the endpoint.
     """

@@ -1,10 +1,10 @@
 """Rollback: declare the version before again, as `git revert` of its successor would.
 
-It is taken from the history of release.yml on the branch; where the declaration is not committed,
-as that of `local` never is, from the audit log. One rollback goes back once: repeated, it finds
-that the version before is declared already. Further back goes who names the version.
+The previous version is read from the branch's history of release.yml, or from the audit log if the
+declaration is not committed (`local`). A second rollback changes nothing: name a version to go
+further back.
 
-A declared version is withdrawn where nothing was ever applied: its declaration is removed.
+If nothing was ever applied, the declared version is withdrawn: its declaration is removed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ml.release.declaration.release_file import ReleaseEntry
 from ml.release.promotion.gate_check import load_gates
 from ml.release.promotion.propose import attach
 
-# Characters of a deployment digest that tell two of one version apart.
+# Length of the deployment digest prefix that distinguishes two deployments of one version.
 _SHORT = 8
-# The name of no version: nothing is declared then.
+# Instead of a version: withdraw the declaration.
 NONE = "none"
 
 
@@ -35,9 +35,8 @@ NONE = "none"
 class RolledBack:
     """The declared version, the one it replaces, and the files written.
 
-    None are written, and `replaced` is what is declared, where a rollback declared it already;
-    `further` then names the versions before, as `roll_back` takes them. `declared` is empty where
-    the version was withdrawn.
+    If the declaration is already a rollback, no files are written, `replaced` is the declared
+    version, and `further` lists earlier versions for `to`. `declared` is empty after a withdrawal.
     """
 
     project: str

@@ -166,7 +166,7 @@ def _canary_share(live: Live | None) -> str:
 
 
 def _model(backend: Backend, project: str) -> str:
-    """The model that the project's endpoint serves; its own name where it has none, or is gone."""
+    """Return the model of the project's endpoint; the project's name if it has no endpoint."""
     try:
         return projects.find(backend.root, project).model() or project
     except UserError:

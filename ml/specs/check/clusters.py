@@ -1,6 +1,6 @@
-"""The compute clusters that an infrastructure declares, as the checks need them.
+"""The declared compute clusters, for the checks.
 
-The caller supplies them: this package does not know where they are declared.
+The caller supplies them, so that this package does not depend on `infra`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The limits of one job or step that a workflow submits."""
+    """The limits (`platform:training`) of one job or step that a workflow submits."""
 
     hours: int
     nodes: int
@@ -39,7 +39,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Placed:
-    """The subject of a rule of scope "cluster": a job or step, and the clusters that its `compute`
+    """The input of a rule with scope "cluster": a job or step, and the clusters that its `compute`
     names, one per environment.
     """
 

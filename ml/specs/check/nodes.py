@@ -39,9 +39,9 @@ _FREE = frozenset(
 class Node(YamlNode):
     """A job, a component or a step: what it runs, and what goes in and out.
 
-    The inputs of a component (`is_component`) are declarations of ports, not values. `parent` is
-    the pipeline that a step belongs to, `user` what runs this file with inputs of its own: the step
-    of a pipeline component, the `create_job` of a scheduled job.
+    The inputs of a component (`is_component`) are port declarations, not values. `parent` is the
+    pipeline of a step. `user` is the node that runs this file with its own inputs: the step of a
+    pipeline component, or the `create_job` of a schedule.
     """
 
     type: str
@@ -56,7 +56,7 @@ class Node(YamlNode):
 
     @cached_property
     def data(self) -> Mapping[str, Any]:
-        """Return its fields."""
+        """Return the node's fields."""
         return self.mapping()
 
     @property

@@ -1,6 +1,6 @@
-"""The transformation code of a feature set, read as syntax: nothing is imported or run.
+"""Static analysis of a feature set's transformation code: nothing is imported or run.
 
-What cannot be read from the syntax is left to `ml features plan`, which runs the transformation.
+`ml features plan`, which runs the transformation, checks the rest.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from ml.core.errors import Exit, Problem, UserError
 
 
 def venv(python: str, place: Path, reaper: Reaper, name: str) -> str:
-    """Make an empty environment; what uv prints when it cannot, else ""."""
+    """Create an empty virtual environment; return "" or, if it fails, uv's output."""
     words = ("venv", "--quiet", "--python", python, str(place))
     return _call(words, os.environ, None, reaper, name)
 
@@ -49,7 +49,7 @@ def _call(
     name: str,
 ) -> str:
     """Run it; `name` is the mark by which the reaper ends it when this program is killed."""
-    # The Python that runs this must not decide what another one sees.
+    # Variables of this Python must not affect another interpreter.
     inherited = {k: v for k, v in environ.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
     reaper.tell("+", name)
     try:
@@ -101,7 +101,7 @@ _VARIABLES = {
     "proxy": ("ALL_PROXY", ""),
 }
 _PLACES = frozenset({"index-url", "extra-index-url", "find-links"})
-# From what counts most to what counts least; the first is that of the variables.
+# pip's configuration sections by precedence; the first stands for its environment variables.
 _SECTIONS = (":env:", "install", "global")
 
 

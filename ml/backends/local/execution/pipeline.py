@@ -1,5 +1,5 @@
-"""A job while it runs: one shape for commands, sweeps and pipelines, and the loop that drives it.
-Of a pipeline the steps are runs of their own, as many at once as there are cores.
+"""Run a job: the `Task` protocol of commands, sweeps and pipelines, and the loop that polls it.
+The steps of a pipeline are separate runs, up to one per core at once.
 
 `drive` polls the job and hands it the signals that `processes.interruption` collected. The job ends
 its processes by `processes.process` (SIGTERM, then SIGKILL after the grace period); what a killed
@@ -55,7 +55,7 @@ class Task(Protocol):
         ...
 
     def widen(self, cores: int) -> int:
-        """Offer it more cores; how many of them it takes."""
+        """Offer more cores; return how many the task takes."""
         ...
 
     def finish(self) -> Run:
@@ -164,7 +164,7 @@ class Pipeline:
         )
 
     def _retake(self, stopped: Run) -> None:
-        """Take in the steps that had ended; the others wait, and continue where they were."""
+        """Restore the ended steps of a stopped pipeline; the others continue when they start."""
         for run in sorted(stopped.steps, key=lambda step: step.ended or 0.0):
             name = run.folder.name
             wrote = records.original(run)
@@ -258,7 +258,7 @@ class Pipeline:
                 session = session_for(plan, preparation, self.run.id, share)
                 code = session.snapshot.digest if session.snapshot else ""
                 key = reuse.key(plan, code, preparation.digest, session.interpreter)
-                # What is to be evicted has to run.
+                # A step must run, not be reused, to simulate its preemption.
                 again = stopped or self._plan.force_rerun or preparation.evictions.after_s
                 hit = None if again else reuse.find(key)
                 if hit is not None:
@@ -325,7 +325,7 @@ class Pipeline:
         self._tell("step_ended", self._ended[name])
 
     def _never_started(self, name: str, status: Status, **fields: Any) -> Run:
-        """Return a step that has no run of its own in MLflow."""
+        """Return the Run of a step that was not started: it has no MLflow run id."""
         now, run = time.time(), self.run
         label, folder = f"{run.name}.{name}", run.folder / "steps" / name
         return Run("", label, status, run.experiment, folder, now, now, **fields)

@@ -1,4 +1,4 @@
-"""Steps that need not run again: same command, code, environment, values and data, same outputs."""
+"""The step cache: a step with equal command, code, environment, values and data is reused."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def key(
     digest: Callable[[Path], str],
     interpreter: Interpreter = HERE,
 ) -> str:
-    """Return the name of everything that the step's result depends on; `code` is its snapshot's
+    """Return the cache key: a hash of all that the result depends on; `code` is the snapshot's
     digest.
 
     The environment is the spec's (with the content of its conda file) and the interpreter with

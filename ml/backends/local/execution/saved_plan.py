@@ -30,7 +30,7 @@ from ml.specs.plan.plans import (
     supplied_inputs,
 )
 
-# What runs here: an AutoML job as a sweep.
+# A plan in which AutoML jobs are compiled to sweeps.
 CompiledPlan = CommandPlan | SweepPlan | PipelinePlan
 # The number of changed packages that are named.
 _NAMED = 5
@@ -38,7 +38,7 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Data:
-    """An input of the spec: sha256 of what was at `path` when the run was started."""
+    """An input of the spec: the sha256 of the data at `path` when the run was started."""
 
     field: str
     path: Path

@@ -35,11 +35,10 @@ METRICS_S = 0.25
 POLL_S = 0.02
 # The reason for ending a trial when the sweep itself has run out of time.
 SWEEP_TIMEOUT = "sweep_timeout"
-# Of the time of a search that ends by itself, the share that is kept back for its ensembles, and
-# the reason for ending a trial that would use it; when so many trials have failed and none has not,
-# the others would fail too.
+# AutoML: the share of the time limit reserved for ensembles; `ended_by` of a trial that would use
+# it; the search stops if this many trials failed and none completed.
 KEPT_BACK, TIME_OF_ENSEMBLES, HOPELESS = 0.15, "time_of_ensembles", 3
-# Trials that an ensemble is chosen of: the best ones, and the best of each other family.
+# Candidates for an ensemble: this many best trials, and the best of each other family.
 MEMBERS = 20
 
 
@@ -147,7 +146,7 @@ class Sweep:
         return time.monotonic() - self._start_time
 
     def _left(self) -> float:
-        """Return the seconds that are left for trials that are sampled."""
+        """Return the seconds left for sampled trials, without the ensembles' reserve."""
         limit, ending = self._plan.timeout_s, self._plan.ending
         if limit is None or ending is None:
             return math.inf
@@ -196,7 +195,7 @@ class Sweep:
         hopeless = 1 if self._is_refused else HOPELESS
         if len(scores) >= hopeless and not any(score is not None for score in scores):
             return False
-        # One that takes as long as most did would not end in time.
+        # A trial of median duration would not end in time.
         if self._left() < (median(self._took) if self._took else 0.0):
             return False
         return not objective.is_enough(scores, self._plan.goal, ending)

@@ -1,4 +1,4 @@
-"""Drives a parallel job: divides its data, hands out mini-batches, tries again, counts failures.
+"""Drives a parallel job: divides data, dispatches mini-batches, retries, counts failures.
 
 Started as a process of its own, which is the job's command: what it prints is the job's log, its
 exit code the job's. The entry script runs in processes of its own (`batch_worker`), whose logs lie
@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-# Processes that end before init() is done, one after another, before the job is given up.
+# Consecutive processes that end before init() returns until the job is aborted.
 STARTS = 3
 TABLE = ("mini_batch", "items", "returned", "tries", "seconds", "process", "error")
 
@@ -123,7 +123,7 @@ class Batches:
         self._rows: list[tuple[Any, ...]] = []
 
     def run(self) -> None:
-        """Do all of them. Raises Aborted or mltables.Unreadable."""
+        """Process all mini-batches. Raises Aborted or mltables.Unreadable."""
         settings = self._settings
         keys = settings["partition_keys"]
         table = describe(Path(settings["data"]), keys)
@@ -214,7 +214,7 @@ class Batches:
         self._judge(at_the_end=False)
 
     def _judge(self, at_the_end: bool) -> None:
-        """Raise Aborted when more has failed than the thresholds allow."""
+        """Raise Aborted if more failed than the thresholds allow."""
         for name, count, allowed in (
             ("mini_batch_error_threshold", self._failed, self._settings["mini_batches_allowed"]),
             ("error_threshold", self._failed_items, self._settings["items_allowed"]),

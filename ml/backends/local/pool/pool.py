@@ -148,9 +148,9 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
 SWITCH = "MLOPS_POOL"
 FORKED = "forked after its imports"
 SINGLE = "a single run would wait for the same imports"
-# More than a pipeline has kinds of sweeps. Each forkserver holds the memory of its packages.
+# The most forkservers, enough for a pipeline's sweeps. Each keeps its packages in memory.
 MOST = 4
-# What packages import when they are first used.
+# Modules that packages import lazily.
 _LAZY = {"mlflow": "mlflow.store.tracking.sqlalchemy_store"}
 # Files of a working folder that Python or a package looks for when it starts or is imported.
 _READ_AT_START = (process_environment.PACKAGES, "matplotlibrc", ".env")
@@ -158,7 +158,7 @@ _READ_AT_START = (process_environment.PACKAGES, "matplotlibrc", ".env")
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a forkserver is started with: trials that need the same share one."""
+    """The settings of a forkserver; trials with equal settings share one."""
 
     program: str
     flags: tuple[str, ...]
@@ -176,7 +176,7 @@ class Pool:
         self.running: set[Forked] = set()
 
     def start(self, job: Job, snapshot: Snapshot | None, is_one_of_many: bool) -> RunProcess:
-        """Fork it if others like it follow and the script cannot tell; start a shell otherwise."""
+        """Fork the job if more follow and the script allows it; otherwise start a shell."""
         try:
             if not is_one_of_many:
                 raise Unfit(SINGLE)
@@ -191,7 +191,7 @@ class Pool:
             self._server(parse_command(job.command), job, snapshot)
 
     def shell(self, job: Job, why: str) -> RunProcess:
-        """Start it as if there were no pool."""
+        """Start the job in a shell, without the pool."""
         return Shell(job, self.reaper, why)
 
     def wait(self, seconds: float) -> None:
@@ -292,7 +292,7 @@ class ForkServer:
         return f"the forkserver ended ({': '.join([f'exit code {code}', *lines])})"
 
     def fork(self) -> socket.socket:
-        """Ask for a process, which sends its id and receives a run; then comes its exit code."""
+        """Return a socket to a new process: read its pid, send a run, read its exit code."""
         mine, its = socket.socketpair()
         with its, contextlib.suppress(OSError):  # it has ended: nothing will be sent
             socket.send_fds(self._control, [b"+"], [its.fileno()])

@@ -80,7 +80,7 @@ def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
 
 
 def _signalled(number: int, name: str) -> bool:
-    """SIGTERM to the process, if it is the one that holds the lock of the run.
+    """Send SIGTERM to the process if it holds the lock of the run; return whether it did.
 
     In a container its number may be another's, so it has to have the lock file open.
     """

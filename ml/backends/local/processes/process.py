@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ml.backends.local.processes import reaper as reaper_script
 
-# Recorded for a process that no forkserver has forked; the reason follows.
+# The record of a process that was not forked by a forkserver; the reason follows.
 ALONE = "started by itself: "
 
 

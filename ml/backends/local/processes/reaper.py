@@ -42,9 +42,9 @@ def processes_of(run_id: str, group: int | None = None, node: int | None = None)
 
 
 def send(signum: int, run_id: str, group: int | None, node: int | None = None) -> list[int]:
-    """Return the signal to every process of the run, and which these are by `processes_of`.
+    """Send the signal to every process of the run; return their ids (`processes_of`).
 
-    Those that have ended meanwhile are no error.
+    Processes that have ended meanwhile are ignored.
     """
     if group is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -151,7 +151,7 @@ class ElasticProcess(SpotProcess):
 
 
 def lay_out_again(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> None:
-    """Make a node's disk new, but for what Azure ML had taken from it already.
+    """Reset the job's folder as on a new node, except for outputs that Azure ML keeps.
 
     Raises OSError when the disk is full.
     """

@@ -102,7 +102,7 @@ def _locked(path: Path) -> TextIO:
 
 
 def beat(name: str) -> None:
-    """Leave a sign of life: a run that is killed now was worked on until now."""
+    """Write a heartbeat: the active time of a killed run ends at its last one."""
     with suppress(FileNotFoundError):
         os.utime(home.live() / name)
 

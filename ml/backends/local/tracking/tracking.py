@@ -89,7 +89,7 @@ class Tracking:
         return _open(home.database())
 
     def _experiment(self, name: str) -> str:
-        """The id of the experiment, created with its artifacts in the home if there is none."""
+        """Return the experiment's id; create it, with its artifacts in the home, if missing."""
         if name not in self._experiments:
             from mlflow.exceptions import MlflowException
 

@@ -1,7 +1,7 @@
-"""Jobs beside the clusters that they name: nodes, GPUs, InfiniBand, eviction.
+"""Compare jobs with the clusters that they name: nodes, GPUs, InfiniBand, preemption.
 
-A fault in every environment that declares the cluster is an error; in some of them, a warning that
-names these.
+A fault in every environment that declares the cluster is an error; otherwise a warning that names
+the environments.
 """
 
 from __future__ import annotations

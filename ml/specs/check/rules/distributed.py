@@ -1,5 +1,5 @@
-"""Distributed jobs: variables that Azure ML sets for each process, shared memory, and what an
-elastic torchrun says of nodes, processes and the rendezvous.
+"""Distributed jobs: environment variables of launchers, shared memory, and the nodes, processes and
+rendezvous of an elastic torchrun.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ml.specs.check.nodes import Node
 from ml.specs.check.rules.rule import Finding, rule
 
 _GUIDE = "how-to-train-distributed-gpu: environment variables"
-# Variables that a launcher sets per process; one value for all would make each the first.
+# Variables that a launcher sets per process; one value would give every process the same rank.
 _SET = {
     "pytorch": frozenset(
         {"RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"}
@@ -36,7 +36,7 @@ def _places(node: Node) -> Iterator[tuple[Key, ...]]:
 
 @rule("distributed-variables", scope=("command", "sweep"), source=_GUIDE)
 def distributed_variables(node: Node) -> Iterator[Finding]:
-    """No job sets a variable that its launcher sets for each process."""
+    """No job sets an environment variable that its launcher sets for each process."""
     places = [*_places(node)]
     kinds = [str(node.get(*prefix, "distribution", "type")).lower() for prefix in places]
     kind = next((kind for kind in kinds if kind in _SET), "")

@@ -115,7 +115,7 @@ _PARALLEL = "reference-yaml-job-parallel: input_data, task.append_row_to"
 
 @rule("parallel-input", scope="parallel", source=_PARALLEL)
 def parallel_input(node: Node) -> Iterator[Finding]:
-    """A parallel job says which of its inputs is divided, and that input is data."""
+    """`input_data` of a parallel job names one of its inputs, and that input is data."""
     beneath = node.component or {}
     # A prompt flow that is run as a parallel step has neither.
     if not (node.get("task") or beneath.get("task")):
@@ -134,7 +134,7 @@ def parallel_input(node: Node) -> Iterator[Finding]:
 
 @rule("parallel-output", scope="parallel", source=_PARALLEL)
 def parallel_output(node: Node) -> Iterator[Finding]:
-    """What is appended to is an output of the parallel job."""
+    """`append_row_to` names an output of the parallel job."""
     task = node.mapping("task")
     written = task.get("append_row_to")
     if written is None:

@@ -19,8 +19,8 @@ from ml.specs.check.nodes import Node
 from ml.specs.kinds import COMPONENTS, FAMILIES, JOBS
 from ml.specs.sdk.load import Spec
 
-# Every spec, or those of a family; every node, those of a type, or the steps of pipelines; nodes
-# on declared clusters.
+# The scopes of rules: all specs or a family; all nodes, a node type or pipeline steps; nodes on
+# declared clusters.
 NODE_TYPES = JOBS | COMPONENTS
 SCOPES = {"spec", *FAMILIES, "node", *NODE_TYPES, "step", "cluster"}
 

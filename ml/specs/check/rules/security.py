@@ -1,6 +1,6 @@
-"""Attacks through a spec: commands in values, what a server reads, and secrets in plain text.
+"""Attacks through a spec: shell injection, server settings that load code, plaintext secrets.
 
-`ml.specs.expressions` has the characters that are refused, `ml.specs.shell` how a command is read.
+`ml.specs.expressions` has the rejected characters, `ml.specs.shell` parses commands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ml.specs.expressions import Reference, literal
 from ml.specs.plan.plans import LITERALS
 from ml.specs.yaml_node import YamlNode
 
-# A value that may replace a placeholder: its text, the part that sets it and its keys there.
+# A value for a placeholder: its text, the node that sets it, and its keys there.
 Value = tuple[str, YamlNode, tuple[Key, ...]]
 
 PARENT_INPUT = re.compile(r"\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}")
@@ -34,7 +34,7 @@ _ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
     source="Azure ML puts literals verbatim into a command that bash runs (azure-ai-ml 1.35)",
 )
 def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
-    """A value never becomes a command: text that is interpreted where it goes is refused."""
+    """No value contains characters that are interpreted where it is substituted."""
     problems: dict[object, Problem] = {}
     for node in [*subject.nodes, *inside(subject.nodes)]:
         command = node.command[1] if node.command else ""
@@ -214,9 +214,9 @@ def deployment_faults(
 ) -> Iterator[Finding]:
     """Yield the settings that a server may not be started with.
 
-    That are variables that are not listed here or are out of range, and `mount`, a mount path of
-    the model, whose files could replace those of a library. `is_scored`: the deployment has a
-    scoring script, not a server of its own.
+    These are variables that are not allowed or out of range, and `mount`, a mount path of the
+    model that could shadow a library. `is_scored`: the deployment has a scoring script, not its
+    own server.
     """
     for name, value in variables.items():
         keys, text = ("environment_variables", str(name)), str(value)

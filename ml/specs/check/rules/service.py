@@ -1,4 +1,4 @@
-"""What azure-ai-ml lets pass and the service refuses: variables, environments, names, traffic.
+"""Errors that azure-ai-ml accepts and the service rejects: variables, environments, traffic …
 
 Each rule also applies to the specs and the parts that a spec names (`ml.specs.check.nodes`).
 """
@@ -50,7 +50,7 @@ _RUNS = re.compile(
     r"|(?P<own>(?:[\w.-]+/)+[\w.-]+\.(?:py|sh)))(?: .*)?",
     re.DOTALL,
 )
-# Azure's names of VM sizes: letters, a number of cores, features, accelerator, version.
+# A VM size name: letters, number of cores, features, accelerator, version.
 _SIZE = re.compile(r"standard_[a-z]+\d+(-\d+)?[a-z]*(_[a-z][a-z0-9]*)*", re.IGNORECASE)
 # COPY and ADD from another stage, a URL or a pattern.
 _COPIES_ELSE = re.compile(r"--from|[$*?\[\]<]|://")
@@ -191,7 +191,7 @@ def whole_number(value: object) -> int | None:
     source="Azure/azureml-examples#2725: the version of a model is a positive integer",
 )
 def model_version(subject: Subject) -> Iterator[Finding]:
-    """The version of a model is a positive whole number, where it is made and where it is named."""
+    """A model version is a positive integer, where it is declared and where it is referenced."""
     spec = subject.spec
     versions = list[tuple[tuple[Key, ...], object]]()
     if spec.kind.family == "model":

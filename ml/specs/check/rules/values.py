@@ -1,7 +1,7 @@
 """Names and numbers that Azure ML does not accept: typos, undefined versions, values out of range.
 
-A typo is an error. What may exist elsewhere is a warning: a name that differs in its digits alone,
-an earlier version, and data, which runs register too.
+A typo is an error. References that may exist elsewhere are warnings: names that differ only in
+digits, earlier versions, and data, which runs can register.
 """
 
 from __future__ import annotations
