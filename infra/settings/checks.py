@@ -361,7 +361,7 @@ def _network_options(settings: Settings) -> Findings:
                 )
                 for index, machine in enumerate(settings.workstations)
             ),
-            ("our own subnet", network.isolation == "own", (NETWORK, "isolation")),
+            ("`isolation: own`", network.isolation == "own", (NETWORK, "isolation")),
             ("service endpoints", network.service_endpoints, (NETWORK, "service_endpoints")),
             ("`allowed_hosts`, without effect,", bool(hosts), (NETWORK, "allowed_hosts")),
         ]

@@ -79,7 +79,7 @@ def _mismatches(root: Path, names: tuple[str, ...], order: tuple[str, ...]) -> I
             yield _mismatch(f"the gate `order` has {name}, which has no stack file", names, line)
     for name in names:
         if name not in order and name not in unordered:
-            actual = f"{name} has a stack file and no place in the gate `order`"
+            actual = f"{name} has a stack file but is missing from the gate `order`"
             yield _mismatch(actual, order, Place(f"{stacks.FOLDER}/Pulumi.{name}.yaml", 1))
     if (root / PROMOTE).is_file():
         document = documents.read(root / PROMOTE, PROMOTE.as_posix())

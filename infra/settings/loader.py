@@ -216,7 +216,7 @@ def placeholders(stack: str, folder: Path = FOLDER) -> Iterator[Problem]:
                 message = f"`{key}` is the template's placeholder"
                 hint = "write your own value into the stack file"
                 place = document.place("config", key)
-                yield Problem("placeholder", message, "a value of yours", hint, place)
+                yield Problem("placeholder", message, "your own value", hint, place)
 
 
 def imported(stack: str, folder: Path = FOLDER) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def ordered(root: Path) -> tuple[str, ...]:
     after = {name: position for position, name in enumerate(release)}
     for name, stack in stacks.items():
         if release and not stack.makes_registry and name not in (*release, *unordered):
-            actual = f"{name} has a stack file and no place in the gate `order`"
+            actual = f"{name} has a stack file but is missing from the gate `order`"
             hint = f"add it to `order` in {repository.GATES}, or rename the stack file"
             raise UserError(
                 Problem("environment-mismatch", actual, ", ".join(release), hint, stack.place)

@@ -408,14 +408,14 @@ class Patience:
             self._since = now
         lost_s = now - self._since
         if lost_s >= limit_s:
-            actual = f"{self.run} may still run, no longer followed: {problem.actual}"
+            actual = f"{self.run} is no longer followed and may still run: {problem.actual}"
             hint = "; then ".join(filter(None, (problem.hint, self.again)))
             ended = replace(problem, actual=actual, hint=hint)
             raise UserError(ended, exit_code=refused.exit_code) from refused
         if lost_s >= self._news_s:
             self._news_s = max(_NEWS_S, 2 * lost_s)
             until = f"{lost_s / 60:.0f} of {limit_s / 60:.0f} minutes"
-            self.say(f"{problem.actual}; {self.run}: following is tried again ({until})")
+            self.say(f"{problem.actual}; retrying to follow {self.run} ({until})")
 
     def seen(self) -> None:
         """Reset the timeout: the run could be read."""

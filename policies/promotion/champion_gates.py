@@ -252,7 +252,7 @@ def _not_set_aside(case: Case, gate: Gate) -> Iterator[str]:
     yield from (entry.unusable(case.request.day, champion.digest) for entry in stated)
     if case.request.reason and not stated:
         yield (
-            "a reason excuses no worse model; if the champion itself is wrong, gates.yml says so: "
+            "`--reason` excuses no worse model; if the champion is invalid, add to gates.yml: "
             f"{setting_aside(champion.version, champion.digest)}"
         )
 
@@ -296,7 +296,7 @@ def _too_few(result: Difference, margin: float) -> str:
     if wider > MOST_WIDER:
         return ""
     enough = float(f"{result.count * wider**2:.2g}")
-    return f"{result.count:,} units do not tell, about {enough:,.0f} would"
+    return f"{result.count:,} units are too few, about {enough:,.0f} would be enough"
 
 
 def _width(ends: Sequence[float | None]) -> float:
@@ -372,7 +372,7 @@ def superiority(case: Case, gate: Gate) -> Finding:
         return Finding("pass", actual, required)
     if reason and not not_words(reason):
         return Finding("pass", actual, required, f"reason: {reason}")
-    why = "not shown to be better: train a better one, keep the champion, or add `--reason TEXT`"
+    why = "not significantly better: train a better one, keep the champion, or add `--reason TEXT`"
     return Finding("fail", actual, required, why)
 
 
@@ -419,7 +419,7 @@ def _unsound(ours: Evidence, theirs: Evidence | None) -> str:
             return f"the {name}'s metrics were not recomputed: `{command}` measures it anew"
         if evidence.mismatches:
             return f"the {name} cannot be measured: {evidence.mismatches[0]}"
-    return "nothing says why"
+    return "no reason is recorded"
 
 
 def _difference(

@@ -148,7 +148,7 @@ def _accept_warnings(case: Case, gate: Gate, result: Result, finding: Finding) -
         elif waiver.item in finding.warnings:
             notes.append(problem)
         elif waiver.item not in finding.items:
-            notes.append(f"a waiver names `{waiver.item}`, which nothing here is called")
+            notes.append(f"a waiver names `{waiver.item}`, which this gate does not list")
     accepted = {waiver.item for waiver in usable}
     why = "; ".join(filter(None, [*notes, *map(str, usable)]))
     warnings = tuple(warning for item, warning in finding.warnings.items() if item not in accepted)

@@ -41,7 +41,7 @@ def identity(case: Case, gate: Gate) -> Finding:
         reason = evidence.mismatches[0]
         return Finding("fail", "no evidence that can be trusted", required, reason)
     if evidence.schema_version != SCHEMA_VERSION:
-        reason = f"another version of this code made it: `{evidence.proposal}` again"
+        reason = f"another version of the framework made it: run `{evidence.proposal}` again"
         schema = f"schema {shown(evidence.schema_version)}"
         return Finding("fail", schema, f"schema {SCHEMA_VERSION}", reason)
     if not DIGEST.fullmatch(request.digest):
@@ -62,7 +62,7 @@ def attestation(case: Case, gate: Gate) -> Finding:
     trusted = {name: gate.text(name) for name in WORKFLOW}
     required = "evidence made by {repository}/{workflow}@{ref}".format(**trusted)
     if request.environment in gate.names("unattested_allowed_in"):
-        return Finding("not evaluated", "evidence of this machine needs no attestation", required)
+        return Finding("not evaluated", "this environment requires no attestation", required)
     if request.simulated:
         actual = "a simulated environment: its evidence can never be applied to Azure"
         return Finding("pass", actual, "")
@@ -88,11 +88,11 @@ def order(case: Case, gate: Gate) -> Finding:
     if environment in gate.names("unordered"):
         return Finding("not evaluated", "no environment comes before it", "")
     if environment not in environments:
-        return Finding("fail", f"{environment} has no place in it", " → ".join(environments))
+        return Finding("fail", f"{environment} is not in `order`", " → ".join(environments))
     before = environments[: environments.index(environment)][-1:]
     required = f"served in {before[0]} first" if before else ""
     if not before:
-        return Finding("pass", "it is the first", required)
+        return Finding("pass", "it is the first environment", required)
     if before[0] in case.request.served_in:
         return Finding("pass", f"{before[0]} has served it", required)
     actual = f"{before[0]} has not served this model by this serving code"
@@ -107,11 +107,11 @@ def freshness(case: Case, gate: Gate) -> Finding:
     required = f"at most {limit:g} days old"
     created = case.evidence.created
     if created is None or created.tzinfo is None:
-        return Finding("fail", "no date with a zone", required)
+        return Finding("fail", "`created` has no time zone", required)
     age = case.request.now - created
     days = age / timedelta(days=1)
     if age < -CLOCK_SKEW:
-        return Finding("fail", f"{-days:.1f} days ahead", required, "evidence from the future")
+        return Finding("fail", f"dated {-days:.1f} days in the future", required, "check the clock")
     actual = f"the evidence is {max(days, 0):.1f} days old"
     return Finding("pass" if days <= limit else "fail", actual, required, measured=True)
 
@@ -332,7 +332,7 @@ def _unchecked(case: Case, limit: float, fewest: float) -> str:
         return "advisories not checked: `MLOPS_ADVISORIES` names no copy of OSV's"
     age = case.request.now - as_of
     if age < -ADVISORY_SKEW:
-        return f"advisories from the future: {as_of.date()}"
+        return f"advisories dated in the future: {as_of.date()}"
     if age > timedelta(days=limit):
         return f"advisories are {age / timedelta(days=1):.0f} days old"
     if not real(records := case.evidence.supply_chain.records) >= fewest:

@@ -146,7 +146,7 @@ def test_a_fault_on_the_way_changes_nothing(
     workspace.fail()
     assert run.status == "Completed"
     # The clients' own retries are silent; what outlasts them is told once.
-    outlasted = sum("following is tried again" in line for line in said)
+    outlasted = sum("retrying to follow" in line for line in said)
     assert outlasted == (fault["pattern"] == "GET .*/details")
     assert (run.outputs["model"] / "model.txt").read_text() == "hello"
     assert [entry.run.name for entry in AzureBackend().runs.entries()] == [run.name]

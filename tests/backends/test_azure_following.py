@@ -101,7 +101,7 @@ def test_refusals_that_pass_are_waited_out(
     assert (run.status, run.error) == ("Completed", None)
     assert (run.outputs["model"] / "model.txt").read_text() == "hello"
     assert (run.folder / "logs" / "std_log.txt").read_text() == "on\nthe word is hello\n"
-    assert any("following is tried again" in line for line in said), said
+    assert any("retrying to follow" in line for line in said), said
     assert any("the log user_logs/std_log.txt" in line and run.name in line for line in said), said
     # A failure is explained without the log; who asks for it is told why there is none.
     workspace.fail({"pattern": LOGS, "status": 403, "times": 999})

@@ -138,7 +138,7 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
         if plan.task == FORECASTING and name == FORECASTING:
             continue
         if name not in _HONOURED:
-            yield _refused(plan, name, f"`{name}`", "a field that this engine reads")
+            yield _refused(plan, name, f"`{name}`", "a field that local AutoML supports")
         for key, setting in value.items() if name in _FIELDS and isinstance(value, Mapping) else ():
             # 1 == True
             if key not in _FIELDS[name] and (type(setting), setting) not in _OFF:
@@ -158,11 +158,11 @@ def refusals(plan: AutoMLPlan) -> Iterator[Problem]:
     unknown = sorted({*plan.algorithms} - supported.keys())
     for name in unknown:
         field = "training.allowed_training_algorithms"
-        yield _refused(plan, field, f"`{name}`", f"some of {', '.join(supported)}")
+        yield _refused(plan, field, f"`{name}`", f"one of {', '.join(supported)}")
     tried = families(plan)
     if not tried and not unknown:
         field = "training.blocked_training_algorithms"
-        yield _refused(plan, field, "every family is blocked", "one that is tried")
+        yield _refused(plan, field, "every algorithm is blocked", "at least one algorithm")
     if plan.task == FORECASTING:
         return
     unweighted = [name for name, family in tried.items() if not family.weighted]
@@ -368,7 +368,7 @@ def _forecasting_refusals(plan: AutoMLPlan) -> Iterator[tuple[str, str, str]]:
     forecasting: Mapping[str, Any] = plan.settings.get(FORECASTING) or {}
     for name in _OTHERS:
         if name in plan.inputs or plan.settings.get(name) not in (None, "auto"):
-            yield name, f"`{name}` of a forecast", "n_cross_validations: rolling origins judge"
+            yield name, f"`{name}` of a forecast", "n_cross_validations, which uses rolling origins"
     for name in ("column_name_and_types", "blocked_transformers", "transformer_params"):
         if plan.setting("featurization", name):
             yield f"featurization.{name}", f"`{name}` of a forecast", "featurization: {mode: auto}"

@@ -109,11 +109,11 @@ def _orphans(retention: Retention, others: Iterable[Entry]) -> Iterator[Item]:
     def works(environment: Path) -> bool:
         return environment.name in built or building.is_used(environment.name)
 
-    gone = "no run is left of it"
+    gone = "no run references it"
     stores: list[tuple[ItemKind, Path, Callable[[Path], bool], str]] = [
         ("snapshot", home.snapshots(), lambda path: path.name in used, gone),
         ("environment", home.environments(), works, gone),
-        ("model", retention.needed.models, lambda path: False, "it is no registered version"),
+        ("model", retention.needed.models, lambda path: False, "it is not a registered version"),
     ]
     for kind, store, is_used, why in stores:
         for path in _listed(store):
@@ -138,7 +138,7 @@ def _unfinished(retention: Retention, names: set[str]) -> Iterator[Item]:
         for path in _listed(folder):
             half = path.name.startswith((_REMOVING, _UNFINISHED))
             if half and retention.is_settled(path):
-                yield Item("leftover", path.name, (path,), size_of(path), "it was never finished")
+                yield Item("leftover", path.name, (path,), size_of(path), "its program was killed")
     for path in _listed(home.jobs()):
         empty = path.name not in names and not (path / "job.json").exists()
         if empty and not jobs.is_alive(path.name) and retention.is_settled(path):

@@ -316,8 +316,8 @@ def _measured(
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise candidate.failure(
                 "candidate-fails",
-                f"the served candidate does not answer: {error}",
-                "an answer of this model to every sample request",
+                f"the candidate's server failed: {error}",
+                "a response of this model to every sample request",
                 f"the requests: {call.project.requests}",
             ) from None
 

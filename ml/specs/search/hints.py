@@ -363,7 +363,7 @@ def _unknown(node: YamlNode, allowed: Collection[str]) -> Problem:
     return Problem(
         "unknown-hint",
         f"`{name}` is not a valid key here",
-        f"one of {', '.join(allowed)}" if allowed else "nothing",
+        f"one of {', '.join(allowed)}" if allowed else "no keys",
         did_you_mean(name, allowed),
         node.place(),
     )
