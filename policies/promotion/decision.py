@@ -25,31 +25,24 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class Request:
-    """A request to promote `model` `version`, which has this `digest`, to `environment`.
-
-    `now` has a time zone. `reason` says in writing why to replace a champion that the candidate
-    does not beat. The step `apply` requires `approved_by`. `served_before` means that the version
-    served there already, so that this is a rollback; `serving_changes` that it is the champion's
-    own model, to be served by other code or settings. `simulated` means that the environment is
-    simulated on one machine; `served_in` are the environments that have served this very model
-    by this very serving code. `deployment_digest` is that of the code and settings that are
-    to serve it; "" where nothing says which, and nothing is going to be served. `set_aside` says
-    which champion does not have to be beaten, because gates.yml states that it is invalid.
-    """
+    """A request to promote a model version to an environment."""
 
     environment: str
     model: str
     version: str
-    digest: str
+    digest: str  # of the model
     step: Step
-    now: datetime
-    approved_by: str = ""
-    reason: str = ""
-    served_before: bool = False
+    now: datetime  # with a time zone
+    approved_by: str = ""  # the step `apply` requires it
+    reason: str = ""  # why to replace a champion that the candidate does not beat
+    served_before: bool = False  # whether the version served there, so that this is a rollback
+    # Whether other serving code or settings would serve; counts for the champion's own model only.
     serving_changes: bool = False
-    simulated: bool = False
-    served_in: tuple[str, ...] = ()
+    simulated: bool = False  # whether the environment is simulated on one machine
+    served_in: tuple[str, ...] = ()  # environments that served this model with this serving code
+    # Of the serving code and settings to deploy; "" if unknown, when nothing is to be deployed.
     deployment_digest: str = ""
+    # The statement in gates.yml that a champion is invalid and does not have to be beaten, or "".
     set_aside: str = ""
 
     @property
@@ -60,15 +53,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Case:
-    """What a gate judges: a request, its evidence, the champion's evidence, and the gates.
-
-    `differences` are the paired differences that a gate had computed: another one may ask for them.
-    """
+    """What a gate judges."""
 
     request: Request
-    evidence: Evidence
-    champion: Evidence | None
+    evidence: Evidence  # of the candidate
+    champion: Evidence | None  # of the champion; None if no champion has to be beaten
     gates: Gates
+    # Cache of the paired differences, which several gates compute.
     differences: dict[object, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -108,30 +99,23 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """A gate's answer, before its mode and waivers are applied.
-
-    `measured` says of a failure that nothing was missing: what was found is sound and not enough.
-    Only such a failure can be waived. `items` are the things that fail, for a gate that judges
-    several (an advisory's id, a file): a waiver names one of them. `warnings` block nothing: what a
-    waiver names → the sentence.
-    """
+    """A gate's answer, before its mode and waivers are applied."""
 
     verdict: Verdict
     actual: str
     required: str
     why: str = ""
+    # Whether a failed gate had complete and sound evidence: only such a failure can be waived.
     measured: bool = False
+    # What failed, if the gate judges several things (an advisory's id, a file); a waiver names one.
     items: tuple[str, ...] = ()
+    # Item that a waiver can name → sentence; a warning blocks nothing.
     warnings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one gate found, what it requires, and why it reached its verdict.
-
-    `waivers` are those that were used, as JSON: of what failed, or of warnings, of which the others
-    are in `warnings`.
-    """
+    """What one gate found, what it requires, and why it reached its verdict."""
 
     gate: str
     verdict: Verdict
@@ -139,8 +123,8 @@ class Result:
     actual: str
     required: str
     why: str = ""
-    waivers: tuple[Mapping[str, object], ...] = ()
-    warnings: tuple[str, ...] = ()
+    waivers: tuple[Mapping[str, object], ...] = ()  # used for failures and warnings, as JSON
+    warnings: tuple[str, ...] = ()  # those that no waiver accepts
 
     @property
     def mark(self) -> str:

@@ -280,14 +280,12 @@ def fairness(case: Case, gate: Gate) -> Finding:
 
 @dataclass(frozen=True)
 class _Slices:
-    """The slices of a dimension: the metric of each that is large enough, and of the others what a
-    waiver names → a sentence; `problems` are values that are no measurement.
-    """
+    """A metric on the slices of a dimension."""
 
-    values: Mapping[str, float]
-    rare: Mapping[str, str]
-    undefined: Mapping[str, str]
-    problems: list[str]
+    values: Mapping[str, float]  # slice → value, for slices with enough rows
+    rare: Mapping[str, str]  # `DIMENSION SLICE`, as in a waiver → sentence: it has too few rows
+    undefined: Mapping[str, str]  # `DIMENSION SLICE` → why the metric is not defined on it
+    problems: list[str]  # values that are missing or not sound
 
     @classmethod
     def of(cls, case: Case, gate: Gate, dimension: str, metric: str) -> _Slices:
