@@ -82,7 +82,7 @@ Version = Annotated[str, BeforeValidator(as_text), AfterValidator(_plain)]
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """A written exception of `owner` until the date `expires` (UTC), at a file and line."""
+    """A written exception until a date (UTC)."""
 
     __pydantic_config__ = CLOSED
     NAME: ClassVar[str]
@@ -91,8 +91,10 @@ class Statement:
 
     owner: Annotated[Words, Field(description="who answers for it")]
     expires: Annotated[date, Field(description="the last day on which it holds")]
-    place: SkipJsonSchema[str] = field(default="", init=False)
+    place: SkipJsonSchema[str] = field(default="", init=False)  # FILE:LINE
+    # The day on which it begins; None if unknown.
     merged: SkipJsonSchema[date | None] = field(default=None, init=False)
+    # The last day of all statements about the same subject.
     last: SkipJsonSchema[date | None] = field(default=None, init=False)
 
     @property
@@ -107,11 +109,7 @@ class Statement:
         return Place(path, int(line))
 
     def expired(self, today: date) -> str:
-        """Return why the statement is not valid today, or "".
-
-        `merged` is the day on which it begins, None if unknown; `last` is the last day of all
-        statements about the same subject.
-        """
+        """Return why the statement is not valid today, or ""."""
         which = f"the {self.NAME} at {self.place}"
         if today > self.expires:
             return f"{which} expired on {self.expires}"
@@ -159,18 +157,14 @@ class RuleWaiver(Waiver):
 
 @dataclass(frozen=True, kw_only=True)
 class GateWaiver(Waiver):
-    """Exempt a finding from a gate.
-
-    `item` is the one finding, for a gate in `ITEMS`, or a slice, for one in `SLICES`; else "".
-    `version` "" stands for every version.
-    """
+    """Exempt a finding from a gate."""
 
     __pydantic_config__ = CLOSED
     LONGEST = timedelta(days=90)
 
     gate: str
-    item: Words = ""
-    version: Version = ""
+    item: Words = ""  # the one finding of a gate in `ITEMS`, a slice of one in `SLICES`, else ""
+    version: Version = ""  # "" stands for every version
 
     @property
     def subject(self) -> tuple[str, ...]:
@@ -195,7 +189,7 @@ class GateWaiver(Waiver):
 
 @dataclass(frozen=True, kw_only=True)
 class Review(Statement):
-    """The verdict of `owner` for a gate on a model version, a feature set (its hash) or both."""
+    """What a person found for a gate, about a model version, a feature set or both."""
 
     __pydantic_config__ = CLOSED
     NAME = "review"
@@ -203,8 +197,8 @@ class Review(Statement):
 
     gate: str
     finding: Annotated[Words, Field(description="what was found")]
-    version: Version = ""
-    feature_set: Words = ""
+    version: Version = ""  # "" stands for every version
+    feature_set: Words = ""  # its hash; "" stands for every feature set
 
     @property
     def subject(self) -> tuple[str, ...]:
@@ -227,8 +221,8 @@ class Review(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class InvalidVersion(Waiver):
-    """A model version with invalid measurements: no candidate has to beat it, and it cannot be
-    promoted. The digest identifies it, because each registry numbers its own versions.
+    """A model version whose measurements say nothing: a candidate does not have to beat it, and it
+    is not promoted itself.
     """
 
     __pydantic_config__ = CLOSED
@@ -236,6 +230,7 @@ class InvalidVersion(Waiver):
     LONGEST = timedelta(days=90)
 
     version: Version
+    # Of the model. It identifies the version, whose number differs between registries.
     digest: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
 
     @property

@@ -134,16 +134,13 @@ def _broken(log: AuditLog, number: int, why: str) -> UserError:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The result of an apply: `outcome` is "applied", "rolled-back" or "rejected"; or "withdrawn".
+    """The result of an apply, or the withdrawal of a version."""
 
-    `why` is "" of an applied one; `by` is the person who approved or withdrew it, "" for nobody.
-    """
-
-    at: str
-    outcome: str
+    at: str  # ISO 8601, UTC
+    outcome: str  # "applied", "rolled-back", "rejected" or "withdrawn"
     version: str
-    why: str
-    by: str
+    why: str  # "" if it was applied
+    by: str  # the person who approved or withdrew it, "" for nobody
 
 
 class History:

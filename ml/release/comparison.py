@@ -54,18 +54,15 @@ class Side:
 
 @dataclass(frozen=True)
 class MetricComparison:
-    """One metric in one place, which is a split or `dimension=slice`.
+    """One metric of the candidate and the champion, on a split or a slice."""
 
-    `difference` is candidate minus champion over the units measured for both, None when they cannot
-    be paired. `sign` is as of `metric_sign`.
-    """
-
-    place: str
+    place: str  # the split, or `DIMENSION=SLICE`
     metric: str
     ours: Estimate
-    theirs: Estimate | None
+    theirs: Estimate | None  # None if the champion has no comparable value
+    # Candidate minus champion over the units measured for both; None if they cannot be paired.
     difference: Difference | None
-    sign: int
+    sign: int  # 1 if higher is better, -1 if lower is better, 0 if neither or unknown
 
     @property
     def verdict(self) -> str:
@@ -78,22 +75,17 @@ class MetricComparison:
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount that a model uses, in `unit`; lower is better. None if unknown."""
+    """An amount that a model uses; lower is better."""
 
     what: str
     unit: str
-    ours: float | None
-    theirs: float | None
+    ours: float | None  # None if unknown
+    theirs: float | None  # None if unknown, or in another currency
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences of two models; `confidence` is that of each paired interval.
-
-    `unpaired` says why units were not compared one by one, "" when they were. For an environment
-    there is the gates' decision too, None for a run without a version; `notes` are sentences on
-    what could not be compared, and why.
-    """
+    """The differences of two models."""
 
     candidate: Side
     champion: Side | None
@@ -101,13 +93,13 @@ class Comparison:
     metrics: tuple[MetricComparison, ...]
     slices: tuple[MetricComparison, ...]
     amounts: tuple[Amount, ...]
-    missing: tuple[str, ...]
-    unpaired: str
-    confidence: float
+    missing: tuple[str, ...]  # paths of required fields that the candidate's evidence lacks
+    unpaired: str  # why units were not compared one by one, "" if they were
+    confidence: float  # of the paired intervals; for `slices` before Bonferroni's correction
     model: str = ""
     environment: str = ""
-    decision: Decision | None = None
-    notes: tuple[str, ...] = ()
+    decision: Decision | None = None  # of the gates; None if they were not evaluated
+    notes: tuple[str, ...] = ()  # sentences on what was not compared, or measured again, and why
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison for a program and for the comment of a pull request."""

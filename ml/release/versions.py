@@ -32,26 +32,24 @@ Relation = Literal["made", "same files", "evaluated"]
 
 @dataclass(frozen=True)
 class Served:
-    """An endpoint that sends requests to a version; `url` is None while its server is stopped."""
+    """An endpoint that sends requests to a version."""
 
     endpoint: str
-    url: str | None
+    url: str | None  # None while its server is stopped
 
 
 @dataclass(frozen=True)
 class Descendant:
-    """A registered version and its relation to a run.
-
-    `made`: it was registered from the run or a part of it. `same files`: it was registered from
-    another run that came to the same files. `evaluated`: the run measured it.
-    """
+    """A registered version that is related to a run."""
 
     model: str
     version: str
     digest: str
+    # "made": registered from the run or a part of it; "same files": registered from another run
+    # that made the same files; "evaluated": the run measured it.
     relation: Relation
-    declared: Sequence[str]
-    champion: Sequence[str]
+    declared: Sequence[str]  # environments
+    champion: Sequence[str]  # environments
     serving: Sequence[Served]
 
 

@@ -40,15 +40,7 @@ Days = Annotated[int, Field(ge=1, le=730)]
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one environment; `advice` names the rules that only advise there.
-
-    `given` are the ids of resources that its stack may use although no stack makes them, and of
-    groups of them; `dns_by_policy`: Azure Policy registers the names of private endpoints;
-    `principals` are the object ids of the people and groups that may have roles; `hosts` the hosts
-    and e-mail addresses that alerts and connections may reach; `tenants` and `subscriptions` those
-    of all resources.
-    The numbers bound a resource, or where they say so the whole stack.
-    """
+    """The limits of one environment. A number bounds one resource, unless its comment says more."""
 
     __pydantic_config__ = CLOSED
 
@@ -56,23 +48,25 @@ class Limits:
     idle_minutes: Annotated[int, Field(ge=0, le=MOST_IDLE_MINUTES)]
     gpu_sizes: tuple[str, ...]
     regions: tuple[str, ...]
-    tags: tuple[str, ...]
-    advice: tuple[str, ...]
+    tags: tuple[str, ...]  # that resources must have
+    advice: tuple[str, ...]  # rules whose violations do not block a deployment
+    # Ids of resources that the stack may use although no stack makes them, or of resource groups.
     given: tuple[Annotated[str, Field(pattern="^/subscriptions/[^/]+/resourceGroups/[^/]+")], ...]
-    dns_by_policy: bool
-    principals: tuple[str, ...]
+    dns_by_policy: bool  # whether Azure Policy registers the names of private endpoints
+    principals: tuple[str, ...]  # object ids of the people and groups that may have roles
     redis_sizes: tuple[str, ...] = ()
+    # Hosts and e-mail addresses that alerts and connections may reach.
     hosts: tuple[Annotated[str, Field(pattern=_HOST)], ...] = ()
-    tenants: tuple[str, ...] = ()
-    subscriptions: tuple[str, ...] = ()
-    repositories: tuple[str, ...] = ()  # whose workflows sign in
-    reviewers: tuple[str, ...] = ()  # who approve deployments; without any nobody has to
+    tenants: tuple[str, ...] = ()  # () allows the one that all resources name
+    subscriptions: tuple[str, ...] = ()  # as `tenants`
+    repositories: tuple[str, ...] = ()  # whose workflows may sign in to Azure
+    reviewers: tuple[str, ...] = ()  # who may approve deployments; () means no approval is needed
     registries: tuple[str, ...] = ()  # shared Azure ML registries, by name
     max_gpu_nodes: Count = 0  # of all clusters
     max_dedicated_gpu_nodes: Count = 0  # of all clusters, not spot
     max_budget: Annotated[int, Field(ge=0, le=MOST_BUDGET)] = 0  # a month
-    max_budget_of_typical: Times = 10  # beyond, the budget warns of nothing
-    max_worst_of_budget: Times = 5  # beyond, a month is a surprise
+    max_budget_of_typical: Times = 10  # budget ÷ typical month; a larger budget warns too late
+    max_worst_of_budget: Times = 5  # worst month ÷ budget
     max_log_gb: Annotated[int, Field(ge=1, le=MOST_GB)] = 1  # a day
     max_alert_threshold: Annotated[int, Field(ge=1, le=10_000)] = 100
     max_key_days: Days = 90  # between rotations

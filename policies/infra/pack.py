@@ -85,12 +85,12 @@ RULES = (*_RULES, *_OWN_RULES)
 
 @dataclass(frozen=True)
 class Violation:
-    """A violation of a rule; `exemption` says why it is only advice, "" if it is not."""
+    """A violation of a rule."""
 
     rule: str
     item: Item
     message: str
-    exemption: str = ""
+    exemption: str = ""  # why it does not block (advice or a waiver), "" if it does
 
 
 @dataclass(frozen=True)

@@ -67,24 +67,22 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """A resource as a rule sees it.
+    """A resource as a rule sees it: with its inputs, or in a rule of the whole stack its outputs.
 
-    `kind` is the type without the provider; `uses` is input → URNs that it was made from. A value
-    that only Azure knows is `UNKNOWN`, a whole list or object too. A rule of single resources sees
-    inputs and no `uses`. A rule of the whole stack sees outputs, without the names that are inputs
-    only (`computeName`, `privateZoneName`): it reads `resource_name` instead. `ignores` and
-    `protected` are Pulumi's `ignoreChanges` and `protect`; `provider` is the name of the one that
-    makes it, which only a rule of single resources is told.
+    Outputs lack the names that are inputs only (`computeName`, `privateZoneName`): a rule of the
+    whole stack reads `resource_name` instead.
     """
 
-    kind: str
-    name: str
+    kind: str  # Azure type without the provider, as `storage:StorageAccount`; other types are whole
+    name: str  # in the program
     urn: str
+    # A value that only Azure knows is `UNKNOWN`, which may stand for a whole list or object.
     props: Mapping[str, Any]
+    # Input → URNs of the resources that it was made from; {} in a rule of single resources.
     uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    ignores: tuple[str, ...] = ()
-    protected: bool = False
-    provider: str = ""
+    ignores: tuple[str, ...] = ()  # Pulumi's `ignoreChanges`
+    protected: bool = False  # Pulumi's `protect`
+    provider: str = ""  # the Pulumi provider's name; for rules of single resources only
 
     def at(self, path: str, default: Any = None) -> Any:
         """Return the value at a dotted path, `default` if none, `UNKNOWN` below an unknown."""
@@ -152,18 +150,14 @@ StackCheck = Callable[[Sequence[Item], Limits], StackFindings]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule with one check: `check` is given each resource of `kinds` (of any kind where `kinds`
-    is empty), `stack_check` all resources of a stack.
-
-    `sources` cite the catalogues that ask for the rule; "own" means that none does.
-    """
+    """A rule with one check, of single resources or of the whole stack."""
 
     name: str
     title: str
-    sources: str
-    kinds: tuple[str, ...] = ()
-    check: Check | None = None
-    stack_check: StackCheck | None = None
+    sources: str  # the catalogues that ask for the rule; "own" if none does
+    kinds: tuple[str, ...] = ()  # of the resources that `check` gets; () means every kind
+    check: Check | None = None  # gets one resource
+    stack_check: StackCheck | None = None  # gets all resources of a stack
 
 
 class Rules(list[Rule]):

@@ -32,12 +32,12 @@ FEWEST_GROUPS = 10
 
 @dataclass(frozen=True)
 class Difference:
-    """Candidate less champion: the mean over `count` units and its bootstrap interval."""
+    """Candidate minus champion over the units of both."""
 
     mean: float
-    low: float
+    low: float  # bootstrap interval of the mean
     high: float
-    count: int
+    count: int  # units
 
 
 def difference(

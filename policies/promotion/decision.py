@@ -25,32 +25,24 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class Request:
-    """A request to promote `model` `version`, which has this `digest`, to `environment`.
-
-    - `now`: has a time zone.
-    - `reason`: why to replace a champion that the candidate does not beat.
-    - `approved_by`: required by the step `apply`.
-    - `served_before`: the version served there before, so this is a rollback.
-    - `serving_changes`: the champion's own model, with other serving code or settings.
-    - `simulated`: the environment is simulated on one machine.
-    - `served_in`: the environments that served this model with this deployment digest.
-    - `deployment_digest`: of the serving code and settings; "" if nothing will be served.
-    - `set_aside`: the champion that gates.yml lists as invalid.
-    """
+    """A request to promote a model version to an environment."""
 
     environment: str
     model: str
     version: str
-    digest: str
+    digest: str  # of the model
     step: Step
-    now: datetime
-    approved_by: str = ""
-    reason: str = ""
-    served_before: bool = False
+    now: datetime  # with a time zone
+    approved_by: str = ""  # the step `apply` requires it
+    reason: str = ""  # why to replace a champion that the candidate does not beat
+    served_before: bool = False  # whether the version served there, so that this is a rollback
+    # Whether other serving code or settings would serve; counts for the champion's own model only.
     serving_changes: bool = False
-    simulated: bool = False
-    served_in: tuple[str, ...] = ()
+    simulated: bool = False  # whether the environment is simulated on one machine
+    served_in: tuple[str, ...] = ()  # environments that served this model with this serving code
+    # Of the serving code and settings to deploy; "" if unknown, when nothing is to be deployed.
     deployment_digest: str = ""
+    # The statement in gates.yml that a champion is invalid and does not have to be beaten, or "".
     set_aside: str = ""
 
     @property
@@ -61,15 +53,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Case:
-    """The input of a gate: a request, its evidence, the champion's evidence, and the gates.
-
-    `differences` caches the paired differences, which several gates read.
-    """
+    """What a gate judges."""
 
     request: Request
-    evidence: Evidence
-    champion: Evidence | None
+    evidence: Evidence  # of the candidate
+    champion: Evidence | None  # of the champion; None if no champion has to be beaten
     gates: Gates
+    # Cache of the paired differences, which several gates compute.
     differences: dict[object, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -109,28 +99,23 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a gate's rule, before its mode and waivers are applied.
-
-    `measured`: the failure is a valid measurement that misses its limit. Only such failures can be
-    waived. `items` lists what fails (advisory ids, files); a waiver names one of them. `warnings`
-    do not block; they map the name for a waiver to the sentence.
-    """
+    """A gate's answer, before its mode and waivers are applied."""
 
     verdict: Verdict
     actual: str
     required: str
     why: str = ""
+    # Whether a failed gate had complete and sound evidence: only such a failure can be waived.
     measured: bool = False
+    # What failed, if the gate judges several things (an advisory's id, a file); a waiver names one.
     items: tuple[str, ...] = ()
+    # Item that a waiver can name → sentence; a warning blocks nothing.
     warnings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Result:
-    """The verdict of one gate: the actual and the required value, and the reason.
-
-    `waivers` lists the applied waivers as JSON; `warnings` has the warnings that no waiver accepts.
-    """
+    """What one gate found, what it requires, and why it reached its verdict."""
 
     gate: str
     verdict: Verdict
@@ -138,8 +123,8 @@ class Result:
     actual: str
     required: str
     why: str = ""
-    waivers: tuple[Mapping[str, object], ...] = ()
-    warnings: tuple[str, ...] = ()
+    waivers: tuple[Mapping[str, object], ...] = ()  # used for failures and warnings, as JSON
+    warnings: tuple[str, ...] = ()  # those that no waiver accepts
 
     @property
     def mark(self) -> str:

@@ -61,17 +61,14 @@ Gates = Mapping[str, Gate]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of setting: its type, and whether a project's value is looser than the policy's.
+    """A kind of setting."""
 
-    In a mapping (`entries`) each entry is compared with the policy's entry of the same name, and
-    the policy's other entries apply as well. `loosest` constrains the policy's value: a looser one
-    would make the gate useless.
-    """
-
-    form: Any
-    looser: Callable[[Any, Any], bool]
+    form: Any  # its type
+    looser: Callable[[Any, Any], bool]  # (project's value, policy's) → whether the first is looser
+    # Whether it is a mapping: each entry is compared with the policy's entry of the same name, and
+    # the policy's other entries hold as well.
     entries: bool = False
-    loosest: Any = None
+    loosest: Any = None  # constraint on the policy's value: beyond it the gate would judge nothing
 
 
 def _pair(bounds: list[float]) -> tuple[float, ...]:
@@ -126,10 +123,7 @@ ORDER = Kind(Names, ne)
 
 @dataclass(frozen=True)
 class OwnGate:
-    """A gate of a fork's plug-in: its rule, and the kinds of its settings in gates.yml.
+    """A gate of a fork's plug-in."""
 
-    The rule is called with the Case and the Gate, and returns a Finding of decision.py.
-    """
-
-    rule: Callable[[Any, Gate], Any]
-    settings: Mapping[str, Kind] = field(default_factory=dict)
+    rule: Callable[[Any, Gate], Any]  # (Case, Gate) → Finding; see decision.py
+    settings: Mapping[str, Kind] = field(default_factory=dict)  # its settings in gates.yml

@@ -279,14 +279,12 @@ def fairness(case: Case, gate: Gate) -> Finding:
 
 @dataclass(frozen=True)
 class _Slices:
-    """The slices of a dimension: the metric of each slice that is large enough; for the others,
-    the name for a waiver → a sentence. `problems` are invalid values.
-    """
+    """A metric on the slices of a dimension."""
 
-    values: Mapping[str, float]
-    rare: Mapping[str, str]
-    undefined: Mapping[str, str]
-    problems: list[str]
+    values: Mapping[str, float]  # slice → value, for slices with enough rows
+    rare: Mapping[str, str]  # `DIMENSION SLICE`, as in a waiver → sentence: it has too few rows
+    undefined: Mapping[str, str]  # `DIMENSION SLICE` → why the metric is not defined on it
+    problems: list[str]  # values that are missing or not sound
 
     @classmethod
     def of(cls, case: Case, gate: Gate, dimension: str, metric: str) -> _Slices:

@@ -50,19 +50,15 @@ LOOSEST: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Policy:
-    """The loosest allowed value of each setting.
-
-    A setting is a dotted name, as `tolerances.errors`. `required` maps a setting to why it needs a
-    value, `no_bound` to why it has no bound.
-    """
+    """The bound of each setting on the side that loosens; names have dots: `tolerances.errors`."""
 
     __pydantic_config__ = settings.CLOSED
 
     schema_version: Literal[1]
     at_most: Mapping[str, Number]
     at_least: Mapping[str, Number]
-    required: Mapping[str, str] = field(default_factory=dict)
-    no_bound: Mapping[str, str] = field(default_factory=dict)
+    required: Mapping[str, str] = field(default_factory=dict)  # setting → why it needs a value
+    no_bound: Mapping[str, str] = field(default_factory=dict)  # setting → why it needs no bound
 
     def looser(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield the settings that are looser than the policy, each with the allowed value."""

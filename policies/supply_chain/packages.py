@@ -101,12 +101,12 @@ SPEC_VERSION = "1.6"
 
 @dataclass(frozen=True)
 class Package:
-    """A package of the lock; `installed` is "" when it is missing, `licence` is SPDX."""
+    """A package of the lock."""
 
     name: str
-    locked: str
-    installed: str
-    licence: str
+    locked: str  # version in the lock
+    installed: str  # version that is installed, "" if none is
+    licence: str  # SPDX expression
 
 
 def packages(lock: Path) -> tuple[Package, ...]:

@@ -40,25 +40,21 @@ _REPOSITORY = "ml/serving/scoring/"
 
 @dataclass(frozen=True)
 class Trace:
-    """A place that may load code from data: file, line (0 unless it is code), and finding."""
+    """A place that may load code from data."""
 
     file: Path
-    line: int
+    line: int  # 0 unless it is code
     actual: str
 
 
 @dataclass(frozen=True)
 class Code:
-    """The files of the serving code, by their path in the code folder, and its scoring script.
+    """The serving code of a deployment."""
 
-    `imports` are the modules that may be imported, from the list of the gate `format`. Those that
-    lie in this repository, at `root`, are reviewed by their owners and not read here.
-    """
-
-    files: Mapping[str, Path]
-    script: str
-    imports: Collection[str]
-    root: Path
+    files: Mapping[str, Path]  # path in the code folder → file
+    script: str  # path of the scoring script in the code folder
+    imports: Collection[str]  # modules that may be imported, from the gate `format`
+    root: Path  # of the repository; its listed modules are reviewed by their owners, not read here
 
     def traces(self) -> Iterator[Trace]:
         """Yield the places that may load code, in the files that the server can import.

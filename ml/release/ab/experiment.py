@@ -37,13 +37,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A declared experiment, which never changes.
-
-    `share` is B's percentage of the keys; `salt` decides which keys those are. `baseline` is A's
-    expected rate of a binary outcome, `deviation` the expected standard deviation of a continuous
-    one; `effect` is the smallest difference that matters, in the unit of the outcome. `place` is
-    the endpoint's backend.
-    """
+    """The declaration of an experiment; it never changes."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -55,17 +49,17 @@ class Experiment:
     environment: str
     a: Variant
     b: Variant
-    share: int
-    salt: str
+    share: int  # percentage of the keys that B gets, 1 to 99
+    salt: str  # hashed with a key to assign it to A or B
     outcome: Outcome
     goal: Goal
-    effect: float
+    effect: float  # smallest difference that matters, in the unit of the outcome
     alpha: float
     power: float
-    baseline: float | None
-    deviation: float | None
-    started: str
-    place: str = "local"
+    baseline: float | None  # A's expected rate; None for a continuous outcome
+    deviation: float | None  # expected standard deviation; None for a binary outcome
+    started: str  # ISO 8601, UTC
+    place: str = "local"  # name of the backend that has the endpoint
 
     @property
     def folder(self) -> Path:

@@ -30,20 +30,14 @@ _SKIPPED = ("repeated", "contradicting", "unreadable")
 
 @dataclass(frozen=True)
 class Records:
-    """The records so far; a key counts once, with its first outcome.
+    """The records so far; a key counts once, with its first outcome."""
 
-    `assigned` is by ticket, `outcomes` in the order of arrival. Later outcomes of a key are
-    `repeated` (the same value) or `contradicting` (another one). `unreadable` lines are not records
-    (a kill may cut one off), or belong to a key that was never assigned. `misrouted` keys, which
-    the other version answered, do not count at all.
-    """
-
-    assigned: Mapping[str, Arm]
-    outcomes: Sequence[tuple[Arm, float]]
-    repeated: int
-    contradicting: int
-    unreadable: int
-    misrouted: int = 0
+    assigned: Mapping[str, Arm]  # ticket of a key → its version
+    outcomes: Sequence[tuple[Arm, float]]  # in the order of arrival
+    repeated: int  # later outcomes of a key with the same value
+    contradicting: int  # later outcomes of a key with another value
+    unreadable: int  # lines that are no record, or whose key was never assigned
+    misrouted: int = 0  # keys that the other version answered; excluded above
 
     @property
     def is_b(self) -> Flags:

@@ -30,17 +30,13 @@ _FIRST = 5
 
 @dataclass(frozen=True)
 class Sequence:
-    """B's mean minus A's after each outcome (last axis), with its interval.
+    """The estimates after each outcome (last axis)."""
 
-    The three are NaN before the first look. `deviation` is the standard deviation of one score,
-    `counted` the number of scores.
-    """
-
-    difference: Floats
-    low: Floats
+    difference: Floats  # B's mean minus A's; NaN while there are too few outcomes
+    low: Floats  # ends of the difference's interval, NaN like the difference
     high: Floats
-    deviation: Floats
-    counted: Floats
+    deviation: Floats  # standard deviation of one score
+    counted: Floats  # number of scores
 
 
 def sequence(

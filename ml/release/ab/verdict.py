@@ -20,33 +20,28 @@ _FARTHEST = 10**9
 
 @dataclass(frozen=True)
 class Count:
-    """The keys, the outcomes and their mean for one version; the mean of none is None."""
+    """The keys, the outcomes and their mean for one version."""
 
     assigned: int
     outcomes: int
-    mean: float | None
+    mean: float | None  # None without outcomes
 
 
 @dataclass(frozen=True)
 class ABVerdict:
-    """`kind` compares B with A; `stop` is whether no more outcomes are needed.
+    """The verdict on an experiment so far."""
 
-    `difference` is B's mean minus A's; it, `low` and `high` are None before the first look. `more`
-    estimates the outcomes that are still needed, None when that is not known. `mismatch` says how
-    the assignment differs from the declared share, "" when it does not.
-    """
-
-    kind: Kind
-    stop: bool
+    kind: Kind  # of B compared with A
+    stop: bool  # whether no more outcomes are needed
     sentence: str
     a: Count
     b: Count
-    difference: float | None
-    low: float | None
+    difference: float | None  # B's mean minus A's; None while there are too few outcomes
+    low: float | None  # ends of the difference's interval, None like the difference
     high: float | None
-    more: int | None
-    planned: int
-    mismatch: str
+    more: int | None  # estimate of the outcomes that are still needed, 0 if `stop`
+    planned: int  # outcomes of both versions that the declared power takes
+    mismatch: str  # how assignments or outcomes differ from the share, "" if they do not
 
 
 def verdict(experiment: Experiment, records: Records) -> ABVerdict:

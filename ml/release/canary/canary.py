@@ -52,20 +52,16 @@ Samples = Sequence[Mapping[str, object]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a canary ended.
+    """How a canary ended."""
 
-    `superseded`: another version was declared meanwhile. `why` is a sentence; `signals` are those
-    of the last check. `requests` and `errors` count by deployment over the whole canary; `replayed`
-    counts the requests that were the project's samples.
-    """
-
+    # "superseded": another version was declared during the canary.
     kind: Literal["passed", "rolled-back", "superseded"]
-    why: str
-    step: int
-    signals: tuple[Signal, ...]
-    requests: Mapping[str, int]
-    errors: Mapping[str, int]
-    replayed: int
+    why: str  # a sentence
+    step: int  # percent of the requests that green got at the end
+    signals: tuple[Signal, ...]  # of the last check
+    requests: Mapping[str, int]  # by server, over the whole canary
+    errors: Mapping[str, int]  # by server, over the whole canary
+    replayed: int  # requests that replayed the project's samples
     seconds: float
 
     def to_json(self) -> Mapping[str, object]:

@@ -64,20 +64,15 @@ Latencies = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True)
 class Stats:
-    """The figures of one or more servers since the step began.
-
-    `latency` counts by the router's buckets. `answers` is the number of answers whose shape was
-    read; `strange` of them have a shape that the old version's first answers did not. `predictions`
-    counts answers by bin.
-    """
+    """The figures of one or more servers since the step began."""
 
     requests: int
-    errors: int
-    refused: int
-    latency: Sequence[int]
-    answers: int = 0
-    strange: int = 0
-    predictions: Sequence[int] = ()
+    errors: int  # answers with status 500 or more, or of the router itself
+    refused: int  # answers of the server with status 400 to 499
+    latency: Sequence[int]  # requests by bucket of the router's histogram
+    answers: int = 0  # answers whose shape was read
+    strange: int = 0  # of those, answers whose shape none of the old version's first ones had
+    predictions: Sequence[int] = ()  # answers by bin of the prediction
 
 
 @dataclass(frozen=True)

@@ -99,14 +99,11 @@ class Tolerances:
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of the canary, until green has answered `requests`.
+    """One stage of a canary: green answers a share of the requests, or gets copies of them."""
 
-    Green gets `percent` of the requests, or mirrored copies of `mirror` percent of them.
-    """
-
-    percent: int
-    mirror: int
-    requests: int
+    percent: int  # percent of the requests that green answers; 0 while it gets copies
+    mirror: int  # percent of the requests that are copied to green; its answers are dropped
+    requests: int  # samples that green and the old version must each have answered
 
     @property
     def balanced(self) -> bool:
@@ -200,12 +197,7 @@ def _readable(text: str) -> str:
 
 @dataclass(frozen=True)
 class ReleaseEntry:
-    """A declared version: `digest` is the model's; the other hashes are sha256, in hex.
-
-    `ml release propose` writes it. `reason` says why a champion is replaced by a version that is
-    not shown to be better; "" otherwise. `deployment_digest` "" means the project's files at the
-    apply.
-    """
+    """A declared version, as `ml release propose` writes it."""
 
     model: Annotated[
         str,
@@ -245,6 +237,7 @@ class ReleaseEntry:
         AfterValidator(_readable),
         Field(description="Why to promote a version that was not shown to be better."),
     ] = ""
+    # "" means those that the project's files state when the version is applied.
     deployment_digest: Annotated[
         Sha256,
         Field(description="Of the serving code and the deployment's settings."),

@@ -27,12 +27,12 @@ INSTANCE_TYPE = "MLOPS_INSTANCE_TYPE"
 
 @dataclass(frozen=True)
 class Price:
-    """The price of an hour of an `instance_type` in `currency`, from `source` on `as_of`."""
+    """The price of an hour of a machine."""
 
     per_hour: float
     currency: str
-    source: str
-    as_of: str
+    source: str  # the price list, with a note if the price is inexact
+    as_of: str  # date of the price in the list
     instance_type: str = ""
 
 

@@ -43,15 +43,13 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Predictions:
-    """The rows of a `task` by split and unit; `faults` are the reasons why the file is unfit.
-    `custom` are the custom metrics, whose values the rows have.
-    """
+    """The rows of predictions.csv."""
 
-    rows: Mapping[str, Mapping[str, Prediction]]
-    sha256: str
-    faults: tuple[str, ...]
+    rows: Mapping[str, Mapping[str, Prediction]]  # split → unit → row
+    sha256: str  # of the file, in hex; "" if the rows were not read from one
+    faults: tuple[str, ...]  # why the file cannot be used, () if it can
     task: Task = "ranking"
-    custom: Mapping[str, CustomMetric] = field(default_factory=dict)
+    custom: Mapping[str, CustomMetric] = field(default_factory=dict)  # the rows have their values
 
     @cached_property
     def metrics(self) -> Mapping[str, Metric]:

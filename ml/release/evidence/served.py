@@ -70,15 +70,12 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class ParityCheck:
-    """The parity check: the evaluated rows to send, and the path of the prediction (`pointer`).
+    """The parity check: evaluated rows, with which a server's responses are compared."""
 
-    Without rows, `reason` says why no request can be sent.
-    """
-
-    rows: Sequence[Evaluated]
+    rows: Sequence[Evaluated]  # the rows to send
     task: Task
-    pointer: str
-    reason: str = ""
+    pointer: str  # path of the prediction in a response, as `answers/0/entry_id`
+    reason: str = ""  # why no request can be sent, "" if there are rows
 
     def run(self, ask: Ask) -> Mapping[str, object]:
         """Return the part `serving` of the evidence, without the code: how the answers differ.

@@ -27,10 +27,10 @@ from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
 
 @dataclass(frozen=True)
 class Check:
-    """One check of a version; `differs` lists the differences, () when there are none."""
+    """One check of a version."""
 
     name: str
-    differs: tuple[str, ...]
+    differs: tuple[str, ...]  # a sentence for each difference
 
     @property
     def sound(self) -> bool:

@@ -38,13 +38,13 @@ Evaluation = CommandPlan | PipelinePlan
 
 @dataclass(frozen=True)
 class GateCheck:
-    """A decision, the versions compared, and the hash of its audit line ("" without one)."""
+    """A decision, and the versions compared."""
 
     decision: Decision
     candidate: Version
     champion: Version | None
-    evidence: Evidence
-    audited: str
+    evidence: Evidence  # of the candidate
+    audited: str  # hash of the decision's line in the audit log, "" without one
 
 
 def check_registered(backend: Backend, model: str, version: str, environment: str) -> GateCheck:
@@ -62,11 +62,11 @@ def check_registered(backend: Backend, model: str, version: str, environment: st
 
 @dataclass(frozen=True)
 class Released:
-    """The decision on a project's champion by today's gates, or the `error` that prevents it."""
+    """The decision on a project's champion by today's gates."""
 
     project: str
-    decision: Decision | None = None
-    error: str = ""
+    decision: Decision | None = None  # None if there is an error
+    error: str = ""  # why the champion could not be judged
 
     def to_json(self) -> Mapping[str, object]:
         """As `ml gate --released --json` prints it."""

@@ -44,18 +44,14 @@ PERCENTILES = (0.50, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class Proposal(GateCheck):
-    """The gates' decision on the model of a run (its name), and what was declared.
+    """The gates' decision on a run's model, and what was declared."""
 
-    `written` are the files that a promotion pull request carries, the declaration first; none when
-    the gates refused the version or it is the champion already. `unapplied` is a version that was
-    declared and not applied, and is no longer declared. `rival` is one that is declared, waits
-    to be applied, and was what this one had to beat.
-    """
-
-    run: str
+    run: str  # its name; its id if the previous environment's version is proposed
+    # Files of the promotion pull request, the declaration first; () if the gates rejected the
+    # version or it is the champion already.
     written: tuple[Path, ...]
-    unapplied: str | None
-    rival: Version | None
+    unapplied: str | None  # version that was declared until now and never applied
+    rival: Version | None  # a declared version that waits to be applied: it had to be beaten too
 
 
 @dataclass(frozen=True)

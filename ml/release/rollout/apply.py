@@ -116,17 +116,15 @@ class RolloutPlan:
 
 @dataclass(frozen=True)
 class Applied:
-    """The result of an apply.
+    """The result of an apply."""
 
-    `applied`: the declared version is live now. `unchanged`: it was live before; `started` is True
-    if its server had to be started. `refused`: a gate failed and nothing was changed.
-    """
-
+    # "applied": the declared version is live now; "unchanged": it was live before;
+    # "rejected": a gate failed and nothing was changed.
     outcome: Literal["applied", "unchanged", "rejected"]
     rollout: RolloutPlan
     router: Router | None = None
-    started: bool = False
-    canary: Outcome | None = None
+    started: bool = False  # whether a server was started
+    canary: Outcome | None = None  # None without a canary
 
     @property
     def version(self) -> Version:

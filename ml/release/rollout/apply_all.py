@@ -18,13 +18,7 @@ from ml.release.rollout.apply import Applied
 
 @dataclass(frozen=True)
 class Result:
-    """The result of an apply for one project.
-
-    `outcome` is as in `Applied`, or `rolled-back` (its canary or start failed, now or in an earlier
-    attempt at this declaration), or `failed` (an error that is not about the version). `serving` is
-    the version with all the traffic now, `serving_digest` its model. `gates` are those that
-    rejected it, `canary` has the figures of the canary that rolled it back.
-    """
+    """The result of an apply for one project."""
 
     project: str
     environment: str
@@ -32,13 +26,15 @@ class Result:
     version: str
     decision: str
     approved_by: str
+    # "rolled-back": its canary or start failed, now or in an earlier attempt at this declaration;
+    # "failed": an error that is not about the version; the others as in `Applied`.
     outcome: Literal["applied", "unchanged", "rejected", "rolled-back", "failed"]
     exit_code: int
-    serving: str | None
-    serving_digest: str | None
-    gates: Sequence[Mapping[str, str]] = ()
+    serving: str | None  # version that serves now; None if none does
+    serving_digest: str | None  # digest of its model
+    gates: Sequence[Mapping[str, str]] = ()  # `gate`, `actual`, `required` of each that rejected it
     problems: Sequence[Problem] = ()
-    canary: Mapping[str, object] | None = None
+    canary: Mapping[str, object] | None = None  # figures of the canary that rolled it back
 
     def to_json(self) -> Mapping[str, object]:
         """As JSON takes it."""

@@ -25,13 +25,13 @@ from ml.release.rollout import faulty
 
 @dataclass(frozen=True)
 class Drilled:
-    """The outcome of a canary with a bad green; `failed` counts requests to the old version."""
+    """The outcome of a canary with a bad green."""
 
     endpoint: str
     version: str
     fault: str
     outcome: Outcome
-    failed: int
+    failed: int  # failed requests to the old version
 
     @property
     def noticed(self) -> bool:

@@ -17,21 +17,16 @@ from policies.promotion.decision import Decision, listed
 
 @dataclass(frozen=True)
 class LiveVersion:
-    """The live version; `url` is None while its server is stopped."""
+    """The live version."""
 
     version: str
     digest: str
-    url: str | None
+    url: str | None  # None while its server is stopped
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of an apply; `steps` is empty when nothing is to do or apply would refuse.
-
-    `rollout` is None when nothing is declared, or when the declared version cannot be used. `stops`
-    is the error that apply would raise, `project_changes` is how the project's serving code and
-    settings differ from the declared ones. A missing sign-off is in `unsigned`, not there.
-    """
+    """The plan of an apply."""
 
     project: str
     environment: str
@@ -39,10 +34,10 @@ class Plan:
     entry: ReleaseEntry | None
     serving: LiveVersion | None
     verdict: str
-    rollout: RolloutPlan | None = None
-    steps: Sequence[str] = ()
-    stops: UserError | None = None
-    project_changes: Sequence[str] = ()
+    rollout: RolloutPlan | None = None  # None without a declared version that can be used
+    steps: Sequence[str] = ()  # () if nothing is to do or apply would refuse
+    stops: UserError | None = None  # what apply would raise; a missing sign-off is in `unsigned`
+    project_changes: Sequence[str] = ()  # how the project's files differ from what is declared
 
     @property
     def decision(self) -> Decision | None:

@@ -33,18 +33,14 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class RolledBack:
-    """The declared version, the one it replaces, and the files written.
-
-    If the declaration is already a rollback, no files are written, `replaced` is the declared
-    version, and `further` lists earlier versions for `to`. `declared` is empty after a withdrawal.
-    """
+    """The result of a rollback, which changes nothing if an earlier one led to what is declared."""
 
     project: str
     environment: str
-    declared: ReleaseEntry
-    replaced: ReleaseEntry
-    written: tuple[Path, ...]
-    further: tuple[str, ...] = ()
+    declared: ReleaseEntry  # empty if the version was withdrawn
+    replaced: ReleaseEntry  # equals `declared` if nothing changed
+    written: tuple[Path, ...]  # () if nothing changed
+    further: tuple[str, ...] = ()  # if nothing changed: versions to return to, as `2@1a2b3c4d`
 
 
 def roll_back(

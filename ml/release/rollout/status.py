@@ -23,31 +23,24 @@ _RECENT_S = 86_400.0
 
 @dataclass(frozen=True)
 class Status:
-    """One project in one environment, on this machine; None and "" where there is nothing.
-
-    `refused` are versions that a canary rolled back; they are not tried again unless proposed
-    again. `beside` describes a canary (also one that a killed apply left) or an experiment that
-    shares the traffic. `signed_off` is the person who approved the live version. `verdict` is a
-    sentence, with the next command when something is to be done; `as_declared` says whether the
-    declared version is champion and serves.
-    """
+    """One project in one environment; None and "" where there is nothing."""
 
     project: str
     environment: str
     endpoint: str
     model: str
-    declared: str | None
-    digest: str
-    champion: str | None
-    serving: str | None
+    declared: str | None  # the version
+    digest: str  # of the declared model
+    champion: str | None  # its version
+    serving: str | None  # the version; None while its server is stopped
     url: str | None
-    beside: str
-    signed_off: str
+    beside: str  # a sentence on the canary or the experiment that shares the traffic
+    signed_off: str  # the person who approved the live version
     last_attempt: Attempt | None
-    refused: Sequence[Attempt]
-    audit: str
-    verdict: str
-    as_declared: bool = True
+    refused: Sequence[Attempt]  # rolled back or withdrawn: applied again only if proposed again
+    audit: str  # whether the audit log has the decision
+    verdict: str  # a sentence, with the next command if something is to be done
+    as_declared: bool = True  # whether the declared version, if any, is champion and serves
     failing: str = ""  # a sentence where the serving version fails too many requests
 
 

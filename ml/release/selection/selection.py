@@ -29,49 +29,38 @@ NOT_LOGGED = "not logged"
 
 @dataclass(frozen=True)
 class Candidate:
-    """The measurements of a trial by term, None for a term that it did not log.
-
-    `quality` is the primary metric, `latency` in milliseconds, `cost` in seconds of a node,
-    `stability` the standard deviation over seeds or folds. `label` is its name in sentences.
-    """
+    """The measurements of a trial."""
 
     name: str
-    label: str
+    label: str  # its name in sentences
+    # None for a term that it did not log. `quality`: the primary metric; `latency`: milliseconds;
+    # `cost`: seconds of a node; `stability`: the standard deviation over seeds or folds.
     terms: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A candidate with its ranks, counted from 1; equal candidates share the better rank.
-
-    `parts` are the signed terms of the score. `score` and `by_score` are None when a term with a
-    weight is missing; `missing` maps each missing term to the reason. `on_front` is whether the
-    candidate is on the Pareto front, None when a term is missing.
-    """
+    """A candidate with its ranks, counted from 1; equal candidates share the better rank."""
 
     candidate: Candidate
-    parts: Mapping[str, float]
-    score: float | None
-    by_score: int | None
-    by_metric: int
-    on_front: bool | None
-    missing: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, float]  # term → its signed contribution to the score
+    score: float | None  # None if a term with a weight is missing
+    by_score: int | None  # rank by the score, None without one
+    by_metric: int  # rank by the primary metric
+    on_front: bool | None  # whether it is on the Pareto front; None if a term is missing
+    missing: Mapping[str, str] = field(default_factory=dict)  # missing term → reason
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Candidates in the order of their scores, those without one after them by the metric.
+    """The ranked candidates, and the terms that rank them."""
 
-    `left_out` maps the terms that no candidate has to the reason; no score contains them.
-    `compared` are the terms of the Pareto front, whatever their weights.
-    """
-
-    metric: str
+    metric: str  # the primary metric
     goal: Goal
     weights: Weights
-    ranked: tuple[Ranked, ...]
-    left_out: Mapping[str, str]
-    compared: tuple[str, ...]
+    ranked: tuple[Ranked, ...]  # by score; then those without a score, by the metric
+    left_out: Mapping[str, str]  # term that no candidate has → reason; no score contains it
+    compared: tuple[str, ...]  # terms of the Pareto front, whatever their weights
 
     @property
     def by_score(self) -> Ranked | None:
@@ -93,12 +82,12 @@ class Selection:
 
 @dataclass(frozen=True)
 class Selected:
-    """A selection with its runs by name and their project; `notes` are sentences for a reader."""
+    """A selection with its runs."""
 
     selection: Selection
-    runs: dict[str, Run]
-    project: str
-    notes: tuple[str, ...]
+    runs: dict[str, Run]  # by name
+    project: str  # "" if no project in the repository has the runs
+    notes: tuple[str, ...]  # sentences for a reader
 
 
 def choose(

@@ -50,24 +50,18 @@ class Latency(Term):
 
 @dataclass(frozen=True)
 class Cost(Term):
-    """Cost in seconds of a node: `training` + `predictions` × `prediction` (in milliseconds).
+    """Cost in seconds of a node: training + predictions × prediction ÷ 1000."""
 
-    `predictions` is how many predictions one training serves.
-    """
-
-    training: Metric = "training_seconds"
-    prediction: Metric = "predict_cpu_ms"
-    predictions: Annotated[float, Field(ge=0)] = 0.0
+    training: Metric = "training_seconds"  # a metric in seconds
+    prediction: Metric = "predict_cpu_ms"  # of one prediction, a metric in milliseconds
+    predictions: Annotated[float, Field(ge=0)] = 0.0  # how many predictions one training serves
 
 
 @dataclass(frozen=True)
 class Stability(Term):
-    """The standard deviation of the primary metric over seeds or folds.
+    """The standard deviation of the primary metric over seeds or folds."""
 
-    Without a `metric`: the primary metric's name with `_std`.
-    """
-
-    metric: Metric | None = None
+    metric: Metric | None = None  # None means the primary metric's name with `_std`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +76,9 @@ class _Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights(_Terms):
-    """The terms of the score. Quality is the sweep's primary metric; `source` is the file."""
+    """The terms of the score. Quality is the sweep's primary metric."""
 
-    source: str = ""
+    source: str = ""  # path of select.yml, "" without one
 
     def term(self, name: str) -> Term:
         """Return the term of that name."""

@@ -32,18 +32,15 @@ Side = Literal["two-sided", "greater"]
 
 @dataclass(frozen=True)
 class Shift:
-    """One comparison: a test with its p-value (see `correct`) and a size in the unit of `limit`.
-
-    `test` is "KS distance", "PSI", "missing", "loss" or "hours" (the age of a feature set).
-    """
+    """One comparison with the reference: a test and an effect size."""
 
     column: str
-    test: str
-    size: float
-    limit: float
-    p: float
+    test: str  # "KS distance", "PSI", "missing", "loss" or "hours" (the age of a feature set)
+    size: float  # of the difference, in the unit of `limit`
+    limit: float  # smallest size that is a breach
+    p: float  # p-value, which `correct` corrects for the number of comparisons; 0 for "hours"
     sentence: str
-    alpha: float
+    alpha: float  # largest p-value that is significant
 
     @property
     def is_breach(self) -> bool:

@@ -20,23 +20,17 @@ Positive = Annotated[float, Field(gt=0, lt=1e9)]
 
 @dataclass(frozen=True)
 class Limits:
-    """The smallest differences from the reference that are a breach.
-
-    `alpha` is the probability of a false alarm of one report; fewer than `min_rows` rows are not
-    judged. `distance` is between numbers (Kolmogorov and Smirnov's, 0 to 1), `psi` between
-    categories, `missing` a share of the rows, `loss` per answer whose right one is known. `ignore`
-    names columns that are not compared.
-    """
+    """The smallest differences from the reference that are a breach."""
 
     __pydantic_config__ = CLOSED
 
-    alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.01
-    min_rows: Annotated[int, Field(ge=20, lt=10**9)] = 50
-    distance: Positive = 0.15
-    psi: Positive = 0.25
-    missing: Positive = 0.05
-    loss: Positive = 0.05
-    ignore: tuple[str, ...] = ()
+    alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.01  # chance of a false alarm per report
+    min_rows: Annotated[int, Field(ge=20, lt=10**9)] = 50  # fewer rows are not judged
+    distance: Positive = 0.15  # Kolmogorov-Smirnov distance of numbers, 0 to 1
+    psi: Positive = 0.25  # population stability index of categories
+    missing: Positive = 0.05  # added share of rows without a value
+    loss: Positive = 0.05  # added mean loss of labelled answers: 0 or 1, or the absolute error
+    ignore: tuple[str, ...] = ()  # columns that are not compared
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,19 +14,16 @@ from ml.release.watch.report import watch
 
 @dataclass(frozen=True)
 class Drift:
-    """The differences of one project, and of its `model`.
+    """The drift of one project's release or of its model."""
 
-    `about`: the `release` (what serves is not what is declared) or the `model` (requests and
-    answers differ from those of its evaluation). `differences` have `what`, `expected` and
-    `found`; `words` is a sentence, `unknown` says that it could not be judged.
-    """
-
+    # "release": what serves is not what is declared; "model": requests or answers differ from
+    # those of the model's evaluation.
     about: Literal["release", "model"]
     project: str
     environment: str
-    words: str
-    differences: Sequence[Mapping[str, str]] = ()
-    unknown: bool = False
+    words: str  # a sentence
+    differences: Sequence[Mapping[str, str]] = ()  # each has `what`, `expected` and `actual`
+    unknown: bool = False  # whether the drift could not be judged
     model: str = ""
 
     def to_json(self) -> Mapping[str, object]:

@@ -24,14 +24,11 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Row:
-    """One request, or one row of a table in a request; `answer` is None if there was none.
+    """One request, or one row of a table in a request."""
 
-    `id` is the request's, or `ID/ROW`, from 0, if a table has several rows.
-    """
-
-    id: str
+    id: str  # the request's; `ID/ROW`, from 0, if its table has several rows; "" if unknown
     request: Any
-    answer: Any
+    answer: Any  # None if there was none
 
     def value(self, pointer: str) -> object:
         """Return the value at the pointer in the request; a column's name may contain a slash."""
@@ -51,19 +48,16 @@ MIN_CRASHED, MAX_CRASHED, _NEWEST, _MAX_NEWEST = 5, 0.05, 100, 0.1
 
 @dataclass(frozen=True)
 class Seen:
-    """The rows of collected requests, and the numbers of lines that were skipped.
-
-    They were `unreadable`, of `others` (another model), `failed`, or `earlier` than requested.
-    """
+    """The rows of collected requests, and how many requests were skipped or failed."""
 
     rows: Sequence[Row]
-    unreadable: int = 0
-    others: int = 0
-    failed: int = 0
-    earlier: int = 0
-    requests: int = 0  # those sent to the model
+    unreadable: int = 0  # skipped lines that cannot be read
+    others: int = 0  # skipped requests to another model
+    failed: int = 0  # requests to the model that were not answered with status 200
+    earlier: int = 0  # skipped requests from before the time asked for
+    requests: int = 0  # requests to the model
     crashed: int = 0  # of them, those with a status of 500 and more
-    newest: Sequence[bool] = ()  # whether each of the last _NEWEST requests did
+    newest: Sequence[bool] = ()  # for each of the last _NEWEST requests, whether it crashed
 
     @property
     def failing(self) -> str:
