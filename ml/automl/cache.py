@@ -21,13 +21,13 @@ MOST = 256 * 2**20
 
 @dataclass(frozen=True)
 class Cache:
-    """Values by the keys that they were computed from, in a folder; without a folder, no cache.
+    """Values by the keys that they were computed from.
 
     They are pickles that the search wrote itself, and never part of a model. A search that is
     resumed after its code has changed does not read the old ones.
     """
 
-    folder: Path | None = None
+    folder: Path | None = None  # None: nothing is cached
 
     def of(self, compute: Callable[[], Value], *keys: str | bytes) -> Value:
         """Return the value for these keys; compute it if it is not cached."""

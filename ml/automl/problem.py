@@ -71,23 +71,20 @@ class Job:
 
 @dataclass(frozen=True)
 class Problem:
-    """The rows of a search as every trial has them: training, validation and test.
-
-    `classes` are in the order of the scores; `shuffled`: validation rows are drawn at random.
-    """
+    """The rows of a search, the same for every trial: training, validation and test."""
 
     job: Job
     table: Table
     task: Task
-    labels: NDArray[Any]
-    classes: Sequence[str]
-    fitted: Rows
-    folds: Sequence[validation.Fold]
-    test: Rows
-    sentence: str
-    shuffled: bool
+    labels: NDArray[Any]  # of each row of `table`: the class number, or a regression's target
+    classes: Sequence[str]  # in the column order of the scores; empty for a regression
+    fitted: Rows  # training rows of the final fit
+    folds: Sequence[validation.Fold]  # (training rows, validation rows)
+    test: Rows  # empty without test data
+    sentence: str  # describes the validation
+    shuffled: bool  # whether validation rows are drawn at random
     divided: validation.Divided
-    source: str = ""
+    source: str = ""  # cache key
     cache: Cache = NO_CACHE
 
     @property

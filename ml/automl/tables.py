@@ -45,21 +45,16 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?([/.])\d\d?\2\d{4}([
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a request.
-
-    `choice` describes the encoding and the reason for it; `feature` is the encoding, "" for an
-    excluded column. `missing` is the share of missing values. `order` is the format of dates
-    ("iso", "month-first", "day-first"). Requests without a value in a `required` column are
-    rejected.
-    """
+    """A column of a request, and its encoding."""
 
     name: str
     kind: Kind
-    choice: str
-    feature: Feature = ""
-    missing: float = 0.0
+    choice: str  # the encoding and the reason for it
+    feature: Feature = ""  # the encoding; "" for an excluded column
+    missing: float = 0.0  # share of missing values, from 0 to 1
+    # Format of dates: "iso", "month-first" or "day-first"; "" if the values are no dates.
     order: str = ""
-    required: bool = False
+    required: bool = False  # requests without a value in this column are rejected
 
     @property
     def used(self) -> bool:
@@ -69,16 +64,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Features as numbers and texts (missing: NaN, None), with labels, weights and splits.
+    """Features with labels, weights and fold columns; one row each."""
 
-    `labels` are the values of the target as texts, or as numbers for a regression.
-    """
-
-    frame: pd.DataFrame
-    labels: NDArray[Any]
+    frame: pd.DataFrame  # numbers (missing: NaN) and texts (missing: None)
+    labels: NDArray[Any]  # texts, or numbers for a regression (in `Problem` for a binary task too)
     columns: Sequence[Column]
-    weights: NDArray[np.float64] | None = None
-    splits: Sequence[NDArray[np.bool_]] = ()
+    weights: NDArray[np.float64] | None = None  # their mean is 1; None: all rows weigh the same
+    splits: Sequence[NDArray[np.bool_]] = ()  # for each fold column, the training rows
     notes: Sequence[str] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -97,18 +89,16 @@ def of_every_trial() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Choices:
-    """The spec's choices for columns: purposes, imputation and blocked transformations.
+    """The spec's settings for columns; "" if unset."""
 
-    `group` and `time` are the columns by which rows are divided (`ml.automl.validation`).
-    """
-
-    weight: str = ""
-    splits: Sequence[str] = ()
-    purposes: Mapping[str, str] = field(default_factory=dict)
-    blocked: frozenset[str] = frozenset()
+    weight: str = ""  # column of row weights
+    splits: Sequence[str] = ()  # fold columns: 1 for training, 0 for validation
+    purposes: Mapping[str, str] = field(default_factory=dict)  # column → purpose
+    blocked: frozenset[str] = frozenset()  # transformers that are not used
+    # Column → parameters of its imputer.
     fills: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    group: str = ""
-    time: str = ""
+    group: str = ""  # rows with the same value in this column stay together
+    time: str = ""  # splits hold out the latest rows by this column
 
     def meaning(self, name: str) -> str:
         """Return a column's purpose in the spec, "" if unset; stop for an unknown purpose."""

@@ -54,14 +54,11 @@ COMPARED, TIMED = 2_000, 50
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial's predictions for rows that it did not fit, by fold or by seed.
-
-    `fitted` are the rows of the model in the folder, `notes` are remarks for the leaderboard.
-    """
+    """A trial's predictions for rows that it did not fit, by fold or by seed."""
 
     out_of_fold: OutOfFoldPredictions
-    fitted: Rows
-    notes: Mapping[str, str] = field(default_factory=dict)
+    fitted: Rows  # training rows of the saved model
+    notes: Mapping[str, str] = field(default_factory=dict)  # remarks for the leaderboard
 
 
 def main() -> None:

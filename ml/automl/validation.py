@@ -33,18 +33,16 @@ FEW_TO_PART, MANY_TO_PART, EARLY_STOPPING, EARLY_STOPPING_OF_MANY = 200, 2_500, 
 
 @dataclass(frozen=True)
 class Divided:
-    """A way to divide rows: at random, by group, or by time.
+    """A way to split rows: at random, by group, or by time. Arrays have a value for each row."""
 
-    With `labels` each part has its share of each class. With `groups` no group is in two parts, and
-    with `times` later rows are divided from earlier ones. Both have a number for each row.
-    """
-
-    labels: NDArray[Any] | None
+    labels: NDArray[Any] | None  # class numbers to stratify by; None for a regression
     length: int
     seed: int
+    # Rows with the same number stay together; None: not by group.
     groups: NDArray[np.int64] | None = None
+    # Rows with the largest numbers are held out; None: not by time.
     times: NDArray[np.float64] | None = None
-    by: str = ""
+    by: str = ""  # name of the group or time column
 
     def hold_out(self, rows: Rows, share: float) -> Fold:
         """Split rows into (training, holdout): at random, whole groups, or the latest rows by time.

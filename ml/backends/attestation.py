@@ -32,15 +32,12 @@ _WORKFLOW = re.compile(r"https://github\.com/([^/]+/[^/]+)/(\.github/workflows/[
 
 @dataclass(frozen=True)
 class Statement:
-    """An attestation's content: this evaluation of this model produced this evidence.
+    """An attestation's content: this evaluation of this model produced this evidence."""
 
-    The digests are sha256; `commit` and `evaluation` are of the code that evaluated the model.
-    """
-
-    evidence: str
-    model: str
-    commit: str
-    evaluation: str
+    evidence: str  # sha256 of evidence.json, in hexadecimal
+    model: str  # digest of the model folder
+    commit: str  # of the code that evaluated the model
+    evaluation: str  # digest of that code's snapshot
     created: datetime
 
     def to_json(self) -> dict[str, Any]:
@@ -65,16 +62,15 @@ class Statement:
 class Identity:
     """The signer: a workflow of a repository on a branch, by the issuer of its token.
 
-    The code that it ran is of that repository and branch as well. `runner` is `github-hosted` or
-    `self-hosted`, `trigger` the event that started it, such as `push`.
+    The code that the workflow ran is from the same repository and branch.
     """
 
-    issuer: str
-    repository: str
-    workflow: str
-    ref: str
-    runner: str
-    trigger: str
+    issuer: str  # URL of the token's OIDC issuer
+    repository: str  # `owner/name`
+    workflow: str  # `.github/workflows/NAME.yml`
+    ref: str  # `refs/heads/main`
+    runner: str  # `github-hosted` or `self-hosted`
+    trigger: str  # event that started the workflow, such as `push`
 
     def to_json(self) -> Mapping[str, str]:
         """Return the fields, as loaded evidence contains them."""

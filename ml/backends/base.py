@@ -34,15 +34,13 @@ AssetStatus = Literal["missing", "unchanged", "changed", "no-feature-store"]
 
 @dataclass(frozen=True)
 class Applied:
-    """The result of applying a declaration; `unchanged` if its content was already there.
-
-    `commands` are suggested next commands.
-    """
+    """The result of applying a declaration."""
 
     kind: str
     name: str
+    # `unchanged` if its content was already there.
     change: Literal["created", "updated", "unchanged"]
-    commands: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()  # suggested next commands
 
 
 class Resources(Protocol):
@@ -64,15 +62,12 @@ class Resources(Protocol):
 
 @dataclass(frozen=True)
 class AssetState:
-    """An asset that a spec defines, compared with the version in the backend.
-
-    `digest` is the sha256 of the spec and all files that it names. A version is immutable: if it is
-    `changed`, the spec needs a new number. Entities and feature sets are not compared if no feature
-    store is configured.
-    """
+    """An asset that a spec defines, compared with the version in the backend."""
 
     spec: AssetSpec
-    digest: str
+    digest: str  # sha256 of the spec and all files that it names; "" if it was not compared
+    # `changed`: a version is immutable, so the spec needs a new one; `no-feature-store`: not
+    # compared, since none is configured.
     status: AssetStatus
 
     def __str__(self) -> str:
@@ -97,31 +92,28 @@ UNFINISHED = "run-unfinished"
 
 @dataclass(frozen=True)
 class EnvironmentComparison:
-    """An environment compared with the one that a job would get.
+    """The differences between this interpreter and the environment of a job."""
 
-    `data` is for programs, `lines` has a line for each difference.
-    """
-
-    data: Mapping[str, Any]
-    lines: tuple[str, ...]
+    data: Mapping[str, Any]  # the comparison as JSON
+    lines: tuple[str, ...]  # a line of text for each difference
 
 
 @dataclass(frozen=True)
 class WorkflowRun:
     """A GitHub Actions run that submits jobs from the specs of a pull request, which is untrusted.
 
-    Jobs run on `clusters`, within `bounds`, and request no more than `ml.specs.check.workflow_jobs`
-    allows. The backend follows only jobs that the workflow submitted: `jobs` maps the digest of a
-    job's content to its `run` and the digests of its `outputs`. The next job of the workflow
-    receives `jobs`; if they are `final`, it submits nothing else. Jobs that have not ended at the
-    `deadline` are passed to a later workflow run.
+    The backend follows only jobs that the workflow submitted. They request no more than
+    `ml.specs.check.workflow_jobs` allows.
     """
 
-    clusters: Collection[str]
-    bounds: Bounds
+    clusters: Collection[str]  # jobs may run only on these
+    bounds: Bounds  # limits of each job
+    # Digest of a job's content → its `run` (name) and the digests of its `outputs`; the next GitHub
+    # Actions job of the workflow run receives this mapping.
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    final: bool = False
-    # `time.monotonic()` when it ends the following of its jobs, which go on; None for never.
+    final: bool = False  # submit no job that is not in `jobs`
+    # `time.monotonic()` at which it stops following its jobs and leaves them to a later workflow
+    # run; None: never.
     deadline: float | None = None
 
 

@@ -151,30 +151,24 @@ def check_deployment(deployment: ModelDeployment) -> None:
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answered: its slot's folder, its process and its port on this machine.
-
-    A deployment on Azure has a slot alone, ENDPOINT/NAME; its process and port are 0.
-    """
+    """A server that answered."""
 
     __pydantic_config__ = ConfigDict(strict=True)
 
+    # Its folder on this machine; ENDPOINT/NAME on Azure.
     slot: Annotated[HomePath, AfterValidator(Path.resolve)]
-    pid: Annotated[int, Field(gt=0)]
-    port: Annotated[int, Field(gt=0)]
+    pid: Annotated[int, Field(gt=0)]  # 0 on Azure
+    port: Annotated[int, Field(gt=0)]  # 0 on Azure
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's response: the HTTP status and the JSON body (text if it is not JSON).
-
-    `deployment` is the one that responded behind a router, "" without a router; `by_model` is false
-    if something before the model responded instead.
-    """
+    """A server's response."""
 
     status: int
-    body: object
-    deployment: str = ""
-    by_model: bool = True
+    body: object  # parsed JSON, or the text if it is not JSON
+    deployment: str = ""  # that responded; "" without a router
+    by_model: bool = True  # False: something before the model responded
 
     @property
     def excerpt(self) -> str:
@@ -188,22 +182,21 @@ class Answer:
 
 @dataclass(frozen=True)
 class Canary:
-    """A server beside the live one, with its percentages of traffic and mirrored requests.
-
-    `baseline` is a second server of the live version for the comparison. It starts at the same time
-    and gets as many requests and copies. Above 50 % it gets none, because the remaining traffic is
-    too little. The canary of an `experiment` (ml.release.ab) has no baseline and needs no lease.
-    `salt` decides which routing keys lead to the canary; callers do not know it.
-    """
+    """A server beside the live one, and its share of the requests."""
 
     __pydantic_config__ = ConfigDict(strict=True)
 
     server: Server
     deployment: ModelDeployment
-    weight: int
-    mirror: int = 0
+    weight: int  # percentage of the requests
+    mirror: int = 0  # percentage of the requests that are copied to it
+    # A second server of the live version for comparison, started at the same time; gets as many
+    # requests and copies, but no requests if `weight` is above 50.
     baseline: Server | None = None
+    # Name of the A/B experiment (`ml.release.ab`), which has no baseline and no lease; "" for a
+    # release.
     experiment: str = ""
+    # Secret that decides which routing keys lead to the canary.
     salt: str = field(default_factory=secrets.token_hex)
 
 
@@ -215,10 +208,10 @@ def idle_slot(live: Live | None) -> str:
 
 @dataclass(frozen=True)
 class Live:
-    """The live server of an endpoint, the deployment to restart it, and the canary."""
+    """The live server of an endpoint, and the canary beside it."""
 
     server: Server
-    deployment: ModelDeployment
+    deployment: ModelDeployment  # to restart the live server
     canary: Canary | None = None
 
     @property

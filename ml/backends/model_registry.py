@@ -21,22 +21,19 @@ _NAMED = 16
 
 @dataclass(frozen=True)
 class Version:
-    """A registered model version; `evidence` is the sha256 of its evidence.json, "" before.
-
-    `kept` has every evidence.json that was kept with it, the hash and when. `served` has every
-    environment that served it, the deployment digest, and since when; a rollback removes
-    what came after the version that it returned to.
-    `source` is the folder that it was registered from.
-    """
+    """A registered model version."""
 
     model: str
     version: str
-    digest: str
+    digest: str  # of the model folder
     project: str
     run: str
-    evidence: str
-    source: str = ""
+    evidence: str  # hexadecimal sha256 of its evidence.json; "" before its first evaluation
+    source: str = ""  # folder that it was registered from; "" on Azure
+    # (sha256, time) of every evidence.json that was ever registered with it.
     kept: frozenset[tuple[str, datetime]] = frozenset()
+    # (environment, deployment digest, start) of every release; a rollback removes those after the
+    # version that it returns to.
     served: frozenset[tuple[str, str, datetime]] = frozenset()
 
     def kept_at(self, evidence: str) -> datetime | None:

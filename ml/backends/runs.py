@@ -46,32 +46,19 @@ Curve = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause of a run: from its stop (for the reason `ended_by`) until it was resumed."""
+    """A pause of a run, from its stop until it was resumed; times are epoch seconds."""
 
     since: float
     until: float
-    ended_by: str
+    ended_by: str  # why the run was stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job that was started, with Azure ML's status names.
+    """A job that was started; statuses have Azure ML's names, times are epoch seconds."""
 
-    `id` is the tracking server's run id, `name` what a person types (`calm_river_03`). `outputs`
-    are local folders or files by the output's name. A sweep's `trials` are in the order in which
-    they were started and `best` is the name of the best completed one. `error` says why it failed.
-    `ended_by` names what ended a trial early (`median_stopping`), "" otherwise. `warnings` are
-    problems that did not fail the run (an empty output, a NaN metric).
-    A pipeline's `steps` are in the order in which they were started; a step that was never started
-    has the id "", and its `ended_by` says why. `reused_from` names the run whose outputs a step
-    reuses. `pauses` are the periods between a stop and a resumption; `former` are the interrupted
-    attempts of a trial or step that a resumption ran again, whose results are ignored.
-    `registered` maps an output's name to its registered asset (`azureml:name:version`).
-    `restarts` are the times (epoch seconds) of restarts after a preemption.
-    """
-
-    id: str
-    name: str
+    id: str  # run id in the tracking server; "" for a step that was never started
+    name: str  # job name, such as `calm_river_03`
     status: Status
     experiment: str
     folder: Path
@@ -79,17 +66,22 @@ class Run:
     ended: float | None = None
     parameters: Mapping[str, Value] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    outputs: Mapping[str, Path] = field(default_factory=dict)
-    trials: tuple[Run, ...] = ()
-    best: str | None = None
+    outputs: Mapping[str, Path] = field(default_factory=dict)  # local folder or file of each
+    trials: tuple[Run, ...] = ()  # of a sweep, in the order of their start
+    best: str | None = None  # name of the best completed trial
+    # What stopped the job, such as `SIGINT`, `timeout` or `median_stopping`, or why a step was
+    # never started; "" otherwise.
     ended_by: str = ""
-    error: Problem | None = None
+    error: Problem | None = None  # why the job failed
+    # Problems that did not fail the job, such as an empty output or a NaN metric.
     warnings: tuple[Problem, ...] = ()
-    steps: tuple[Run, ...] = ()
-    reused_from: str = ""
+    steps: tuple[Run, ...] = ()  # of a pipeline, in the order of their start
+    reused_from: str = ""  # run whose outputs a step reuses; "" for none
+    # Output → the asset registered from it: `azureml:name:version`.
     registered: Mapping[str, str] = field(default_factory=dict)
-    restarts: tuple[float, ...] = ()
+    restarts: tuple[float, ...] = ()  # times of restarts after a preemption
     pauses: tuple[Pause, ...] = ()
+    # Interrupted attempts of a trial or step that ran again; their results are ignored.
     former: tuple[Run, ...] = ()
 
     @property
@@ -134,16 +126,12 @@ def without_log(problem: Problem) -> Problem:
 
 @dataclass(frozen=True)
 class Event:
-    """An event for a watcher: `kind` says what happened to `run`, or to a part of it.
+    """An event of a run, of one of its steps, or of a trial."""
 
-    `running` comes at every poll, and `output` when output of the command was echoed. `step` is the
-    innermost step concerned, and `trial` the trial (of that step's sweep, or of the run's own).
-    """
-
-    kind: Kind
+    kind: Kind  # `running` comes at every poll, `output` after output of the command was echoed
     run: Run
-    trial: Run | None = None
-    step: Run | None = None
+    trial: Run | None = None  # of `step` if that is a sweep, else of `run`
+    step: Run | None = None  # the innermost step concerned
 
 
 Watch = Callable[[Event], None]
@@ -179,14 +167,11 @@ def narrated(progress: Callable[[str], None], line: Callable[[Event], str] = _st
 
 @dataclass(frozen=True)
 class Entry:
-    """A run with its kind (`command`, `sweep` or `pipeline`) and its lineage.
-
-    The lineage is JSON: spec, code, data, environment, objective; empty for a step that was never
-    started.
-    """
+    """A run with its lineage."""
 
     run: Run
-    kind: str
+    kind: str  # `command`, `sweep` or `pipeline`
+    # Spec, code, data, environment and objective as JSON; empty for a step that was never started.
     lineage: Mapping[str, Any]
 
     @property
@@ -231,16 +216,13 @@ def latest(entries: Iterable[Entry], experiment: str | None = None) -> Run | Non
 
 @dataclass(frozen=True)
 class Filter:
-    """Conditions for a list of runs; one that is not set matches every run.
-
-    `since` is in epoch seconds. `by_person` leaves out runs that a release started.
-    """
+    """Conditions for a list of runs; one that is not set matches every run."""
 
     experiment: str | None = None
     project: str | None = None
     statuses: Collection[str] = ()
-    since: float | None = None
-    by_person: bool = False
+    since: float | None = None  # earliest start, in epoch seconds
+    by_person: bool = False  # leave out runs that a release started
 
     def apply(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the entries for which every condition holds, in their order."""
@@ -381,15 +363,12 @@ class RunStore(Protocol):
 
 @dataclass
 class Patience:
-    """The retry timeout for a run that cannot be read; `say` receives what is waited for.
-
-    `again` is the command that resumes following it.
-    """
+    """The retry timeout for a run that cannot be read."""
 
     store: RunStore
     run: str
-    again: str
-    say: Callable[[str], None]
+    again: str  # command that resumes following the run
+    say: Callable[[str], None]  # receives a message at the first failed read, then ever more seldom
     _since: float | None = None
     _news_s: float = 0.0
 

@@ -27,10 +27,10 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of `code:` as they were when the run was planned; `digest` is `sha256:<hex>`."""
+    """The files of `code:` as they were when the run was planned."""
 
     folder: Path
-    digest: str
+    digest: str  # `sha256:<hex>`
 
 
 def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:

@@ -18,38 +18,32 @@ ItemKind = Literal["run", "snapshot", "environment", "model", "reuse", "leftover
 
 @dataclass(frozen=True)
 class Needed:
-    """Paths (with all below them) and MLflow run ids to keep, each with the reason.
+    """The paths and runs that must not be removed, each with the reason."""
 
-    `models` is the folder of stored model copies, one a digest.
-    """
-
-    paths: Mapping[Path, str]
-    runs: Mapping[str, str]
-    models: Path
+    paths: Mapping[Path, str]  # path, with everything below it → reason
+    runs: Mapping[str, str]  # MLflow run id → reason
+    models: Path  # folder of stored models, each named by its digest
 
 
 @dataclass(frozen=True)
 class Item:
-    """Something to remove: its paths, their size in bytes, and why it may be removed."""
+    """A run, copy or other leftover to remove."""
 
     kind: ItemKind
     name: str
     paths: tuple[Path, ...]
-    size: int
+    size: int  # in bytes
     why: str
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """The paths to remove, the bytes that this frees, and why requested runs are kept (by name).
-
-    `grace_s` is the age in seconds below which an unreferenced copy is kept.
-    """
+    """The result of planning a cleaning; nothing is removed yet."""
 
     items: tuple[Item, ...]
-    frees: int
-    stay: Mapping[str, str]
-    grace_s: float
+    frees: int  # in bytes
+    stay: Mapping[str, str]  # requested run that is kept → reason
+    grace_s: float  # copies that nothing references are kept until this age, in seconds
 
 
 class Cleaner(Protocol):

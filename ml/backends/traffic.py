@@ -84,18 +84,15 @@ REQUEST_KINDS: tuple[RequestKind, ...] = (SAMPLE, CLIENT)
 
 @dataclass
 class Tally:
-    """Counts of answers.
-
-    `errors` are answers of 500 and more, and those of the router itself; `refused` are the
-    deployment's own answers from 400 to 499. `mirrored` requests count in every figure.
-    """
+    """Counts and response times of answers."""
 
     requests: int = 0
-    errors: int = 0
-    refused: int = 0
-    mirrored: int = 0
-    seconds: float = 0.0
+    errors: int = 0  # with a status of 500 or more, or from the router itself
+    refused: int = 0  # from the deployment, with a status from 400 to 499
+    mirrored: int = 0  # every other field counts these requests too
+    seconds: float = 0.0  # sum of the response times
     statuses: dict[int, int] = field(default_factory=dict)
+    # Histogram of response times; see `bucket`.
     latency: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
     def add(self, status: int, seconds: float, by_deployment: bool) -> None:
@@ -126,13 +123,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One recorded answer; `body` is None when it was longer than MAX_BODY."""
+    """One recorded answer."""
 
     number: int
     deployment: str
     kind: RequestKind
     status: int
-    body: bytes | None
+    body: bytes | None  # None if it was longer than MAX_BODY
 
     def to_json(self) -> dict[str, Any]:
         """Its fields, the body as text."""

@@ -40,16 +40,12 @@ _TAGS: dict[type, str] = {bool: "tag:yaml.org,2002:bool", type(None): "tag:yaml.
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML file: its data, and the position of every node of it.
+    """A YAML file: its data, and the position of every node."""
 
-    `shown` is the path as a person would type it. `changed` are the dotted fields that were set
-    on the command line: `data` has their values, the positions are those of the file.
-    """
-
-    shown: str
-    data: Any
-    root: yaml.Node
-    changed: tuple[str, ...] = ()
+    shown: str  # path as a user would type it
+    data: Any  # with the values set on the command line
+    root: yaml.Node  # has the positions in the file
+    changed: tuple[str, ...] = ()  # dotted fields set on the command line
 
     def copy(self) -> Any:
         """Return a copy of the data, for a reader that changes it, as the SDK does."""

@@ -26,13 +26,10 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file; `path` is as the user would type it, `line` counts from 1.
+    """A line of a file, or a value set on the command line."""
 
-    A value changed on the command line is at `--set FIELD`, line 0.
-    """
-
-    path: str
-    line: int
+    path: str  # as the user would type it; `--set FIELD` for a value set there
+    line: int  # from 1; 0 for `--set FIELD`
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}" if self.line else self.path
@@ -40,18 +37,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem: a kebab-case code, the actual and the expected state, and what to type next.
+    """A problem and what to do about it."""
 
-    `source` cites the origin of the rule (a document of Azure ML, an experiment).
-    """
-
-    code: str
+    code: str  # in kebab case
     actual: str
     expected: str = ""
-    hint: str = ""
+    hint: str = ""  # what to type next
     place: Place | None = None
     severity: Severity = "error"
-    source: str = ""
+    source: str = ""  # origin of the rule: a document of Azure ML, an experiment
 
     def __str__(self) -> str:
         where = f" {self.place}:" if self.place else ""

@@ -55,12 +55,12 @@ def is_content(folder: Path, expected: str) -> bool:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of a work tree: its files by path, each (mode, blob id); `branch` is the current."""
+    """A commit of a work tree."""
 
     root: Path
     id: str
-    branch: str
-    entries: Mapping[str, tuple[str, str]]
+    branch: str  # the current branch
+    entries: Mapping[str, tuple[str, str]]  # path of a file → (mode, blob id)
 
     def has(self, path: Path, copy: Path | None = None) -> bool:
         """Return whether the commit has the file, with the content of `copy` (by default its own).
@@ -135,11 +135,11 @@ def _entries(root: str, commit_id: str) -> Mapping[str, tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Extent:
-    """How many files a commit writes, of how many bytes, and how deep its folders lie."""
+    """The size of a commit's files."""
 
     files: int
-    size: int
-    depth: int
+    size: int  # in bytes
+    depth: int  # of the folders; 1: no folder
 
 
 def measure(root: Path, commit: str, deepest: int = 100) -> Extent:

@@ -42,18 +42,15 @@ _EVALUATED = re.compile(r"BASH_ENV|ENV|PROMPT_COMMAND|PS[0-4]|BASH_FUNC_.*|SHELL
 
 @dataclass(frozen=True)
 class Reference:
-    """One placeholder: `${{inputs.faq}}` has source `inputs` and name `faq`.
-
-    `quoting` is how the shell reads it; `block` is the span of the `$[[…]]` around it, if any.
-    """
+    """One placeholder: `${{inputs.faq}}` has source `inputs` and name `faq`."""
 
     text: str
     source: Literal["inputs", "outputs", "search_space"] | str
     name: str
-    start: int
+    start: int  # span in the template, to `end`
     end: int
-    quoting: Quoting
-    block: tuple[int, int] | None = None
+    quoting: Quoting  # how the shell reads it
+    block: tuple[int, int] | None = None  # span of the `$[[…]]` around it, if any
 
     @property
     def path(self) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of spec: its family names the loader, `type` the variant (`command`, `sweep` …)."""
+    """A kind of spec."""
 
-    family: str
-    type: str = ""
+    family: str  # selects the loader: `job`, `component`, `data` …
+    type: str = ""  # variant of the family: `command`, `sweep` …; "" if it has none
 
     def __str__(self) -> str:
         name = _NAMES.get(self.family, self.family.replace("_", " "))

@@ -15,11 +15,11 @@ _FLAGS = frozenset({"standalone", "run-path", "no-python", "m", "module"})
 
 @dataclass(frozen=True)
 class Elastic:
-    """`torchrun --nnodes least:most`; `options` as written, by name with dashes."""
+    """The options of `torchrun --nnodes least:most`."""
 
     least: int
     most: int
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)  # as written, by name with dashes
 
 
 def elastic(command: str) -> Elastic | None:

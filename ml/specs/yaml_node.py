@@ -13,10 +13,11 @@ from ml.core.errors import Place
 
 @dataclass(frozen=True)
 class YamlNode:
-    """The mapping at `keys` of a document, which `file` holds; without keys the whole document."""
+    """A mapping in a YAML document."""
 
     document: Document
     file: Path
+    # From the root of the document to the mapping; () for the whole document.
     keys: tuple[Key, ...] = ()
 
     @property

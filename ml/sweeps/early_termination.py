@@ -20,11 +20,11 @@ from ml.sweeps.objective import Goal, is_better
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a trial is ended: at `interval` its best was `value`, worse than `threshold`."""
+    """Why a policy ends a trial: its best value was worse than the threshold."""
 
     policy: str
-    interval: int
-    value: float
+    interval: int  # number of values logged so far
+    value: float  # best value so far
     threshold: float
 
     @property

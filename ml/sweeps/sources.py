@@ -29,14 +29,11 @@ Choose = Callable[[Variable], float]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point that may become a trial if it breaks no constraint.
+    """A point that may become a trial if it breaks no constraint."""
 
-    `values` are what the trial gets, `raw` the number chosen for each variable by its path, and
-    `origin` says where the point came from (JSON values; see `ml.reports.sweep`).
-    """
-
-    values: Mapping[str, object]
-    raw: Mapping[str, float]
+    values: Mapping[str, object]  # hyperparameters of the trial
+    raw: Mapping[str, float]  # variable's path → the number drawn for it
+    # JSON about its source, such as `{"kind": "sobol"}`.
     origin: Mapping[str, Any] = field(default_factory=dict)
 
 

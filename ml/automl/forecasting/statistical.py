@@ -40,10 +40,10 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Fits:
-    """Forecasts (origins, series, horizon), and the member that is fitted to all values."""
+    """Forecasts at several cutoffs, and the model that is fitted to all values."""
 
-    forecasts: Values
-    member: dict[str, Any]
+    forecasts: Values  # (origins, series, horizon)
+    member: dict[str, Any]  # its entry in the model folder, with the fitted parameters
     files: Any = None  # the model of trees, which is saved beside the member
     notes: tuple[str, ...] = ()
 

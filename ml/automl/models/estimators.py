@@ -24,20 +24,16 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Numbers:
-    """A table (rows, columns) in single precision with its labels.
+    """A table in single precision with its labels: one row each."""
 
-    Categories are codes and missing values NaN (the encoding `codes` of
-    `ml.serving.scoring.columns`). `labels` are numbers, for classes too. `categorical` are the
-    columns of codes. If `featurized` is false, estimators use the table unchanged.
-    """
-
+    # (rows, columns), in the encoding `codes` of `ml.serving.scoring.columns`; NaN if missing.
     table: NDArray[np.float32]
-    labels: NDArray[Any]
-    weights: NDArray[np.float64] | None
+    labels: NDArray[Any]  # class numbers, or the standardized target of a regression
+    weights: NDArray[np.float64] | None  # None: all rows weigh the same
     task: Task
-    classes: int
-    categorical: Sequence[int] = ()
-    featurized: bool = True
+    classes: int  # 0 for a regression
+    categorical: Sequence[int] = ()  # columns with category codes
+    featurized: bool = True  # False: fit the table without imputation, scaling or one-hot encoding
 
     def weights_like(self, reference: Numbers) -> NDArray[np.float64] | None:
         """Return weights that give these rows the class shares of other rows.

@@ -48,14 +48,13 @@ class Routes(TypedDict):
 
 
 class Written(TypedDict):
-    """The state that releases last wrote of the endpoint with this creation time.
+    """The state of an endpoint that releases last wrote."""
 
-    The endpoint has the last of `routes`; during a change, one of two. `deployments` maps names to
-    fields, None while a deployment is being created or deleted.
-    """
-
+    # The endpoint's creation time; a record of another endpoint with this name is ignored.
     created: str
+    # During a change, those before and after it; otherwise the current ones alone.
     routes: Annotated[list[Routes], Field(min_length=1)]
+    # Deployment → its fields, flattened, as JSON; None while it is created or deleted.
     deployments: dict[str, dict[str, str] | None]
 
 

@@ -29,17 +29,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Known:
-    """A known error of Azure: the HTTP status and code or message it matches, and our text.
-
-    `{message}` in `found` is the service's message. Exit code 1 means that a retry may succeed.
-    """
+    """A known error of Azure, and our text for it."""
 
     code: str
-    status: int
-    pattern: str
-    actual: str
+    status: int  # HTTP status; 0: every status
+    pattern: str  # regular expression for the service's error, ignoring case; "" matches all
+    actual: str  # may contain `{message}`, the service's message
     hint: str
-    exit_code: Exit = Exit.WRONG_CALL
+    exit_code: Exit = Exit.WRONG_CALL  # `RUN_FAILED` if a retry may succeed
 
     def problem(self, message: str) -> Problem:
         """Return the problem with the service's own message in it."""

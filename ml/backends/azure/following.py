@@ -22,12 +22,12 @@ _FIRST_POLL_S, _LAST_POLL_S, _GROWTH = 0.5, 10.0, 1.2
 
 @dataclass
 class Follower:
-    """Follow one job: send its log to `echo` while it is written, and other events to `say`."""
+    """Follows one job through lost connections."""
 
     runs: AzureRuns
-    echo: TextIO | None
+    echo: TextIO | None  # receives the log while it is written
     say: Callable[[str], None]
-    # `time.monotonic()` when it ends the following of a job that goes on; None for never.
+    # `time.monotonic()` at which following stops, and the job goes on; None: never.
     deadline: float | None = None
     _log_is_lost: bool = False
 

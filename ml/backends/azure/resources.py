@@ -137,23 +137,21 @@ SAY_S, BUSY_POLL_S = 30.0, 15.0
 
 @dataclass(frozen=True)
 class _Declaration:
-    """What a spec declares: azure-ai-ml's entity, with a tag of its content, and its ARM path."""
+    """The request that a spec declares."""
 
-    entity: Any
+    entity: Any  # azure-ai-ml's entity, with a tag of its content
     kind: str
-    path: str
-    code: tuple[str, ...]
+    path: str  # ARM path below the workspace
+    code: tuple[str, ...]  # lines about uploaded code
 
 
 @dataclass(frozen=True)
 class AzureResources:
-    """Implements `ml.backends.base.Resources`; `follow` follows a job, by its name.
-
-    `say` gets a line every half a minute while Azure has not ended an operation.
-    """
+    """Implements `ml.backends.base.Resources`."""
 
     workspace: Workspace
-    follow: Callable[[str, Watch], Run]
+    follow: Callable[[str, Watch], Run]  # follows a job, by its name
+    # Receives a line every 30 seconds during an operation on Azure.
     say: Callable[[str], None] = lambda line: None
 
     def requests(self, spec: Spec) -> tuple[str, ...]:

@@ -27,14 +27,11 @@ _WORDS, _DIGITS = 40, 12
 
 @dataclass(frozen=True)
 class Submission:
-    """A job to submit: its name and azure-ai-ml's entity.
-
-    `code` maps each code folder to the digest of its uploaded files.
-    """
+    """A job to submit."""
 
     name: str
-    job: Any
-    code: Mapping[Path, str]
+    job: Any  # azure-ai-ml's entity
+    code: Mapping[Path, str]  # code folder → digest of its uploaded files
 
     def named(self, name: str) -> Submission:
         """Return the same job under another name."""

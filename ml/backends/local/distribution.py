@@ -148,14 +148,12 @@ node() {
 
 @dataclass(frozen=True)
 class Process:
-    """One process to start: its arguments, additional environment variables, and log.
-
-    The job ends when all processes with `waits` have ended; the others are servers.
-    """
+    """One process to start."""
 
     argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    log: str
+    environment: Mapping[str, str]  # additional environment variables
+    log: str  # file name
+    # The job ends when all processes that wait have ended; the others are servers.
     waits: bool = True
 
 

@@ -34,15 +34,12 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python. `built` is the digest of the environment that it was built for, "" for this one.
-
-    `tracking_uri` is its MLflow tracking URI; "" for the local store.
-    """
+    """A Python that runs commands."""
 
     python: Path
     version: str
-    built: str = ""
-    tracking_uri: str = ""
+    built: str = ""  # digest of the environment that it was built for; "" for this interpreter
+    tracking_uri: str = ""  # MLflow tracking URI for its commands; "" for the tracking store itself
 
     @property
     def bin(self) -> Path:

@@ -27,10 +27,10 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class Text:
-    """A field of text of at most `longest` characters; an `optional` one may be absent or blank."""
+    """A text field of a request."""
 
-    longest: int
-    optional: bool = False
+    longest: int  # number of characters
+    optional: bool = False  # the field may be absent or blank
 
     def read(self, name: str, value: object) -> str:
         """Return the text; raise BadRequest if it is not text, blank or too long."""
@@ -47,11 +47,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Integer:
-    """An optional field of a whole number from `lowest` to `highest`."""
+    """An optional field of a request with a whole number from `lowest` to `highest`."""
 
     lowest: int
     highest: int
-    default: int
+    default: int  # for a request without the field
 
     def read(self, name: str, value: object) -> int:
         """Return the number; raise BadRequest if it is not a whole number or out of range."""

@@ -37,11 +37,11 @@ _PRIVATE = frozenset({".ssh", ".aws", ".azure", ".gnupg", ".kube", ".netrc", ".d
 
 @dataclass(frozen=True)
 class AssetReference:
-    """`azureml:name:version` or `azureml:name@label`, parsed; neither means the newest."""
+    """A parsed reference: `azureml:name:version` or `azureml:name@label`."""
 
     name: str
     version: str = ""
-    label: str = ""
+    label: str = ""  # without version and label, the newest version is meant
 
 
 @dataclass(frozen=True, kw_only=True)

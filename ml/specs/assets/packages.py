@@ -291,14 +291,11 @@ _CONDA_VALUES = frozenset({"--prefix", "-p", "--name", "-n", "--channel", "-c"})
 
 @dataclass(frozen=True)
 class Packages:
-    """The packages that `file` lists, by their names on PyPI, and the libraries that they bring.
-
-    If not `is_known`, one of them may install further libraries.
-    """
+    """The packages that an environment's file lists."""
 
     file: Path
-    names: frozenset[str]
-    libraries: frozenset[str]
+    names: frozenset[str]  # on PyPI
+    libraries: frozenset[str]  # top-level modules that the packages bring; see `is_known`
 
     @property
     def is_known(self) -> bool:

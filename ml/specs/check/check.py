@@ -130,10 +130,10 @@ def _printable(problem: Problem) -> Problem:
 
 @dataclass(frozen=True)
 class Survey:
-    """The result: the number of specs, the number of skipped YAML files, the problems."""
+    """The result of checking many files."""
 
     specs: int
-    skipped: int
+    skipped: int  # YAML files that are no specs
     problems: tuple[Problem, ...]
 
     @property

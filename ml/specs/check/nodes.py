@@ -37,17 +37,14 @@ _FREE = frozenset(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Node(YamlNode):
-    """A job, a component or a step: what it runs, and what goes in and out.
+    """A job, a component or a step: what it runs, and what goes in and out."""
 
-    The inputs of a component (`is_component`) are port declarations, not values. `parent` is the
-    pipeline of a step. `user` is the node that runs this file with its own inputs: the step of a
-    pipeline component, or the `create_job` of a schedule.
-    """
-
-    type: str
-    parent: Node | None = None
+    type: str  # in lower case: `command`, `sweep`, `pipeline` …
+    parent: Node | None = None  # the pipeline that a step belongs to
+    # The node that runs this file with its own inputs: the step of a pipeline component, or the
+    # `create_job` of a scheduled job.
     user: Node | None = None
-    is_component: bool = False
+    is_component: bool = False  # True: its inputs are declarations of ports, not values
 
     @property
     def name(self) -> str:

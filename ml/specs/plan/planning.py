@@ -91,14 +91,11 @@ def _refuse_kind(spec: Spec) -> NoReturn:
 
 @dataclass(frozen=True)
 class _Around:
-    """The surrounding pipeline of a step: its settings, compute, prefix and outputs.
-
-    A job has no surrounding pipeline: its `prefix` is "".
-    """
+    """The surrounding pipeline of a step; a job has none."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     compute: str = ""
-    prefix: str = ""
+    prefix: str = ""  # path from the job to the step: `jobs.train.`; "" for a job
     outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
 
 

@@ -43,15 +43,12 @@ class Frozen(dict[K, V]):
 
 @dataclass(frozen=True)
 class Asset:
-    """A named, versioned asset: `azureml:name:version`; the digest is sha256 of its content.
-
-    `made_by` is the run that registered it on this machine; "" when a spec defines it.
-    """
+    """A named, versioned asset: `azureml:name:version`."""
 
     name: str
     version: str
-    digest: str = ""
-    made_by: str = ""
+    digest: str = ""  # sha256 of its content; "" if it is not here
+    made_by: str = ""  # run that registered it on this machine; "" if a spec defines it
 
     def __str__(self) -> str:
         return f"azureml:{self.name}:{self.version}"
@@ -59,18 +56,16 @@ class Asset:
 
 @dataclass(frozen=True)
 class InputPlan:
-    """An input: a literal `value`, or data at `path` (local, absolute) or `source` (as written).
-
-    `type` is Azure ML's: string number integer boolean uri_file uri_folder mltable custom_model
-    mlflow_model triton_model. A remote source has `path=None`.
-    """
+    """An input: a literal value, or data."""
 
     name: str
+    # Azure ML's type: string, number, integer, boolean, uri_file, uri_folder, mltable,
+    # custom_model, mlflow_model or triton_model.
     type: str
     place: Place
-    value: Value | None = None
-    source: str = ""
-    path: Path | None = None
+    value: Value | None = None  # a literal
+    source: str = ""  # of data, as written: a path, a URI or `azureml:name:version`
+    path: Path | None = None  # absolute local path of data; None if it is remote
     asset: Asset | None = None
     mode: str = "ro_mount"
 
@@ -82,39 +77,36 @@ class InputPlan:
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """A path that the job may write. It is kept, and registered when `asset` is set.
-
-    An `asset` without a version gets the next free version.
-    """
+    """A path that the job may write; it is kept."""
 
     name: str
     type: str
     place: Place
     mode: str = "rw_mount"
+    # The output is registered as this asset; "" as version: the next free version.
     asset: Asset | None = None
 
 
 @dataclass(frozen=True)
 class Dependency:
-    """A line of a conda file, as written; `manager` installs it on Azure ML."""
+    """A line of a conda file."""
 
-    text: str
-    manager: Literal["conda", "pip"]
+    text: str  # as written
+    manager: Literal["conda", "pip"]  # installs it on Azure ML
     place: Place
 
 
 @dataclass(frozen=True)
 class Environment:
-    """The environment of a job: an asset, a name, or an inline definition.
+    """The environment of a job: an asset, a name, or an inline definition."""
 
-    If it has a `dockerfile`, that builds its image. `dependencies` are those of its conda file or
-    inline mapping, including files named by `-r`; None when there is no such file on this machine.
-    """
-
+    # `azureml:name:version` or name; `inline` for an inline definition without a name.
     reference: str
     image: str = ""
-    dockerfile: Path | None = None
+    dockerfile: Path | None = None  # builds the image
     conda_file: Path | None = None
+    # Of the conda file or inline mapping, with files named by `-r`; None if there is no such file
+    # on this machine.
     dependencies: tuple[Dependency, ...] | None = None
     place: Place | None = None
 
@@ -147,15 +139,12 @@ class Environment:
 
 @dataclass(frozen=True)
 class Distribution:
-    """How many processes a node starts, and by which launcher (pytorch, mpi, tensorflow, ray).
+    """How many processes a node starts, and by which launcher."""
 
-    A tensorflow job has workers and parameter servers instead; None means one per node.
-    """
-
-    type: str
-    process_count_per_instance: int
+    type: str  # pytorch, mpi, tensorflow or ray
+    process_count_per_instance: int  # processes per node; unused for tensorflow
     place: Place
-    worker_count: int | None = None
+    worker_count: int | None = None  # workers of a tensorflow job; None: one per node
     parameter_server_count: int = 0
 
     def workers(self, nodes: int) -> int:
@@ -175,40 +164,36 @@ class Distribution:
 class Parallel:
     """How a parallel step divides its data into mini-batches, and when it fails.
 
-    By reference-yaml-job-parallel. `input` is the name of the input that is divided; mini-batches
-    are of `mini_batch_size` files, or of that many bytes of a table (0: not given), or of one
-    combination of `partition_keys`. A threshold of -1 ignores all failures. `append_row_to` is the
-    name of the output that receives the results of run(); "" for none.
+    By reference-yaml-job-parallel.
     """
 
     entry_script: str
-    input: str
+    input: str  # name of the input that is divided
     place: Place
-    mini_batch_size: int = 0
+    mini_batch_size: int = 0  # number of files, or bytes of a table; 0: not given
+    # Columns; a mini-batch is then one combination of their values.
     partition_keys: tuple[str, ...] = ()
-    append_row_to: str = ""
+    append_row_to: str = ""  # name of the output that receives the results of run(); "" for none
     # The file's name if that output is a folder (how-to-debug-parallel-run-step).
     append_file: str = "parallel_run_step.txt"
     # "For a CPU compute, the default value is the number of cores."
     max_concurrency_per_instance: int | None = None
     max_retries: int = 2
     run_timeout_s: float = 60.0
-    error_threshold: int = -1
-    mini_batch_error_threshold: int = -1
+    error_threshold: int = -1  # allowed failed items; -1: all
+    mini_batch_error_threshold: int = -1  # allowed failed mini-batches; -1: all
     logging_level: str = "INFO"
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One hyperparameter's distribution, by Azure ML's name: choice uniform quniform loguniform …
-
-    `args` as Azure ML writes them on the wire: `choice` has its values (a mapping value is a nested
-    space: name → Dimension), the others their numbers (uniform: low, high; quniform: low, high, q;
-    normal: mu, sigma; randint: upper).
-    """
+    """One hyperparameter's distribution."""
 
     name: str
-    kind: str
+    kind: str  # Azure ML's name: choice uniform quniform loguniform …
+    # As in Azure ML's REST API: the values of `choice` (a mapping is a nested space: name →
+    # Dimension), or numbers (uniform: low, high; quniform: low, high, q; normal: mu, sigma;
+    # randint: upper).
     args: tuple[object, ...]
     place: Place
 
@@ -228,11 +213,11 @@ class EarlyTermination:
 
 @dataclass(frozen=True)
 class Point:
-    """A complete or partial point to try first, with its reason and its line in the hints."""
+    """A complete or partial point of the search space to try first."""
 
     values: Mapping[str, object]
-    place: Place
-    because: str = ""
+    place: Place  # in the hints
+    because: str = ""  # the reason
 
 
 @dataclass(frozen=True)
@@ -246,25 +231,22 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Condition:
-    """When a parameter has an effect: an expression over the others, as in a constraint."""
+    """A condition under which a hyperparameter has an effect."""
 
     parameter: str
-    expression: str
+    expression: str  # over the other hyperparameters, as in a constraint
     place: Place
 
 
 @dataclass(frozen=True)
 class Hints:
-    """Hints from the `file` beside the spec, for a sweep on this machine.
-
-    `sampler` replaces random sampling, and takes the `conditions` into account.
-    """
+    """Hints for a sweep on this machine; Azure ML does not read them."""
 
     points: tuple[Point, ...] = ()
     constraints: tuple[Constraint, ...] = ()
-    file: str = ""
-    sampler: Literal["", "evolution"] = ""
-    conditions: tuple[Condition, ...] = ()
+    file: str = ""  # hints file beside the spec; "" for none
+    sampler: Literal["", "evolution"] = ""  # replaces random sampling; "" for the spec's algorithm
+    conditions: tuple[Condition, ...] = ()  # `evolution` takes them into account
 
     def __bool__(self) -> bool:
         return bool(self.points or self.constraints or self.sampler)
@@ -272,31 +254,24 @@ class Hints:
 
 @dataclass(frozen=True)
 class Ending:
-    """What ends the search of an AutoML job before its last trial; it is complete then.
+    """What ends the search of an AutoML job before its last trial; it is complete then."""
 
-    `exit_score` of the primary metric; or `patience` trials without a better one, after as many as
-    `landmarks`; or the time that is left for `ensembles`, which are the last trials.
-    """
-
-    exit_score: float | None = None
-    patience: int | None = None
-    landmarks: int = 0
-    ensembles: tuple[str, ...] = ()
+    exit_score: float | None = None  # value of the primary metric to reach; None: no limit
+    patience: int | None = None  # number of trials without a better one; None: no limit
+    landmarks: int = 0  # number of first trials after which `patience` applies
+    ensembles: tuple[str, ...] = ()  # the last trials; the search leaves time for them
 
 
 @dataclass(frozen=True)
 class Job:
-    """The fields and methods that every kind of plan has.
-
-    `places` are the lines of fields that a backend may have to refuse or comment on: "compute" →
-    Place.
-    """
+    """The fields and methods that every kind of plan has."""
 
     place: Place
     display_name: str
     experiment: str
     tags: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     description: str = field(default="", kw_only=True)
+    # Field → its line, for messages of a backend about the field.
     places: Mapping[str, Place] = field(default_factory=dict, kw_only=True)
     # The loaded spec (`ml.specs.sdk.load.Spec`) that a job was planned from, for a backend that
     # passes it on; None for a step, a trial, and a plan that was read back or made in code.
@@ -313,9 +288,9 @@ class Job:
 
 @dataclass(frozen=True)
 class CommandPlan(Job):
-    """A command job; the `${{…}}` of `command` are resolved when a run has its paths."""
+    """A command job."""
 
-    command: str
+    command: str  # its `${{…}}` are resolved when a run has its paths
     code: Path | None
     environment: Environment
     compute: str = ""
@@ -367,21 +342,18 @@ class SweepPlan(Job):
 
 @dataclass(frozen=True)
 class AutoMLPlan(Job):
-    """An AutoML job: the table to search a model for, the task, and what ends the search.
-
-    `inputs` maps each data field (`training_data`, `validation_data` …) to its input.
-    `primary_metric` is the name under which trials log it. `algorithms` is the allow list, empty
-    for all, and `blocked` the block list. `settings` has the other fields of the spec as written.
-    """
+    """An AutoML job: the table to search a model for, the task, and what ends the search."""
 
     task: str
-    primary_metric: str
+    primary_metric: str  # the name under which trials log it
     goal: Literal["maximize", "minimize"]
     target_column: str
     compute: str = ""
-    algorithms: tuple[str, ...] = ()
-    blocked: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ()  # allow list; empty for all
+    blocked: tuple[str, ...] = ()  # block list
+    # All fields of the spec as written, except data.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # By data field, such as `training_data`.
     inputs: Mapping[str, InputPlan] = field(default_factory=dict)
     outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
     max_total_trials: int = 1
@@ -396,15 +368,12 @@ class AutoMLPlan(Job):
 
 @dataclass(frozen=True)
 class Sample:
-    """The hyperparameters of trial `number` (from 0), typed and nested as they were sampled.
+    """The hyperparameters of a trial."""
 
-    `origin` describes their source in JSON values: its `kind` is `given` (a point of the
-    hints), `random`, `sobol`, `grid`, `tpe` or `evolution`; `ml.reports.sweep` describes the other
-    keys.
-    """
-
-    number: int
-    values: Mapping[str, object]
+    number: int  # from 0
+    values: Mapping[str, object]  # typed and nested as they were sampled
+    # JSON about their source: `kind` is `given` (a point of the hints), `random`, `sobol`, `grid`,
+    # `tpe` or `evolution`; see `ml.reports.sweep` for other keys.
     origin: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -434,32 +403,27 @@ Source = FromPipeline | FromStep
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A step of a pipeline: what it runs, and its connections to other steps.
-
-    Inputs of `plan` that are in `sources` get their value or path from there. `promoted` maps
-    outputs of the step to outputs of the pipeline. `after` are the steps that must complete
-    before. A step that is not deterministic is never reused.
-    """
+    """A step of a pipeline: what it runs, and its connections to other steps."""
 
     place: Place
     plan: Plan
+    # Input of `plan` → where its value or path comes from.
     sources: Mapping[str, Source] = field(default_factory=dict)
+    # Output of the step → output of the pipeline.
     promoted: Mapping[str, str] = field(default_factory=dict)
-    after: tuple[str, ...] = ()
-    is_deterministic: bool = True
+    after: tuple[str, ...] = ()  # steps that must complete before
+    is_deterministic: bool = True  # False: the step is never reused
 
 
 @dataclass(frozen=True)
 class PipelinePlan(Job):
-    """A pipeline: steps by name, each after those that it waits for.
+    """A pipeline."""
 
-    `outputs` are the pipeline's own; `origins` maps each to the step that writes it. An input of a
-    pipeline component may have no value or data: the step that runs the component supplies it.
-    """
-
-    steps: Mapping[str, StepPlan]
+    steps: Mapping[str, StepPlan]  # by name, each after those that it waits for
+    # Those of a pipeline component may lack a value or path: the step that runs it supplies them.
     inputs: Mapping[str, InputPlan] = field(default_factory=dict)
     outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
+    # Output → the step's output that becomes it.
     origins: Mapping[str, FromStep] = field(default_factory=dict)
     # "By default, the pipeline will continue to run even if one step fails": steps that do not
     # depend on that step still run. The default value is `True`; "if you change this setting

@@ -46,15 +46,11 @@ _RUNS = frozenset({"component", "trial", "job", "create_job"})
 
 @dataclass(frozen=True, kw_only=True)
 class Spec(YamlNode):
-    """A loaded spec: the SDK's entity (None when the SDK refused it) and the document.
-
-    `problems` are the SDK's messages, translated; the document is the YAML with the overrides
-    applied.
-    """
+    """A loaded spec; its document is the YAML with the overrides applied."""
 
     kind: Kind
-    entity: Any
-    problems: tuple[Problem, ...] = ()
+    entity: Any  # azure-ai-ml's entity; None if azure-ai-ml rejected the spec
+    problems: tuple[Problem, ...] = ()  # azure-ai-ml's messages, translated
 
     @cached_property
     def boundary(self) -> Path | None:

@@ -19,15 +19,12 @@ from ml.specs.yaml_node import YamlNode
 
 @dataclass(frozen=True)
 class Spot:
-    """A position in the spec: the keys that lead to it, and the SDK's field or schema.
-
-    `node` is its position in the YAML: in another file if the spec includes one above the node.
-    """
+    """A position in the spec."""
 
     keys: tuple[Key, ...]
-    node: YamlNode
-    field: Any = None
-    schema: Any = None
+    node: YamlNode  # position in the YAML: in another file if the spec includes one above the node
+    field: Any = None  # azure-ai-ml's; None for the root
+    schema: Any = None  # azure-ai-ml's, for the root
 
     @property
     def value(self) -> Any:

@@ -75,10 +75,10 @@ class Unclear(Exception):
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed constraint; `names` are the hyperparameters that it uses."""
+    """A parsed constraint."""
 
     text: str
-    names: frozenset[str]
+    names: frozenset[str]  # hyperparameters that it uses
     _tree: ast.expr
 
     @property

@@ -26,13 +26,10 @@ Space = Mapping[str, Dimension]
 
 @dataclass(frozen=True)
 class Variable:
-    """The variable behind a dimension: a number in [low, high], an integer, or one of `choices`.
+    """The number that a sampler draws for a dimension, in [low, high]."""
 
-    `path` names it in its sweep: `depth`, or `model.1.depth` inside the second branch of `model`.
-    """
-
-    path: str
-    kind: Literal["float", "int", "choice"]
+    path: str  # unique in the sweep: `depth`, or `model.1.depth` in the second branch of `model`
+    kind: Literal["float", "int", "choice"]  # `choice`: the number is the index of a value
     low: float
     high: float
 
@@ -44,9 +41,9 @@ class Variable:
 
 @dataclass(frozen=True)
 class FixedValue:
-    """A given value, and the number that a sampler would have drawn for it."""
+    """A given value of a hyperparameter."""
 
-    raw: float
+    raw: float  # the number that a sampler would have drawn for it
     value: object
 
 

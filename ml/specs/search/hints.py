@@ -141,7 +141,7 @@ def _beside(spec: Path) -> YamlNode | None:
 
 @dataclass
 class _Reading:
-    """The hints of one sweep, read against its space; `problems` collects the errors."""
+    """The hints of one sweep, read against its space."""
 
     node: YamlNode
     plan: SweepPlan

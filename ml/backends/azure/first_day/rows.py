@@ -19,26 +19,22 @@ _TYPES = {bool: "flag", str: "text", int: "number", float: "number", list: "list
 
 @dataclass(frozen=True)
 class Row:
-    """A row: a request to Azure, or a command whose output is compared with `expected`.
-
-    Without `request`, `command` runs: by a person if `decision` says what it starts or changes,
-    else by make, with ENV set.
-    """
+    """A row of `rows.yml`: a request to Azure, or a command that a person or make runs."""
 
     group: str
     name: str
+    # The CLI's form of `request`; else run by a person (if `decision`) or by make with ENV set.
     command: str
-    # A public page or issue, a module of azure-ai-ml, or a file of this repository.
-    source: str
+    source: str  # a public page or issue, a module of azure-ai-ml, or a file of this repository
     remedy: str
-    expected: str = ""
-    decision: str = ""
-    # `PLANE METHOD PATH`; the plane is one of `Workspace.answer`.
-    request: str = ""
+    expected: str = ""  # the command's correct output; "" for a request
+    decision: str = ""  # what the command starts or changes: a person decides whether to run it
+    request: str = ""  # `PLANE METHOD PATH`, with a plane of `Workspace.answer`; "" for none
     body: Mapping[str, Any] | None = None
-    # What later requests call the workspace's location, or the name of a list's first item.
+    # Placeholder in later requests for the workspace's location or a list's first item.
     keep: str = ""
     status: int = 200
+    # Fields of the response, with their type or allowed values.
     shape: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -39,11 +39,11 @@ _SEED = "pip"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an environment is built from: the Python, and the lines of a requirements file."""
+    """The contents of an environment to build."""
 
     python: str
-    requirements: tuple[str, ...]
-    folder: Path | None
+    requirements: tuple[str, ...]  # lines of a requirements file
+    folder: Path | None  # paths in the requirements are relative to it; None without a conda file
 
     @property
     def digest(self) -> str:

@@ -35,15 +35,12 @@ AUTOML = "azureml:AutoML:1"
 
 @dataclass(frozen=True)
 class Package:
-    """A dependency: the name of the package on PyPI, and its accepted versions.
-
-    `versions` are alternatives, () for any version. `requirement` is the argument for `uv`: "" for
-    Python itself and its parts, None if PyPI has no such package.
-    """
+    """A dependency of an environment as a package on PyPI."""
 
     dependency: Dependency
-    name: str
-    versions: tuple[SpecifierSet, ...]
+    name: str  # on PyPI; "" if the dependency cannot be parsed: a URL, a folder, an option of pip
+    versions: tuple[SpecifierSet, ...]  # accepted alternatives; () for any version
+    # Argument for `uv`; "" for Python itself, None if PyPI has no such package.
     requirement: str | None
 
     @property
@@ -158,13 +155,11 @@ NAMED = 4
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A dependency that this interpreter does not satisfy.
-
-    `here` is the installed version, "" if none, None if it cannot be compared: a URL, an option of
-    pip, a package that only conda has.
-    """
+    """A dependency that this interpreter does not satisfy."""
 
     dependency: Dependency
+    # Installed version; "" if it is missing, None if it cannot be compared: a URL, an option of
+    # pip, a package that only conda has.
     here: str | None
 
     def __str__(self) -> str:

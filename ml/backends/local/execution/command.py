@@ -43,18 +43,16 @@ from ml.specs.plan.plans import (
 
 @dataclass(frozen=True)
 class Session:
-    """What one command, or each trial of a sweep, runs with.
-
-    `threads` is its share of the cores, `passed` are variables of this process.
-    """
+    """The context of a command, shared by all trials of a sweep."""
 
     tracking: Tracking
     pool: Pool
     snapshot: Snapshot | None
     lineage: dict[str, Any]
-    threads: int
+    threads: int  # share of the cores
     interpreter: Interpreter = HERE
     evictions: Evictions = field(default_factory=Evictions)
+    # Environment variables inherited from this process.
     passed: Mapping[str, str] = field(default_factory=process_environment.of_the_caller)
 
 
@@ -135,35 +133,34 @@ METRICS_S = 0.5
 
 @dataclass
 class Execution:
-    """A run of `plan` in `folder`: call `start`, `turn` until it returns True, then `finish`.
+    """A run of a command: call `start`, `turn` until it returns True, then `finish`.
 
-    It is a `Task` (see `ml.backends.local.execution.pipeline`). `sampled` are a trial's
-    hyperparameters, `parent` is its sweep's run id, `time_limit` the field that set its timeout,
-    and `former` are interrupted attempts of the same trial or step. A `stopped` job restarts in its
-    folder, as on a spot node after a preemption. The log is copied to `echo` while it is written;
-    `watch` receives new metrics.
+    It is a `Task` (see `ml.backends.local.execution.pipeline`).
     """
 
     session: Session
     plan: CommandPlan
     folder: Path
     name: str
-    sampled: Mapping[str, object] = field(default_factory=dict)
-    parent: str | None = None
-    time_limit: str = "timeout"
-    former: tuple[Run, ...] = ()
-    stopped: Run | None = None
-    echo: TextIO | None = None
-    watch: Watch | None = None
+    sampled: Mapping[str, object] = field(default_factory=dict)  # a trial's hyperparameters
+    parent: str | None = None  # run id of its sweep or pipeline
+    time_limit: str = "timeout"  # field that set the timeout
+    former: tuple[Run, ...] = ()  # interrupted attempts of this trial or step
+    stopped: Run | None = None  # run to restart in its folder, as on a spot node after a preemption
+    echo: TextIO | None = None  # receives the log while it is written
+    watch: Watch | None = None  # receives new metrics
+    # What stopped the command, such as `timeout`; "" otherwise.
     ended_by: str = field(init=False, default="")
     run: Run = field(init=False)
     _lineage: dict[str, Any] = field(init=False)
     _began: float = field(init=False)
+    # Of the mounted inputs before the start.
     _mounted: outcome.States = field(init=False, default_factory=dict)
     _process: RunProcess | spot.SpotProcess | None = field(init=False, default=None)
     _tail: Tail = field(init=False)
     _looked_at: float = field(init=False)
-    code: int | None = field(init=False, default=None)
+    code: int | None = field(init=False, default=None)  # exit code; None while the command runs
+    # Why the command could not be started, such as a full disk.
     _fault: Problem | None = field(init=False, default=None)
 
     def start(self) -> Run:

@@ -38,25 +38,23 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Data:
-    """An input of the spec: the sha256 of the data at `path` when the run was started."""
+    """An input of the spec when the run was started."""
 
-    field: str
+    field: str  # field of the spec, such as `jobs.train.inputs.x`
     path: Path
-    digest: str
+    digest: str  # sha256 of the file or folder
 
 
 @dataclass(frozen=True)
 class SavedPlan:
-    """A plan with the lineage of every folder of code and the data.
-
-    `isolated` says that its commands ran in environments that were built for them; `packages` are
-    those of this interpreter when the run was started.
-    """
+    """The plan with which a run was started, to resume it."""
 
     plan: CompiledPlan
+    # Code folder → its lineage, with the digest of its snapshot.
     code: Mapping[Path | None, dict[str, Any]]
     data: tuple[Data, ...]
-    isolated: bool = False
+    isolated: bool = False  # whether commands ran in environments that were built for them
+    # Python version and `*.dist-info` names of this interpreter at the start.
     packages: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[str]:

@@ -122,16 +122,13 @@ class Trials:
 
 @dataclass(frozen=True)
 class SavedTrial:
-    """A trial that had started; `sample` is None if its file is lost.
-
-    `curve` has the logged values of the primary metric. `counts` is True if the trial ran to its
-    end and all that it logged is recorded; other trials run again.
-    """
+    """A trial that had started before its sweep was stopped."""
 
     number: int
     run: Run
-    sample: Sample | None
-    curve: tuple[float, ...]
+    sample: Sample | None  # its hyperparameters; None if the file was lost
+    curve: tuple[float, ...]  # logged values of the primary metric
+    # The trial ended and everything that it logged is recorded; if False, it runs again.
     counts: bool
 
     def recall(self, sampler: Sampler) -> Sample:
@@ -146,7 +143,7 @@ class SavedTrial:
 
 @dataclass(frozen=True)
 class SavedSweep:
-    """A sweep that was closed before its end: its record, and its trials by their numbers."""
+    """A sweep that was stopped before its end."""
 
     run: Run
     lineage: dict[str, Any]
@@ -195,6 +192,6 @@ def _trial(sweep: Run, number: int, metric: str) -> SavedTrial:
 
 
 def _lost(sweep: Run, number: int, part: Path) -> Run:
-    """Return a failed run for a trial whose record is lost."""
+    """Return a canceled run for a trial whose record is lost."""
     name, started, why = f"{sweep.name}_{number}", sweep.started, lifecycle.EXECUTOR_GONE
     return Run("", name, "Canceled", sweep.experiment, part, started, started, ended_by=why)

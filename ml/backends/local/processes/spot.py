@@ -33,13 +33,11 @@ from ml.specs.plan.plans import CommandPlan
 
 @dataclass(frozen=True)
 class Evictions:
-    """When every command of a job is evicted: seconds after it was started, and started again.
+    """Simulated preemptions of every command of a job."""
 
-    `notice_s` is the time between SIGTERM and SIGKILL; with 0 there is SIGKILL alone.
-    """
-
+    # For each start of the command, the seconds until its preemption.
     after_s: tuple[float, ...] = ()
-    notice_s: float = 0.0
+    notice_s: float = 0.0  # seconds between SIGTERM and SIGKILL; 0: SIGKILL alone
 
 
 class SpotProcess:

@@ -187,15 +187,15 @@ def port_holder(port: int) -> str:
 
 @dataclass(frozen=True)
 class Listener:
-    """The socket that a process listens on, identified by its descriptor and inode.
+    """The socket on which a process listens.
 
-    While it is open no other process can bind its port. Without /proc `inode` is None, and each
-    check asks the system who listens on the port.
+    While it is open, no other process can bind its port.
     """
 
     pid: int
     port: int
-    path: Path
+    path: Path  # of the file descriptor in /proc
+    # Of the socket; None without /proc: each check then asks the system who listens.
     inode: int | None
 
     def is_open(self) -> bool:

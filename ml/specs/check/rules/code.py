@@ -28,24 +28,23 @@ Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True)
 class Source:
-    """A module: its syntax tree, the names that it imports at its top, and by which statement.
-
-    `imports` are dotted names, for `from a import b` both `a` and `a.b`; `lazy` has for each
-    function and class the modules that its body imports.
-    """
+    """A parsed Python module and its imports."""
 
     tree: ast.Module
+    # Dotted names imported at the top, relative ones with leading dots; `from a import b` gives `a`
+    # and `a.b`.
     imports: tuple[str, ...] = ()
+    # Function or class → top-level packages that its body imports.
     lazy: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A library that a module of the code imports; not `at_once` if only a function imports it."""
+    """A library that a module of the code imports."""
 
     library: str
     module: str
-    at_once: bool = True
+    at_once: bool = True  # False: only a function imports it
 
 
 def file_of(module: str, code: Path) -> Path | None:
@@ -156,13 +155,13 @@ _SPACE = re.compile(r"\$\{\{\s*search_space\.(\w+)\s*\}\}")
 
 @dataclass(frozen=True)
 class _Entry:
-    """A module that a job or an endpoint runs; `owner` has the fields, below the keys `at`."""
+    """A module that a job or an endpoint runs."""
 
-    owner: YamlNode
-    at: tuple[Key, ...]
+    owner: YamlNode  # has the fields of the job or deployment
+    at: tuple[Key, ...]  # keys in `owner` above these fields: `trial` of a sweep, else none
     code: Path
     module: str
-    arguments: str = ""
+    arguments: str = ""  # text after `-m MODULE`
 
 
 def _entries(node: Node) -> Iterator[_Entry]:

@@ -27,9 +27,9 @@ SCOPES = {"spec", *FAMILIES, "node", *NODE_TYPES, "step", "cluster"}
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding of a rule: the keys of the field, below the spec or node, and the texts."""
+    """A finding of a rule."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[Key, ...]  # path to the field from the spec or node
     actual: str
     expected: str = ""
     hint: str = ""

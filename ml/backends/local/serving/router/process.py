@@ -26,17 +26,14 @@ POLL_S = 0.02
 
 @dataclass(frozen=True)
 class RouterProcess:
-    """A running router: its folder, its process, the port for requests and the control port.
-
-    `token` opens the control port, `sample` marks a release's own requests.
-    """
+    """A running router."""
 
     folder: Path
     pid: int
-    port: int
-    control: int
-    token: str
-    sample: str
+    port: int  # for requests
+    control: int  # port for commands to the router
+    token: str  # secret for the control port
+    sample: str  # secret that marks a release's own requests
 
     @property
     def url(self) -> str:

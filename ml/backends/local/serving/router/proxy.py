@@ -72,18 +72,14 @@ Headers = CIMultiDict[str]
 
 @dataclass
 class Deployment:
-    """A deployment in the route table: its server's address, counters and requests in flight.
-
-    `pid` is the server's process ID; None if the route table has none. `mirrored` counts the
-    mirrored requests in flight that were drawn at random.
-    """
+    """A deployment of the route table."""
 
     name: str
     port: int
-    pid: int | None
+    pid: int | None  # of its server; None if the route table has none
     counters: Counters = field(default_factory=Counters)
     in_flight: int = 0
-    mirrored: int = 0
+    mirrored: int = 0  # mirrored requests in flight that were drawn at random
 
     def __post_init__(self) -> None:
         self._listener = processes.listener(self.pid, self.port) if self.pid else None

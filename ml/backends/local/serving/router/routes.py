@@ -23,26 +23,24 @@ class RoutesError(Exception):
 
 @dataclass(frozen=True)
 class RouteTable:
-    """Ports by deployment, and each deployment's share of the requests.
-
-    `traffic` is in percent and adds up to 100; its first deployments keep their sticky keys while
-    their share grows. With `lease_s` the routes are a canary's: `live` gets all traffic once that
-    many seconds have passed without a renewal by the canary's watcher. `salt` is a secret that
-    decides, beside the weights, which keys lead where. `collect` is the share of a deployment's
-    requests that is recorded, `digests` the digests of the models. `pids` are the servers'
-    processes: another one that listens on a deployment's port is not asked.
-    """
+    """Each deployment's port and its share of the requests; mappings are by deployment."""
 
     live: str
     ports: Mapping[str, int]
+    # Percentages that add up to 100; the first deployments keep their sticky keys while their share
+    # grows.
     traffic: Mapping[str, int]
-    mirror: Mapping[str, int]
+    mirror: Mapping[str, int]  # percentages of the requests that are copied
     timeout_ms: int = TIMEOUT_MS
+    # Seconds after which `live` gets all traffic unless the canary's watcher renews the lease;
+    # None: no lease.
     lease_s: float | None = None
-    experiment: str = ""
-    salt: str = ""
+    experiment: str = ""  # name of the A/B experiment; "" for none
+    salt: str = ""  # secret that decides, with `traffic`, which routing keys lead where
+    # Share of the requests that is recorded, from 0 to 1.
     collect: Mapping[str, float] = field(default_factory=dict)
-    digests: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)  # of the models
+    # Of the servers; no request goes to another process that listens on the port.
     pids: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
