@@ -84,20 +84,17 @@ def cluster_month(cluster: Cluster, rate: float, highest: float) -> Month:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Counts of the resources that are billed per item; a test compares them with the program.
+    """Counts of the resources that are billed per item; a test compares them with the program."""
 
-    `endpoints` are the project's private endpoints, `outbound` those of the managed network,
-    including the ones that Azure adds. `registries` counts an asset registry only in the stack that
-    creates it. `machines` are clusters, instances and VMs: (name, VM size, maximum nodes).
-    """
-
-    endpoints: int
-    outbound: int
-    zones: int
-    accounts: int
-    alerts: int
+    endpoints: int  # private endpoints in the environment's own network
+    outbound: int  # private endpoints of the managed network, with those that Azure adds
+    zones: int  # private DNS zones
+    accounts: int  # storage accounts
+    alerts: int  # metric alerts
+    # Container registries; those of an asset registry count in the stack that creates it.
     registries: int
-    gateways: int
+    gateways: int  # NAT gateways
+    # Clusters, compute instances and VMs as (name, VM size, maximum nodes).
     machines: frozenset[tuple[str, str, int]] = frozenset()
 
 
@@ -148,12 +145,12 @@ def inventory(settings: Settings) -> Inventory:
 
 @dataclass(frozen=True)
 class Line:
-    """One item; without a `price` its cost is unknown and `month` is zero."""
+    """The monthly cost of one item."""
 
     item: str
-    basis: str
-    month: Month
-    price: Price | None
+    basis: str  # the quantity and the assumptions, as text
+    month: Month  # zero without a price
+    price: Price | None  # None: the cost is unknown
 
 
 @dataclass(frozen=True)

@@ -41,18 +41,18 @@ Text = Annotated[str, Field(min_length=1)]
 
 @dataclass(frozen=True)
 class Price:
-    """`amount` in the list's currency for one `unit`; `note` says why it is inexact."""
+    """The price of an item in a region."""
 
     __pydantic_config__ = settings.CLOSED
 
     item: Text
     region: Text
-    unit: Text
-    amount: Annotated[float, Field(ge=0, alias="price")]
+    unit: Text  # such as `hour` or `GB-month`
+    amount: Annotated[float, Field(ge=0, alias="price")]  # for one unit, in the list's currency
     source: Text
-    as_of: Text
+    as_of: Text  # a date, or words such as `2025 or before`
     priority: Priority = "dedicated"
-    note: str = ""
+    note: str = ""  # why it is inexact; not in the file, `PriceList.find` adds it
 
 
 @dataclass(frozen=True)

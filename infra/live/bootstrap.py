@@ -348,13 +348,13 @@ def _environment(settings: Settings) -> Iterator[Step]:
 
 @dataclass(frozen=True)
 class Grant:
-    """A role of an identity that the bootstrap makes; `scope` may refer to an earlier step."""
+    """A role of an identity that the bootstrap makes."""
 
     name: str
     purpose: Purpose
     role: str
-    scope: str
-    condition: str = ""
+    scope: str  # a resource id; may contain `{name.output}` of an earlier step
+    condition: str = ""  # limits the role; "" for none
 
 
 def grants(settings: Settings) -> Iterator[Grant]:

@@ -48,11 +48,12 @@ _RENAMED: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference; `path` is the input, "" for the whole resource."""
+    """One difference between the program and Azure."""
 
     kind: Kind
     resource: str
     id: str
+    # Of the input; "" for the whole resource; the reason if `kind` is not-comparable.
     path: str = ""
     declared: object = None
     actual: object = None

@@ -52,13 +52,13 @@ class Scope:
 
 @dataclass(frozen=True)
 class Sas:
-    """An issued SAS; `token` is secret and not in its repr."""
+    """An issued SAS."""
 
     scope: Scope
     access: Access
     expires: datetime
     address: str
-    token: str = field(repr=False)
+    token: str = field(repr=False)  # secret, so not in the repr
 
     @property
     def url(self) -> str:

@@ -37,24 +37,24 @@ INSTALL = {
 
 @dataclass(frozen=True)
 class Step:
-    """A setup step: `look` queries what exists, `make` creates it.
+    """A setup step: a query for what exists, and a command that creates it.
 
-    Words may contain `{name.output}` of an earlier step's response; after `--input -` the last word
-    is the standard input. `existing` reads the response of `look`, given the expected `value`; None
-    or empty if nothing exists. `differences` yields how the existing object differs from the
-    expected one. `undo` returns commands to run before `make`, such as removing surplus objects.
-    The step is not made before the steps in `after` exist.
+    Words may contain `{name.output}`, an output of an earlier step; after `--input -` the last word
+    is the standard input.
     """
 
     name: str
     query: Words
     make: Words
+    # (response of `query`, `value`) → the existing object; None or empty if there is none.
     existing: Callable[[Any, str], Any] = field(default=lambda answer, value: answer)
-    value: str = ""
-    by_hand: bool = False
+    value: str = ""  # the expected value; may also contain `{name.output}`
+    by_hand: bool = False  # a person has to run `make`
+    # (existing object, `value`) → how it differs from the expected one.
     differences: Callable[[Any, str], Iterable[str]] = field(default=lambda answer, value: ())
+    # Existing object → commands to run before `make`, such as deleting surplus objects.
     undo: Callable[[Any], Iterable[Words]] = field(default=lambda answer: ())
-    after: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()  # steps that must exist before this one is made
 
 
 @dataclass(frozen=True)

@@ -29,17 +29,14 @@ from infra.settings.workflows import (
 
 @dataclass(frozen=True)
 class Access:
-    """The permissions of the jobs of one GitHub environment, or of a resource of the stack.
+    """The permissions of the jobs of one GitHub environment, or of another holder of roles."""
 
-    `grants` are pairs (role, scope); `jobs` are `FILE: JOB`. `purpose` is None if no workflow signs
-    in.
-    """
-
+    # The GitHub environment, or `STACK: HOLDER`; a holder is a resource or a person's id.
     environment: str
-    purpose: Purpose | None
-    jobs: tuple[str, ...]
-    grants: tuple[tuple[str, str], ...]
-    reviewers: tuple[str, ...]
+    purpose: Purpose | None  # None if no workflow signs in
+    jobs: tuple[str, ...]  # as `FILE: JOB`
+    grants: tuple[tuple[str, str], ...]  # (role, scope)
+    reviewers: tuple[str, ...]  # who must approve its jobs; () for nobody
 
 
 def table(settings: Settings, declared: Sequence[Resource], root: Path) -> Iterator[Access]:

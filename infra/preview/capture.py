@@ -21,27 +21,23 @@ def logical_name(reference: str) -> str:
 
 @dataclass(frozen=True)
 class Resource:
-    """One registered resource; `inputs` are camelCase, secrets are `SECRET`.
-
-    `parent`, `dependencies` and `uses` (input → the resources that it derives from) hold URNs.
-    `hooks` are the names of resource hooks that run after creation; others are prefixed with their
-    event. `provider` names an explicit provider, "" for the stack's default; `options` are further
-    Pulumi options.
-    """
+    """One registered resource."""
 
     urn: str
-    type: str
+    type: str  # such as `azure-native:storage:StorageAccount`
     name: str
-    parent: str
-    inputs: Mapping[str, Any]
-    custom: bool = True
+    parent: str  # a URN; "" for none
+    inputs: Mapping[str, Any]  # names in camelCase; SECRET for a secret value
+    custom: bool = True  # False for components and the stack
     protect: bool = False
-    dependencies: tuple[str, ...] = ()
+    dependencies: tuple[str, ...] = ()  # URNs
+    # Input → URNs of the resources that it derives from.
     uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignore_changes: tuple[str, ...] = ()
+    # Names of resource hooks; the event comes first unless it is `after_create`.
     hooks: tuple[str, ...] = ()
-    provider: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
+    provider: str = ""  # name of an explicit provider; "" for the stack's default
+    options: Mapping[str, str] = field(default_factory=dict)  # further Pulumi options by name
 
     @property
     def kind(self) -> str:
@@ -51,23 +47,23 @@ class Resource:
 
 @dataclass(frozen=True)
 class Breach:
-    """A policy's message about a resource; only a `mandatory` one stops an update."""
+    """A policy's message about a resource."""
 
     policy: str
-    mandatory: bool
+    mandatory: bool  # stops an update
     urn: str
     message: str
 
 
 @dataclass(frozen=True)
 class Capture:
-    """One run of the program for one stack; `problems` are what a real engine would refuse."""
+    """One run of the program for one stack."""
 
     stack: str
     resources: tuple[Resource, ...]
     outputs: Mapping[str, Any]
     findings: tuple[Breach, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # what a real engine would refuse
 
     @property
     def provided(self) -> Sequence[Resource]:
@@ -90,38 +86,35 @@ ADDED, REMOVED = "added", "removed"
 
 @dataclass(frozen=True)
 class Property:
-    """A property at a dotted path, before and after; `ABSENT` where it is not set."""
+    """The change of a property."""
 
-    path: str
-    before: Any
-    after: Any
+    path: str  # dotted, such as `sku.name`
+    before: Any  # ABSENT if it was not set
+    after: Any  # ABSENT if it is not set
 
 
 @dataclass(frozen=True)
 class ResourceChange:
-    """The change of one resource, or of a file that a stack is made from.
-
-    `properties` lists the differences of a changed resource, and of an added or removed one the
-    properties that identify it (`_essence`).
-    """
+    """The change of one resource, or of a file that a stack is made from."""
 
     what: Literal["added", "removed", "changed"]
-    kind: str
+    kind: str  # of the resource, or the path of the file
     name: str
-    urn: str
+    urn: str  # "" for a file
+    # Differences; of an added or removed resource, what identifies it (`_essence`).
     properties: tuple[Property, ...] = ()
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The outcome of a change, and what to do instead; `when` is a pattern of `before → after`."""
+    """The outcome of a change, and what to do instead. Regular expressions select the change."""
 
-    kind: str
-    path: str
-    outcome: str
+    kind: str  # pattern of the resource's kind
+    path: str  # pattern of a property's path, or REMOVED for the whole resource
+    outcome: str  # may contain `{path}`, `{before}` and `{after}`
     instead: str
     source: str
-    when: str = ".*"
+    when: str = ".*"  # pattern of `before → after`
 
 
 _ML = "machinelearningservices"

@@ -64,23 +64,19 @@ LIMITS_HINT = (
 
 @dataclass(frozen=True)
 class Report:
-    """The report of one stack; `base` is the revision it is compared with, "" without a comparison.
-
-    `removed`: the stack file exists only at that revision. `imported` are the Pulumi ESC
-    environments that add settings to the file; `edits` are changes of the files that the preview
-    reads.
-    """
+    """The preview report of one stack."""
 
     capture: Capture
     cost: Estimate
-    type_problems: tuple[str, ...] = ()
-    base: str = ""
+    type_problems: tuple[str, ...] = ()  # inputs that the SDK's types do not allow
+    base: str = ""  # the git revision it is compared with; "" without a comparison
+    # At `base`; None without the stack there, or if its settings cannot be read.
     base_cost: Estimate | None = None
-    changes: tuple[ResourceChange, ...] = ()
-    removed: bool = False
-    imported: tuple[str, ...] = ()
-    private: bool = False
-    edits: tuple[ResourceChange, ...] = ()
+    changes: tuple[ResourceChange, ...] = ()  # of resources since `base`
+    removed: bool = False  # the stack file exists only at `base`
+    imported: tuple[str, ...] = ()  # Pulumi ESC environments that add settings to the stack file
+    private: bool = False  # its workflows need a runner in its network
+    edits: tuple[ResourceChange, ...] = ()  # of the stack's settings, rules and code since `base`
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -47,10 +47,10 @@ _REFUSED = re.compile(r"\A[\w.]+\.UserError: ")
 
 @dataclass(frozen=True)
 class Runner:
-    """The process of launch.py, which runs one program at a time; `errors` is their output."""
+    """The process of launch.py, which runs one program at a time."""
 
     process: subprocess.Popen[str]
-    errors: IO[str]
+    errors: IO[str]  # stderr of the process and its programs
 
     def capture(
         self,

@@ -45,13 +45,12 @@ _REACHING = frozenset({"__import__", "compile", "eval", "exec", "getattr", "glob
 
 @dataclass(frozen=True)
 class Sign:
-    """A change that weakens: patterns of the kind, the path and `before → after`, or the direction
-    of a number.
-    """
+    """A change that weakens a safeguard; `kind`, `path` and `when` are regular expressions."""
 
     kind: str
     path: str
     words: str
+    # Matches `before → after`; `more`: a number rises; `less`: it falls.
     when: str | Literal["more", "less"] = ".*"
 
     def matches(self, kind: str, difference: Property) -> bool:

@@ -84,18 +84,14 @@ class Identity(Component):
 
 @dataclass(frozen=True)
 class Grant:
-    """A role of `ROLES` or `CUSTOM_ROLES` on a scope.
-
-    It is for an identity, or for the person or group with an object id. The `condition`, where
-    there is one, limits it (role-based-access-control/conditions-overview).
-    """
+    """A role on a scope."""
 
     name: str
-    assignee: managedidentity.UserAssignedIdentity | str
-    role: str
+    assignee: managedidentity.UserAssignedIdentity | str  # the object id of a person or group
+    role: str  # of ROLES or CUSTOM_ROLES
     scope: pulumi.Input[str]
-    condition: str | None = None
-    to_group: bool = False
+    condition: str | None = None  # limits the role (role-based-access-control/conditions-overview)
+    to_group: bool = False  # `assignee` is a group
 
     @property
     def kind(self) -> Literal["Group", "User", "ServicePrincipal"]:

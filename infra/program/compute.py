@@ -122,14 +122,14 @@ class ComputeArgs:
 
     A node without a public address talks to Azure ML through the workspace's private endpoint, so
     it is created after that (how-to-secure-training-vnet, "no public IP"); Azure's own module does
-    the same in a managed network (avm/res/machine-learning-services/workspace). `granted` are the
-    roles on the workspace: its identity needs one before it creates anything.
+    the same in a managed network (avm/res/machine-learning-services/workspace).
     """
 
     site: Site
     workspace: pulumi.Input[str]
     identities: Mapping[str, managedidentity.UserAssignedIdentity]
     network: Network | None
+    # Roles on the workspace: its identity needs one before it creates anything.
     granted: Sequence[pulumi.Resource]
 
 

@@ -19,11 +19,11 @@ SUBNET_ROLES: tuple[SubnetRole, ...] = get_args(SubnetRole)
 
 @dataclass(frozen=True)
 class Opening:
-    """Open ports; `to` is a service tag, in which `{region}` is replaced."""
+    """Open ports."""
 
     name: str
     ports: Sequence[str]
-    to: str = "VirtualNetwork"
+    to: str = "VirtualNetwork"  # a service tag, in which `{region}` is replaced
     protocol: str = "Tcp"
 
 

@@ -102,15 +102,12 @@ class Vault(Component):
 
 @dataclass(frozen=True)
 class EncryptionKey:
-    """A key of our own vault, and the identity that may wrap with it.
-
-    Resources that it encrypts depend on `awaited`.
-    """
+    """A key of our own vault, and the identity that may wrap with it."""
 
     vault_uri: pulumi.Input[str]
     name: pulumi.Input[str]
     identity: managedidentity.UserAssignedIdentity
-    awaited: list[pulumi.Resource]
+    awaited: list[pulumi.Resource]  # resources that are encrypted with the key depend on these
 
 
 def _encryption(key: EncryptionKey | None, *, queues: bool) -> storage.EncryptionArgs:

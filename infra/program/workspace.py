@@ -21,22 +21,20 @@ from infra.settings.model import FEATURES
 
 @dataclass(frozen=True)
 class WorkspaceArgs:
-    """`granted` are the roles that the identity needs before the workspace is created.
-
-    `sas` is a token for the lake; None if datastores use identities.
-    """
+    """The arguments of `Workspace` and `FeatureStore`."""
 
     site: Site
     identity: managedidentity.UserAssignedIdentity
+    # Roles that the identity needs before the workspace is created.
     granted: Sequence[pulumi.Resource]
-    network: Network | None
+    network: Network | None  # None if the environment is public
     storage: Storage
     vault: Vault
     registry: Registry
-    assets: Assets | None
-    insights: pulumi.Input[str]
-    sas: pulumi.Output[str] | None
-    redis: pulumi.Input[str] | None
+    assets: Assets | None  # None without a shared asset registry
+    insights: pulumi.Input[str]  # id of Application Insights
+    sas: pulumi.Output[str] | None  # token for the lake; None if datastores use identities
+    redis: pulumi.Input[str] | None  # id of the online store; None without one
 
 
 class Workspace(Component):

@@ -44,18 +44,15 @@ Preset = Literal["cpu", "t4", "a100", "infiniband"]
 
 @dataclass(frozen=True)
 class Size:
-    """One VM size; `family` is the name under which Azure ML counts its quota of cores.
+    """One VM size."""
 
-    `low_priority`: whether Azure ML offers such nodes to spot clusters.
-    """
-
-    family: str
+    family: str  # the name under which Azure ML counts its quota of cores
     cores: int
     memory_gib: int
     gpus: int = 0
-    gpu: str = ""
+    gpu: str = ""  # the model, such as `A100 80GB`; "" without GPUs
     infiniband: bool = False
-    low_priority: bool = True
+    low_priority: bool = True  # whether Azure ML offers such nodes to spot clusters
 
     def __str__(self) -> str:
         """Return a description: `4 cores, 28 GiB, 1 T4`."""
@@ -97,12 +94,12 @@ PRESETS: Mapping[Preset, str] = {
 
 @dataclass(frozen=True)
 class Retirement:
-    """A family that Azure switches off on `day`, and a size to use instead."""
+    """A family of VM sizes that Azure retires."""
 
-    pattern: str
+    pattern: str  # regular expression of its sizes, without `Standard_`
     family: str
-    day: date
-    instead: str
+    day: date  # Azure does not offer it from this day
+    instead: str  # a size to use
 
 
 _HPC = "Standard_HB120rs_v3"
@@ -175,15 +172,14 @@ PARALLEL_PARTS = ("queue", "table")
 class Names:
     """The names of an environment's resources: stable, and unique where Azure shares a name space.
 
-    `suffix` separates equal names of two subscriptions. Lengths and characters:
-    azure-resource-manager/management/resource-name-rules. The longest name is a storage account's:
-    4 + 8 + 7 + 5 = 24 of 24.
+    Lengths and characters: azure-resource-manager/management/resource-name-rules. The longest name
+    is a storage account's: 4 + 8 + 7 + 5 = 24 of 24.
     """
 
     platform: str
     environment: str
-    suffix: str
-    given_group: str = ""
+    suffix: str  # separates equal names of two subscriptions
+    given_group: str = ""  # name of the resource group; "" to derive it
 
     def local(self, kind: str, name: str = "") -> str:
         """Return a name unique in the resource group: `kind-platform-environment[-name]`."""

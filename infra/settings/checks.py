@@ -55,13 +55,13 @@ Keys = tuple[Key, ...]
 
 @dataclass(frozen=True)
 class Fault:
-    """One problem; `keys` lead from `config` to the setting to change."""
+    """One problem."""
 
     code: str
     actual: str
     expected: str
     hint: str
-    keys: Keys = ()
+    keys: Keys = ()  # lead from `config` to the setting to change
 
 
 Findings = Iterator[Fault]

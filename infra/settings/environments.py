@@ -31,10 +31,10 @@ _INPUT = re.compile(r"\$\{\{\s*inputs\.([\w-]+)\s*\}\}")
 
 @dataclass(frozen=True)
 class GitHubEnvironment:
-    """The GitHub environment of a workflow's job; `name` may contain expressions."""
+    """The GitHub environment of a workflow's job."""
 
     job: str  # FILE: JOB
-    name: str
+    name: str  # may contain expressions, `${{ … }}`
     place: Place
 
 

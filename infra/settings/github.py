@@ -27,16 +27,14 @@ _ROLES = {"maintain": 2, "admin": 5}
 
 @dataclass(frozen=True)
 class Ruleset:
-    """A ruleset for branches or tags; `bypass` lists the exempt roles and apps.
-
-    `rules` maps GitHub's rule types to the parameters that are compared.
-    """
+    """A ruleset for branches or tags."""
 
     name: str
     target: Literal["branch", "tag"]
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # patterns of branches or tags, as `promote/**/*`
+    # GitHub's rule type → the parameters that are compared.
     rules: Mapping[str, Mapping[str, object]]
-    bypass: tuple[str, ...] = ()
+    bypass: tuple[str, ...] = ()  # exempt actors: repository roles, or APP
 
     @property
     def refs(self) -> list[str]:

@@ -75,16 +75,13 @@ def permuted(
 
 @dataclass(frozen=True)
 class ExplainedRows:
-    """What each feature added to the score of each row: `added`, rows × features.
+    """What each feature added to the score of each row."""
 
-    Features are in the order of their shares. `values` are the inputs of the model, NaN if missing;
-    for a feature in `categories` they are indexes into its categories.
-    """
-
-    ids: Sequence[str]
-    names: Sequence[str]
-    values: NDArray[np.float64]
-    added: NDArray[np.float64]
+    ids: Sequence[str]  # of the rows
+    names: Sequence[str]  # of the features, largest share first
+    values: NDArray[np.float64]  # (rows, features): the model's inputs; NaN if missing
+    added: NDArray[np.float64]  # (rows, features): contributions to the score
+    # Categorical feature → its categories; its `values` are indexes into them.
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:

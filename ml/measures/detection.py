@@ -34,15 +34,11 @@ _DIGITS = (2, 2, 2, 2, 6)
 
 @dataclass(frozen=True)
 class Matches:
-    """The predicted boxes of some images, highest score first.
+    """The predicted boxes of some images, highest score first."""
 
-    `image` is the image of each box, `right` whether it matches an object at each overlap threshold
-    (overlaps, boxes). `objects` counts the objects of each image.
-    """
-
-    image: NDArray[np.int64]
-    right: NDArray[np.bool_]
-    objects: Values
+    image: NDArray[np.int64]  # (boxes): index of the image
+    right: NDArray[np.bool_]  # (OVERLAPS, boxes): whether it matches an object at that IoU
+    objects: Values  # (images): number of objects
 
 
 def written(boxes: Any) -> str:

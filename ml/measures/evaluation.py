@@ -127,24 +127,20 @@ class EvaluationRefused(ValueError):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The first prediction for one unit, with the fields of `ml.measures.metrics.ScoredRows`.
+    """The first prediction for one unit, with the fields of `ml.measures.metrics.ScoredRows`."""
 
-    `unit` names a row across splits: one of the test that is in validation too is a leak. `slices`
-    says where the unit belongs by each dimension ("" for nowhere). `group` is what the bootstrap
-    draws with it (an entity, a block of time); "" when units are drawn one by one. `probabilities`
-    has every class of a multiclass model, or nothing where there are many. `custom` has the
-    values of the custom metrics.
-    """
-
-    unit: str
+    unit: str  # an id; a unit that is in both validation and a test split is a leak
     split: str
-    slices: Mapping[str, str]
+    slices: Mapping[str, str]  # dimension → the unit's slice; "" for none
     expected: str
     predicted: str
     rank: int = 0
     score: float = 0.0
+    # What the bootstrap draws as a whole (an entity, a block of time); "" to draw single units.
     group: str = ""
+    # Multiclass: class → probability, of all classes or, if there are many, of none.
     probabilities: Mapping[str, float] = field(default_factory=dict)
+    # Custom metric → [value], or [value, weight] for a ratio of sums.
     custom: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 

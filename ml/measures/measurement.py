@@ -115,11 +115,11 @@ class Features:
 
 @dataclass(frozen=True)
 class Measurement:
-    """`metrics` by split; `slices` and `fairness` by dimension, measured on one split."""
+    """The metrics of a model."""
 
-    metrics: Metrics
-    slices: dict[str, Metrics]
-    fairness: dict[str, dict[str, Disparity]]
+    metrics: Metrics  # by split
+    slices: dict[str, Metrics]  # by dimension, then slice; measured on one split
+    fairness: dict[str, dict[str, Disparity]]  # by dimension, then metric; of the same split
 
 
 def evaluate(

@@ -44,18 +44,18 @@ _UP: Range = (0.0, math.inf)
 class ScoredRows:
     """Labels and predictions, one row per unit. Fields that the task does not use are ignored.
 
-    ranking: `rank` of the right answer, from 1. binary: `expected` and `predicted` are "0" or "1",
-    `score` is the probability of "1". multiclass: labels, and the probability that the right one
-    was given. regression: numbers as text. detection: boxes as text (`ml.measures.detection`), and
-    the sum of their scores. forecasting: texts (`ml.measures.forecasting`), and the sum of the
-    values. A custom metric gets the labels of binary and the values of regression as numbers.
-    `custom` has the values of custom metrics by unit: (rows, 1), or (rows, 2) with a weight.
+    A custom metric gets the labels of binary and the values of regression as numbers.
     """
 
+    # Binary: "0" or "1"; multiclass: labels; regression: numbers as text; detection and
+    # forecasting: texts of `ml.measures.detection` and `ml.measures.forecasting`.
     expected: NDArray[Any]
-    predicted: NDArray[Any]
-    rank: NDArray[np.int64]
+    predicted: NDArray[Any]  # as `expected`
+    rank: NDArray[np.int64]  # ranking: rank of the right answer, from 1
+    # Binary: probability of "1"; multiclass: probability of the right label; detection: sum of the
+    # boxes' scores; forecasting: sum of the values.
     score: Values
+    # Custom metric → (rows, 1), or (rows, 2) with a weight.
     custom: Mapping[str, Values] = field(default_factory=dict)
 
     @classmethod
@@ -135,15 +135,13 @@ class Draws:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: `of_units` gives a value per row, `of_all` one per draw, NaN if undefined.
-
-    `range` are the lowest and the highest possible value; infinity if unbounded.
-    """
+    """A metric, defined by `of_units` or by `of_all`."""
 
     goal: Goal
-    range: Range
+    range: Range  # the lowest and the highest possible value; infinity if unbounded
+    # A value per row; the metric is their mean.
     of_units: Callable[[ScoredRows], Values] | None = None
-    of_all: Callable[[Draws], Values] | None = None
+    of_all: Callable[[Draws], Values] | None = None  # a value per draw; NaN if undefined
 
 
 @dataclass(frozen=True)

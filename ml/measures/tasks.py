@@ -49,46 +49,39 @@ class PredictionColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetColumn:
-    """The kind of target, if a column of a table is predicted.
+    """The kind of target, if a column of a table is predicted."""
 
-    `types` are the allowed types of the column, () for any. `labels` makes true labels of its
-    values, given the `positive` one; `numbers` encodes those for a model; `constant` is the best
-    constant prediction by the primary metric. `fits` says whether a column with so many distinct
-    values, numbers or not, can be a target.
-    """
-
-    types: tuple[str, ...]
-    labels: Callable[[Sequence[Any], str], NDArray[Any]]
+    types: tuple[str, ...]  # allowed types of the column; () for any
+    labels: Callable[[Sequence[Any], str], NDArray[Any]]  # (values, positive value) → labels
+    # (labels, classes) → numbers for a model.
     numbers: Callable[[NDArray[Any], Sequence[str]], NDArray[Any]]
+    # (labels, primary metric, classes) → the best constant prediction.
     constant: Callable[[NDArray[Any], str, Sequence[str]], NDArray[Any]]
+    # (number of distinct values, whether they are numbers) → whether it can be a target.
     fits: Callable[[int, bool], bool]
-    has_positive: bool = False
-    has_classes: bool = False
+    has_positive: bool = False  # one value is the positive class
+    has_classes: bool = False  # each distinct value is a class
 
 
 @dataclass(frozen=True)
 class TaskDefinition:
-    """One task.
+    """One task: what its models predict, and how that is measured."""
 
-    `answer` is what a model predicts for a `unit`, which is also what the bootstrap draws if units
-    are independent. `to_predictions` converts labels, scores and class names. `fault` says why
-    expected, predicted, rank and score cannot be an answer. `prediction_type` selects how `ml
-    watch` compares predictions, `loss` computes the loss of one. `target` is None if the task does
-    not predict one column of a table; then there is no constant prediction and no leakage check of
-    columns.
-    """
-
-    answer: str
-    unit: str
-    primary: str
+    answer: str  # what a model predicts for a unit, in words
+    unit: str  # what one prediction is about; the bootstrap draws units unless they are grouped
+    primary: str  # the default primary metric
     metrics: Mapping[str, Metric]
+    # (labels, scores, classes) → columns of predictions.csv.
     to_predictions: Callable[[Sequence[Any], Values, Sequence[str]], PredictionColumns]
+    # (expected, predicted, rank, score) → why they cannot be a prediction, or "".
     fault: Callable[[str, str, int, float], str]
-    prediction_type: Literal["numeric", "categorical"]
-    prediction: Callable[[Any], Any]
-    loss: Callable[[Any], float]
+    prediction_type: Literal["numeric", "categorical"]  # how `ml watch` compares predictions
+    prediction: Callable[[Any], Any]  # row of predictions.csv → the value that `ml watch` compares
+    loss: Callable[[Any], float]  # row of predictions.csv → its loss
+    # None: no column of a table is predicted, so there is no constant prediction and no leakage
+    # check of columns.
     target: TargetColumn | None = None
-    has_probabilities: bool = False
+    has_probabilities: bool = False  # predictions.csv may have a probability per class
 
 
 def metrics_of(task: Task, custom: Mapping[str, CustomMetric] | None = None) -> dict[str, Metric]:

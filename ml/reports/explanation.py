@@ -34,12 +34,12 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a policy ended a trial: at `interval` its best value so far missed the threshold."""
+    """Why a policy ended a trial."""
 
     policy: str
-    interval: int
-    value: float
-    threshold: float
+    interval: int  # at which the policy ended it
+    value: float  # the best so far
+    threshold: float  # that `value` missed
 
     @property
     def missed_by(self) -> float:
@@ -49,17 +49,14 @@ class Ending:
 
 @dataclass(frozen=True)
 class Preference:
-    """A parameter of a trial that TPE suggested: its value, and the values of the good trials.
-
-    `good` holds the least and the largest value when `is_range`, else every value. `among_others`
-    is the share of the other trials, completed or stopped early, with such a value: the smaller it
-    is, the more the parameter sets the good trials apart.
-    """
+    """A parameter of a trial that TPE suggested, compared with the good trials."""
 
     name: str
-    value: object
-    good: tuple[Any, ...]
+    value: object  # in this trial
+    good: tuple[Any, ...]  # values in the good trials; the least and the largest if `is_range`
     is_range: bool
+    # Share of the other trials, completed or stopped early, with a value in `good`. The smaller it
+    # is, the more the parameter distinguishes the good trials.
     among_others: float
 
     @property
@@ -72,19 +69,14 @@ class Preference:
 
 @dataclass(frozen=True)
 class Importance:
-    """Parameter → its share of the variance of the primary metric, largest first; they sum to 1.
+    """Parameter importance: shares of the primary metric's variance that a forest explains."""
 
-    `shares` is empty when the importance cannot be computed, and `reason` says why. `explained`
-    is the forest's out-of-bag R² (1 is perfect, 0 no better than the mean): the shares are of the
-    variance that the forest explains. It learnt from `trials`; `excluded` names parameters that
-    only some trials have.
-    """
-
+    # (parameter, share), largest first, which sum to 1; () if there is a `reason`.
     shares: tuple[tuple[str, float], ...] = ()
-    explained: float = 0.0
-    trials: int = 0
-    excluded: tuple[str, ...] = ()
-    reason: str = ""
+    explained: float = 0.0  # the forest's out-of-bag R²: 1 is perfect, 0 no better than the mean
+    trials: int = 0  # number of trials that the forest was fitted on
+    excluded: tuple[str, ...] = ()  # parameters that only some trials have
+    reason: str = ""  # why the importance cannot be computed
 
     @property
     def is_weak(self) -> bool:
@@ -94,16 +86,13 @@ class Importance:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A sweep, and why a policy ended some of its trials, by their numbers.
-
-    `notes` name what cannot be read.
-    """
+    """A sweep, and why a policy ended some of its trials."""
 
     run: Run
     sweep: Sweep
-    sampling: Mapping[str, Any]
-    endings: Mapping[int, Ending]
-    notes: tuple[str, ...] = ()
+    sampling: Mapping[str, Any]  # {} if not recorded
+    endings: Mapping[int, Ending]  # by `Trial.number`
+    notes: tuple[str, ...] = ()  # what could not be read
 
     def preferences(self, trial: Trial) -> tuple[Preference, ...]:
         """Return why TPE suggested the trial's values, the most important parameter first."""

@@ -32,29 +32,26 @@ LOG_LINES, LOG_BYTES = 40, 16_384
 
 @dataclass(frozen=True)
 class Quality:
-    """The evaluation of a model; `source` names the file that it was read from, and `folder` has
-    its predictions.
-    """
+    """The evaluation of a model."""
 
-    source: str
+    source: str  # the file that it was read from, such as `evaluation.json of RUN`
     evaluation: Evaluation
-    folder: Path
+    folder: Path  # has predictions.csv
 
 
 @dataclass(frozen=True)
 class Release:
-    """The registered version of the run's model, the gates' last decision, and the champion.
-
-    `decision` is from the audit log, None if the gates never ran. The model is compared with
-    `against`: today's champion, or, if the model is the champion, the one that it replaced.
-    """
+    """The registered version of the run's model, and its state in the environment `local`."""
 
     version: Version
     evidence: Evidence
+    # The gates' last decision, from the audit log; None if they never ran.
     decision: Mapping[str, Any] | None
-    decided: str
-    declared: bool
+    decided: str  # time of the decision; "" without one
+    declared: bool  # this version is the declared release
     is_champion: bool
+    # The version to compare with: the champion, or the one that this champion replaced; None
+    # without one.
     against: Side | None
 
     @property
@@ -78,38 +75,30 @@ class Release:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a pipeline, and its trials when it is a sweep.
-
-    The name contains the nested pipelines that it is in: `inner.train`.
-    """
+    """A step of a pipeline, and its trials when it is a sweep."""
 
     run: Run
-    name: str
+    name: str  # contains the nested pipelines that it is in: `inner.train`
     sweep: Sweep | None
     selected: Selected | None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The data of a run's report.
-
-    `steps` are a pipeline's, those of a nested pipeline after its own step. `failed` is the failed
-    part of the run, None if none failed, `log_path` its log and `log` the end of that. `notes` say
-    what could not be read and why.
-    """
+    """The data of a run's report."""
 
     run: Run
-    lineage: Mapping[str, Any]
+    lineage: Mapping[str, Any]  # {} if the run's record is damaged
     sweep: Sweep | None
-    selected: Selected | None
-    curves: Mapping[str, Curve]
-    steps: tuple[Step, ...]
+    selected: Selected | None  # ranking by the project's weights; None if nothing could be ranked
+    curves: Mapping[str, Curve]  # by metric; {} for a sweep
+    steps: tuple[Step, ...]  # of a pipeline; the steps of a nested one follow its own
     quality: Quality | None
     release: Release | None
-    failed: Run | None
-    log_path: Path | None
-    log: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    failed: Run | None  # the failed part of the run; None if none failed
+    log_path: Path | None  # of `failed`
+    log: tuple[str, ...]  # its last lines, without secrets
+    notes: tuple[str, ...] = ()  # what could not be read, and why
     fewest: float = fairness.FEWEST  # units of a slice that the gate `fairness` compares
 
     @property

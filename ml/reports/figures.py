@@ -40,12 +40,12 @@ _START = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart of the project: the `content` of its file, or the `fault` that prevented it."""
+    """A chart of the project, or the reason why it could not be drawn."""
 
     title: str
-    suffix: str = ""
-    content: bytes = b""
-    fault: str = ""
+    suffix: str = ""  # `.png` or `.svg`
+    content: bytes = b""  # of the image file
+    fault: str = ""  # "" if it was drawn
 
     def __post_init__(self) -> None:
         if not self.fault and self.suffix not in _KINDS:

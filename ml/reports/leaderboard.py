@@ -15,18 +15,15 @@ from ml.reports.sweep import Sweep, Trial, short_origin
 
 @dataclass(frozen=True)
 class Entry:
-    """A ranked trial: the mean over its folds (`value`) and their standard deviation (`spread`).
-
-    `seconds` is the time to fit, `row_ms` milliseconds per row. Values are None if not logged.
-    """
+    """A ranked trial; None for what it did not log."""
 
     trial: Trial
-    family: str
-    value: float
-    spread: float | None
-    seconds: float | None
-    row_ms: float | None
-    stopped: str = ""
+    family: str  # model family; `?` if unknown
+    value: float  # the primary metric, mean over the folds
+    spread: float | None  # standard deviation over the folds
+    seconds: float | None  # to fit the model
+    row_ms: float | None  # median milliseconds to predict a row
+    stopped: str = ""  # why training ended early; "" if it did not
 
     @property
     def origin(self) -> str:

@@ -45,12 +45,12 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True)
 class Report:
-    """The page of a run, its summary, what could not be read (`notes`), and its charts."""
+    """The page of a run and its parts."""
 
     run: Run
     html: str
-    sentences: tuple[str, ...]
-    notes: tuple[str, ...]
+    sentences: tuple[str, ...]  # the summary
+    notes: tuple[str, ...]  # what could not be read
     figures: tuple[Figure, ...] = ()
 
 

@@ -28,20 +28,15 @@ POLICIES = frozenset({"median_stopping", "bandit", "truncation_selection"})
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial of a sweep.
+    """A trial of a sweep."""
 
-    `value` is its best finite value of the primary metric, None if there is none. Only `completed`
-    trials are ranked; one that completed without a rank (a NaN, no metric) is `unranked`. `reason`
-    is the verdict of the policy that stopped it, or the error.
-    """
-
-    number: int
+    number: int  # from 0, in the order in which trials started
     run: Run
-    outcome: Outcome
-    curve: Curve
-    value: float | None
-    reason: str = ""
-    sample: Sample | None = None
+    outcome: Outcome  # only `completed` is ranked; `unranked`: completed with a NaN or no metric
+    curve: Curve  # of the primary metric
+    value: float | None  # best finite value of the primary metric; None without one
+    reason: str = ""  # verdict of the policy that stopped it, or the error; "" for neither
+    sample: Sample | None = None  # None if not recorded
 
     @property
     def origin(self) -> Mapping[str, Any]:
@@ -84,18 +79,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's trials in the order in which they started.
+    """A sweep and its trials."""
 
-    `varied` names the parameters in which they differ; `constant` holds the others.
-    """
-
-    metric: str
+    metric: str  # the primary metric
     goal: Goal
-    trials: tuple[Trial, ...]
+    trials: tuple[Trial, ...]  # in the order in which they started
     best: Trial | None
-    varied: tuple[str, ...]
-    constant: Mapping[str, Value]
-    sampling: str
+    varied: tuple[str, ...]  # parameters that differ between trials, or that some lack
+    constant: Mapping[str, Value]  # the other parameters
+    sampling: str  # algorithm and seed; "" if not recorded
 
     @property
     def ranked(self) -> tuple[Trial, ...]:

@@ -143,11 +143,11 @@ def importance_chart(importance: Importance) -> Markup:
 
 @dataclass(frozen=True)
 class TrialTable:
-    """The rows and the columns of parameters of a sweep's table; `note` names what is left out."""
+    """The table of a sweep's trials."""
 
-    trials: Sequence[Trial]
-    names: Sequence[str]
-    note: str
+    trials: Sequence[Trial]  # the rows
+    names: Sequence[str]  # of parameters, the columns
+    note: str  # below the table: constant parameters, and what is left out
 
 
 def trial_table(sweep: Sweep) -> TrialTable:

@@ -57,12 +57,12 @@ _KEY = "APP_PRIVATE_KEY"
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the screen; `fix` is what to type or where to look."""
+    """One line of the screen."""
 
     name: str
     verdict: Literal["ok", "warning", "error"]
     actual: str
-    fix: str = ""
+    fix: str = ""  # what to type, or where to look
 
 
 def _check(name: str, fault: str, fix: str, words: str, is_error: bool = True) -> Check:
@@ -74,20 +74,16 @@ def _check(name: str, fault: str, fix: str, words: str, is_error: bool = True) -
 
 @dataclass(frozen=True)
 class Stack:
-    """An environment's settings from its stack file.
-
-    `github` maps its GitHub environments to the required reviewers, () for none. `private`: it is
-    reachable only from inside its network.
-    """
+    """An environment's settings from its stack file."""
 
     name: str
     subscription: str
     location: str
-    group: str
-    workspace: str
-    repository: str
-    github: Mapping[str, tuple[str, ...]]
-    private: bool = False
+    group: str  # the resource group
+    workspace: str  # "" if the stack makes a registry
+    repository: str  # OWNER/NAME on GitHub
+    github: Mapping[str, tuple[str, ...]]  # GitHub environment → required reviewers, () for none
+    private: bool = False  # reachable only from inside its network
 
 
 @dataclass(frozen=True)

@@ -120,20 +120,15 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class Memory:
-    """Questions asked before, sorted by entry, and what was learnt from them.
-
-    `known` are the entries that have any, `label` is each question's place among them and `starts`
-    where each one's questions begin. `weights` is a linear classifier of words, one column a known
-    entry.
-    """
+    """Questions asked before, sorted by entry, and what was learnt from them."""
 
     asked: Texts
-    label: Index
-    known: Index
-    starts: Index
-    word_mass: Matrix
-    char_mass: Matrix
-    weights: Array
+    label: Index  # (questions): index into `known`
+    known: Index  # indexes of the entries that have questions
+    starts: Index  # (known entries): index of the first question
+    word_mass: Matrix  # (known entries, words): summed over questions and printed text
+    char_mass: Matrix  # the same of character n-grams
+    weights: Array  # (words, known entries): a linear classifier
 
     @classmethod
     def recall(

@@ -20,13 +20,13 @@ DEFAULT_SCHEMA = SCHEMAS / "faq.schema.yml"
 
 @dataclass(frozen=True)
 class Entry:
-    """One question and answer of the FAQ, as printed; `title` is a name in words, often ""."""
+    """One question and answer of the FAQ, as printed."""
 
     id: str
     question: str
     answer: str
     topic: str = ""
-    title: str = ""
+    title: str = ""  # a name in words; often ""
 
     @property
     def text(self) -> str:
@@ -36,38 +36,34 @@ class Entry:
 
 @dataclass(frozen=True)
 class Question:
-    """What a person asked, cleaned; `entry` is the index of the entry that answers it.
-
-    `held_out` says that the data itself keeps the question for testing.
-    """
+    """What a person asked."""
 
     id: str
-    entry: int
-    text: str
-    held_out: bool = False
+    entry: int  # index of the entry that answers it
+    text: str  # cleaned by `text.clean`
+    held_out: bool = False  # the data itself reserves it for testing
 
 
 @dataclass(frozen=True)
 class Faq:
-    """Entries and the questions that people asked about them; `sha256` is of the files' content."""
+    """Entries and the questions that people asked about them."""
 
     entries: tuple[Entry, ...]
     questions: tuple[Question, ...]
-    sha256: str
+    sha256: str  # of the files' content
 
 
 @dataclass(frozen=True)
 class DataSchema:
-    """The tables of a data asset, and what to do with rows that break its rules.
+    """The tables of a data asset, and what to do with rows that break its rules."""
 
-    `repair` drops (and counts on stderr) what would be refused: empty texts, repeated ids, unknown
-    references, texts under `min_characters` and entries with fewer than `min_questions`.
-    """
-
-    layout: str
-    tables: dict[str, TableSchema]
+    layout: str  # `tsv` or `intents`
+    tables: dict[str, TableSchema]  # by file name
+    # Drop rows with an empty text, a repeated id or an unknown reference; else refuse the data.
     repair: bool = False
-    min_characters: int = 1
+    min_characters: int = 1  # shorter questions are dropped, with or without `repair`
+    # Per entry; an entry with fewer is dropped by `repair` of the layout `tsv`, else the data is
+    # refused.
     min_questions: int = 1
 
     @classmethod

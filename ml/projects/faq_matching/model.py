@@ -38,20 +38,17 @@ def feature_set_hash() -> str:
 
 @dataclass(frozen=True)
 class FaqModel:
-    """A trained matcher. `questions` and `entry` are its memory, `settings` how it was made.
-
-    `seconds` says how long that took and stays out of the folder: the same training gives the same
-    digest.
-    """
+    """A trained matcher."""
 
     entries: tuple[Entry, ...]
-    questions: tuple[str, ...]
-    entry: Index
+    questions: tuple[str, ...]  # of `memory`
+    entry: Index  # (questions): index of the right entry
     spaces: Spaces
     catalogue: Catalogue
     memory: Memory
-    booster: Any
-    settings: dict[str, Any]
+    booster: Any  # a lightgbm.Booster
+    settings: dict[str, Any]  # hyperparameters, seeds, and hashes of the data and features
+    # Duration of each training phase; not saved, so that equal training gives an equal digest.
     seconds: dict[str, float] = field(default_factory=dict)
 
     def features(self, texts: Sequence[str], forget: Index | None = None) -> Array:

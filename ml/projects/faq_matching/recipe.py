@@ -129,11 +129,11 @@ def _questions(faq: Faq, split: Split) -> dict[str, str | int]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The trained recipe; seconds of its features and of its fitting."""
+    """The trained recipe."""
 
-    asked: Any
-    printed: Any
-    booster: Any
+    asked: Any  # fitted vectoriser of questions
+    printed: Any  # fitted vectoriser of entries
+    booster: Any  # a lightgbm.Booster
     entries: tuple[str, ...]
     feature_seconds: float
     fit_seconds: float

@@ -34,14 +34,11 @@ BLOCK = 2048
 
 @dataclass(frozen=True)
 class Split:
-    """`of` is the split of every question, `unseen` is True for entries that training does not see.
+    """The split of every question."""
 
-    `group` numbers the groups of near-identical texts to which the questions belong.
-    """
-
-    of: NDArray[np.int8]
-    unseen: NDArray[np.bool_]
-    group: NDArray[np.int64]
+    of: NDArray[np.int8]  # (questions): index into NAMES
+    unseen: NDArray[np.bool_]  # (entries): True if training sees no question of it
+    group: NDArray[np.int64]  # (questions): number of its group of near-identical texts
     seed: int
 
     def rows(self, split: int) -> NDArray[np.int64]:

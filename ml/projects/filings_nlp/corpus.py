@@ -26,10 +26,10 @@ WRONG_CALL = 2
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Which split a filing belongs to: `shares` of companies, and the first day of each split."""
+    """Which split a filing belongs to."""
 
-    shares: Mapping[str, float]
-    begins: Mapping[str, str]
+    shares: Mapping[str, float]  # split → its share of the companies, for validation and test
+    begins: Mapping[str, str]  # split → its first day as YYYY-MM-DD, for validation and test
 
     @classmethod
     def read(cls, schema: Path = SCHEMA) -> SplitRule:
@@ -56,13 +56,13 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class Split:
-    """The filings of one split: one of each field a filing. `documents` are texts by section."""
+    """The filings of one split: each field has an item per filing."""
 
     ids: Sequence[str]
     companies: Sequence[str]
     times: Sequence[str]
-    slices: Mapping[str, Sequence[str]]
-    documents: Sequence[Mapping[str, str]]
+    slices: Mapping[str, Sequence[str]]  # by dimension
+    documents: Sequence[Mapping[str, str]]  # section → text
     labels: Sequence[str]
 
     def __len__(self) -> int:

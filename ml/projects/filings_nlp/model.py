@@ -21,14 +21,11 @@ _SHARPNESS = 4.0
 
 
 class Answer(NamedTuple):
-    """Of each document the logits (documents, classes), and how much each section (documents,
-    sections) and each sentence of it (documents, sections, sentences) weighs: the weights of a
-    level sum to 1, or are 0 where there is nothing to read.
-    """
+    """The output for a batch; the weights of a level sum to 1, or are 0 without text."""
 
-    logits: Tensor
-    sections: Tensor
-    sentences: Tensor
+    logits: Tensor  # (documents, classes)
+    sections: Tensor  # (documents, sections): weights
+    sentences: Tensor  # (documents, sections, sentences): weights
 
 
 class Attention(nn.Module):  # type: ignore[misc]

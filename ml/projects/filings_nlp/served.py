@@ -27,15 +27,13 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Read:
-    """The output for one document: `probabilities` by class, the weights of the sections and of the
-    sentences of each, the number of sentences, and the share of unknown words.
-    """
+    """The output for one document."""
 
-    probabilities: NDArray[np.float64]
-    sections: NDArray[np.float64]
-    sentences: NDArray[np.float64]
-    count: int
-    unknown: float
+    probabilities: NDArray[np.float64]  # by class
+    sections: NDArray[np.float64]  # weight of each section
+    sentences: NDArray[np.float64]  # (sections, sentences): weights
+    count: int  # number of sentences
+    unknown: float  # share of unknown words
 
 
 class Classifier:

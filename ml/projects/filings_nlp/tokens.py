@@ -101,13 +101,10 @@ class Vocabulary:
 
 
 class Batch(NamedTuple):
-    """Documents as the model takes them: `sentences` are (different sentences, words), filled up
-    with 0, the first of them empty; `places` are (documents, sections, sentences), the row of each
-    sentence, filled up with 0. A sentence that stands in several places is read once.
-    """
+    """Documents as the model takes them; each distinct sentence is stored once."""
 
-    sentences: Ids
-    places: Ids
+    sentences: Ids  # (distinct sentences, words), padded with 0; the first sentence is empty
+    places: Ids  # (documents, sections, sentences): row in `sentences`, padded with 0
 
 
 def stack(documents: Sequence[Encoded]) -> Batch:

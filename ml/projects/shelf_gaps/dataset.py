@@ -48,15 +48,14 @@ _DIM, _BRIGHT = 0.25, 0.42
 
 @dataclass(frozen=True)
 class Picture:
-    """An image of a store with the boxes of its gaps (n, 4: x1, y1, x2, y2) in its pixels, and
-    which objects of the annotation they are, from 1.
-    """
+    """An image of a store with its gaps."""
 
     name: str
     store: str
     file: Path
-    masks_file: Path | None
-    boxes: NDArray[np.float64]
+    masks_file: Path | None  # None: masks fill their boxes
+    boxes: NDArray[np.float64]  # (n, 4): x1, y1, x2, y2 in pixels of the image
+    # Number of each box's object in the annotation and in `masks_file`, from 1.
     objects: Sequence[int]
 
     @property
@@ -83,15 +82,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sample:
-    """Pixels (size, size, 3), boxes in them, masks (n, size, size) of 0 and 1; what the image was
-    scaled by and how bright it is.
-    """
+    """A picture as the network takes it."""
 
-    pixels: NDArray[np.uint8]
-    boxes: NDArray[np.float64]
-    masks: NDArray[np.uint8]
-    scale: float
-    brightness: float
+    pixels: NDArray[np.uint8]  # (size, size, 3)
+    boxes: NDArray[np.float64]  # (n, 4): x1, y1, x2, y2 in `pixels`
+    masks: NDArray[np.uint8]  # (n, size, size): 0 or 1
+    scale: float  # side in `pixels` / side of the image
+    brightness: float  # mean luminance, 0 to 1
 
     @property
     def planes(self) -> NDArray[np.float32]:

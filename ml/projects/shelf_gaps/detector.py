@@ -20,12 +20,10 @@ CERTAIN = 0.5
 
 @dataclass(frozen=True)
 class Detections:
-    """Boxes (n, 5: x1, y1, x2, y2, score) in pixels, highest score first; `covered` (n,) is the
-    share of each box that its mask covers.
-    """
+    """The boxes that were found in an image, highest score first."""
 
-    boxes: NDArray[np.float64]
-    covered: NDArray[np.float64]
+    boxes: NDArray[np.float64]  # (n, 5): x1, y1, x2, y2 in pixels of the image, and the score
+    covered: NDArray[np.float64]  # (n): share of the box that its mask covers
 
     @property
     def expected(self) -> float:

@@ -30,17 +30,13 @@ _GREY = 114
 
 @dataclass(frozen=True)
 class Letterboxed:
-    """An image in the square that the network takes, at its upper left.
+    """An image in the upper left of the square that the network takes."""
 
-    `pixels` are (size, size, 3); what is `scale` times as large as in the image. `width` and
-    `height` are of the image as it is looked at, `brightness` is its mean luminance, 0 to 1.
-    """
-
-    pixels: NDArray[np.uint8]
-    scale: float
-    width: int
-    height: int
-    brightness: float
+    pixels: NDArray[np.uint8]  # (size, size, 3)
+    scale: float  # side in the square / side of the upright image
+    width: int  # of the upright image, in pixels
+    height: int  # of the upright image, in pixels
+    brightness: float  # mean luminance, 0 to 1
 
     def planes(self) -> NDArray[np.float32]:
         """Return the network's input: (3, size, size), from 0 to 1."""
@@ -49,11 +45,11 @@ class Letterboxed:
 
 @dataclass(frozen=True)
 class Upright:
-    """A decoded image in RGB, perhaps smaller than it was: `width` and `height` are as sent."""
+    """A decoded image in RGB, rotated as its EXIF orientation says."""
 
-    image: Image.Image
-    width: int
-    height: int
+    image: Image.Image  # may be smaller: a large JPEG is decoded at a lower resolution
+    width: int  # of the image as sent, upright
+    height: int  # of the image as sent, upright
 
 
 def planes_of(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -33,24 +33,18 @@ LEVELS = 5
 
 @dataclass(frozen=True)
 class Network:
-    """The settings of the network; each field is an argument of train.py.
+    """The settings of the network; each field is an argument of train.py."""
 
-    `anchors` has the size in pixels of the anchors of each level of the pyramid, `ratios` their
-    heights by their widths, both as numbers with `-` between. `rpn_nms` is the overlap from which
-    a proposal is dropped beside a better one, `nms` that of boxes. `channels` are those of the
-    pyramid; a box has `scores` above `least_score`.
-    """
-
-    backbone: str = "resnet18"
-    channels: int = 64
-    size: int = 160
-    anchors: str = "12-20-32-48-80"
-    ratios: str = "0.5-1-2"
-    rpn_nms: float = 0.7
-    nms: float = 0.5
-    proposals: int = 150
-    boxes: int = 50
-    least_score: float = 0.02
+    backbone: str = "resnet18"  # a ResNet of torchvision
+    channels: int = 64  # channels of the feature pyramid
+    size: int = 160  # side of the input in pixels
+    anchors: str = "12-20-32-48-80"  # size in pixels at each level of the pyramid
+    ratios: str = "0.5-1-2"  # height / width of the anchors
+    rpn_nms: float = 0.7  # IoU with a better proposal from which a proposal is dropped
+    nms: float = 0.5  # the same for boxes
+    proposals: int = 150  # the most per image; twice as many in training
+    boxes: int = 50  # the most per image
+    least_score: float = 0.02  # boxes with a lower score are dropped
 
     def __post_init__(self) -> None:
         if len(_numbers(self.anchors)) != LEVELS:

@@ -50,25 +50,20 @@ STALLED_S = 1800.0
 
 @dataclass(frozen=True)
 class Schedule:
-    """The training schedule; each field is a command-line argument, so a sweep can search it.
-
-    `batch` is the number of images per step over all processes. The learning rate warms up for
-    `warmup` steps and decays to 0 along a cosine. `steps` above 0 ends training there, as a
-    smoke test. Validation runs every `measure_every` epochs and at the end, in a smoke test also
-    halfway.
-    """
+    """The training schedule; each field is a command-line argument, so a sweep can search it."""
 
     epochs: int = 16
-    steps: int = 0
-    batch: int = 4
-    learning_rate: float = 0.02
+    steps: int = 0  # above 0: end training there, as a smoke test
+    batch: int = 4  # images per step over all processes
+    learning_rate: float = 0.02  # decays to 0 along a cosine
     momentum: float = 0.9
     weight_decay: float = 1e-4
-    warmup: int = 100
-    clip: float = 5.0
+    warmup: int = 100  # steps of linear warm-up; at most a quarter of the training
+    clip: float = 5.0  # largest norm of the gradient
+    # Epochs between validations; also at the end, and halfway through `steps`.
     measure_every: int = 2
-    augment: str = "true"
-    precision: str = "float32"
+    augment: str = "true"  # `true` or `false`
+    precision: str = "float32"  # float32, bfloat16 or float16
 
 
 class History:

@@ -37,29 +37,23 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Series:
-    """Points in one colour: a line, with a dot for each of the `tooltips`.
+    """A curve in one colour."""
 
-    The legend has its `meaning`.
-    """
-
-    colour: str
+    colour: str  # a colour variable of page.css, such as `ours`
     points: Points
-    tooltips: Sequence[str] = ()
-    is_line: bool = True
-    meaning: str = ""
+    tooltips: Sequence[str] = ()  # one per point, which is then drawn as a dot
+    is_line: bool = True  # False: dots alone
+    meaning: str = ""  # text in the legend; "" for no entry
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Rates of binary predictions with both labels at each distinct score, highest first.
-
-    In order: recall, false positive rate, precision, and the share of rows predicted "1".
-    """
+    """Rates of binary predictions with both labels at each distinct score, highest first."""
 
     recall: Values
-    false_rate: Values
+    false_rate: Values  # false positive rate
     precision: Values
-    share: Values
+    share: Values  # of rows predicted "1"
 
 
 def thresholds(scored: ScoredRows) -> Thresholds:

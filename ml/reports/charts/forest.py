@@ -21,15 +21,14 @@ LABEL, SCALE = 28, 33
 class ForestRow:
     """A difference with its interval: three finite numbers, positive for a better candidate.
 
-    As text it is candidate minus champion: if lower is better (`sign` −1), a better candidate is
-    below zero.
+    As text it is candidate minus champion.
     """
 
     label: str
     mean: float
     low: float
     high: float
-    sign: int = 1
+    sign: int = 1  # −1 if lower is better: as text, a better candidate is then below zero
 
     def __str__(self) -> str:
         ends = sorted((self.sign * self.low, self.sign * self.high))

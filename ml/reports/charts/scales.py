@@ -29,14 +29,11 @@ _SMALL, _LARGE = 1e-4, 1e7
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale and the axis of some values, as Vega's settings.
-
-    `shares` maps each value, as text, to its position on the scale, from 0 to 1.
-    """
+    """The scale and the axis of some values, as Vega's settings."""
 
     scale: Mapping[str, Any]
     axis: Mapping[str, Any]
-    shares: Mapping[str, float]
+    shares: Mapping[str, float]  # value as text → its position on the scale, 0 to 1
 
 
 def scale_of(values: Sequence[object]) -> Scale:

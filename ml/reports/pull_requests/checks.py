@@ -51,34 +51,29 @@ class Job:
 
 @dataclass(frozen=True)
 class PullRequestChange:
-    """The evaluation by main's code of the files that GitHub lists for a pull request.
+    """The evaluation by main's code of the files that GitHub lists for a pull request."""
 
-    `needed` are the jobs that the change must run, each with a step of it. `self_affecting_files`
-    are the changed files by which it may influence its own checks.
-    """
-
-    documents: bool
-    needed: tuple[tuple[str, str], ...]
+    documents: bool  # all changed files are documentation
+    needed: tuple[tuple[str, str], ...]  # (job, step): jobs that must succeed, each with this step
+    # Changed files by which it may influence its own checks.
     self_affecting_files: tuple[str, ...] = ()
     projects: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
+    # `project NAME`, `stack NAME` … → a changed file that affects it.
     causes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the checks as GitHub reports it, and what the change needs.
+    """A run of the checks as GitHub reports it, and what the change needs."""
 
-    `id` increases from run to run, 0 for none; `required` names the job that aggregates all others.
-    """
-
-    id: int
+    id: int  # increases from run to run; 0 while the checks of `commit` are running
     commit: str
     conclusion: str
     url: str
     jobs: tuple[Job, ...]
     change: PullRequestChange
-    required: str = "required"
+    required: str = "required"  # the job that aggregates all others
 
     @property
     def passed(self) -> bool:
@@ -110,14 +105,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Training:
-    """A run of train.yml and the commit that it trained, as GitHub and main's code state them.
-
-    `conclusion` is that of the job that trained.
-    """
+    """A run of train.yml, as GitHub and main's code state it."""
 
     id: int
-    commit: str
-    conclusion: str
+    commit: str  # that it trained
+    conclusion: str  # of the job that trained
     url: str
 
 

@@ -73,26 +73,24 @@ _QUOTED = re.compile(rf"""["']({_MODULE.pattern})(?::[^"'\n]*)?["']""")
 
 @dataclass(frozen=True)
 class Affected:
-    """The names that a change affects, sorted; `causes` has a changed file for each.
+    """What a change affects; names are sorted."""
 
-    `framework`: whether the framework's tests must run. `documents`: only documents changed.
-    `tests` are paths for pytest. `extras` are the make targets that install the packages of the
-    affected projects' environments that the main job lacks. `self_affecting_files` are the
-    files by which a change may influence its own checks: all but documents and a project's own.
-    """
-
-    base: str
-    files: int
-    documents: bool
-    framework: bool
+    base: str  # the revision, or `pull request N`
+    files: int  # number of changed files
+    documents: bool  # all changed files are documentation
+    framework: bool  # the framework's tests must run
     projects: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
     source_packages: tuple[str, ...] = ()
-    tests: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()  # paths for pytest
+    # Make targets that install packages of the projects' environments that the main job lacks.
     extras: tuple[str, ...] = ()
+    # `project NAME`, `stack NAME` … or `framework` → a changed file that affects it.
     causes: Mapping[str, str] = field(default_factory=dict)
+    # Files by which a change may influence its own checks: all but documentation and a project's
+    # own.
     self_affecting_files: tuple[str, ...] = ()
 
 
@@ -160,16 +158,14 @@ def _affected(
 
 @dataclass(frozen=True)
 class _Change:
-    """The changed files except documents, in the tree of `root`; `commit` is the one before.
-
-    `there` and `removed` are the changed files that exist or are gone after the change, documents
-    included.
-    """
+    """The changed files of a repository."""
 
     root: Path
-    commit: str
-    files: frozenset[str]
+    commit: str  # the commit before the change
+    files: frozenset[str]  # changed files except documentation
+    # Changed files that exist after the change, with documentation.
     there: frozenset[str] = frozenset()
+    # Changed files that are gone after the change, with documentation.
     removed: frozenset[str] = frozenset()
 
     def everything(self, base: str, count: int) -> Affected:

@@ -51,7 +51,7 @@ _RELEASE = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/releases/download/
 
 @dataclass(frozen=True)
 class Question:
-    """A value that the team has to provide; `key` is its key in a stack file.
+    """A value that the team has to provide.
 
     Stacks may differ, as in `dev=westeurope prod=northeurope`.
     """
@@ -59,7 +59,7 @@ class Question:
     name: str
     text: str
     pattern: str
-    key: str = ""
+    key: str = ""  # its key in a stack file; "" for none
 
     @property
     def variable(self) -> str:
@@ -285,15 +285,12 @@ def _stack_file(root: Path, stack: str) -> Path:
 
 @dataclass(frozen=True)
 class Fork:
-    """A fork's settings: the template and its version, the examples it drops, and its wheel.
+    """A fork's settings."""
 
-    `lock` is the line that locks the wheel, "" if the fork has the source.
-    """
-
-    template: str
-    revision: str
-    without: tuple[str, ...]
-    lock: str
+    template: str  # its address
+    revision: str  # of the template
+    without: tuple[str, ...]  # examples that the fork drops
+    lock: str  # the line that locks the wheel; "" if the fork has the source
 
 
 def _fork(root: Path, options: Mapping[str, str], ask: Ask | None) -> Fork:

@@ -28,15 +28,16 @@ Files = dict[str, tuple[str, bytes] | None]
 
 @dataclass
 class Merge:
-    """A three-way merge of the shared files; `files` are the changes, None for a removed file."""
+    """A three-way merge of the shared files."""
 
     root: Path
     template: Path
     base: Mapping[str, Entry]
     ours: Mapping[str, Entry]
     theirs: Mapping[str, Entry]
-    files: Files = field(default_factory=dict)
-    conflicts: dict[str, str] = field(default_factory=dict)
+    files: Files = field(default_factory=dict)  # changes of `ours`
+    conflicts: dict[str, str] = field(default_factory=dict)  # path → why it needs a decision
+    # Paths that the template changed and the team has removed.
     left: list[str] = field(default_factory=list)
 
     def run(self) -> None:

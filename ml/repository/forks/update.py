@@ -80,16 +80,13 @@ _SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 @dataclass(frozen=True)
 class Update:
-    """The result of a merge: the versions, and each file that needs a decision → why.
+    """The result of merging a template version into a fork."""
 
-    `commit` has the merged files, on top of HEAD; "" if there is nothing to merge. `left` are files
-    that the template changed and the team has removed: they stay removed.
-    """
-
-    before: str
+    before: str  # the version of the template that was merged last
     after: str
-    commit: str = ""
-    conflicts: Mapping[str, str] = field(default_factory=dict)
+    commit: str = ""  # the merged files, on top of HEAD; "" if there is nothing to merge
+    conflicts: Mapping[str, str] = field(default_factory=dict)  # file → why it needs a decision
+    # Files that the template changed and the team has removed: they stay removed.
     left: Sequence[str] = ()
 
     def __str__(self) -> str:

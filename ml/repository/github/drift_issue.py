@@ -26,18 +26,15 @@ BY_DRIFT = "This issue is updated by drift.yml, and closed when nothing differs.
 
 @dataclass(frozen=True)
 class Subject:
-    """The content of a drift issue: words of the title, beginning and end of the page, rows.
+    """The content of a drift issue."""
 
-    The cells of `rows` are Markdown. `command` shows all of them.
-    """
-
-    name: str
-    title: str
-    begin: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    command: str
-    end: str
+    name: str  # identifies the issue: a stack, or `release fraud_scoring prod`
+    title: str  # continues `Drift: 3 differences`
+    begin: str  # first paragraph
+    head: Sequence[str]  # column names of the table
+    rows: Sequence[Sequence[str]]  # cells are Markdown; without rows the issue is closed
+    command: str  # shows all rows
+    end: str  # last paragraph
 
 
 def post(github: GitHub, subject: Subject) -> str:

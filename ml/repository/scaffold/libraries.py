@@ -12,18 +12,14 @@ from ml.serving.scoring.columns import Encoding
 
 @dataclass(frozen=True)
 class Library:
-    """A library for training: `search` has a search space entry for each of the `settings`.
+    """A library for training."""
 
-    `formats` are the formats of the model folder's files, as in the gate `format`; `resumes`: the
-    training keeps checkpoints.
-    """
-
-    settings: Mapping[str, int | float]
-    search: Mapping[str, Mapping[str, Any]]
-    formats: tuple[str, ...]
-    encoding: Encoding = "codes"
-    environment: str = "ml-cpu"
-    resumes: bool = False
+    settings: Mapping[str, int | float]  # default hyperparameters
+    search: Mapping[str, Mapping[str, Any]]  # search space of each of `settings`
+    formats: tuple[str, ...]  # of the model folder's files, as in the gate `format`
+    encoding: Encoding = "codes"  # of features
+    environment: str = "ml-cpu"  # name of the Azure ML environment
+    resumes: bool = False  # training keeps checkpoints
     tolerance: float = 1e-9  # between predictions of the fitted and the saved model
 
 

@@ -107,24 +107,18 @@ class Choices:
 
 @dataclass(frozen=True)
 class Profile:
-    """A table as a project needs it; `head` are the fields of the schema above its columns.
-
-    `baseline` is the primary metric of a constant prediction, or of seasonal naive. `spread` is the
-    distance between the smallest and the largest value of a numeric target. `samples` are rows as
-    requests send them. `doubts` are sentences about columns of which the guess may be wrong,
-    `leaks` about those that predict the target too well.
-    """
+    """A table as a project needs it."""
 
     task: Task
     primary_metric: str
-    head: Mapping[str, object]
+    head: Mapping[str, object]  # fields of the schema above its columns
     columns: tuple[Column, ...]
-    classes: int
-    baseline: float
-    spread: float
-    samples: Sequence[Sequence[Any]]
-    doubts: Sequence[str] = ()
-    leaks: Sequence[str] = ()
+    classes: int  # 0 unless multiclass
+    baseline: float  # primary metric of a constant prediction, or of seasonal naive
+    spread: float  # largest minus smallest target; classes: 1; forecasting: 0
+    samples: Sequence[Sequence[Any]]  # rows as requests send them
+    doubts: Sequence[str] = ()  # sentences about columns whose guess may be wrong
+    leaks: Sequence[str] = ()  # sentences about columns that predict the target too well
 
     @property
     def goal(self) -> str:

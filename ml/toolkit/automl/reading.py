@@ -50,13 +50,13 @@ _File = tuple[Path, dict[str, Any]]
 
 @dataclass(frozen=True)
 class _Request:
-    """How columns are read: `texts` as texts whatever they hold, `digits` where files write their
-    digits, since other files have texts there. `label` is a target of classes: any text is one.
-    """
+    """How columns are read."""
 
     target: str
-    label: str
-    texts: frozenset[str]
+    label: str  # the target if it has classes, of which any text is one (even NA); "" otherwise
+    texts: frozenset[str]  # columns that are read as texts, whatever they hold
+    # Columns that have texts in another file: their numbers are read as a delimited file writes
+    # them.
     digits: frozenset[str] = frozenset()
 
 

@@ -119,7 +119,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Panel:
-    """The series of a table on one grid of steps; `starts` are the first observed steps."""
+    """The series of a table on one grid of steps."""
 
     head: Head
     names: Sequence[str]

@@ -36,11 +36,11 @@ SAMPLED = 100
 
 @dataclass(frozen=True)
 class Flaw:
-    """A problem of a file; `line` counts from 1 and 0 means the file as a whole."""
+    """A problem of a file."""
 
     code: str
     path: Path
-    line: int
+    line: int  # from 1; 0 for the file as a whole
     actual: str
     expected: str
     hint: str = ""
@@ -89,16 +89,14 @@ class SchemaRefused(ValueError):
 
 @dataclass(frozen=True)
 class Column:
-    """A column. `unique` values occur once; with `refers_to` they are in that table's first column;
-    an `optional` one may have no value in some rows; one of a `feature_set` is not in the file.
-    """
+    """A column of a table."""
 
     name: str
     type: ColumnType
-    unique: bool = False
-    refers_to: str = ""
-    optional: bool = False
-    feature_set: str = ""
+    unique: bool = False  # no value occurs twice
+    refers_to: str = ""  # table whose first column must have each value; "" for none
+    optional: bool = False  # rows may have no value
+    feature_set: str = ""  # joined from this feature set; "" for a column of the file
 
     def is_missing(self, value: str) -> bool:
         """Return True if a cell has no value."""
@@ -114,16 +112,14 @@ class Column:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """What a table must look like; `rows` are the fewest and the most it may have. `skip_spaces`
-    is for tables with a space after every delimiter.
-    """
+    """What a table must look like."""
 
     columns: tuple[Column, ...]
-    rows: tuple[int, int]
-    header: bool = False
+    rows: tuple[int, int]  # the fewest and the most
+    header: bool = False  # the file begins with the column names
     delimiter: str = "\t"
-    required: bool = True
-    skip_spaces: bool = False
+    required: bool = True  # False: the file may be missing
+    skip_spaces: bool = False  # for a file with a space after every delimiter
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> TableSchema:
@@ -149,14 +145,12 @@ class TableSchema:
 
 @dataclass
 class Table:
-    """A table that was read: the rows as they stood, but for spaces around ids, and the line on
-    which each began.
-    """
+    """A table that was read."""
 
     path: Path
     schema: TableSchema
-    rows: list[list[str]] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)  # as in the file, without spaces around ids
+    lines: list[int] = field(default_factory=list)  # the line on which each row began
 
     def column(self, name: str) -> list[str]:
         """Return the values of one column, in the order of the rows."""

@@ -47,13 +47,12 @@ def contributions(booster: Any, rows: NDArray[Any]) -> Contributions:
 
 @dataclass
 class Watch:
-    """Reports scores of `rows` during training: after every `every` trees and the last, `report`
-    gets the number of trees, the raw scores of `rows`, and whether the training had reported them
-    before it was interrupted.
-    """
+    """Scores of rows that are reported while trees are trained."""
 
-    rows: NDArray[Any]
-    every: int
+    rows: NDArray[Any]  # the model's inputs
+    every: int  # number of trees between reports; the last tree is reported too
+    # Gets the number of trees, the raw scores of `rows`, and whether they were reported before the
+    # training was interrupted.
     report: Callable[[int, NDArray[Any], bool], None]
     _seen: int = field(default=0, init=False)
     _scores: Any = field(default=0.0, init=False)

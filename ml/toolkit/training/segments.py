@@ -70,15 +70,14 @@ def folder_of(identity: Iterable[bytes | memoryview]) -> Path | None:
 
 @dataclass
 class Growth:
-    """Progress of a training. `ends` are the trees (of each class) after each segment, which may be
-    fewer than the rounds: a round that finds no split adds none.
-    """
+    """Progress of a training."""
 
     rounds: int = 0
+    # Trees per class after each segment; a round that finds no split adds none.
     ends: list[int] = field(default_factory=list)
-    best: float | None = None
-    best_trees: int = 0
-    waited: int = 0
+    best: float | None = None  # metric of the best round
+    best_trees: int = 0  # trees after that round
+    waited: int = 0  # rounds since that round
     is_over: bool = False
 
     @property

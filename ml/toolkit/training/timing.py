@@ -20,16 +20,16 @@ WARM = 5
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of one prediction: percentiles by the clock, and the processor's median.
+    """Milliseconds of one prediction.
 
     On a node that runs several trials the clock also counts the wait for the others; the
     processor's time (of this process, all its threads) does not.
     """
 
-    p50_ms: float
-    p95_ms: float
-    cpu_ms: float
-    predictions: int
+    p50_ms: float  # by the clock
+    p95_ms: float  # by the clock
+    cpu_ms: float  # median of the processor's time
+    predictions: int  # how many were timed
 
     def as_metrics(self) -> dict[str, float]:
         """Return the metrics that a trial logs; `ml select` knows these names."""
