@@ -99,7 +99,7 @@ def load(
             "wrong-value",
             f"`{name}.advice` names `{rule}`",
             "the name of a rule" if rule not in rules else f"one of {', '.join(sorted(ADVISABLE))}",
-            "" if rule not in rules else "to exempt one resource until a date: policies/infra/waivers.yml",
+            "" if rule not in rules else "to exempt one resource: policies/infra/waivers.yml",
             place=document.place(name, "advice"),
         )
         for name, stated in differences.items()

@@ -427,7 +427,9 @@ def test_a_champion_whose_files_were_changed_is_told_by_plan_and_gate(
     with pytest.raises(UserError, match="model-corrupt"):
         apply(BACKEND, "tiny", "local", "ana")
     code, _, err = ml(capsys, "gate", "tiny", "1")
-    assert "no evidence that can be trusted" in err and "another version of the framework" not in err
+    assert (
+        "no evidence that can be trusted" in err and "another version of the framework" not in err
+    )
     told = " ".join(err.split())
     assert (
         code == 0 and "it changed since it was promoted: identity, verified-metrics, format" in told

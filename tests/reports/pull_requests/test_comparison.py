@@ -208,7 +208,9 @@ def test_invalid_evidence_has_no_table_of_metrics(tmp_path: Path):
     )
     text = comment(compared(edited, cases.champion(0.8), tmp_path))
     assert "| metric |" not in text and "evidence.json was edited" in text
-    assert "no evidence that can be trusted" in text and "another version of the framework" not in text
+    assert (
+        "no evidence that can be trusted" in text and "another version of the framework" not in text
+    )
 
 
 @pytest.mark.parametrize("found", ["short", "x" * 900])

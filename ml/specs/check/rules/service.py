@@ -170,7 +170,9 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
         hint = "the deployments share all of it, or there is none yet"
         yield Finding(("traffic",), f"the traffic adds up to {total} %", "0 or 100", hint)
     if len(mirrors) > 1:
-        yield Finding(("mirror_traffic",), f"{len(mirrors)} deployments mirror traffic", "at most one")
+        yield Finding(
+            ("mirror_traffic",), f"{len(mirrors)} deployments mirror traffic", "at most one"
+        )
     elif any(mirrors.values()) and not total:
         actual, hint = "no traffic to mirror", "set `traffic` of a deployment to 100 first"
         yield Finding(("mirror_traffic",), actual, "a live deployment", hint, "warning")
