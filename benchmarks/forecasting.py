@@ -105,7 +105,7 @@ def _trials() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def ours(rows: pd.DataFrame, horizon: int, seconds: float) -> tuple[Values, str]:
     """(series, horizon, 3) of the vote of a search, and what is in it."""
-    settings, until = Settings.of(_job(horizon)), time.monotonic() + seconds
+    settings, until = Settings.parse(_job(horizon)), time.monotonic() + seconds
     data = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), settings)
     problem = trial.ForecastProblem(settings, METRIC, 0, data, origins.origins(data, settings), [])
     fits = list[tuple[str, statistical.Fits]]()
@@ -201,7 +201,9 @@ def _measure(
 ) -> dict[str, Values]:
     """The scaled errors (origins, series) of each way at each outer origin, and our coverage."""
     wide = rows.pivot_table(index="ds", columns="unique_id", values="y").sort_index()
-    grid = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), Settings.of(_job(horizon))).grid
+    grid = panel.of_frame(
+        rows.assign(ds=rows["ds"].astype(str)), Settings.parse(_job(horizon))
+    ).grid
     wide = wide.reindex(grid)[sorted(wide.columns)]
     # The peers take series without gaps, which end together.
     kept = wide.columns[
@@ -258,7 +260,7 @@ def _speed(series: int) -> float:
             "y": (20 + wave + draw.normal(0, 2, (series, 150))).ravel(),
         }
     )
-    settings = Settings.of(_job(7))
+    settings = Settings.parse(_job(7))
     data = panel.of_frame(rows.assign(ds=rows["ds"].astype(str)), settings)
     rolling = origins.origins(data, settings)
     begun = time.monotonic()

@@ -14,7 +14,7 @@ from typing import Any
 from infra.live.addresses import Addresses, Unplaced, version
 from infra.live.arm import Arm, Denied
 from infra.live.check import Check, granted
-from infra.live.given import given
+from infra.live.given import check_existing
 from infra.preview.capture import Resource
 from infra.settings.azure import SIZES, retirement
 from infra.settings.model import Settings
@@ -33,7 +33,7 @@ def examine(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Itera
     for label, checks in (
         ("subscription", state(settings, arm)),
         ("asset registry", reference(settings, arm)),
-        ("given resources", given(settings, provided, arm)),
+        ("given resources", check_existing(settings, provided, arm)),
         ("resource providers", providers(provided, arm)),
         ("features", features(provided, arm)),
         ("free names", free_names(provided, arm)),

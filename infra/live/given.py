@@ -33,7 +33,7 @@ LINK = ("Microsoft.Network/virtualNetworks/join/action", "Network Contributor")
 LOG = ("Microsoft.OperationalInsights/workspaces/sharedKeys/action", "Monitoring Contributor")
 
 
-def given(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+def check_existing(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
     """A check of each, and of the deployer's permissions on it: its owner may grant none above."""
     network = settings.network
     if settings.resource_group:

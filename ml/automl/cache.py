@@ -29,7 +29,7 @@ class Cache:
 
     folder: Path | None = None  # None: nothing is cached
 
-    def of(self, compute: Callable[[], Value], *keys: str | bytes) -> Value:
+    def get_or_compute(self, compute: Callable[[], Value], *keys: str | bytes) -> Value:
         """Return the value for these keys; compute it if it is not cached."""
         if self.folder is None:
             return compute()

@@ -164,7 +164,7 @@ class Problem:
 
     def once(self, compute: Callable[[], Value], name: str, rows: Rows) -> Value:
         """Return the result of `compute` for these rows, cached under `name` for the search."""
-        return self.cache.of(compute, self.source, name, rows.tobytes())
+        return self.cache.get_or_compute(compute, self.source, name, rows.tobytes())
 
     def labels_of(self, rows: Rows) -> NDArray[Any]:
         """Return the labels: 0 and 1 (binary), class names (multiclass) or numbers."""
@@ -204,7 +204,7 @@ def prepare(
     files = sorted(file for source in sources if source for file in source.rglob("*"))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     source = json.dumps([job.settings, list(map(str, sources)), states])
-    problem = cache.of(lambda: _prepare(job, *sources), source)
+    problem = cache.get_or_compute(lambda: _prepare(job, *sources), source)
     return replace(problem, source=source, cache=cache)
 
 

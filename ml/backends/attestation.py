@@ -103,7 +103,9 @@ def run_gh(words: Sequence[str]) -> tuple[int, str, str]:
     program = shutil.which("gh")
     if program is None:
         hint = "https://cli.github.com; GitHub's runners have it"
-        raise UserError.of("no-gh", "`gh` is not installed", "gh, to verify attestations", hint)
+        raise UserError.with_code(
+            "no-gh", "`gh` is not installed", "gh, to verify attestations", hint
+        )
     try:
         done = subprocess.run(
             [program, *words],

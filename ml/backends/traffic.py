@@ -50,7 +50,7 @@ def position(ticket: str) -> float:
     return int(ticket, 16) / 2**64 * 100
 
 
-def at(point: float, shares: Mapping[str, int], fallback: str) -> str:
+def choose(point: float, shares: Mapping[str, int], fallback: str) -> str:
     """Return the name whose share of 100 the point lies in, in order; `fallback` for none."""
     for name, share in shares.items():
         if point < share:

@@ -69,7 +69,7 @@ class UserError(Exception):
         super().__init__("\n".join(str(problem) for problem in problems))
 
     @classmethod
-    def of(
+    def with_code(
         cls,
         code: str,
         actual: str,

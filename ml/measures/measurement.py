@@ -360,7 +360,7 @@ def metric_values(
     custom_metrics: Mapping[str, CustomMetric] = NO_METRICS,
 ) -> dict[str, float]:
     """Return all metrics of the task on these rows, without intervals or undefined metrics."""
-    scored = ScoredRows.of(predict(task, "", rows, classes, custom_metrics))
+    scored = ScoredRows.from_rows(predict(task, "", rows, classes, custom_metrics))
     return values(metrics_of_task(task, custom_metrics), scored)
 
 
@@ -419,7 +419,7 @@ def measure(
         slices[dimension] = {name: _estimates(metrics, rows) for name, rows in enough.items()}
         labels = [name for name, rows in enough.items() for _ in rows]
         rows = [row for rows in enough.values() for row in rows]
-        fairness[dimension] = differences(metrics, ScoredRows.of(rows), labels, sliced)
+        fairness[dimension] = differences(metrics, ScoredRows.from_rows(rows), labels, sliced)
     return Measurement(metrics_of(metrics, predictions), slices, fairness)
 
 
@@ -433,4 +433,4 @@ def metrics_of(metrics: Mapping[str, Metric], predictions: Sequence[Prediction])
 
 def _estimates(metrics: Mapping[str, Metric], rows: Sequence[Prediction]) -> Any:
     grouped = [row.group for row in rows] if any(row.group for row in rows) else None
-    return estimates(metrics, ScoredRows.of(rows), groups=grouped)
+    return estimates(metrics, ScoredRows.from_rows(rows), groups=grouped)

@@ -59,7 +59,7 @@ class ScoredRows:
     custom: Mapping[str, Values] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Sequence[Any]) -> ScoredRows:
+    def from_rows(cls, rows: Sequence[Any]) -> ScoredRows:
         """Build scored rows from objects with the attributes `expected`, `predicted`, `rank` … ."""
 
         def column(name: str, kind: Any) -> NDArray[Any]:
@@ -148,16 +148,16 @@ class Metric:
 class CustomMetric:
     """A metric that a project defines, computed at evaluation.
 
-    `of` takes scored rows and the columns of the table (name → a value per row) and returns a value
-    per row; the metric is their mean. With `ratio` it returns (rows, 2): the metric is the sum of
-    the first column divided by that of the second, which is not negative. The values are stored
-    with the predictions, so that intervals and comparisons need no call of this function. `code` is
-    the sha256 of the function's file: values of different code are not comparable.
+    `function` takes scored rows and the columns of the table (name → a value per row) and returns a
+    value per row; the metric is their mean. With `ratio` it returns (rows, 2): the metric is the
+    sum of the first column divided by that of the second, which is not negative. The values are
+    stored with the predictions, so that intervals and comparisons need no call of this function.
+    `code` is the sha256 of the function's file: values of different code are not comparable.
     """
 
     goal: Goal
     range: Range
-    of: Callable[[ScoredRows, Mapping[str, NDArray[Any]]], Any] | None = None
+    function: Callable[[ScoredRows, Mapping[str, NDArray[Any]]], Any] | None = None
     ratio: bool = False
     code: str = ""
 
@@ -168,9 +168,9 @@ class CustomMetric:
 
         Raises ValueError if the shape is wrong, or a value is not finite or out of range.
         """
-        assert self.of is not None
+        assert self.function is not None
         try:
-            result = np.asarray(self.of(scored, columns), dtype=np.float64)
+            result = np.asarray(self.function(scored, columns), dtype=np.float64)
         except Exception as error:  # whatever the project's function raises
             what = f"{type(error).__name__}: {error}"
             for line in traceback.extract_tb(error.__traceback__)[1:2]:  # the function's own
@@ -194,7 +194,7 @@ class CustomMetric:
         low, high = self.range
         return "" if low <= row[0] <= high else f"{row[0]:g}, out of its range {low:g} to {high:g}"
 
-    def kept(self, name: str) -> Metric:
+    def from_stored_values(self, name: str) -> Metric:
         """Return the metric computed from the stored value of each unit, without the function."""
         if self.ratio:
 
@@ -210,11 +210,11 @@ class CustomMetric:
     def stated(self) -> StatedMetric:
         """Return the metric as evaluations state it; ValueError if its function is in no file."""
         code = self.code
-        if self.of is not None:
+        if self.function is not None:
             try:
-                source = Path(inspect.getsourcefile(self.of) or "").read_bytes()
+                source = Path(inspect.getsourcefile(self.function) or "").read_bytes()
             except (TypeError, OSError) as error:
-                raise ValueError(f"{self.of!r} is no function of a file: {error}") from None
+                raise ValueError(f"{self.function!r} is no function of a file: {error}") from None
             code = hashlib.sha256(source).hexdigest()
         return StatedMetric(self.goal, self.range, self.ratio, code)
 

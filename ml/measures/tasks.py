@@ -94,7 +94,7 @@ def metrics_of(task: Task, custom: Mapping[str, CustomMetric] | None = None) -> 
             raise ValueError(wrong)
     return {
         **TASKS[task].metrics,
-        **{name: metric.kept(name) for name, metric in (custom or {}).items()},
+        **{name: metric.from_stored_values(name) for name, metric in (custom or {}).items()},
     }
 
 

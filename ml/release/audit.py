@@ -122,7 +122,7 @@ def _hash(content: Mapping[str, object]) -> str:
 
 
 def _broken(log: AuditLog, number: int, why: str) -> UserError:
-    return UserError.of(
+    return UserError.with_code(
         "audit-broken",
         f"the audit log was changed: {why}",
         "a log to which lines are only appended",
@@ -136,7 +136,7 @@ def _broken(log: AuditLog, number: int, why: str) -> UserError:
 class Attempt:
     """The result of an apply, or the withdrawal of a version."""
 
-    at: str  # ISO 8601, UTC
+    time: str  # ISO 8601, UTC
     outcome: str  # "applied", "rolled-back", "rejected" or "withdrawn"
     version: str
     why: str  # "" if it was applied
@@ -249,7 +249,7 @@ class History:
                         if (result["mode"], result["verdict"]) == ("enabled", "fail")
                     ]
                     return Attempt(
-                        at=str(line["at"]),
+                        time=str(line["at"]),
                         outcome="rejected",
                         version=str(request["version"]),
                         why="gates that failed: " + ", ".join(failed),
@@ -288,7 +288,7 @@ def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
 
 def refused_before(line: Line, expected: str, hint: str) -> UserError:
     """Return the error for a version that the line of the log says was rolled back or withdrawn."""
-    return UserError.of(
+    return UserError.with_code(
         "version-rejected",
         f"{line['model']} {line['version']} was {happened(line)} on {str(line['at'])[:16]}: "
         f"{line['why']}",
@@ -322,7 +322,7 @@ def _pair(line: Line) -> tuple[object, object]:
 
 def _attempt(line: Line) -> Attempt:
     return Attempt(
-        at=str(line["at"]),
+        time=str(line["at"]),
         outcome=str(line["event"]),
         version=str(line["version"]),
         why=str(line.get("why", "")),

@@ -272,7 +272,7 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
         if len(champions) == 1:
             return champions[0]
         names = ", ".join(f"{champion.model}:{champion.version}" for champion in champions)
-        raise UserError.of(
+        raise UserError.with_code(
             "several-champions" if champions else "no-such-champion",
             f"{environment} has {names or 'no champion'}",
             "one champion",
@@ -296,7 +296,7 @@ def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple
     evaluated = next((part for part in (run, *run.below()) if EVALUATION in part.outputs), None)
     if evaluated is None:
         project = backend.runs.entry(run).project or "PROJECT"
-        raise UserError.of(
+        raise UserError.with_code(
             "no-evidence",
             f"the model of {run.name} was neither registered nor evaluated",
             "a registered version, or a run with the output `evaluation`",

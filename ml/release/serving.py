@@ -93,10 +93,10 @@ def read(folder: Path, gates: Path | None = None) -> DeploymentSpec:
             expected = f"an {family.replace('_', ' ')}"
             hint = "correct its $schema"
             actual = f"the file defines a {path.kind}"
-            raise UserError.of("wrong-kind", actual, expected, hint, path.place())
+            raise UserError.with_code("wrong-kind", actual, expected, hint, path.place())
     endpoint, deployment = endpoint_file.entity, deployment_file.entity
     if deployment.endpoint_name != endpoint.name:
-        raise UserError.of(
+        raise UserError.with_code(
             "endpoint-mismatch",
             f"the deployment is for `{deployment.endpoint_name}`",
             f"`{endpoint.name}`, as in endpoint.yml",
@@ -105,7 +105,7 @@ def read(folder: Path, gates: Path | None = None) -> DeploymentSpec:
         )
     configuration = deployment.code_configuration
     if configuration is None:
-        raise UserError.of(
+        raise UserError.with_code(
             "no-code",
             "the deployment has no `code_configuration`",
             "`code` and `scoring_script`",
@@ -124,7 +124,7 @@ def read(folder: Path, gates: Path | None = None) -> DeploymentSpec:
     # Those of the file are checked already.
     for fault in deployment_faults(variables, None):
         place = deployment_file.place("request_settings")
-        raise UserError.of("wrong-value", fault.actual, fault.expected, place=place)
+        raise UserError.with_code("wrong-value", fault.actual, fault.expected, place=place)
     # Without content where only its name is here.
     bindings = Bindings(repository.root(deployment_file.file), None)
     environment = bindings.environment(deployment_file, "environment")
@@ -222,7 +222,7 @@ def bring(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
             "unpinned-environment": environment_faults(deployment),
         }
         for name, fault in ((name, fault) for name, texts in faults.items() for fault in texts):
-            raise UserError.of(
+            raise UserError.with_code(
                 name,
                 f"{fault.actual} in the proposed deployment {digest[:12]}",
                 fault.expected,
@@ -330,7 +330,7 @@ def _path(digest: str) -> Path:
 
 
 def _edited(path: Path, why: str) -> UserError:
-    return UserError.of(
+    return UserError.with_code(
         "serving-edited",
         f"{path} cannot be used: {why}",
         "the serving code and settings as they were proposed",

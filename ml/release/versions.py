@@ -96,7 +96,7 @@ def _refusing(folder: Path) -> Iterator[None]:
     try:
         yield
     except ManifestError as error:
-        raise UserError.of(
+        raise UserError.with_code(
             "model-corrupt",
             str(error),
             "a model folder whose files are as they were written",
@@ -105,7 +105,7 @@ def _refusing(folder: Path) -> Iterator[None]:
             exit_code=Exit.RUN_FAILED,
         ) from None
     except NotADirectoryError:
-        raise UserError.of(
+        raise UserError.with_code(
             "no-model", f"{folder} is not a folder", "the run's output `model`"
         ) from None
 
@@ -278,7 +278,7 @@ def _check_registry(registry: Registry) -> None:
     """Raise UserError if models exist without a registry, which may have been moved."""
     is_gone = registry.exists is not None and not registry.exists()
     if is_gone and home.models().is_dir() and any(home.models().iterdir()):
-        raise UserError.of(
+        raise UserError.with_code(
             "registry-missing",
             f"{home.models()} has models, and the registry that lists them is gone",
             "the tracking store that they were registered in",
@@ -294,7 +294,7 @@ def _lineage(version: Version) -> dict[str, Any]:
     except FileNotFoundError:
         return {}  # killed before the evidence was kept: it passes no gate
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError.of(
+        raise UserError.with_code(
             "evidence-unreadable",
             f"the evidence of {version.model} {version.version} cannot be read: {error}",
             f"{version.evidence_folder / EVIDENCE_FILE} as it was written",

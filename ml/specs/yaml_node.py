@@ -47,25 +47,25 @@ class YamlNode:
 class Layers:
     """The fields of a job or step, layered over those of the component or trial that it runs."""
 
-    own: YamlNode
+    step: YamlNode
     component: YamlNode | None = None
 
     def owner(self, key: Key) -> YamlNode:
         """Return the node that has `key`: the component only if the step lacks it."""
-        if self.component is not None and self.own.get(key) is None:
-            return self.component if self.component.get(key) is not None else self.own
-        return self.own
+        if self.component is not None and self.step.get(key) is None:
+            return self.component if self.component.get(key) is not None else self.step
+        return self.step
 
     def get(self, *keys: Key) -> Any:
         """Return the value at `keys` in the owner of the first key; without keys, both merged."""
         if keys:
             return self.owner(keys[0]).get(*keys)
         beneath = self.component.get() if self.component is not None else {}
-        return {**beneath, **self.own.get()}
+        return {**beneath, **self.step.get()}
 
     def place(self, *keys: Key) -> Place:
         """Return the line of the value at `keys`, in the file that has it."""
-        return self.owner(keys[0]).place(*keys) if keys else self.own.place()
+        return self.owner(keys[0]).place(*keys) if keys else self.step.place()
 
 
 Fields = YamlNode | Layers

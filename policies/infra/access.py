@@ -72,7 +72,7 @@ RULES = Rules()
 
 def role(assignment: Item) -> str:
     """Return the name of the role that an assignment grants; its id when it is not a listed one."""
-    return _role(str(assignment.at("roleDefinitionId", "")).lower())
+    return _role(str(assignment.value("roleDefinitionId", "")).lower())
 
 
 @cache
@@ -94,7 +94,7 @@ def _role(definition: str) -> str:
 def _least_privilege(item: Item, limits: Limits) -> Iterator[str]:
     if role(item) not in (*ROLES, *CUSTOM_ROLES):
         yield f"grants `{role(item)}`, which is not one of the roles in ml/core/azure.py"
-    scope = str(item.at("scope", ""))
+    scope = str(item.value("scope", ""))
     if scope != UNKNOWN and len(scope.strip("/").split("/")) < _SCOPE_PARTS:
         yield f"is granted on `{scope}`, which is wider than one resource"
 
@@ -127,7 +127,7 @@ def _once(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 def _known(item: Item, name: str) -> str:
     """An id in lower case; the URNs that it comes from where it is unknown, or ""."""
-    value = str(item.at(name, UNKNOWN))
+    value = str(item.value(name, UNKNOWN))
     sources = " ".join(sorted(item.sources(name))) if value == UNKNOWN else value
     return sources.strip("/").lower()
 
@@ -164,7 +164,7 @@ def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
         items,
         Kind.CREDENTIAL,
         "resourceName",
-        lambda credential: str(credential.at("subject", "")).endswith("-release"),
+        lambda credential: str(credential.value("subject", "")).endswith("-release"),
     )
     for item in items:
         granted = role(item) if item.kind == Kind.ROLE_ASSIGNMENT else ""
@@ -178,8 +178,8 @@ def _writers(items: Sequence[Item], limits: Limits) -> StackFindings:
         elif accounts & item.sources("scope") or not item.sources("scope"):
             # A condition of another form than `infra.settings.workflows.writes_only` may allow
             # anything.
-            match = _CONDITION.fullmatch(str(item.at("condition", "")))
-            if match is None or item.at("conditionVersion") != "2.0":
+            match = _CONDITION.fullmatch(str(item.value("condition", "")))
+            if match is None or item.value("conditionVersion") != "2.0":
                 yield item, "has no condition that names the containers that it writes"
                 continue
             names = re.findall(r"StringLike '([^']+)'", match["names"])
@@ -205,8 +205,8 @@ def _locks(items: Sequence[Item], limits: Limits) -> StackFindings:
         scope = item.sources("scope")
         if not scope or scope & groups:
             yield item, "a lock on the resource group stops clusters from releasing nodes"
-        if item.at("level") != "CanNotDelete":
-            yield item, f"`level` is {item.at('level')}: a read-only resource cannot be used"
+        if item.value("level") != "CanNotDelete":
+            yield item, f"`level` is {item.value('level')}: a read-only resource cannot be used"
 
 
 @RULES.stack("compute-own-identity", "Each cluster has an identity that nothing else uses.", "own")
@@ -234,8 +234,8 @@ def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
         if item.kind != Kind.CREDENTIAL:
             continue
         identities = [by_urn[urn] for urn in item.uses.get("resourceName", ()) if urn in by_urn]
-        repositories = {f"repo:{identity.at('tags.repository')}" for identity in identities}
-        if repositories != {str(item.at("subject", "")).split(":environment:")[0]}:
+        repositories = {f"repo:{identity.value('tags.repository')}" for identity in identities}
+        if repositories != {str(item.value("subject", "")).split(":environment:")[0]}:
             yield item, "`subject` names another repository than the identity's tag"
         for identity in identities:
             for user in users.get(identity.urn, ()):
@@ -250,12 +250,12 @@ def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
 )
 def _subject(item: Item, limits: Limits) -> Iterator[str]:
     """Yield credentials of another environment, which would bypass this one's reviewers."""
-    stack, subject = environment(item.urn), str(item.at("subject", ""))
+    stack, subject = environment(item.urn), str(item.value("subject", ""))
     purposes = "|".join(WORKFLOWS)
     if not re.fullmatch(rf"repo:[^:*]+:environment:{re.escape(stack)}-({purposes})", subject):
         expected = " or ".join(f"{stack}-{purpose}" for purpose in WORKFLOWS)
         yield f"`subject` is {subject}, must be repo:OWNER/NAME:environment: with {expected}"
-    issuer = str(item.at("issuer", ""))
+    issuer = str(item.value("issuer", ""))
     # An enterprise may have an issuer of its own, below GitHub's.
     if issuer != ISSUER and not issuer.startswith(f"{ISSUER}/"):
         yield f"`issuer` is {issuer}, must be {ISSUER}"
@@ -275,6 +275,6 @@ def _separate(items: Sequence[Item], limits: Limits) -> StackFindings:
             continue
         for urn in item.sources("principalId") & identities.keys():
             for credential in identities[urn]:
-                purpose = str(credential.at("subject", "")).rpartition("-")[2]
+                purpose = str(credential.value("subject", "")).rpartition("-")[2]
                 if role(item) not in WORKFLOWS.get(purpose, frozenset()):
                     yield item, f"grants {role(item)} to the workflows of `{credential.name}`"

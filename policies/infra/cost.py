@@ -22,7 +22,7 @@ RULES = Rules()
 
 @RULES.resource("cost-node-cap", "Clusters stay within the limit of nodes.", "own", Kind.COMPUTE)
 def _max_nodes(item: Item, limits: Limits) -> Iterator[str]:
-    nodes = item.at(f"{_SCALE}.maxNodeCount")
+    nodes = item.value(f"{_SCALE}.maxNodeCount")
     if is_cluster(item) and (not isinstance(nodes, int | float) or nodes > limits.max_nodes):
         yield f"`maxNodeCount` is {nodes}, at most {limits.max_nodes} here"
 
@@ -32,10 +32,10 @@ def _gpu_nodes(items: Sequence[Item], limits: Limits) -> StackFindings:
     """Nodes are dedicated unless they are spot."""
     total = dedicated = 0.0
     for item in items:
-        size = str(item.at("properties.properties.vmSize", ""))
+        size = str(item.value("properties.properties.vmSize", ""))
         if item.kind != Kind.COMPUTE or not GPU.match(size):
             continue
-        stated = item.at(f"{_SCALE}.maxNodeCount", 1)
+        stated = item.value(f"{_SCALE}.maxNodeCount", 1)
         nodes = stated if isinstance(stated, int | float) else math.inf
         total += nodes
         if total > limits.max_gpu_nodes:
@@ -43,7 +43,7 @@ def _gpu_nodes(items: Sequence[Item], limits: Limits) -> StackFindings:
                 item,
                 f"brings GPU nodes to {total:g}, at most {limits.max_gpu_nodes} in the stack",
             )
-        if is_cluster(item) and item.at("properties.properties.vmPriority") != "LowPriority":
+        if is_cluster(item) and item.value("properties.properties.vmPriority") != "LowPriority":
             dedicated += nodes
             if dedicated > (most := limits.max_dedicated_gpu_nodes):
                 yield item, f"brings dedicated GPU nodes to {dedicated:g}, at most {most}: use spot"
@@ -51,10 +51,10 @@ def _gpu_nodes(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.resource("cost-budget-size", "The budget is within the limit.", "own", Kind.BUDGET)
 def _budget_size(item: Item, limits: Limits) -> Iterator[str]:
-    amount = item.at("amount")
+    amount = item.value("amount")
     if not isinstance(amount, int | float) or amount > limits.max_budget:
         yield f"`amount` is {amount}, at most {limits.max_budget} here"
-    if item.at("filter") or item.at("timeGrain", "Monthly") != "Monthly":
+    if item.value("filter") or item.value("timeGrain", "Monthly") != "Monthly":
         yield "`filter` or `timeGrain`: it does not count the cost of everything in each month"
 
 
@@ -62,7 +62,7 @@ def _budget_size(item: Item, limits: Limits) -> Iterator[str]:
     "cost-scale-to-zero", "Clusters without work have no nodes.", "CKV_AZURE_150", Kind.COMPUTE
 )
 def _min_nodes(item: Item, limits: Limits) -> Iterator[str]:
-    nodes = item.at(f"{_SCALE}.minNodeCount", 0)
+    nodes = item.value(f"{_SCALE}.minNodeCount", 0)
     if is_cluster(item) and nodes != 0:
         yield f"`minNodeCount` is {nodes}, must be 0: an idle node costs as much as a busy one"
 
@@ -71,7 +71,7 @@ def _min_nodes(item: Item, limits: Limits) -> Iterator[str]:
 def _idle_time(item: Item, limits: Limits) -> Iterator[str]:
     if not is_cluster(item):
         return
-    duration = item.at(f"{_SCALE}.nodeIdleTimeBeforeScaleDown")
+    duration = item.value(f"{_SCALE}.nodeIdleTimeBeforeScaleDown")
     if _minutes(duration) > limits.idle_minutes:
         yield f"`nodeIdleTimeBeforeScaleDown` is {duration}, at most {limits.idle_minutes} minutes"
 
@@ -85,7 +85,7 @@ def _idle_time(item: Item, limits: Limits) -> Iterator[str]:
 )
 def _gpu_size(item: Item, limits: Limits) -> Iterator[str]:
     path = "hardwareProfile.vmSize" if item.kind == Kind.MACHINE else "properties.properties.vmSize"
-    size = str(item.at(path, UNKNOWN))
+    size = str(item.value(path, UNKNOWN))
     allowed = {size.lower() for size in limits.gpu_sizes}
     if size == UNKNOWN or (GPU.match(size) and size.lower() not in allowed):
         choices = ", ".join(limits.gpu_sizes) or "none"
@@ -94,8 +94,8 @@ def _gpu_size(item: Item, limits: Limits) -> Iterator[str]:
 
 @RULES.resource("cost-idle-instance", "Idle instances stop.", "own", Kind.COMPUTE)
 def _idle_instance(item: Item, limits: Limits) -> Iterator[str]:
-    instance = item.at("properties.computeType") == "ComputeInstance"
-    duration = item.at("properties.properties.idleTimeBeforeShutdown")
+    instance = item.value("properties.computeType") == "ComputeInstance"
+    duration = item.value("properties.properties.idleTimeBeforeShutdown")
     if instance and _minutes(duration) > _LONGEST_IDLE:
         yield f"`idleTimeBeforeShutdown` is {duration}, at most {_LONGEST_IDLE} minutes"
 
@@ -103,7 +103,10 @@ def _idle_instance(item: Item, limits: Limits) -> Iterator[str]:
 @RULES.stack("cost-budget", "A budget warns before it is spent.", "own")
 def _budget(items: Sequence[Item], limits: Limits) -> StackFindings:
     in_budget = sources_of(
-        items, Kind.BUDGET, "scope", lambda budget: any(map(_warns, budget.each("notifications")))
+        items,
+        Kind.BUDGET,
+        "scope",
+        lambda budget: any(map(_warns, budget.members("notifications"))),
     )
     for item in items:
         if item.kind == Kind.RESOURCE_GROUP and item.urn not in in_budget:
@@ -112,11 +115,11 @@ def _budget(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 def _warns(notification: Item) -> bool:
     """Return whether the notification warns somebody before the whole budget is spent."""
-    percent = notification.at("threshold")
-    contacts = notification.at("contactEmails") or notification.at("contactGroups")
-    exceeds = str(notification.at("operator", "GreaterThan")).startswith("GreaterThan")
+    percent = notification.value("threshold")
+    contacts = notification.value("contactEmails") or notification.value("contactGroups")
+    exceeds = str(notification.value("operator", "GreaterThan")).startswith("GreaterThan")
     in_time = isinstance(percent, int | float) and percent <= 100 and exceeds
-    return bool(notification.at("enabled") is True and in_time and contacts)
+    return bool(notification.value("enabled") is True and in_time and contacts)
 
 
 def _minutes(duration: object) -> float:

@@ -23,26 +23,26 @@ def _builder(items: Sequence[Item], limits: Limits) -> StackFindings:
     A feature store runs nothing that needs an image.
     """
     private = any(
-        item.kind == Kind.CONTAINER_REGISTRY and item.at("publicNetworkAccess") == "Disabled"
+        item.kind == Kind.CONTAINER_REGISTRY and item.value("publicNetworkAccess") == "Disabled"
         for item in items
     )
     clusters = {item.resource_name: item for item in items if item.kind == Kind.COMPUTE}
     for item in items:
-        if item.kind != Kind.WORKSPACE or not private or item.at("kind") == "FeatureStore":
+        if item.kind != Kind.WORKSPACE or not private or item.value("kind") == "FeatureStore":
             continue
-        name = item.at("imageBuildCompute")
+        name = item.value("imageBuildCompute")
         if not name:
             yield item, "`imageBuildCompute` is not set, and its registry is private"
         elif name not in clusters:
             yield item, f"`imageBuildCompute` is {name}, which is not one of its clusters"
-        elif GPU.match(str(clusters[name].at("properties.properties.vmSize", ""))):
+        elif GPU.match(str(clusters[name].value("properties.properties.vmSize", ""))):
             yield item, f"`imageBuildCompute` is {name}: building images needs no GPU"
 
 
 @RULES.stack("images-push", "Only what builds images may push them.", "own")
 def _push(items: Sequence[Item], limits: Limits) -> StackFindings:
     """An identity that runs jobs or answers requests must not replace the images of others."""
-    builders = {item.at("imageBuildCompute") for item in items if item.kind == Kind.WORKSPACE}
+    builders = {item.value("imageBuildCompute") for item in items if item.kind == Kind.WORKSPACE}
     consumers = {
         urn: item.name
         for item in items
@@ -64,12 +64,12 @@ def _push(items: Sequence[Item], limits: Limits) -> StackFindings:
     Kind.CONTAINER_REGISTRY,
 )
 def _retention(item: Item, limits: Limits) -> Iterator[str]:
-    if item.at("policies.retentionPolicy.status") != "enabled":
+    if item.value("policies.retentionPolicy.status") != "enabled":
         yield "`policies.retentionPolicy.status` must be enabled"
-    days = item.at("policies.retentionPolicy.days", 7)
+    days = item.value("policies.retentionPolicy.days", 7)
     if not isinstance(days, int) or not limits.min_image_days <= days <= 365:
         yield f"`policies.retentionPolicy.days` is {days}, from {limits.min_image_days} to 365 here"
-    if item.at("policies.softDeletePolicy.status") == "enabled":
+    if item.value("policies.softDeletePolicy.status") == "enabled":
         yield "Azure rejects `retentionPolicy` together with `softDeletePolicy`"
 
 

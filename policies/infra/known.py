@@ -57,23 +57,23 @@ def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
     """
     roles = [item for item in items if item.kind == Kind.ROLE_ASSIGNMENT]
     subscriptions = {
-        str(item.at("roleDefinitionId", "")).lower().split("/")[2:3][0]
+        str(item.value("roleDefinitionId", "")).lower().split("/")[2:3][0]
         for item in roles
-        if item.sources("scope") and str(item.at("roleDefinitionId", "")).count("/") > 2
+        if item.sources("scope") and str(item.value("roleDefinitionId", "")).count("/") > 2
     }
-    used = [match for item in roles if (match := _REGISTRY.match(str(item.at("scope", ""))))]
+    used = [match for item in roles if (match := _REGISTRY.match(str(item.value("scope", ""))))]
     registries = {
         match[2].lower() for match in used if not subscriptions or match[1].lower() in subscriptions
     }
     listed = {name.lower() for name in limits.registries}
     registries &= listed
     parts = tuple(f"azureml-rg-{name}_" for name in registries)
-    groups = {str(item.at("name", "")) for item in items if item.kind == Kind.RESOURCE_GROUP}
-    groups |= {match[2] for item in items if (match := _GROUP.match(str(item.at("id", ""))))}
+    groups = {str(item.value("name", "")) for item in items if item.kind == Kind.RESOURCE_GROUP}
+    groups |= {match[2] for item in items if (match := _GROUP.match(str(item.value("id", ""))))}
     mine = {group.lower() for group in groups - {UNKNOWN, ""}}
     # In an update of a stack that is given its group, with outputs that have no id.
     is_made = any(
-        item.kind == Kind.ACTION_GROUP and item.at("name", UNKNOWN) != UNKNOWN for item in items
+        item.kind == Kind.ACTION_GROUP and item.value("name", UNKNOWN) != UNKNOWN for item in items
     )
 
     def is_known(id: str, group: str) -> bool:
@@ -110,21 +110,23 @@ def _texts(name: str, value: Any) -> Iterator[str]:
 @RULES.resource("known-reads", "What a program reads is listed in limits.yml.", "own", _READ)
 def _reads(item: Item, limits: Limits) -> Iterator[str]:
     """By `get`, an invoke or a StackReference; nobody knows its values in a preview."""
-    if not limits.knows(str(item.at("id", ""))):
-        yield f"reads {item.at('id')}: add it to `given` in limits.yml, or waive it"
+    if not limits.knows(str(item.value("id", ""))):
+        yield f"reads {item.value('id')}: add it to `given` in limits.yml, or waive it"
 
 
 @RULES.stack("known-principals", "Roles are of identities of the stack, or listed people.", "own")
 def _principals(items: Sequence[Item], limits: Limits) -> StackFindings:
     identities = {item.urn for item in items if item.kind == Kind.IDENTITY}
     listed = {principal.lower() for principal in limits.principals}
-    created = {str(item.at("principalId")).lower() for item in items if item.kind == Kind.IDENTITY}
+    created = {
+        str(item.value("principalId")).lower() for item in items if item.kind == Kind.IDENTITY
+    }
 
     for item in items:
-        user = str(item.at(_USER, "")) if item.kind == Kind.COMPUTE else ""
+        user = str(item.value(_USER, "")) if item.kind == Kind.COMPUTE else ""
         if user and user.lower() not in listed:
             yield item, f"is of {user}, which is not in `principals` of limits.yml"
-        principal = str(item.at("principalId", UNKNOWN))
+        principal = str(item.value("principalId", UNKNOWN))
         sources = item.sources("principalId")
         is_made = principal == UNKNOWN or principal.lower() in created
         if item.kind != Kind.ROLE_ASSIGNMENT or principal.lower() in listed:
@@ -155,8 +157,8 @@ def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
 
     The stack's own vaults are allowed too, and existing ones that limits.yml lists.
     """
-    uris = [item.at("properties.vaultUri") for item in items if item.kind == Kind.VAULT]
-    used = [str(item.at("keyVault", "")) for item in items if item.kind == Kind.WORKSPACE]
+    uris = [item.value("properties.vaultUri") for item in items if item.kind == Kind.VAULT]
+    used = [str(item.value("keyVault", "")) for item in items if item.kind == Kind.WORKSPACE]
     existing = {id.rpartition("/")[2].lower() for id in used if limits.knows(id)}
     listed = {name.lower() for name in limits.hosts}
     listed |= {urlsplit(str(uri)).hostname or "" for uri in uris}
@@ -167,7 +169,7 @@ def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
 
     for item in items:
         named = _NAMED.get(item.kind)
-        value = None if named is None else item.at(named) if named else item.props
+        value = None if named is None else item.value(named) if named else item.props
         for keys, text in documents.strings(value):
             host = urlsplit(text).hostname or (keys[-1:] in _BARE and text) or ""
             is_person = "@" in text or keys[-1:] == ("phoneNumber",)
@@ -180,12 +182,15 @@ def _hosts(items: Sequence[Item], limits: Limits) -> StackFindings:
 @RULES.stack("known-accounts", "Datastores are of accounts of the stack.", "own")
 def _accounts(items: Sequence[Item], limits: Limits) -> StackFindings:
     accounts = {item.urn for item in items if item.kind == Kind.ACCOUNT}
-    names = {item.at("name") for item in items if item.kind == Kind.ACCOUNT} | {UNKNOWN}
+    names = {item.value("name") for item in items if item.kind == Kind.ACCOUNT} | {UNKNOWN}
     names |= {id.rpartition("/")[2] for id in limits.given}
     for item in items:
         if item.kind != Kind.DATASTORE:
             continue
-        account, cloud = item.at("properties.accountName"), item.at("properties.endpoint", _CLOUD)
+        account, cloud = (
+            item.value("properties.accountName"),
+            item.value("properties.endpoint", _CLOUD),
+        )
         is_own = account != UNKNOWN or accounts & item.sources("properties")
         if account not in names or not is_own or cloud != _CLOUD:
             yield item, f"is of the account {account} in {cloud}, which is none of this stack's"
@@ -200,8 +205,8 @@ def _accounts(items: Sequence[Item], limits: Limits) -> StackFindings:
 )
 def _repository(item: Item, limits: Limits) -> Iterator[str]:
     """Yield a repository that limits.yml does not list, with or without its `@id` parts."""
-    subject = str(item.at("subject", "")).removeprefix("repo:").partition(":environment:")[0]
-    name = str(item.at("repository", subject))
+    subject = str(item.value("subject", "")).removeprefix("repo:").partition(":environment:")[0]
+    name = str(item.value("repository", subject))
     if name not in limits.repositories and re.sub(r"@\d+", "", name) not in limits.repositories:
         yield f"{name} is not in `repositories` of limits.yml"
 
@@ -211,7 +216,7 @@ def _repository(item: Item, limits: Limits) -> Iterator[str]:
 )
 def _reviewers(item: Item, limits: Limits) -> Iterator[str]:
     """An environment without reviewers has `reviewers: []` in limits.yml."""
-    reviewers = item.at("reviewers", ())
+    reviewers = item.value("reviewers", ())
     for reviewer in [reviewers] if reviewers == UNKNOWN else reviewers:
         if reviewer not in limits.reviewers:
             yield f"{reviewer} is not in `reviewers` of limits.yml"
@@ -225,7 +230,7 @@ def _reviewers(item: Item, limits: Limits) -> Iterator[str]:
 def _receivers(item: Item, limits: Limits) -> Iterator[str]:
     """The others name a namespace, a connection or a role, which `hosts` cannot list."""
     for name in ("eventHubReceivers", "itsmReceivers", "incidentReceivers", "armRoleReceivers"):
-        if item.at(name):
+        if item.value(name):
             yield f"has `{name}`: use a webhook"
 
 

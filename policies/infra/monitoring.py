@@ -19,8 +19,8 @@ RULES = Rules()
 def _diagnostics(items: Sequence[Item], limits: Limits) -> StackFindings:
 
     def sends(setting: Item) -> bool:
-        is_enabled = any(log.at("enabled") is True for log in setting.each("logs"))
-        goes_to = setting.sources("workspaceId") or limits.knows(str(setting.at("workspaceId")))
+        is_enabled = any(log.value("enabled") is True for log in setting.members("logs"))
+        goes_to = setting.sources("workspaceId") or limits.knows(str(setting.value("workspaceId")))
         return is_enabled and bool(goes_to)
 
     logged = sources_of(items, Kind.DIAGNOSTICS, "resourceUri", sends)
@@ -38,14 +38,14 @@ def _alerts(items: Sequence[Item], limits: Limits) -> StackFindings:
         item.urn
         for item in items
         if item.kind == Kind.ACTION_GROUP
-        and item.at("enabled", True) is True
+        and item.value("enabled", True) is True
         and any(_has_receiver(key, value) for key, value in item.props.items())
     }
     alerted = sources_of(
         items,
         Kind.ALERT,
         "scopes",
-        lambda alert: alert.at("enabled") is True and groups & alert.sources("actions"),
+        lambda alert: alert.value("enabled") is True and groups & alert.sources("actions"),
     )
     for item in items:
         if item.kind in (Kind.WORKSPACE, Kind.ENDPOINT) and item.urn not in alerted:
@@ -60,19 +60,19 @@ def _has_receiver(key: str, value: object) -> bool:
 
 @RULES.resource("alert-fires", "An alert can fire.", "own", Kind.ALERT)
 def _fires(item: Item, limits: Limits) -> Iterator[str]:
-    for criterion in item.each("criteria.allOf"):
-        if criterion.at("criterionType") == "DynamicThresholdCriterion":
+    for criterion in item.members("criteria.allOf"):
+        if criterion.value("criterionType") == "DynamicThresholdCriterion":
             continue
-        threshold, most = criterion.at("threshold"), limits.max_alert_threshold
+        threshold, most = criterion.value("threshold"), limits.max_alert_threshold
         if not isinstance(threshold, int | float) or threshold > most:
             yield f"`threshold` is {threshold}, at most {most} here"
-        if not str(criterion.at("operator")).startswith("GreaterThan"):
-            yield f"`operator` is {criterion.at('operator')}, must be GreaterThan"
+        if not str(criterion.value("operator")).startswith("GreaterThan"):
+            yield f"`operator` is {criterion.value('operator')}, must be GreaterThan"
 
 
 @RULES.resource("logs-kept", "Logs are kept long enough, below a cap.", "own", Kind.LOGS)
 def _retention(item: Item, limits: Limits) -> Iterator[str]:
-    days, cap = item.at("retentionInDays"), item.at("workspaceCapping.dailyQuotaGb")
+    days, cap = item.value("retentionInDays"), item.value("workspaceCapping.dailyQuotaGb")
     if not isinstance(days, int) or days < limits.min_log_days:
         yield f"`retentionInDays` is {days}, at least {limits.min_log_days} here"
     # Azure takes -1 for no cap, and drops what comes after it.
@@ -88,7 +88,7 @@ def _private(items: Sequence[Item], limits: Limits) -> StackFindings:
     scope that leads to its logs is managed elsewhere, so a query may come from outside.
     """
     kinds = {item.kind for item in items}
-    is_private = any(item.at("publicNetworkAccess") == "Disabled" for item in items)
+    is_private = any(item.value("publicNetworkAccess") == "Disabled" for item in items)
     ingestion, query = "publicNetworkAccessForIngestion", "publicNetworkAccessForQuery"
     modes = ("accessModeSettings.ingestionAccessMode", "accessModeSettings.queryAccessMode")
     required: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -99,8 +99,8 @@ def _private(items: Sequence[Item], limits: Limits) -> StackFindings:
     for item in items if is_private else ():
         fields, value = required.get(item.kind, ((), ""))
         for field in fields:
-            if item.at(field) != value:
-                yield item, f"`{field}` is {item.at(field)}, must be {value}"
+            if item.value(field) != value:
+                yield item, f"`{field}` is {item.value(field)}, must be {value}"
 
 
 @RULES.resource(
@@ -110,7 +110,7 @@ def _private(items: Sequence[Item], limits: Limits) -> StackFindings:
     Kind.APPLICATION_INSIGHTS,
 )
 def _insights(item: Item, limits: Limits) -> Iterator[str]:
-    if not item.at("workspaceResourceId"):
+    if not item.value("workspaceResourceId"):
         yield "`workspaceResourceId` is not set"
 
 

@@ -73,18 +73,18 @@ def is_internal(source: str) -> bool:
     Kind.NETWORK,
 )
 def _security_group(item: Item, limits: Limits) -> Iterator[str]:
-    for subnet in item.each("subnets"):
-        if not subnet.at("networkSecurityGroup.id"):
-            yield f"subnet `{subnet.at('name')}` has no security group"
+    for subnet in item.members("subnets"):
+        if not subnet.value("networkSecurityGroup.id"):
+            yield f"subnet `{subnet.value('name')}` has no security group"
 
 
 @RULES.resource(
     "subnet-way-out", "Subnets do not use Azure's default outbound access.", "own", Kind.NETWORK
 )
 def _default_outbound(item: Item, limits: Limits) -> Iterator[str]:
-    for subnet in item.each("subnets"):
-        if subnet.at("defaultOutboundAccess") is not False:
-            yield f"`defaultOutboundAccess` of subnet `{subnet.at('name')}` must be false"
+    for subnet in item.members("subnets"):
+        if subnet.value("defaultOutboundAccess") is not False:
+            yield f"`defaultOutboundAccess` of subnet `{subnet.value('name')}` must be false"
 
 
 @RULES.resource(
@@ -98,14 +98,14 @@ def _inbound(item: Item, limits: Limits) -> Iterator[str]:
 
     Case is ignored, as by Azure. A rule admits traffic unless it is outbound or denies.
     """
-    for rule in item.each("securityRules"):
+    for rule in item.members("securityRules"):
         if _lower(rule, "direction") == "outbound" or _lower(rule, "access") == "deny":
             continue
         sources = _values(rule, "sourceAddressPrefix", "sourceAddressPrefixes")
-        if not sources and not rule.at("sourceApplicationSecurityGroups"):
+        if not sources and not rule.value("sourceApplicationSecurityGroups"):
             sources = ["anything"]
         if not all(map(is_internal, sources)):
-            yield f"rule `{rule.at('name')}` lets in {', '.join(sources)}"
+            yield f"rule `{rule.value('name')}` lets in {', '.join(sources)}"
 
 
 @RULES.resource(
@@ -116,7 +116,9 @@ def _inbound(item: Item, limits: Limits) -> Iterator[str]:
 )
 def _outbound(item: Item, limits: Limits) -> Iterator[str]:
     """Yield missing and open outbound rules: without a deny rule Azure allows the internet."""
-    rules = [rule for rule in item.each("securityRules") if _lower(rule, "direction") != "inbound"]
+    rules = [
+        rule for rule in item.members("securityRules") if _lower(rule, "direction") != "inbound"
+    ]
     if not any(map(_denies_internet, rules)):
         yield "no rule denies outbound traffic to the internet"
     for rule in rules:
@@ -125,7 +127,7 @@ def _outbound(item: Item, limits: Limits) -> Iterator[str]:
         public = [target for target in targets if _is_public(target)]
         if _lower(rule, "access") != "deny" and public and not WEB_PORTS.issuperset(ports):
             target = f"{', '.join(public)} on {', '.join(ports) or 'any port'}"
-            yield f"rule `{rule.at('name')}` lets out to {target}, not only to web ports"
+            yield f"rule `{rule.value('name')}` lets out to {target}, not only to web ports"
 
 
 @RULES.resource(
@@ -135,19 +137,21 @@ def _outbound(item: Item, limits: Limits) -> Iterator[str]:
     Kind.SECURITY_GROUP,
 )
 def _tags(item: Item, limits: Limits) -> Iterator[str]:
-    for rule in item.each("securityRules"):
+    for rule in item.members("securityRules"):
         if _lower(rule, "direction") == "inbound" or _lower(rule, "access") == "deny":
             continue
         for target in _values(rule, "destinationAddressPrefix", "destinationAddressPrefixes"):
             is_web = _is_public(target) and item.name in _WEB
             is_address = not _is_public(target) and target[:1].isdigit()
             if not (is_web or is_address or is_narrow_tag(target, limits)):
-                yield f"rule `{rule.at('name')}` lets out to {target}, which is not ours alone"
+                yield f"rule `{rule.value('name')}` lets out to {target}, which is not ours alone"
 
 
 @RULES.resource("endpoints-obey", "Private endpoints obey security groups.", "own", Kind.NETWORK)
 def _obey(item: Item, limits: Limits) -> Iterator[str]:
-    policies = [subnet.at("privateEndpointNetworkPolicies") for subnet in item.each("subnets")]
+    policies = [
+        subnet.value("privateEndpointNetworkPolicies") for subnet in item.members("subnets")
+    ]
     if policies and "Enabled" not in policies:
         yield "`privateEndpointNetworkPolicies` is Enabled in no subnet"
 
@@ -167,14 +171,14 @@ def _denies_internet(rule: Item) -> bool:
 
 
 def _lower(rule: Item, key: str) -> str:
-    return str(rule.at(key, "")).lower()
+    return str(rule.value(key, "")).lower()
 
 
 def _values(rule: Item, singular: str, plural: str) -> list[str]:
     """Return the values of a security rule's singular and plural property."""
-    several = rule.at(plural, [])
+    several = rule.value(plural, [])
     several = [several] if isinstance(several, str) else several
-    return [str(value) for value in (rule.at(singular), *several) if value]
+    return [str(value) for value in (rule.value(singular), *several) if value]
 
 
 def _is_public(target: str) -> bool:
@@ -197,7 +201,7 @@ def _is_public(target: str) -> bool:
 )
 def _password(item: Item, limits: Limits) -> Iterator[str]:
     linux = "osProfile.linuxConfiguration.disablePasswordAuthentication"
-    if item.at(linux) is not True or item.at("osProfile.adminPassword"):
+    if item.value(linux) is not True or item.value("osProfile.adminPassword"):
         yield f"`{linux}` must be true, and `osProfile.adminPassword` not set"
 
 
@@ -209,10 +213,10 @@ def _password(item: Item, limits: Limits) -> Iterator[str]:
     Kind.MACHINE,
 )
 def _address(item: Item, limits: Limits) -> Iterator[str]:
-    for configuration in item.each("ipConfigurations"):
-        if configuration.at("publicIPAddress"):
-            yield f"`{configuration.at('name')}` has a public address"
-    if item.at("networkProfile.networkInterfaceConfigurations"):
+    for configuration in item.members("ipConfigurations"):
+        if configuration.value("publicIPAddress"):
+            yield f"`{configuration.value('name')}` has a public address"
+    if item.value("networkProfile.networkInterfaceConfigurations"):
         yield "`networkInterfaceConfigurations` makes network cards that no rule checks"
 
 
@@ -223,7 +227,7 @@ def _address(item: Item, limits: Limits) -> Iterator[str]:
     Kind.MACHINE_EXTENSION,
 )
 def _extension(item: Item, limits: Limits) -> Iterator[str]:
-    extension = f"{item.at('publisher')}.{item.at('type')}"
+    extension = f"{item.value('publisher')}.{item.value('type')}"
     if extension != SIGN_IN:
         yield f"the extension is {extension}, must be {SIGN_IN}"
 
@@ -244,7 +248,7 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
                 endpoints.setdefault(urn, []).append(item)
     in_dns = sources_of(items, Kind.DNS_GROUP, "privateEndpointName")
     targets = [(item, item.urn, part) for item in items for part in _parts(item)]
-    used = [item for item in items if _REGISTRY.search(str(item.at("scope", "")))]
+    used = [item for item in items if _REGISTRY.search(str(item.value("scope", "")))]
     targets += [(item, _ELSEWHERE, part) for item in used[:1] for part in SHARED_PARTS]
     for item, urn, part in targets:
         what = "the shared registry's" if urn == _ELSEWHERE else "its"
@@ -259,14 +263,14 @@ def _parts(item: Item) -> tuple[str, ...]:
     """Data lakes are read through `dfs`, notebooks live in `file`, shares have no blobs."""
     if item.kind != Kind.ACCOUNT:
         return PARTS.get(item.kind, ())
-    if item.at("kind") == "FileStorage":
+    if item.value("kind") == "FileStorage":
         return ("file",)
-    return ("blob", "dfs") if item.at("isHnsEnabled") is True else ("blob", "file")
+    return ("blob", "dfs") if item.value("isHnsEnabled") is True else ("blob", "file")
 
 
 def _groups(endpoint: Item) -> list[str]:
-    connections = endpoint.each("privateLinkServiceConnections")
-    return [group for connection in connections for group in connection.at("groupIds", [])]
+    connections = endpoint.members("privateLinkServiceConnections")
+    return [group for connection in connections for group in connection.value("groupIds", [])]
 
 
 @RULES.stack(
@@ -280,13 +284,13 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
         Kind.DNS_LINK,
         "privateZoneName",
         lambda link: (
-            link.sources("virtualNetwork") or limits.knows(str(link.at("virtualNetwork.id")))
+            link.sources("virtualNetwork") or limits.knows(str(link.value("virtualNetwork.id")))
         ),
     )
     for item in items:
         if item.kind == Kind.DNS_GROUP:
             used = item.uses.get("privateDnsZoneConfigs", ())
-            central = [str(zone.at("privateDnsZoneId")) for zone in _zones(item)]
+            central = [str(zone.value("privateDnsZoneId")) for zone in _zones(item)]
             if not used and central and all(map(limits.knows, central)):
                 continue  # its owner links it to the network: `infra doctor`
             if not used or any(urn not in zones for urn in used):
@@ -302,7 +306,7 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
 )
 def _workspace_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
     zones = {item.resource_name for item in items if item.kind == Kind.DNS_ZONE}
-    central = [str(zone.at("privateDnsZoneId")) for item in items for zone in _zones(item)]
+    central = [str(zone.value("privateDnsZoneId")) for item in items for zone in _zones(item)]
     zones |= {id.rpartition("/")[2] for id in central if limits.knows(id)}
     for item in items:
         if item.kind == Kind.WORKSPACE and not limits.dns_by_policy:
@@ -312,16 +316,17 @@ def _workspace_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 
 def _zones(item: Item) -> list[Item]:
-    return item.each("privateDnsZoneConfigs") if item.kind == Kind.DNS_GROUP else []
+    return item.members("privateDnsZoneConfigs") if item.kind == Kind.DNS_GROUP else []
 
 
 @RULES.resource("route-private", "Routes lead to a private address.", "own", Kind.ROUTE_TABLE)
 def _routes(item: Item, limits: Limits) -> Iterator[str]:
     """`Internet` and a gateway pass by the hub's firewall."""
-    for route in item.each("routes"):
-        hop, address = route.at("nextHopType"), str(route.at("nextHopIpAddress", ""))
+    for route in item.members("routes"):
+        hop, address = route.value("nextHopType"), str(route.value("nextHopIpAddress", ""))
         if hop != "VirtualAppliance" or not is_internal(address):
-            yield f"route `{route.at('name')}` leads to {address or hop}, not to a private address"
+            name = route.value("name")
+            yield f"route `{name}` leads to {address or hop}, not to a private address"
 
 
 for _name, _who, _sources, _kind, _path in (

@@ -59,15 +59,15 @@ def _ignored_changes(item: Item, limits: Limits) -> Iterator[str]:
 
 @RULES.resource("tags", "Resources have the required tags.", "AZR-000166", *TAGGED)
 def _tags(item: Item, limits: Limits) -> Iterator[str]:
-    missing = [tag for tag in limits.tags if not item.at("tags", {}).get(tag)]
+    missing = [tag for tag in limits.tags if not item.value("tags", {}).get(tag)]
     if missing:
         yield f"no tag {', '.join(missing)}"
 
 
 @RULES.resource("regions", "Resources are in allowed regions.", "AZR-000167", *REGIONAL)
 def _regions(item: Item, limits: Limits) -> Iterator[str]:
-    for holder in (item, *item.each("regionDetails")):  # the replicas of a shared registry
-        region = str(holder.at("location", "")).lower().replace(" ", "")
+    for holder in (item, *item.members("regionDetails")):  # the replicas of a shared registry
+        region = str(holder.value("location", "")).lower().replace(" ", "")
         if region not in limits.regions:
             allowed = ", ".join(limits.regions)
             yield f"`location` is {region or 'not set'}, must be one of {allowed}"

@@ -84,7 +84,7 @@ class Item:
     protected: bool = False  # Pulumi's `protect`
     provider: str = ""  # the Pulumi provider's name; for rules of single resources only
 
-    def at(self, path: str, default: Any = None) -> Any:
+    def value(self, path: str, default: Any = None) -> Any:
         """Return the value at a dotted path, `default` if none, `UNKNOWN` below an unknown."""
         value: Any = self.props
         for key in path.split("."):
@@ -95,12 +95,12 @@ class Item:
             value = value[key]
         return value
 
-    def each(self, path: str) -> list[Item]:
+    def members(self, path: str) -> list[Item]:
         """Return the members of the list or mapping at a path, each as an item.
 
         An unknown list has one member, whose values are all `UNKNOWN`.
         """
-        members = self.at(path, ())
+        members = self.value(path, ())
         if isinstance(members, Mapping):
             members = list(members.values())
         if members == UNKNOWN:
@@ -114,7 +114,7 @@ class Item:
     @property
     def resource_name(self) -> str:
         """The name in Azure; in a preview, which does not know it yet, the name in the program."""
-        name = self.at("name", UNKNOWN)
+        name = self.value("name", UNKNOWN)
         return self.name if name == UNKNOWN else str(name)
 
 
@@ -140,7 +140,7 @@ def users_of(items: Iterable[Item], kinds: Collection[str], name: str) -> dict[s
 
 def is_cluster(item: Item) -> bool:
     """Return whether a compute resource is a cluster, not an instance."""
-    return bool(item.at("properties.computeType") == "AmlCompute")
+    return bool(item.value("properties.computeType") == "AmlCompute")
 
 
 Check = Callable[[Item, Limits], Iterator[str]]
@@ -201,7 +201,7 @@ class Declaration:
         choices = allowed if isinstance(allowed, tuple) else (allowed,)
 
         def check(item: Item, limits: Limits) -> Iterator[str]:
-            value = item.at(path, default)
+            value = item.value(path, default)
             # Python takes 1 for True; Azure may not.
             if not any(type(value) is type(choice) and value == choice for choice in choices):
                 yield f"`{path}` is {_shown(value)}, must be {' or '.join(map(_shown, choices))}"

@@ -34,14 +34,16 @@ def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
     """Premium files are copied within their region only (storage-files-planning, Redundancy)."""
     if item.kind == Kind.ML_REGISTRY:
         for account in (
-            account for region in item.each("regionDetails") for account in region.each(_ACCOUNTS)
+            account
+            for region in item.members("regionDetails")
+            for account in region.members(_ACCOUNTS)
         ):
-            stated = account.at("systemCreatedStorageAccount.storageAccountType")
+            stated = account.value("systemCreatedStorageAccount.storageAccountType")
             if stated not in GEO_REDUNDANT:
                 yield f"`storageAccountType` is {stated}, not one of {', '.join(GEO_REDUNDANT)}"
         return
-    allowed = ("Premium_ZRS",) if item.at("kind") == FILE_STORAGE else GEO_REDUNDANT
-    sku = item.at("sku.name")
+    allowed = ("Premium_ZRS",) if item.value("kind") == FILE_STORAGE else GEO_REDUNDANT
+    sku = item.value("sku.name")
     if sku not in allowed:
         yield f"`sku.name` is {sku}, must be one of {', '.join(allowed)}"
 
@@ -49,8 +51,10 @@ def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
 @RULES.resource("storage-https", "Storage answers HTTPS only.", "CKV_AZURE_3", Kind.ACCOUNT)
 def _https(item: Item, limits: Limits) -> Iterator[str]:
     """NFS does not use HTTPS, so an account for NFS is reached through private endpoints only."""
-    private_share = item.at("kind") == FILE_STORAGE and item.at("publicNetworkAccess") == "Disabled"
-    if item.at("enableHttpsTrafficOnly", True) is not True and not private_share:
+    private_share = (
+        item.value("kind") == FILE_STORAGE and item.value("publicNetworkAccess") == "Disabled"
+    )
+    if item.value("enableHttpsTrafficOnly", True) is not True and not private_share:
         yield "`enableHttpsTrafficOnly` must be true, except for a private account of an NFS share"
 
 
@@ -58,19 +62,19 @@ def _https(item: Item, limits: Limits) -> Iterator[str]:
     "storage-azure-services", "Azure's own services reach storage.", "CKV_AZURE_36", Kind.ACCOUNT
 )
 def _azure_services(item: Item, limits: Limits) -> Iterator[str]:
-    bypass = item.at("networkRuleSet.bypass", "AzureServices")
+    bypass = item.value("networkRuleSet.bypass", "AzureServices")
     if "AzureServices" not in str(bypass):
         yield f"`networkRuleSet.bypass` is {bypass}: Azure ML itself could not reach the account"
 
 
 @RULES.resource("storage-sas-policy", "A SAS expires in time.", "CKV2_AZURE_41", Kind.ACCOUNT)
 def _sas_policy(item: Item, limits: Limits) -> Iterator[str]:
-    stated = item.at("sasPolicy.sasExpirationPeriod")
+    stated = item.value("sasPolicy.sasExpirationPeriod")
     period = _PERIOD.fullmatch(str(stated))
     days, hours, minutes, seconds = map(int, period.groups()) if period else (999, 0, 0, 0)
     if timedelta(days, seconds, hours=hours, minutes=minutes) > _LONGEST_SAS:
         yield f"`sasPolicy.sasExpirationPeriod` is {stated}, at most {_LONGEST_SAS.days} days"
-    if item.at("sasPolicy.expirationAction") != "Block":
+    if item.value("sasPolicy.expirationAction") != "Block":
         yield "`sasPolicy.expirationAction` must be Block"
 
 
@@ -79,11 +83,11 @@ def _sas_policy(item: Item, limits: Limits) -> Iterator[str]:
 )
 def _soft_delete(item: Item, limits: Limits) -> Iterator[str]:
     for policy in ("deleteRetentionPolicy", "containerDeleteRetentionPolicy"):
-        days = item.at(f"{policy}.days", 0)
+        days = item.value(f"{policy}.days", 0)
         enough = isinstance(days, int) and days >= limits.min_restore_days
-        if item.at(f"{policy}.enabled") is not True or not enough:
+        if item.value(f"{policy}.enabled") is not True or not enough:
             yield f"`{policy}` must be enabled, for {limits.min_restore_days} days or more"
-    if item.at("deleteRetentionPolicy.allowPermanentDelete", False) is not False:
+    if item.value("deleteRetentionPolicy.allowPermanentDelete", False) is not False:
         yield "`deleteRetentionPolicy.allowPermanentDelete` makes a deletion permanent"
 
 
@@ -95,7 +99,7 @@ def _has_soft_delete(items: Sequence[Item], limits: Limits) -> StackFindings:
     for item in items:
         if (
             item.kind == Kind.ACCOUNT
-            and item.at("kind") != FILE_STORAGE
+            and item.value("kind") != FILE_STORAGE
             and item.urn not in accounts
         ):
             yield item, "no `BlobServiceProperties` sets how long a deletion can be undone"
@@ -107,7 +111,7 @@ def _defender(items: Sequence[Item], limits: Limits) -> StackFindings:
         items,
         Kind.DEFENDER,
         "resourceId",
-        lambda defender: defender.at("properties.isEnabled") is True,
+        lambda defender: defender.value("properties.isEnabled") is True,
     )
     for item in items:
         if item.kind == Kind.ACCOUNT and item.urn not in protected:
@@ -116,12 +120,14 @@ def _defender(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 @RULES.resource("key-rotation", "Keys are rotated.", "own", Kind.KEY)
 def _rotation(item: Item, limits: Limits) -> Iterator[str]:
-    actions = item.each("properties.rotationPolicy.lifetimeActions")
-    rotations = [action for action in actions if str(action.at("action.type")).lower() == "rotate"]
+    actions = item.members("properties.rotationPolicy.lifetimeActions")
+    rotations = [
+        action for action in actions if str(action.value("action.type")).lower() == "rotate"
+    ]
     if not rotations:
         yield "`properties.rotationPolicy` has no action `rotate`"
     for rotation in rotations:
-        period = str(rotation.at("trigger.timeAfterCreate", "P1D"))
+        period = str(rotation.value("trigger.timeAfterCreate", "P1D"))
         match = re.fullmatch(r"P(\d+)([DMY])", period)
         if not match or int(match[1]) * _DAYS[match[2]] > limits.max_key_days:
             yield f"`timeAfterCreate` is {period}, at most {limits.max_key_days} days here"
@@ -129,26 +135,26 @@ def _rotation(item: Item, limits: Limits) -> Iterator[str]:
 
 @RULES.resource("key-strength", "Keys are in hardware, and long.", "own", Kind.KEY)
 def _strength(item: Item, limits: Limits) -> Iterator[str]:
-    kind, size = item.at("properties.kty"), item.at("properties.keySize", 2048)
+    kind, size = item.value("properties.kty"), item.value("properties.keySize", 2048)
     if kind != "RSA-HSM" or not isinstance(size, int) or size < 3072:
         yield f"the key is {kind} of {size} bits, must be RSA-HSM of 3072 or more"
 
 
 @RULES.resource("data-lifetime", "Data is not deleted too early.", "own", Kind.LIFECYCLE)
 def _lifetime(item: Item, limits: Limits) -> Iterator[str]:
-    for rule in item.each("policy.rules"):
+    for rule in item.members("policy.rules"):
         for part in ("baseBlob", "snapshot", "version"):
-            for days in (rule.at(f"definition.actions.{part}.delete") or {}).values():
+            for days in (rule.value(f"definition.actions.{part}.delete") or {}).values():
                 if not isinstance(days, int | float) or days < limits.min_data_days:
                     yield (
-                        f"rule `{rule.at('name')}` deletes after {days} days, at least"
+                        f"rule `{rule.value('name')}` deletes after {days} days, at least"
                         f" {limits.min_data_days} here"
                     )
 
 
 @RULES.resource("vault-restorable", "A deleted secret can be restored.", "own", Kind.VAULT)
 def _restorable(item: Item, limits: Limits) -> Iterator[str]:
-    days = item.at("properties.softDeleteRetentionInDays", 90)
+    days = item.value("properties.softDeleteRetentionInDays", 90)
     if not isinstance(days, int) or days < limits.min_restore_days:
         yield f"`softDeleteRetentionInDays` is {days}, at least {limits.min_restore_days} here"
 
@@ -164,14 +170,14 @@ def _restorable(item: Item, limits: Limits) -> Iterator[str]:
 def _firewall_exceptions(item: Item, limits: Limits) -> Iterator[str]:
     firewall = "properties.networkAcls" if item.kind == Kind.VAULT else "networkRuleSet"
     for name in ("ipRules", "resourceAccessRules"):
-        if item.at(f"{firewall}.{name}"):
+        if item.value(f"{firewall}.{name}"):
             yield f"`{firewall}.{name}` is an exception to the firewall"
 
 
 @RULES.resource("share-root", "Root in a job is not root on a share.", "own", Kind.SHARE)
 def _share_root(item: Item, limits: Limits) -> Iterator[str]:
-    squash = item.at("rootSquash", "NoRootSquash")
-    if item.at("enabledProtocols") == "NFS" and squash == "NoRootSquash":
+    squash = item.value("rootSquash", "NoRootSquash")
+    if item.value("enabledProtocols") == "NFS" and squash == "NoRootSquash":
         yield "`rootSquash` is NoRootSquash: root in a job is root on the share"
 
 

@@ -41,9 +41,9 @@ RULES = Rules()
     Kind.WORKSPACE,
 )
 def _identity(item: Item, limits: Limits) -> Iterator[str]:
-    if item.at("identity.type") != "UserAssigned":
-        yield f"`identity.type` is {item.at('identity.type')}, must be UserAssigned"
-    if not item.at("primaryUserAssignedIdentity"):
+    if item.value("identity.type") != "UserAssigned":
+        yield f"`identity.type` is {item.value('identity.type')}, must be UserAssigned"
+    if not item.value("primaryUserAssignedIdentity"):
         yield "`primaryUserAssignedIdentity` is not set"
 
 
@@ -53,7 +53,7 @@ def _parts(items: Sequence[Item], limits: Limits) -> StackFindings:
     for item in items:
         for part, kind in PARTS.items() if item.kind == Kind.WORKSPACE else ():
             ours = kind in {kinds.get(urn) for urn in item.sources(part)}
-            if not ours and not limits.knows(str(item.at(part))):
+            if not ours and not limits.knows(str(item.value(part))):
                 hint = "nor listed as `given` in limits.yml, so no rule checks it"
                 yield item, f"`{part}` is not declared in this stack, {hint}"
 
@@ -70,17 +70,17 @@ def _isolation(items: Sequence[Item], limits: Limits) -> StackFindings:
     """
     clusters = [item for item in items if item.kind == Kind.COMPUTE]
     in_subnets = bool(clusters) and all(
-        cluster.at("properties.properties.subnet") for cluster in clusters
+        cluster.value("properties.properties.subnet") for cluster in clusters
     )
     for item in items:
-        mode = item.at("managedNetwork.isolationMode", "Disabled")
+        mode = item.value("managedNetwork.isolationMode", "Disabled")
         if item.kind != Kind.WORKSPACE or mode == "AllowOnlyApprovedOutbound":
             continue
         if not in_subnets:
             yield item, f"`isolationMode` is {mode}, and compute is not in a subnet of ours"
         elif mode != "Disabled":
             yield item, f"`isolationMode` is {mode}, and must be Disabled beside a subnet of ours"
-        elif not item.at("serverlessComputeSettings.serverlessComputeCustomSubnet"):
+        elif not item.value("serverlessComputeSettings.serverlessComputeCustomSubnet"):
             yield item, "`serverlessComputeCustomSubnet` is not set, for jobs that name no cluster"
 
 
@@ -91,10 +91,10 @@ def _isolation(items: Sequence[Item], limits: Limits) -> StackFindings:
     Kind.WORKSPACE,
 )
 def _outbound_endpoint(item: Item, limits: Limits) -> Iterator[str]:
-    if item.at("managedNetwork.isolationMode") == "Disabled":
+    if item.value("managedNetwork.isolationMode") == "Disabled":
         return  # `workspace-isolation` checks that our own network takes its place
-    rules = item.each("managedNetwork.outboundRules")
-    if not any(rule.at("type") == "PrivateEndpoint" for rule in rules):
+    rules = item.members("managedNetwork.outboundRules")
+    if not any(rule.value("type") == "PrivateEndpoint" for rule in rules):
         yield "no outbound rule of the managed network is a private endpoint"
 
 
@@ -103,9 +103,9 @@ def _outbound_endpoint(item: Item, limits: Limits) -> Iterator[str]:
 )
 def _outbound(item: Item, limits: Limits) -> Iterator[str]:
     """Approved outbound is open when everything is approved."""
-    for rule in item.each("managedNetwork.outboundRules"):
-        target = rule.at("destination")
-        match rule.at("type"):
+    for rule in item.members("managedNetwork.outboundRules"):
+        target = rule.value("destination")
+        match rule.value("type"):
             case "PrivateEndpoint":
                 continue
             case "FQDN":
@@ -124,18 +124,18 @@ def _is_narrow_host(host: str) -> bool:
 
 def _is_narrow(rule: Item, limits: Limits) -> bool:
     """Address prefixes, where there are any, take the place of the service tag."""
-    prefixes = rule.at("destination.addressPrefixes", [])
+    prefixes = rule.value("destination.addressPrefixes", [])
     if prefixes:
         return prefixes != UNKNOWN and all(is_internal(str(prefix)) for prefix in prefixes)
-    return is_narrow_tag(str(rule.at("destination.serviceTag", UNKNOWN)), limits)
+    return is_narrow_tag(str(rule.value("destination.serviceTag", UNKNOWN)), limits)
 
 
 @RULES.resource(
     "compute-identity", "Each cluster has a user-assigned identity.", "own", Kind.COMPUTE
 )
 def _cluster_identity(item: Item, limits: Limits) -> Iterator[str]:
-    if is_cluster(item) and item.at("identity.type") != "UserAssigned":
-        yield f"`identity.type` is {item.at('identity.type')}, must be UserAssigned"
+    if is_cluster(item) and item.value("identity.type") != "UserAssigned":
+        yield f"`identity.type` is {item.value('identity.type')}, must be UserAssigned"
 
 
 @RULES.resource("compute-ssh", "Nodes cannot be reached by SSH from outside.", "own", Kind.COMPUTE)
@@ -146,7 +146,7 @@ def _ssh(item: Item, limits: Limits) -> Iterator[str]:
         if is_cluster(item)
         else ("sshSettings.sshPublicAccess", "Disabled")
     )
-    access = item.at(f"properties.properties.{key}", default)
+    access = item.value(f"properties.properties.{key}", default)
     if access != "Disabled":
         yield f"`{key}` is {access}, must be Disabled"
 
@@ -155,8 +155,8 @@ def _ssh(item: Item, limits: Limits) -> Iterator[str]:
     "compute-personal", "A compute instance belongs to one person.", "own", Kind.COMPUTE
 )
 def _personal(item: Item, limits: Limits) -> Iterator[str]:
-    sharing = item.at("properties.properties.applicationSharingPolicy", "Shared")
-    if item.at("properties.computeType") == "ComputeInstance" and sharing != "Personal":
+    sharing = item.value("properties.properties.applicationSharingPolicy", "Shared")
+    if item.value("properties.computeType") == "ComputeInstance" and sharing != "Personal":
         yield f"`applicationSharingPolicy` is {sharing}, must be Personal"
 
 
@@ -168,15 +168,15 @@ def _personal(item: Item, limits: Limits) -> Iterator[str]:
 )
 def _registry_blobs(item: Item, limits: Limits) -> Iterator[str]:
     key = "systemCreatedStorageAccount.allowBlobPublicAccess"
-    for region in item.each("regionDetails"):
-        for account in region.each("storageAccountDetails"):
-            if account.at(key) is not False:
+    for region in item.members("regionDetails"):
+        for account in region.members("storageAccountDetails"):
+            if account.value(key) is not False:
                 yield f"`{key}` must be false"
 
 
 @RULES.resource("datastore-no-key", "Datastores contain no account key.", "own", Kind.DATASTORE)
 def _credentials(item: Item, limits: Limits) -> Iterator[str]:
-    kind = item.at("properties.credentials.credentialsType")
+    kind = item.value("properties.credentials.credentialsType")
     if kind not in ("None", "Sas"):
         yield f"`credentialsType` is {kind}, must be None or a user-delegation Sas"
 
@@ -231,7 +231,7 @@ def _users(items: Sequence[Item], limits: Limits) -> StackFindings:
 @RULES.resource("cost-redis-size", "Redis has an allowed size.", "own", Kind.REDIS)
 def _size(item: Item, limits: Limits) -> Iterator[str]:
     """Yield a Redis size that limits.yml does not allow: it is billed by the hour, used or not."""
-    size = item.at("sku.name", UNKNOWN)
+    size = item.value("sku.name", UNKNOWN)
     if size not in limits.redis_sizes:
         yield f"`sku.name` is {size}; allowed here: {', '.join(limits.redis_sizes) or 'none'}"
 

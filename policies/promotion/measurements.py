@@ -232,7 +232,7 @@ def fairness(case: Case, gate: Gate) -> Finding:
     parts, unsound_slices, failures, items, rare = [], [], [], [], dict[str, str]()
     for key, limit in limits.items():
         dimension, name = key.split(".")
-        slices = _Slices.of(case, gate, dimension, name)
+        slices = _Slices.compute(case, gate, dimension, name)
         rare |= slices.rare
         if slices.problems:
             unsound_slices += slices.problems
@@ -287,7 +287,7 @@ class _Slices:
     problems: list[str]  # values that are missing or not sound
 
     @classmethod
-    def of(cls, case: Case, gate: Gate, dimension: str, metric: str) -> _Slices:
+    def compute(cls, case: Case, gate: Gate, dimension: str, metric: str) -> _Slices:
         evidence, fewest = case.evidence, gate.number("min_count")
         stated = case.evaluation.slices.get(dimension, {})
         split = case.evaluation.slice_split or ""

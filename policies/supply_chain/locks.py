@@ -36,7 +36,7 @@ def bill(locks: Iterable[Path]) -> str:
     return sbom(tuple(every[key] for key in sorted(every)))
 
 
-def known(advisories: Advisories, locks: Iterable[Path]) -> Iterator[str]:
+def affected(advisories: Advisories, locks: Iterable[Path]) -> Iterator[str]:
     """`LOCK: ID: NAME VERSION` of each record that affects a pinned package."""
     for lock in locks:
         yield from (f"{lock}: {record}" for record in advisories.affecting(pinned(lock)))
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(bill(locks), end="")
             return DONE
         advisories = read(options.advisories)
-        lines = [*known(advisories, locks)]
+        lines = [*affected(advisories, locks)]
     except (AdvisoriesError, OSError, ValueError) as error:
         hint = "make advisories downloads osv.dev's export; make lock writes the locks"
         sys.stderr.write(f"error[cannot-read]: {error}\n  hint: {hint}\n")

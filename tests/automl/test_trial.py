@@ -528,7 +528,7 @@ def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             computed.append(name)
             return bytes(length)
 
-        answer = of.of(compute, name)
+        answer = of.get_or_compute(compute, name)
         # A second passes: the clock of a file system has ticks of some milliseconds.
         for file in (tmp_path / "cache").iterdir():
             os.utime(file, (file.stat().st_atime, file.stat().st_mtime - 1))
@@ -566,12 +566,12 @@ def test_the_cache_has_nothing_of_other_code_or_on_a_full_disk(
     of, computed = cache.Cache(tmp_path / "cache"), []
     for code in (b"one", b"one", b"other"):
         monkeypatch.setattr(cache, "_code", lambda code=code: code)
-        assert of.of(lambda: computed.append("of code"), "key") is None
+        assert of.get_or_compute(lambda: computed.append("of code"), "key") is None
     assert len(computed) == 2
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pickle.dump", full)
-    assert of.of(lambda: 5, "new") == 5
+    assert of.get_or_compute(lambda: 5, "new") == 5
     assert not [file for file in (tmp_path / "cache").iterdir() if file.suffix]

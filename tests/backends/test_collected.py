@@ -63,7 +63,7 @@ def test_an_endpoint_that_somebody_changed_is_read(monkeypatch: pytest.MonkeyPat
     endpoints = AzureEndpoints(made, AzureRegistry(made))
 
     def gone(name: str, *, as_released: bool) -> None:
-        raise UserError.of("endpoint-changed", "the deployment blue is gone", "blue")
+        raise UserError.with_code("endpoint-changed", "the deployment blue is gone", "blue")
 
     monkeypatch.setattr(endpoints, "live", gone)
     seen = read_collected(endpoints.collected("tiny"), "d")

@@ -79,7 +79,7 @@ def jobs(tmp_path: Path) -> Path:
 
 
 def planned(path: Path, **changes: str) -> list[costs.Cost]:
-    return costs.of(planning.plan(load.load(path, changes)))
+    return costs.estimate(planning.plan(load.load(path, changes)))
 
 
 def test_a_sweep_is_bounded_by_its_trials_and_their_limit(jobs: Path) -> None:

@@ -84,7 +84,7 @@ def _wrong(code, found, hint="ask"):
 
 def run(name, count):
     if not name:
-        raise UserError.of("no-name", "there is no name", "a name")
+        raise UserError.with_code("no-name", "there is no name", "a name")
     found = "few" if count else "none"
     raise UserError(Problem(FULL, f"`{name}` has {found}", severity="warning"))
 

@@ -114,7 +114,7 @@ def test_an_interval_holds_the_value() -> None:
     """The bootstrap draws images."""
     truth, answers = images(3, 60)
     rows = predict("detection", "test", Rows([str(at) for at in range(60)], truth, padded(answers)))
-    found = estimates(TASKS["detection"].metrics, ScoredRows.of(rows))["map_50"]
+    found = estimates(TASKS["detection"].metrics, ScoredRows.from_rows(rows))["map_50"]
     assert found.low < found.value < found.high and found.count == 60
     assert found.high - found.low < 0.4
 

@@ -117,7 +117,7 @@ def test_predictions_come_back() -> None:
     given = rows(12)
     long = predict("forecasting", "test", given)
     short = Rows(["s"], [actuals([1, 2], [2, 3], 1)], np.full((1, 2, 3), 2.0))
-    scored = ScoredRows.of([*long, *predict("forecasting", "test", short)])
+    scored = ScoredRows.from_rows([*long, *predict("forecasting", "test", short)])
     of = scored.forecasts
     assert of.value.shape == (13, 10) and np.isnan(of.value[12, 2:]).all()
     assert of.value[:12] == pytest.approx(np.asarray(given.scores)[:, :, 0], rel=1e-8)

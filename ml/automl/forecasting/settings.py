@@ -31,7 +31,7 @@ class Settings:
     step: int | None  # between the origins of two folds
 
     @classmethod
-    def of(cls, job: Mapping[str, Any]) -> Settings:
+    def parse(cls, job: Mapping[str, Any]) -> Settings:
         """Parse the settings from a job's document (AUTOML_JOB)."""
         section: Mapping[str, Any] = job["forecasting"]
 

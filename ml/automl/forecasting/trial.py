@@ -128,7 +128,7 @@ def main() -> None:
     ]
     source = json.dumps([job, files])
     with of_every_trial():
-        problem = cache.of(lambda: prepare(job, options.training_data), source)
+        problem = cache.get_or_compute(lambda: prepare(job, options.training_data), source)
     budget = seconds_of(job)
     with tracking() as tracker:
         tracker.parameters({"family": name, **sampled})
@@ -140,7 +140,7 @@ def main() -> None:
         else:
             # Cache the fits: a search may sample the same settings again.
             key = json.dumps([name, sampled], sort_keys=True)
-            fits = cache.of(lambda: fit(problem, name, sampled, budget), source, key)
+            fits = cache.get_or_compute(lambda: fit(problem, name, sampled, budget), source, key)
             documents, forecasts, notes = _saved(fits, options.model), fits.forecasts, fits.notes
         seconds = time.perf_counter() - began
         folds = problem.score(problem.out_of_fold(forecasts))
@@ -181,7 +181,7 @@ def seconds_of(job: Mapping[str, Any]) -> float:
 
 def prepare(job: Mapping[str, Any], training: Path) -> ForecastProblem:
     """Read the series of a search and choose its origins. Ends the program where it has none."""
-    settings = Settings.of(job)
+    settings = Settings.parse(job)
     panel = panels.read(training, settings)
     origins = rolling.origins(panel, settings)
     if settings.drops_short:

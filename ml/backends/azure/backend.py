@@ -255,11 +255,13 @@ class AzureBackend:
         run = self.runs.find(name)
         if run.status not in OPEN:
             hint = f"ml runs show {run.name} --on azure"
-            raise UserError.of("run-ended", f"{run.name} is {run.status}", "an active run", hint)
+            raise UserError.with_code(
+                "run-ended", f"{run.name} is {run.status}", "an active run", hint
+            )
         if (parent := self.runs.parent(run)) is not None:
             hint = f"ml runs cancel {parent.name} --on azure"
             actual = f"{run.name} is a child of {parent.name}"
-            raise UserError.of("child-run", actual, "a root run", hint)
+            raise UserError.with_code("child-run", actual, "a root run", hint)
         with as_refusals():
             jobs = self.workspace.client.jobs
             poller = retried(lambda: jobs.begin_cancel(run.name), CANCEL_POLL_S)

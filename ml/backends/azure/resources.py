@@ -210,7 +210,9 @@ class AzureResources:
         name, data = (key, value) if equals and key.isidentifier() else ("input", data)
         path = assets.local(data, Path.cwd())
         if path is not None and not path.exists():
-            raise UserError.of("missing-file", f"no `{data}`", "a file or folder", "--input PATH")
+            raise UserError.with_code(
+                "missing-file", f"no `{data}`", "a file or folder", "--input PATH"
+            )
         kind = "uri_file" if path is not None and path.is_file() else "uri_folder"
         source = Input(type=kind, path=str(path.resolve()) if path is not None else data)
         with as_refusals(), self.workspace.quiet():

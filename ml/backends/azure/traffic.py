@@ -24,7 +24,7 @@ from uuid import uuid4
 from ml.backends.azure.errors import as_refusals
 from ml.backends.azure.workspace import MODEL_ERROR, Workspace
 from ml.backends.endpoints import Answer, Live
-from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID, SAMPLE, Counters, Recent, at
+from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID, SAMPLE, Counters, Recent, choose
 from ml.core.errors import UserError
 
 # The client's name of a request, which the log has as XMSClientRequestId.
@@ -89,7 +89,7 @@ class AzureRouter:
 
     def _sample(self, body: str) -> None:
         with self._lock:
-            name = at(self._draw.random() * 100, self._shares, self._live)
+            name = choose(self._draw.random() * 100, self._shares, self._live)
         began = time.monotonic()
         answer = self.post(body, name)
         seconds = time.monotonic() - began

@@ -130,7 +130,9 @@ class Workspace:
         if container is None:
             actual = f"{FEATURE_STORE}: the feature store {self.feature_store} has no offline store"
             hint = "set `platform:feature_store` in the stack file, then make deploy ENV=STACK"
-            raise UserError.of("no-offline-store", actual, "a feature store that has one", hint)
+            raise UserError.with_code(
+                "no-offline-store", actual, "a feature store that has one", hint
+            )
         host = f"{container['account']}.dfs.{self._cloud['suffixes']['storage']}"
         return f"abfss://{container['name']}@{host}"
 
@@ -274,7 +276,7 @@ class Workspace:
             if cloud["name"] == name or (name is None and cloud["resourceManager"] in url):
                 return cast(Mapping[str, Any], cloud)
         names = ", ".join(str(cloud["name"]) for cloud in clouds)
-        raise UserError.of(
+        raise UserError.with_code(
             "unknown-cloud", f"{CLOUD}: {name}", f"one of {names}", f"export {CLOUD}=NAME"
         )
 

@@ -64,11 +64,11 @@ def _file(name: str) -> Path:
     names = definitions(repository.root())
     if name not in names:
         expected = ", ".join(names) or f"one in {FOLDERS}"
-        raise UserError.of("no-feature-set", f"there is no feature set `{name}`", expected)
+        raise UserError.with_code("no-feature-set", f"there is no feature set `{name}`", expected)
     if len(names[name]) > 1:
         actual = f"{len(names[name])} files define `{name}`"
         expected = f"the path of one: {', '.join(map(str, names[name]))}"
-        raise UserError.of("ambiguous-feature-set", actual, expected)
+        raise UserError.with_code("ambiguous-feature-set", actual, expected)
     return names[name][0]
 
 
@@ -76,7 +76,7 @@ def _source(feature_set: FeatureSet, source: Path | None) -> Path:
     path = source or feature_set.local_source
     if path is None:
         actual = f"`{feature_set.name}` has no source on this machine"
-        raise UserError.of("missing-source", actual, "--source DIR, or a tag `local_source`")
+        raise UserError.with_code("missing-source", actual, "--source DIR, or a tag `local_source`")
     return path
 
 
@@ -84,7 +84,9 @@ def _date(option: str, text: str | None) -> date | None:
     try:
         return date.fromisoformat(text) if text else None
     except ValueError:
-        raise UserError.of("not-a-date", f"{option} {text}", "a date such as 2026-11-20") from None
+        raise UserError.with_code(
+            "not-a-date", f"{option} {text}", "a date such as 2026-11-20"
+        ) from None
 
 
 @app.command()
@@ -150,13 +152,13 @@ def get(
     with _opened(name, store) as (feature_set, place):
         if len(key) != len(feature_set.keys):
             expected = " ".join(feature_set.keys)
-            raise UserError.of("wrong-keys", f"{len(key)} keys for `{name}`", expected)
+            raise UserError.with_code("wrong-keys", f"{len(key)} keys for `{name}`", expected)
         keys: dict[str, object] = {}
         for (column, kind), text in zip(feature_set.keys.items(), key, strict=True):
             try:
                 keys[column] = KEYS[kind](text)
             except (TypeError, ValueError):
-                raise UserError.of("wrong-keys", f"key `{column}` is {text}", kind) from None
+                raise UserError.with_code("wrong-keys", f"key `{column}` is {text}", kind) from None
         answer = look_up(
             feature_set, SqliteStore(feature_set, local_path(feature_set, place)), keys
         )

@@ -41,7 +41,9 @@ def gate(
 
     if released is bool(model or version) or bool(model) is not bool(version):
         actual = "a model needs a version; --released takes neither"
-        raise UserError.of("no-version", actual, "ml gate MODEL VERSION, or ml gate --released")
+        raise UserError.with_code(
+            "no-version", actual, "ml gate MODEL VERSION, or ml gate --released"
+        )
     backend = open_backend(place_of(to, on))
     if released:
         results = [*check_released(backend, to)]

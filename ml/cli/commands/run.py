@@ -177,7 +177,7 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
     from ml.cli.render import costs, plan_text
 
     environments = backend.environments(plan) if backend.environments else ()
-    priced = costs.of(plan)
+    priced = costs.estimate(plan)
     requests = backend.requests(plan) if backend.requests else ()
     if as_json:
         write_json(

@@ -88,7 +88,7 @@ class Cost:
         return f"{where}: {amount}; {self.notes}"
 
 
-def of(plan: Plan) -> list[Cost]:
+def estimate(plan: Plan) -> list[Cost]:
     """Return the cost of the plan by cluster; empty where no stack file names its cluster."""
     try:
         price_list = prices.read()

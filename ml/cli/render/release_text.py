@@ -153,7 +153,7 @@ def named(model: str, version: str, digest: str) -> str:
 def _attempt(attempt: Attempt) -> str:
     why = f": {attempt.why}" if attempt.why else ""
     by = f", for {attempt.by}" if attempt.by else ""
-    moment = attempt.at[:16].replace("T", " ")
+    moment = attempt.time[:16].replace("T", " ")
     return f"version {attempt.version} {attempt.outcome} on {moment}{by}{why}"
 
 

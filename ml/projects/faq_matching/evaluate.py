@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     faq, split = prepare(options.faq, options.schema, int(model.settings["split_seed"]))
     baseline = _baseline(options.baseline, faq, split)
     with tracking() as tracker:
-        settings = Hyperparameters.of(model.settings)
+        settings = Hyperparameters.from_mapping(model.settings)
         gains, seconds = measure.stability(faq, split, settings, seed, options.folds, threads())
         evaluation = evaluate(
             options.evaluation,

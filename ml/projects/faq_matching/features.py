@@ -94,7 +94,7 @@ class Catalogue:
     alike: Array
 
     @classmethod
-    def of(cls, questions: Texts, answers: Texts) -> Catalogue:
+    def from_texts(cls, questions: Texts, answers: Texts) -> Catalogue:
         """Return the catalogue of entries, given their questions and answers row by row."""
         both = (questions.word + answers.word, questions.char + answers.char)
         alike = np.zeros((questions.word.shape[0],) * 2, np.float32)
@@ -115,7 +115,7 @@ class Catalogue:
     @cached_property
     def evidence(self) -> Evidence:
         """Return the evidence of the characters of both texts."""
-        return Evidence.of((self.questions.char + self.answers.char).tocsr())
+        return Evidence.from_mass((self.questions.char + self.answers.char).tocsr())
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Memory:
     @cached_property
     def lookup(self) -> tuple[Matrix, Evidence, Evidence]:
         """Return what queries are compared with: every question, and all words and characters."""
-        word, char = Evidence.of(self.word_mass), Evidence.of(self.char_mass)
+        word, char = Evidence.from_mass(self.word_mass), Evidence.from_mass(self.char_mass)
         return self.asked.word.T.tocsr(), word, char
 
     @cached_property
@@ -247,7 +247,7 @@ class Evidence:
     total: Array
 
     @classmethod
-    def of(cls, mass: Matrix) -> Evidence:
+    def from_mass(cls, mass: Matrix) -> Evidence:
         """Return the evidence under the rows of `mass`."""
         log = mass.copy()
         log.data = np.log1p(log.data / SMOOTHING)

@@ -122,7 +122,7 @@ class FaqModel:
 
 def catalogue_of(spaces: Spaces, entries: Sequence[Entry]) -> Catalogue:
     """Embed the text and the answer of each entry, for comparison with questions."""
-    return Catalogue.of(
+    return Catalogue.from_texts(
         spaces.embed([entry.text for entry in entries]),
         spaces.embed([answer_text(entry) for entry in entries]),
     )

@@ -38,7 +38,7 @@ class Hyperparameters:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected {low} to {high}")
 
     @classmethod
-    def of(cls, values: Mapping[str, object]) -> Hyperparameters:
+    def from_mapping(cls, values: Mapping[str, object]) -> Hyperparameters:
         """Return the hyperparameters among `values`; missing ones keep their defaults."""
         names = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in names})  # type: ignore[arg-type]

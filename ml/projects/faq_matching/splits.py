@@ -36,18 +36,18 @@ BLOCK = 2048
 class Split:
     """The split of every question."""
 
-    of: NDArray[np.int8]  # (questions): index into NAMES
+    assigned: NDArray[np.int8]  # (questions): index into NAMES
     unseen: NDArray[np.bool_]  # (entries): True if training sees no question of it
     group: NDArray[np.int64]  # (questions): number of its group of near-identical texts
     seed: int
 
     def rows(self, split: int) -> NDArray[np.int64]:
         """Return the questions of one split, in the order of the data."""
-        return np.flatnonzero(self.of == split)
+        return np.flatnonzero(self.assigned == split)
 
     def counts(self) -> dict[str, int]:
         """Return the number of questions of each split, by name."""
-        return {name: int((self.of == number).sum()) for number, name in enumerate(NAMES)}
+        return {name: int((self.assigned == number).sum()) for number, name in enumerate(NAMES)}
 
 
 def split(

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_arguments(parser)
     options = parser.parse_args(arguments)
     try:
-        settings = Hyperparameters.of(vars(options))
+        settings = Hyperparameters.from_mapping(vars(options))
     except ValueError as error:
         parser.error(str(error))
     faq, split = prepare(options.faq, options.schema, options.split_seed)
@@ -102,7 +102,7 @@ def refits(
     """
     if not count:
         return []
-    settings = Hyperparameters.of(model.settings)
+    settings = Hyperparameters.from_mapping(model.settings)
     settings = replace(settings, trees=max(1, model.booster.num_trees()))
     rows, expected = split.rows(TRAIN), entries_of(faq, split.rows(VALIDATION))
     features = model.features(texts_of(faq, split.rows(VALIDATION)))

@@ -71,12 +71,14 @@ class Transactions:
     columns: Mapping[str, NDArray[Any]]
     probability: Floats
     seconds: NDArray[np.int64]
-    known: NDArray[np.int64]
+    labelled: NDArray[np.int64]
 
-    def at(self, rows: NDArray[Any]) -> Transactions:
+    def subset(self, rows: NDArray[Any]) -> Transactions:
         """Return the rows of a mask."""
         columns = {name: value[rows] for name, value in self.columns.items()}
-        return Transactions(columns, self.probability[rows], self.seconds[rows], self.known[rows])
+        return Transactions(
+            columns, self.probability[rows], self.seconds[rows], self.labelled[rows]
+        )
 
 
 def generate(seed: int = 0, cards: int = CARDS, days: int = DAYS) -> Transactions:
@@ -202,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     transactions = generate(options.seed, options.cards, options.days)
     # In the last days only frauds have known labels: these days would make fraud seem common.
-    table = transactions.at(transactions.seconds + FINAL_AFTER * DAY <= options.days * DAY)
+    table = transactions.subset(transactions.seconds + FINAL_AFTER * DAY <= options.days * DAY)
     labels = {name: value for name, value in table.columns.items() if name not in HISTORY}
     write(labels, options.out / PROJECT / "table.csv")
     source = options.out / SOURCE / "payments.parquet"

@@ -57,7 +57,7 @@ class Network:
             raise ValueError(f"size {self.size}, expected a multiple of 32 from 64 to 2048")
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Network:
+    def from_mapping(cls, values: Mapping[str, Any]) -> Network:
         """Read the fields from a mapping, which may have others; ValueError for invalid values."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 

@@ -39,7 +39,7 @@ class Store:
     tilt: float
 
     @classmethod
-    def of(cls, name: str, seed: int) -> Store:
+    def generate(cls, name: str, seed: int) -> Store:
         """Return the store of that name."""
         draw = _random(name, seed)
         wall = draw.integers(120, 225, 3)
@@ -75,7 +75,7 @@ class Shelf:
 
 def shelves(store: str, count: int, size: int, seed: int) -> Iterator[Shelf]:
     """Yield `count` square images of a store, of `size` pixels a side."""
-    about = Store.of(store, seed)
+    about = Store.generate(store, seed)
     for number in range(count):
         yield _drawn(f"{store}_{number:03}", about, size, seed)
 

@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = vars(parser.parse_args(arguments))
     schedule = Schedule(**{option.name: options[option.name] for option in fields(Schedule)})
     try:
-        about = Network.of(options)
+        about = Network.from_mapping(options)
         if schedule.epochs < 1 or schedule.measure_every < 1 or schedule.batch < 1:
             raise ValueError("epochs, batch and measure-every are at least 1")
         if schedule.steps < 0:

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.backends.base import Backend
 from ml.backends.model_registry import Version
-from ml.backends.traffic import at, position, ticket
+from ml.backends.traffic import choose, position, ticket
 from ml.core import faults, files, home, names
 from ml.core.errors import Exit, UserError
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
@@ -111,7 +111,7 @@ class Experiment:
     def arm(self, ticket: str) -> Arm:
         """Return the version that answers the ticket's key; B has the first `share` hundredths."""
         shares = {"B": self.share, "A": 100 - self.share}
-        return "B" if at(position(ticket), shares, "A") == "B" else "A"
+        return "B" if choose(position(ticket), shares, "A") == "B" else "A"
 
 
 _DOCUMENT = TypeAdapter(Experiment)
@@ -141,10 +141,10 @@ def declare(
     """Check and write a new experiment; raises UserError for wrong settings and a name in use."""
     if (folder(name) / "experiment.json").exists():
         existing = f"there is an experiment `{name}` already"
-        raise UserError.of("ab-exists", existing, "another name", f"ml ab report {name}")
+        raise UserError.with_code("ab-exists", existing, "another name", f"ml ab report {name}")
     if a.digest == b.digest:
         same = f"{a.model} {a.version} and {b.version} have the same files"
-        raise UserError.of("ab-same", same, "two models", "name another version with --b")
+        raise UserError.with_code("ab-same", same, "two models", "name another version with --b")
     experiment = Experiment(
         schema_version=1,
         name=name,
@@ -177,7 +177,7 @@ def find(name: str) -> Experiment:
     """Return the experiment of that name; raise UserError if it is missing or unreadable."""
     names.check("split test", name)
     if name not in every():
-        raise UserError.of(
+        raise UserError.with_code(
             "no-such-experiment",
             f"there is no experiment `{name}`",
             f"one of: {', '.join(every())}" if every() else "a started experiment",
@@ -213,7 +213,7 @@ def _check(experiment: Experiment) -> None:
         (f"effect {experiment.effect}", 0 < experiment.effect < math.inf, "a difference above 0"),
     ):
         if not valid:
-            raise UserError.of("ab-setting", setting, expected)
+            raise UserError.with_code("ab-setting", setting, expected)
     baseline, deviation = experiment.baseline, experiment.deviation
     if experiment.outcome == "binary":
         if (
@@ -222,14 +222,14 @@ def _check(experiment: Experiment) -> None:
             or experiment.effect >= 1
             or deviation is not None
         ):
-            raise UserError.of(
+            raise UserError.with_code(
                 "ab-setting",
                 f"baseline {baseline}, effect {experiment.effect}, deviation {deviation}",
                 "A's expected rate between 0 and 1, an effect below 1, no deviation",
                 "--baseline 0.4 --effect 0.02",
             )
     elif deviation is None or not 0 < deviation < math.inf or baseline is not None:
-        raise UserError.of(
+        raise UserError.with_code(
             "ab-setting",
             f"deviation {deviation}, baseline {baseline}",
             "the expected standard deviation of an outcome, no baseline",
@@ -238,7 +238,7 @@ def _check(experiment: Experiment) -> None:
     try:
         _ = experiment.planned, experiment.fixed
     except ArithmeticError:
-        raise UserError.of(
+        raise UserError.with_code(
             "ab-setting",
             f"effect {experiment.effect:g}, baseline {baseline}, deviation {deviation}",
             "a larger effect: it would take too many outcomes",
@@ -246,7 +246,7 @@ def _check(experiment: Experiment) -> None:
 
 
 def _unreadable(path: Path, why: str) -> UserError:
-    return UserError.of(
+    return UserError.with_code(
         "ab-unreadable",
         f"{path}: {why}",
         "the file as `ml ab start` wrote it",

@@ -69,7 +69,7 @@ def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[st
     for key, value in outcomes:
         if not _is_outcome(value, experiment):
             expected = "0 or 1" if experiment.outcome == "binary" else "a number below 1e100"
-            raise UserError.of(
+            raise UserError.with_code(
                 "bad-outcome", f"{value} for the key `{key}`", expected, "correct it"
             )
     with faults.as_refusals(), files.locked(experiment.folder / "lock"):
@@ -147,7 +147,7 @@ def _add(experiment: Experiment, lines: Sequence[Mapping[str, object]]) -> None:
 
 
 def _unknown(experiment: Experiment, keys: Sequence[str]) -> UserError:
-    return UserError.of(
+    return UserError.with_code(
         "unknown-key",
         f"never assigned: {listed(keys)}; nothing was recorded",
         "keys that requests carried (x-routing-key), or that were assigned",

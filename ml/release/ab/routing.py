@@ -124,7 +124,7 @@ def headers(
     state = _state(backend, experiment)
     if state.canary is None:
         hint = f"ml ab serve {experiment.name} --approved-by NAME"
-        raise UserError.of("ab-not-served", "B is not served", "A and B, both served", hint)
+        raise UserError.with_code("ab-not-served", "B is not served", "A and B, both served", hint)
     slots = {"A": state.server.slot.name, "B": state.canary.server.slot.name}
     return {
         key: {DEPLOYMENT_HEADER: slots[arm], REQUEST_ID: experiment.request_id(key)}
@@ -148,7 +148,7 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
     if state is None:
         raise backend.endpoints.nothing_served(experiment.endpoint)
     if state.deployment.digest != experiment.a.digest:
-        raise UserError.of(
+        raise UserError.with_code(
             "ab-not-live",
             f"version {state.deployment.version} is live on `{experiment.endpoint}`",
             f"version {experiment.a.version}, which is A",
@@ -156,7 +156,7 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
         )
     if state.canary is not None and not _is_on(state, experiment):
         running = state.canary.experiment
-        raise UserError.of(
+        raise UserError.with_code(
             "ab-occupied",
             f"{f'the experiment `{running}`' if running else 'a canary'} is running there",
             "an endpoint with one version",

@@ -245,7 +245,7 @@ class _Watch:
         """Return the tallies of the three servers; records the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
-            raise UserError.of(
+            raise UserError.with_code(
                 "canary-interrupted",
                 f"another command removed {' and '.join(gone)} from the router",
                 "no other change of the endpoint during a canary",
@@ -466,7 +466,7 @@ def _as_baseline_failed(blue: Live) -> Iterator[None]:
     except UserError as error:
         if error.problems[0].code == CHANGED:
             raise
-        raise UserError.of(
+        raise UserError.with_code(
             "baseline-failed",
             f"version {blue.deployment.version} serves, but a second server of it for the canary "
             f"fails: {error.problems[0].actual}",

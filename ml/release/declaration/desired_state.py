@@ -212,7 +212,7 @@ def declare(
         edited = edit.declared(text, environment, asdict(entry))
     except edit.CannotEdit as error:
         lines = "; ".join(f"{key}: {value}" for key, value in asdict(entry).items() if value)
-        raise UserError.of(
+        raise UserError.with_code(
             "cannot-edit",
             f"`{environment}` cannot be written in place: {error}",
             "an entry of its own, without anchors and merged keys",
@@ -228,7 +228,7 @@ def check_environment(environment: str) -> str:
     """Return the environment, if releases know it; raise UserError otherwise."""
     if environment not in ENVIRONMENTS:
         near = difflib.get_close_matches(environment, ENVIRONMENTS, 1)
-        raise UserError.of(
+        raise UserError.with_code(
             "no-such-environment",
             f"there is no environment `{environment}`",
             f"one of: {', '.join(ENVIRONMENTS)}",
@@ -247,7 +247,7 @@ def place_of(environment: str, on: str | None) -> str:
     check_environment(environment)
     chosen = on or (LOCAL if environment == LOCAL else "azure")
     if environment == LOCAL != chosen:
-        raise UserError.of(
+        raise UserError.with_code(
             "local-environment",
             "`local` is this machine, and not on Azure ML",
             f"one of: {', '.join(TRACKED)}",

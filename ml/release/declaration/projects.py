@@ -49,7 +49,7 @@ class Project:
         if (name := self.model()) is None:
             path = repository.shown(self.folder / "endpoint" / "endpoint.yml")
             actual = f"the project {self.name} names no endpoint"
-            raise UserError.of("no-endpoint", actual, f"`name` in {path}")
+            raise UserError.with_code("no-endpoint", actual, f"`name` in {path}")
         return name
 
     def deployment_spec(self) -> DeploymentSpec:
@@ -67,7 +67,7 @@ class Project:
         path = repository.shown(self.requests)
         if not self.requests.is_file():
             hint = "write one JSON object per line: the smoke test and the latency gate send them"
-            raise UserError.of("no-requests", f"there is no {path}", "sample requests", hint)
+            raise UserError.with_code("no-requests", f"there is no {path}", "sample requests", hint)
         samples: list[Mapping[str, object]] = []
         for number, line in enumerate(self.requests.read_text(encoding="utf-8").splitlines(), 1):
             try:
@@ -79,9 +79,9 @@ class Project:
             elif sample is not None:
                 place = Place(path, number)
                 actual = f"`{line[:80]}` is not a sample request"
-                raise UserError.of("bad-request", actual, "a JSON object", place=place)
+                raise UserError.with_code("bad-request", actual, "a JSON object", place=place)
         if not samples:
-            raise UserError.of("no-requests", f"{path} is empty", "one JSON object per line")
+            raise UserError.with_code("no-requests", f"{path} is empty", "one JSON object per line")
         return samples
 
 
@@ -95,7 +95,7 @@ def find(root: Path, name: str) -> Project:
     projects = {project.name: project for project in every(root)}
     if folder not in projects:
         close = difflib.get_close_matches(folder, projects, 1)
-        raise UserError.of(
+        raise UserError.with_code(
             "no-such-project",
             f"there is no project `{name}` with a gates.yml",
             f"one of: {', '.join(sorted(projects))}"

@@ -176,13 +176,13 @@ def keep_attested(backend: Backend, project: str, model: str, attestation: bytes
         expected = "a bundle about `evidence.json` and `model`"
         actual = f"the attestation is invalid: {error!r}"
         hint = f"attest the evidence again; `ml release collect {project}` writes it"
-        raise UserError.of("no-attestation", actual, expected, hint) from None
+        raise UserError.with_code("no-attestation", actual, expected, hint) from None
     versions = [version for version in backend.registry.versions(model) if version.digest == digest]
     collected = replace(versions[-1], evidence=sha256) if versions else None
     if collected is None or not (collected.evidence_folder / EVIDENCE_FILE).is_file():
         hint = f"ml release collect {project}, on this machine"
         actual = f"no evidence {sha256[:12]} of {model} ({digest[:19]}…) is on this machine"
-        raise UserError.of("no-evidence", actual, "the evidence that is attested", hint)
+        raise UserError.with_code("no-evidence", actual, "the evidence that is attested", hint)
     if not collected.kept_at(sha256):
         with faults.as_refusals():
             files.replace(collected.evidence_folder / ATTESTATION, attestation.decode())
@@ -457,7 +457,7 @@ def supply_chain(root: Path) -> tuple[Mapping[str, object], str]:
     except ValueError as error:
         expected, hint = "one `package==version` a line, each package once", "make lock"
         place = Place(repository.LOCK, 1)
-        raise UserError.of("lock-unread", str(error), expected, hint, place) from None
+        raise UserError.with_code("lock-unread", str(error), expected, hint, place) from None
     bill = packages.sbom(locked)
     stated: dict[str, object] = {
         "lock": repository.LOCK,
@@ -516,7 +516,7 @@ def load_reference(version: Version) -> Mapping[str, Any]:
     try:
         content = path.read_bytes()
     except OSError:
-        raise UserError.of(
+        raise UserError.with_code(
             "no-reference",
             f"{name} has no {REFERENCE}",
             "the project's evaluation writes one (ml.measures.reference)",

@@ -58,7 +58,7 @@ class Predictions:
 
     def answers(self, split: str) -> ScoredRows:
         """Return the answers of a split, in the order of the file."""
-        return ScoredRows.of(list(self.rows.get(split, {}).values()))
+        return ScoredRows.from_rows(list(self.rows.get(split, {}).values()))
 
     def probabilities(self, split: str) -> Mapping[str, Values]:
         """Return the probability of each class for each unit of the split; {} if there are none."""

@@ -228,14 +228,14 @@ def refuse_faulty(model: Path) -> None:
         if is_faulty(kind):
             hint = "train the model again, and check who wrote the file"
             actual = f"{model / file}: {kind}"
-            raise UserError.of("invalid-model", actual, "a complete model file", hint)
+            raise UserError.with_code("invalid-model", actual, "a complete model file", hint)
 
 
 def serve(backend: Backend, deployment: ModelDeployment) -> AbstractContextManager[Candidate]:
     """Start a server of the deployment for checks; raises what starting it raises."""
     if backend.candidate is None:
         actual, expected = f"`{backend.name}` cannot start a server for a check", "--on local"
-        raise UserError.of("no-candidate", actual, expected, exit_code=Exit.CANNOT_HONOUR)
+        raise UserError.with_code("no-candidate", actual, expected, exit_code=Exit.CANNOT_HONOUR)
     return backend.candidate(deployment)
 
 

@@ -64,7 +64,7 @@ def train(backend: Backend, project: Project, say: Callable[[str], None]) -> Run
     if MODEL not in run.outputs:
         hint = "add the output `model` to the job"
         actual = f"the training run {run.name} has no output `model`"
-        raise UserError.of("no-model", actual, hint=hint, place=job.place)
+        raise UserError.with_code("no-model", actual, hint=hint, place=job.place)
     return run
 
 
@@ -112,7 +112,7 @@ def _latest(backend: Backend, project: Project) -> Run:
         if entry.run.trials or (entry.run.steps and MODEL in entry.run.outputs)
     ]
     if not candidates:
-        raise UserError.of(
+        raise UserError.with_code(
             "no-candidate",
             f"no sweep or pipeline of the experiment `{experiment}` has completed on this machine",
             "a completed one, or a run named with --run",
@@ -135,7 +135,7 @@ def _sweep_of(project: Project, experiment: str) -> str:
 def _unfit(run: Run, why: str) -> UserError:
     # A step's model that the pipeline does not pass on.
     others = "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
-    return UserError.of(
+    return UserError.with_code(
         "unsuitable-run",
         f"the run `{run.name}` {why}",
         "a completed run with the output `model`",

@@ -398,7 +398,7 @@ def evaluation_plan(project: Project, model: Path) -> Evaluation:
     """
     evaluation = plan(load_spec(project.evaluate, {f"inputs.{MODEL}": str(model)}))
     if isinstance(evaluation, SweepPlan | AutoMLPlan) or EVALUATION not in evaluation.outputs:
-        raise UserError.of(
+        raise UserError.with_code(
             "not-an-evaluation",
             "this job has no output `evaluation`",
             "a command or pipeline job with the input `model`",
@@ -433,7 +433,7 @@ def champion_of(
         if served:
             return served[-1]
         if not way_back:
-            raise UserError.of(
+            raise UserError.with_code(
                 "champion-unknown",
                 f"`{name}` serves {live.deployment.digest[:19]}, which no version of `{model}` in "
                 "the registry has",

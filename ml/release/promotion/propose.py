@@ -259,7 +259,7 @@ def _measure(
         evaluated = evaluate(backend, project, evaluation, call.progress)
     stated = evidence.evaluation_of(evaluated).model
     if stated != model:
-        raise UserError.of(
+        raise UserError.with_code(
             "model-name",
             f"the evaluation is of a model `{stated}`",
             f"`{model}`, the name of the project's endpoint",

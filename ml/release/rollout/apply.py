@@ -368,7 +368,7 @@ def _declared_version(
         ("evidence", version.evidence, entry.evidence),
     ):
         if actual != expected:
-            raise UserError.of(
+            raise UserError.with_code(
                 "digest-mismatch",
                 f"{version.model} {version.version} has the {what} {actual or 'nothing'}",
                 f"{expected}, as the release declares",
@@ -391,7 +391,7 @@ def _proposal(project: str, version: Version, environment: str) -> str:
 def _decision_unknown(
     backend: Backend, project: Project, environment: str, entry: ReleaseEntry, version: Version
 ) -> UserError:
-    return UserError.of(
+    return UserError.with_code(
         "decision-unknown",
         f"the audit log has no decision {entry.decision[:12]}… on version "
         f"{entry.version} for {environment}",
@@ -416,7 +416,7 @@ def _declared_spec(
         return proposed
     now = serving.snapshot(project.deployment_spec())
     if entry.deployment_digest not in ("", now.snapshot_digest):
-        raise UserError.of(
+        raise UserError.with_code(
             "digest-mismatch",
             f"the serving code and settings of {project.name} have the digest "
             f"{now.snapshot_digest}",
@@ -599,7 +599,7 @@ def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> UserErro
         hint += "; a field that its answers are to have is declared in `new_fields` of release.yml"
         hint += "".join(f"; {reason}" for reason in rollout.acceptance.expired)
     requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
-    return UserError.of(
+    return UserError.with_code(
         "rolled-back",
         f"version {rollout.version.version} was rolled back at {outcome.step} % of the "
         f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",

@@ -49,7 +49,7 @@ def drill(
     """
     if fault not in faulty.FAULTS:
         faults = "; ".join(f"{name}: {effect}" for name, effect in faulty.FAULTS.items())
-        raise UserError.of("no-such-fault", f"there is no fault `{fault}`", faults)
+        raise UserError.with_code("no-such-fault", f"there is no fault `{fault}`", faults)
     target = projects.find(backend.root, project)
     samples, endpoints = target.samples(), backend.endpoints
     name = endpoints.name_of(target.endpoint(), desired_state.LOCAL)
@@ -57,7 +57,7 @@ def drill(
     with desired_state.rollout_lock(target.name, desired_state.LOCAL, waiting), ExitStack() as undo:
         live, _ = endpoints.ensure(name)
         if live.canary and live.canary.experiment:
-            raise UserError.of(
+            raise UserError.with_code(
                 "experiment-running",
                 f"an experiment is running: {live.canary.experiment}",
                 "an endpoint without one",

@@ -45,7 +45,7 @@ def ask(backend: Backend, name: str, request: Mapping[str, object]) -> Reply:
         error_body = body.get("error") if isinstance(body, dict) else None
         message = error_body.get("message") if isinstance(error_body, dict) else answer.excerpt
         hint = _example(backend, name, deployment.model)
-        raise UserError.of("request-refused", str(message), hint=hint)
+        raise UserError.with_code("request-refused", str(message), hint=hint)
     if answer.status != 200 or not isinstance(answer.body, dict):
         why = f"status {answer.status}: {answer.excerpt}"
         raise endpoints.failure(by.slot, "server-error", why, "status 200", "correct score.py")
@@ -65,7 +65,7 @@ def of_text(backend: Backend, name: str, text: str) -> Mapping[str, object]:
     sample = project.samples()[0] if project else {}
     if not projects.is_text(sample):
         problem = f"`{text[:80]}` is not a JSON object"
-        raise UserError.of(
+        raise UserError.with_code(
             "not-a-request", problem, "a JSON object", _example(backend, name, model)
         )
     return dict.fromkeys(sample, text)

@@ -156,7 +156,7 @@ def _waits(rollout: RolloutPlan) -> UserError | None:
         if result.gate == "order" and result.verdict == "pending":
             hint = "propose and apply it there first: ml release propose, ml release apply"
             stated = ("environment-order", result.actual, result.required, hint)
-            return UserError.of(*stated, exit_code=Exit.GATE_SAID_NO)
+            return UserError.with_code(*stated, exit_code=Exit.GATE_SAID_NO)
     return None
 
 

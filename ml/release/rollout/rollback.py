@@ -177,7 +177,7 @@ def _nowhere(
     else:
         hint = f"ml release rollback {project} --env {environment} --on azure (local: simulated) "
         hint += "withdraws a version that was never applied"
-    return UserError.of(
+    return UserError.with_code(
         "no-earlier-version",
         f"{state} in `{environment}` on this machine",
         f"one of: {names}" if names else "a version that served before the one that is declared",

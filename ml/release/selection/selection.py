@@ -161,7 +161,7 @@ def _candidate(
 def _project(folder: Path, entries: Sequence[Entry]) -> str:
     projects = sorted({entry.project for entry in entries} - {""})
     if len(projects) > 1:
-        raise UserError.of(
+        raise UserError.with_code(
             "several-projects",
             f"the runs are of {', '.join(projects)}",
             "runs of one project: weights differ by project",

@@ -102,7 +102,7 @@ def read(project: Path | None) -> Weights:
     document = documents.read(path)
     file = settings.read(_File, document)
     if file.quality.weight <= 0:
-        raise UserError.of(
+        raise UserError.with_code(
             "wrong-value",
             "`quality.weight` is 0",
             "more than 0: without quality every trial would score alike",

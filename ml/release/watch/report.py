@@ -87,7 +87,7 @@ def watch(
     if store is not None and not store.is_dir():
         actual = f"there is no feature store at {store}"
         hint = f"ml features materialize NAME --store {store}"
-        raise UserError.of("missing-file", actual, "the folder of a store", hint)
+        raise UserError.with_code("missing-file", actual, "the folder of a store", hint)
     registered = _version(backend, model, environment, version, inputs is not None)
     if (shared := backend.registry.shared) is not None:
         shared.bring(registered)
@@ -252,7 +252,7 @@ def _version(
     champion = registry.champion(model, environment)
     if champion is None:
         versions = registry.versions(model)
-        raise UserError.of(
+        raise UserError.with_code(
             "no-champion",
             f"`{model}` has no champion in {environment}",
             "a version that was promoted, or one that is named",
@@ -274,7 +274,7 @@ def _collected(
     )
     serving = [deployment for deployment in deployments if deployment.digest == version.digest]
     if not serving:
-        raise UserError.of(
+        raise UserError.with_code(
             "not-served",
             f"version {version.version} does not serve on `{name}`, and no requests to it "
             "were recorded",
@@ -282,7 +282,7 @@ def _collected(
             "ml release status lists the serving versions",
         )
     if not any(deployment.collect for deployment in serving):
-        raise UserError.of(
+        raise UserError.with_code(
             "collection-disabled",
             f"no requests to version {version.version} of `{name}` are collected",
             '`enabled: "true"` for `request` and `response` in `data_collector.collections` of the '

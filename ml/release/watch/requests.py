@@ -133,7 +133,7 @@ def of_file(path: Path) -> Seen:
                 rows += _expanded("", line, None)
         return Seen(rows, unreadable)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError.of(
+        raise UserError.with_code(
             "unreadable", f"{path}: {error}", "JSON lines, or a table (.csv)"
         ) from None
 
@@ -151,12 +151,12 @@ def labels(path: Path) -> Mapping[str, str]:
                     continue
                 what = f"{path}:{number}: {','.join(row)[:80]}"
                 if len(row) != 2 or not all(row):
-                    raise UserError.of("bad-label", what, "ID,LABEL", "correct that line")
+                    raise UserError.with_code("bad-label", what, "ID,LABEL", "correct that line")
                 if by_id.setdefault(row[0], row[1]) != row[1]:
                     before = f"one label for an id: an earlier line has `{by_id[row[0]][:40]}`"
-                    raise UserError.of("bad-label", what, before, "delete one of them")
+                    raise UserError.with_code("bad-label", what, before, "delete one of them")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError.of(
+        raise UserError.with_code(
             "unreadable", f"{path}: {error}", "ID,LABEL lines", "use UTF-8"
         ) from None
     return by_id

@@ -38,7 +38,7 @@ class Merge:
     files: Files = field(default_factory=dict)  # changes of `ours`
     conflicts: dict[str, str] = field(default_factory=dict)  # path → why it needs a decision
     # Paths that the template changed and the team has removed.
-    left: list[str] = field(default_factory=list)
+    stay_removed: list[str] = field(default_factory=list)
 
     def run(self) -> None:
         """Merge every path that the template changed; the team's changes are kept."""
@@ -49,7 +49,7 @@ class Merge:
             if our == old:
                 self.files[name] = new and (new[0], content_of(self.template, new[1]))
             elif our is None:
-                self.left.append(name)
+                self.stay_removed.append(name)
             elif new is None:
                 self.conflicts[name] = REMOVED
             else:

@@ -87,7 +87,7 @@ class Update:
     commit: str = ""  # the merged files, on top of HEAD; "" if there is nothing to merge
     conflicts: Mapping[str, str] = field(default_factory=dict)  # file → why it needs a decision
     # Files that the template changed and the team has removed: they stay removed.
-    left: Sequence[str] = ()
+    stay_removed: Sequence[str] = ()
 
     def __str__(self) -> str:
         if self.before == self.after:
@@ -96,7 +96,7 @@ class Update:
             [
                 f"{self.before} → {self.after}",
                 *(f"{CONFLICT}: {name}: {why}" for name, why in self.conflicts.items()),
-                *(f"{name}: you removed it; the template changed it" for name in self.left),
+                *(f"{name}: you removed it; the template changed it" for name in self.stay_removed),
             ]
         )
 
@@ -177,7 +177,7 @@ def merged(root: Path, revision: str = "", source: str = "") -> Update:
         text = HEAD_OF_ANSWERS + yaml.safe_dump({**answers, "_commit": after})
         merge.files[ANSWERS] = ("100644", text.encode())
         conflicts = dict(sorted(merge.conflicts.items()))
-        result = Update(before, after, "", conflicts, tuple(sorted(merge.left)))
+        result = Update(before, after, "", conflicts, tuple(sorted(merge.stay_removed)))
         return replace(result, commit=write(root, head, merge.files, str(result)))
 
 
@@ -428,7 +428,9 @@ def request(root: Path, github: GitHub, revision: str = "", source: str = "") ->
     if current and (people := _people(github, current)):
         return f"pull request {current['number']} has commits of {people}, and stays as it is"
     files, modes = _contents(root, result.commit)
-    title, body = page.update_request(result.before, result.after, result.conflicts, result.left)
+    title, body = page.update_request(
+        result.before, result.after, result.conflicts, result.stay_removed
+    )
     base = git.run(root, "rev-parse", f"{result.commit}^").strip()
     number, done = github.keep_pull_request(branch, title, body, files, base, modes)
     if result.conflicts:

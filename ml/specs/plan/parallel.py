@@ -64,7 +64,7 @@ def planned(layers: Layers) -> Parallel | list[Problem]:
 
 def _nested(layers: Layers, key: str, *keys: str) -> Any:
     """Return a setting of the step, or of its component if the step does not set it."""
-    values = [part.get(key, *keys) for part in (layers.own, layers.component) if part is not None]
+    values = [part.get(key, *keys) for part in (layers.step, layers.component) if part is not None]
     return next((value for value in values if value is not None), None)
 
 

@@ -211,7 +211,7 @@ class _Planner:
         command = task.get("task", "program_arguments") if task else layers.get("command")
         variables = {
             **(layers.component.mapping("environment_variables") if layers.component else {}),
-            **layers.own.mapping("environment_variables"),
+            **layers.step.mapping("environment_variables"),
         }
         resources = layers.get("resources") or {}
         environment = task or layers.owner("environment")
@@ -222,9 +222,9 @@ class _Planner:
             command=str(command or ""),
             code=self._bindings.code(task or layers.owner("code"), *prefix, "code"),
             environment=self._bindings.environment(environment, *prefix, "environment"),
-            compute=str(layers.own.get("compute") or compute),
+            compute=str(layers.step.get("compute") or compute),
             environment_variables=Frozen((str(k), fields.text(v)) for k, v in variables.items()),
-            timeout_s=fields.seconds(layers.own.get("limits", "timeout")),
+            timeout_s=fields.seconds(layers.step.get("limits", "timeout")),
             instance_count=int(resources.get("instance_count") or 1),
             distribution=fields.distribution(layers, "distribution"),
             tags=fields.tags(layers),

@@ -238,7 +238,7 @@ class Split:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def at(self, rows: Sequence[int] | NDArray[np.int64]) -> Split:
+    def subset(self, rows: Sequence[int] | NDArray[np.int64]) -> Split:
         """Return the split with only the rows of these numbers."""
 
         def select(values: Sequence[Any]) -> Sequence[Any]:
@@ -306,7 +306,7 @@ class Dataset:
         fold_of = np.asarray(self.train.folds)
         for fold in range(self.about.folds):
             rows, elsewhere = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
-            splits = {TRAIN: self.train.at(elsewhere), TEST: self.train.at(rows)}
+            splits = {TRAIN: self.train.subset(elsewhere), TEST: self.train.subset(rows)}
             _check_fold(self.about, fold, self.train, splits)
             yield rows, replace(self, splits={**self.splits, **splits})
 
@@ -493,7 +493,7 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
     else:
         split_of_row = _by_time(times) if times else [_by_hash(name) for name in names]
     splits = {
-        split: every.at([number for number, name in enumerate(split_of_row) if name == split])
+        split: every.subset([number for number, name in enumerate(split_of_row) if name == split])
         for split in SPLITS
     }
     if about.folds:

@@ -76,7 +76,7 @@ class Examples:
     scaled: Floats  # (units, horizon): the actual values in levels, NaN where missing
 
     @classmethod
-    def of(cls, panel: Panel, split: str, spec: Spec) -> Examples:
+    def from_panel(cls, panel: Panel, split: str, spec: Spec) -> Examples:
         """Compute the training examples of a split."""
         units = panel.units(split)
         parts = [features(*panel.history(unit), spec) for unit in units]
@@ -107,12 +107,12 @@ class Fitting:
     @cached_property
     def train(self) -> Examples:
         """Return the examples of training."""
-        return Examples.of(self.panel, TRAIN, self.spec)
+        return Examples.from_panel(self.panel, TRAIN, self.spec)
 
     @cached_property
     def validation(self) -> Examples:
         """Return the examples of validation."""
-        return Examples.of(self.panel, VALIDATION, self.spec)
+        return Examples.from_panel(self.panel, VALIDATION, self.spec)
 
     def fit(self, settings: Mapping[str, Any], seed: int) -> tuple[str, Spec, Floats]:
         """Fit a model; return LightGBM's text, the spec with intervals, validation forecasts."""
@@ -244,7 +244,7 @@ def evaluate(schema: Path, model: str, arguments: Sequence[str] | None = None) -
         names, table, explained = explain_searched(forecaster, panel)
     else:
         names = forecaster.spec.names()
-        table = Examples.of(panel, TEST, forecaster.spec).table[:EXPLAINED]
+        table = Examples.from_panel(panel, TEST, forecaster.spec).table[:EXPLAINED]
         explained = contributions(lgb.Booster(model_file=options.model / TREES), table)
     train_times, test_times = (
         [panel.times[step + head.horizon - 1].timestamp() for step in panel.cutoffs[TRAIN]],

@@ -326,7 +326,7 @@ def evaluate(
     )
     contributions = exact
     if isinstance(exact, str):  # the reason why no exact method explains the model
-        part = dataset.test.at(range(min(EXPLAINED, len(dataset.test))))
+        part = dataset.test.subset(range(min(EXPLAINED, len(dataset.test))))
         right = TABLE_TASKS[about.task].numbers(part.labels, dataset.classes)
         if dataset.classes:
             right = np.eye(len(dataset.classes))[right]

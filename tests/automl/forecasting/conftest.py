@@ -46,12 +46,12 @@ def sales(series: int = 2, days: int = 60, seed: int = 0) -> pd.DataFrame:
 
 def of_frame(frame: pd.DataFrame, **fields: Any) -> panel.Panel:
     """The panel of a table's rows."""
-    return panel.of_frame(frame, Settings.of(job(**fields)))
+    return panel.of_frame(frame, Settings.parse(job(**fields)))
 
 
 def problem(frame: pd.DataFrame, holidays: Any = (), **fields: Any) -> ForecastProblem:
     """What the trials of a search of these rows share."""
-    settings = Settings.of(job(**fields))
+    settings = Settings.parse(job(**fields))
     of = panel.of_frame(frame, settings)
     metric = "normalized_mean_absolute_error"
     return ForecastProblem(settings, metric, 0, of, origins.origins(of, settings), list(holidays))

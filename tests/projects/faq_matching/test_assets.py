@@ -76,7 +76,9 @@ def test_what_is_swept_is_a_hyperparameter(name: str):
         for value in space.get("values") or [space["min_value"], space["max_value"]]:
             # As on the command line: Azure ML's choice takes no booleans, hence "true".
             parsed = vars(parser.parse_args([argument.split()[0], str(value)]))
-            assert str(Hyperparameters.of(parsed).as_dict()[dimension]).lower() == str(value)
+            assert str(Hyperparameters.from_mapping(parsed).as_dict()[dimension]).lower() == str(
+                value
+            )
     assert ("early_termination" in spec) == (name == "sweep-random")
 
 

@@ -206,7 +206,7 @@ def test_questions_are_recognised_by_their_text(model: FaqModel, faq: Faq, parts
         return leaks(shared(model.questions, tested, "question"))
 
     assert not is_leak(parts)
-    assert is_leak(replace(parts, of=np.roll(parts.of, 5)))
+    assert is_leak(replace(parts, assigned=np.roll(parts.assigned, 5)))
 
 
 def test_the_recipe_is_lightgbms_classifier():

@@ -71,7 +71,9 @@ def straddling(faq: Faq, parts: Split) -> list[tuple[str, str]]:
     """Near-identical questions in two splits that are evaluated or trained on."""
     i, j = near_identical([question.text for question in faq.questions])
     is_straddling = (
-        (parts.of[i] != parts.of[j]) & (parts.of[i] != LEFT_OUT) & (parts.of[j] != LEFT_OUT)
+        (parts.assigned[i] != parts.assigned[j])
+        & (parts.assigned[i] != LEFT_OUT)
+        & (parts.assigned[j] != LEFT_OUT)
     )
     return [
         (faq.questions[a].text, faq.questions[b].text)
@@ -109,7 +111,8 @@ def test_no_test_question_is_a_printed_one(faq: Faq, seed: int):
     i, j = near_identical([*texts, *(entry.question for entry in planted.entries)])
     printed = i[(i < len(texts)) & (j >= len(texts))]
     assert (
-        len(printed) and not np.isin(parts.of[printed], (VALIDATION, TEST_KNOWN, TEST_UNSEEN)).any()
+        len(printed)
+        and not np.isin(parts.assigned[printed], (VALIDATION, TEST_KNOWN, TEST_UNSEEN)).any()
     )
 
 
@@ -127,15 +130,15 @@ def test_unseen_entries_are_nowhere_else(faq: Faq, parts: Split):
     """Their questions are test_unseen, and no known entry's are."""
     entry = np.array([question.entry for question in faq.questions])
     assert parts.unseen.sum() == round(0.12 * len(faq.entries))
-    assert (parts.unseen[entry] == (parts.of == TEST_UNSEEN)).all()
+    assert (parts.unseen[entry] == (parts.assigned == TEST_UNSEEN)).all()
     for number in (TRAIN, VALIDATION, TEST_KNOWN):
         assert set(entry[parts.rows(number)]) == set(np.flatnonzero(~parts.unseen))
 
 
 def test_the_seed_decides(faq: Faq):
     """The same seed, the same split; another seed, another."""
-    assert (split(faq, 1).of == split(faq, 1).of).all()
-    assert (split(faq, 1).of != split(faq, 2).of).any()
+    assert (split(faq, 1).assigned == split(faq, 1).assigned).all()
+    assert (split(faq, 1).assigned != split(faq, 2).assigned).any()
 
 
 def test_held_out_questions_are_the_test(faq: Faq):

@@ -60,7 +60,7 @@ def test_other_seeds_say_how_stable_it_is(
     train(folder, schema, tmp_path / "model", "--refits", "1", "--seed", "3")
     model = FaqModel.load(tmp_path / "model")
     rows = parts.rows(VALIDATION)
-    settings = Hyperparameters.of({**model.settings, "trees": model.booster.num_trees()})
+    settings = Hyperparameters.from_mapping({**model.settings, "trees": model.booster.num_trees()})
     gains = [
         gain_at(ranks(fitted.scores(texts_of(faq, rows)), entries_of(faq, rows)), 3)
         for fitted in (model, fit(faq, parts, parts.rows(TRAIN), settings, seed=4))

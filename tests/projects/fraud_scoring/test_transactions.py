@@ -114,12 +114,12 @@ def test_labels_come_late(made: Transactions) -> None:
     would be known, and the table has no row of them.
     """
     fraud = made.columns["is_fraud"] == "yes"
-    delay = made.known - made.seconds
+    delay = made.labelled - made.seconds
     assert (delay[~fraud] == FINAL_AFTER * DAY).all() and (delay[fraud] <= FINAL_AFTER * DAY).all()
     assert 3 * DAY < delay[fraud].mean() < 10 * DAY
     end = transactions.DAYS * DAY
     recent = made.seconds > end - FINAL_AFTER * DAY
-    assert fraud[recent & (made.known <= end)].all()
+    assert fraud[recent & (made.labelled <= end)].all()
     with TABLE.open() as stream:
         last = [row["made_at"] for row in csv.DictReader(stream)][-1]
     assert last <= transactions._text(end - FINAL_AFTER * DAY)

@@ -35,7 +35,7 @@ def test_each_dimension_is_an_argument() -> None:
         for value in space.get("values") or [space["min_value"], space["max_value"]]:
             assert type(known[name]) is type(value)
             if name not in ("learning_rate",):
-                Network.of({**Network().as_dict(), name: value})
+                Network.from_mapping({**Network().as_dict(), name: value})
     assert all(of.count("-") == LEVELS - 1 for of in sweep["search_space"]["anchors"]["values"])
     assert sweep["compute"] == "azureml:gpu-spot"
     assert sweep["early_termination"]["type"] == "bandit"

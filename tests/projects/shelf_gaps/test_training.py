@@ -78,7 +78,7 @@ def test_the_export_says_what_the_network_says(about: Network, tmp_path: Path) -
 def test_what_cannot_be_built(wrong: dict[str, Any]) -> None:
     """A ValueError with what is expected."""
     with pytest.raises(ValueError, match="expected"):
-        Network.of({**Network().as_dict(), **wrong})
+        Network.from_mapping({**Network().as_dict(), **wrong})
 
 
 def test_pictures_and_their_changes(recipe: Path) -> None:

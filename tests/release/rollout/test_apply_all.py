@@ -14,7 +14,7 @@ from ml.release.declaration import desired_state, projects
 from ml.release.rollout.apply import Applied
 from ml.release.rollout.apply_all import apply_all
 
-FAULT = UserError.of("service-failed", "Azure is not available", "a response")
+FAULT = UserError.with_code("service-failed", "Azure is not available", "a response")
 
 
 @pytest.mark.parametrize("at", ["read", "apply", "live"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.backends.traffic import DEPLOYMENT_HEADER, at
+from ml.backends.traffic import DEPLOYMENT_HEADER, choose
 from tests.stand_ins.azure.deployed import Deployed
 from tests.stand_ins.azure.server import AGAIN, Answer, Refusal, Request
 from tests.stand_ins.azure.service import INSTANCE_GIB, Workspace, route
@@ -203,7 +203,7 @@ def _score(self: Workspace, request: Request, match: re.Match[str]) -> Answer:
     properties = _found(self, path)["properties"]
     traffic = properties.get("traffic") or {}
     headers = {key.lower(): value for key, value in request.headers.items()}
-    name = headers.get(DEPLOYMENT_HEADER) or at(random.random() * 100, traffic, "")
+    name = headers.get(DEPLOYMENT_HEADER) or choose(random.random() * 100, traffic, "")
     deployed = self.deployed.get(f"{path}/deployments/{name}".lower())
     if deployed is None or deployed.running is None:
         raise Refusal(404, "NotFound", f"The endpoint has no deployment {name!r} with traffic.")

@@ -40,7 +40,7 @@ def test_no_example_uses_a_value_after_its_cutoff(split: str, at: int, data: st.
     values[series, step] = data.draw(st.floats(-1e9, 1e9))
     after = replace(before, values=values)
     spec = Fitting(before).spec
-    ours, theirs = (Examples.of(of, split, spec) for of in (before, after))
+    ours, theirs = (Examples.from_panel(of, split, spec) for of in (before, after))
     for number, unit in enumerate(ours.units):
         if unit.cutoff == cutoff and unit in theirs.units:
             place = theirs.units.index(unit)
@@ -66,7 +66,7 @@ def test_the_intervals_hold_on_later_forecasts() -> None:
     made = panel()
     fitting = Fitting(made)
     text, spec, scores = fitting.fit({**SETTINGS, "trees": 60, "min_child_samples": 5}, seed=0)
-    test = Examples.of(made, "test", spec)
+    test = Examples.from_panel(made, "test", spec)
     scaled = lgb.Booster(model_str=text).predict(test.table).reshape(test.scaled.shape)
     later = [with_interval(*of, spec) for of in zip(scaled, test.levels, strict=True)]
     for split, rows in (("validation", scores), ("test", np.array(later))):

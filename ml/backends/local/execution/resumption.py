@@ -150,7 +150,9 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> saved_plan.Com
     if timeout_s <= run.active_s:
         actual = f"--timeout {timeout_s:g}: the attempts so far ran for {run.active_s:.0f} s"
         hint = f"--timeout {run.active_s + timeout_s:.0f}"
-        raise UserError.of("timeout-exceeded", actual, "a limit of all attempts together", hint)
+        raise UserError.with_code(
+            "timeout-exceeded", actual, "a limit of all attempts together", hint
+        )
     return replace(plan, timeout_s=timeout_s)
 
 

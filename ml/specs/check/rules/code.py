@@ -158,7 +158,7 @@ class _Entry:
     """A module that a job or an endpoint runs."""
 
     owner: YamlNode  # has the fields of the job or deployment
-    at: tuple[Key, ...]  # keys in `owner` above these fields: `trial` of a sweep, else none
+    prefix: tuple[Key, ...]  # keys in `owner` above these fields: `trial` of a sweep, else none
     code: Path
     module: str
     arguments: str = ""  # text after `-m MODULE`
@@ -188,7 +188,7 @@ def missing_package(subject: Subject) -> Iterator[Finding]:
     """
     entries = [entry for node in subject.nodes for entry in _entries(node)]
     # Several modules of one command share its environment.
-    for (owner, prefix), group in groupby(entries, lambda entry: (entry.owner, entry.at)):
+    for (owner, prefix), group in groupby(entries, lambda entry: (entry.owner, entry.prefix)):
         if not re.search(r"\binstall\b", str(owner.get(*prefix, "command"))):
             yield from _missing(subject.links, [*group])
     if subject.spec.kind.family == "online_deployment":
@@ -214,7 +214,7 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
         for item in _libraries(links, entry.module, entry.code.resolve())
         if item.at_once or not serves
     }
-    keys = (*first.at, "environment")
+    keys = (*first.prefix, "environment")
     written = first.owner.get(*keys)
     if not imported or not isinstance(written, str):
         return
@@ -295,7 +295,7 @@ def unknown_argument(subject: Subject) -> Iterator[Finding]:
                 if any(argument.startswith(name) for argument in arguments):
                     continue
                 dimension = value[1] if value and value[1] in node.search_space else ""
-                keys = ("search_space", dimension) if dimension else (*entry.at, "command")
+                keys = ("search_space", dimension) if dimension else (*entry.prefix, "command")
                 yield Finding(
                     keys,
                     f"{entry.module} has no argument `--{name}`",

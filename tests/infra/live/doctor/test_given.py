@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.live.arm import Arm
-from infra.live.given import given, needed
+from infra.live.given import check_existing, needed
 from infra.preview.capture import Resource
 from infra.settings.model import Images, Monitoring, Network, Settings, Vault
 from tests.infra.live.declared import resource
@@ -86,7 +86,7 @@ def landing(settings: Settings, state: State) -> Settings:
 
 
 def faults(landing: Settings, arm: Arm, declared: list[Resource] | None = None) -> dict[str, str]:
-    found = given(landing, DECLARED if declared is None else declared, arm)
+    found = check_existing(landing, DECLARED if declared is None else declared, arm)
     return {one.name: one.message for one in found if one.verdict != "ok"}
 
 
@@ -96,7 +96,7 @@ def test_what_is_ready_passes(landing: Settings, arm: Arm, state: State) -> None
 
 
 def test_a_stack_of_its_own_asks_nothing(settings: Settings, arm: Arm, state: State) -> None:
-    assert list(given(settings, DECLARED, arm)) == [] and state.asked == []
+    assert list(check_existing(settings, DECLARED, arm)) == [] and state.asked == []
 
 
 def _without(id: str) -> Callable[[State], object]:
@@ -198,7 +198,7 @@ def test_runners_in_their_subnet_take_no_address_from_others(
 def test_a_right_that_is_missing_is_named(landing: Settings, arm: Arm, state: State) -> None:
     for path in [path for path in state.lists if path.endswith(PERMISSIONS)]:
         state.lists[path] = [{"actions": ["*/read"]}]
-    hints = {one.hint for one in given(landing, DECLARED, arm) if "permission" in one.name}
+    hints = {one.hint for one in check_existing(landing, DECLARED, arm) if "permission" in one.name}
     assert all("ask its owner" in hint for hint in hints), "no bootstrap's"
     assert {name.rpartition("/")[0] for name in faults(landing, arm)} == {
         "permission Microsoft.Network/virtualNetworks/subnets/join",

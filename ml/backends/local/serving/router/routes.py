@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ml.backends.traffic import MAX_MIRRORED, TIMEOUT_MS, at, position, ticket
+from ml.backends.traffic import MAX_MIRRORED, TIMEOUT_MS, choose, position, ticket
 
 # A release marks its own requests with it: the secret in router.json. No deployment gets it.
 SAMPLE_HEADER = "x-canary-sample"
@@ -70,14 +70,14 @@ class RouteTable:
         if not leased:
             return self.live
         point = position(ticket(key, self.salt)) if key is not None else draw.random() * 100
-        return at(point, self.traffic, self.live)
+        return choose(point, self.traffic, self.live)
 
     def pick_mirror(self, served_by: str, draw: random.Random) -> str | None:
         """Return the deployment that gets a copy of a request that `served_by` answers, or None.
 
         There is at most one: two would slow each other down.
         """
-        name = at(draw.random() * 100, self.mirror, served_by)
+        name = choose(draw.random() * 100, self.mirror, served_by)
         return name if name != served_by else None
 
 
