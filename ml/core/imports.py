@@ -59,7 +59,7 @@ PROGRAMS = {"infra": "cli", "ml": "cli.entry"}
 
 
 @cache
-def demand_packages_alone(python: Path = Path(sys.executable)) -> None:
+def check_import_path(python: Path = Path(sys.executable)) -> None:
     """Raise UserError if a .pth file adds a folder outside the environment to the import path.
 
     An editable install does that. Cached per environment.

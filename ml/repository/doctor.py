@@ -34,7 +34,7 @@ from infra.settings.github import (
 from ml.core import repository
 from ml.core.azure import PLACEHOLDERS
 from ml.core.errors import UserError
-from ml.core.imports import demand_packages_alone
+from ml.core.imports import check_import_path
 
 INSTALL = {
     "az": "https://learn.microsoft.com/cli/azure/install-azure-cli",
@@ -134,7 +134,7 @@ def machine(root: Path) -> Iterator[Check]:
         if (installed := _installed(name)) != pin
     ]
     try:
-        demand_packages_alone(Path(sys.executable))
+        check_import_path(Path(sys.executable))
     except UserError as refused:
         mismatches += [problem.actual for problem in refused.problems]
     more = f" and {len(mismatches) - 3} more" if len(mismatches) > 3 else ""

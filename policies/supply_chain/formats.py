@@ -22,7 +22,7 @@ from policies.supply_chain.model_structure import (
     StructureFault,
     check_lightgbm,
     check_xgboost,
-    fault_in,
+    parsing,
 )
 from policies.supply_chain.onnx_structure import check_onnx, messages
 
@@ -89,7 +89,7 @@ def formats(folder: Path) -> Mapping[str, str]:
 def _checked(kind: str, check: Callable[[Any], None], content: Any) -> str:
     """Return the format; after a colon, why its library must not load the content."""
     try:
-        with fault_in(kind):
+        with parsing(kind):
             check(content)
     except StructureFault as fault:
         return str(fault)

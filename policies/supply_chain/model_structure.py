@@ -59,7 +59,7 @@ class StructureFault(ValueError):
 
 
 @contextmanager
-def fault_in(place: str) -> Iterator[None]:
+def parsing(place: str) -> Iterator[None]:
     """Convert exceptions of the block to StructureFault, prefixed with the place."""
     try:
         yield
@@ -79,7 +79,7 @@ def check_lightgbm(content: bytes) -> None:
     """Check LightGBM's text format (src/boosting/gbdt_model_text.cpp and src/io/tree.cpp)."""
     need(b"\r" not in content, "it has a carriage return, which ends a line for LightGBM")
     begin = content.find(b"\nTree=0\n") + 1
-    with fault_in("header"):
+    with parsing("header"):
         header = _fields(content[len("tree\n") : begin], _HEADER)
         label, features, classes = (_integer(header, _COUNTS[place]) for place in (2, 3, 0))
         need(header["num_tree_per_iteration"] == str(classes) != "0", "num_tree_per_iteration")
@@ -95,7 +95,7 @@ def check_lightgbm(content: bytes) -> None:
         sizes = header["tree_sizes"].split(" ")
         need(len(sizes) % classes == 0, f"{len(sizes)} trees do not divide by {classes} classes")
     for number, size in enumerate(sizes):
-        with fault_in(f"Tree={number}"):
+        with parsing(f"Tree={number}"):
             need(content.startswith(b"Tree=%d\n" % number, begin), "no tree begins here")
             end = content.index(b"\n\n\n", begin)
             need(content.find(b"\n\n", begin, end) < 0, "it has a blank line, which ends a tree")
@@ -104,7 +104,7 @@ def check_lightgbm(content: bytes) -> None:
             length = end + 3 - begin
             need(size == str(length), f"it has {length} bytes, tree_sizes says {size}")
         begin = end + 3
-    with fault_in("end of trees"):
+    with parsing("end of trees"):
         tail = _TAIL.fullmatch(content, begin)
         if tail is None:
             raise ValueError("the lines after it are not LightGBM's")
@@ -223,7 +223,7 @@ def check_tree(left: Numbers, right: Numbers, roots: Any = (0,), unused: Any = F
 def check_xgboost(document: Mapping[str, Any]) -> None:
     """Check XGBoost's JSON format (doc/model.schema of its repository)."""
     need(document.keys() == {"learner", "version"}, "it has more than a learner and a version")
-    with fault_in("learner"):
+    with parsing("learner"):
         learner = document["learner"]
         booster, param = learner["gradient_booster"], learner["learner_model_param"]
         features, outputs = _integer(param, "num_feature"), 1
@@ -236,7 +236,7 @@ def check_xgboost(document: Mapping[str, Any]) -> None:
             need(stated == param["num_class"] == str(outputs), f"objective has num_class {stated}")
         scores = [float(score) for score in param["base_score"].strip("[]").split(",")]
         need(len(scores) in (1, outputs) and np.isfinite(scores).all(), "base_score")
-    with fault_in("gradient_booster"):
+    with parsing("gradient_booster"):
         if booster["name"] == "gblinear":
             _column(booster["model"]["weights"], "weights", (features + 1) * outputs, "fiu")
             return
@@ -258,7 +258,7 @@ def check_xgboost(document: Mapping[str, Any]) -> None:
         _check_categories(model["cats"], features)
     bits = 0
     for number, tree in enumerate(trees):
-        with fault_in(f"trees[{number}]"):
+        with parsing(f"trees[{number}]"):
             need(tree["id"] == number, f"id is {tree['id']}")
             bits += _check_xgboost_tree(tree, features, outputs if is_vector else 1)
             need(bits <= _MOST_BITS, "the categories of its splits need too much memory")

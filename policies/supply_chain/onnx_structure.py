@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from policies.supply_chain.model_structure import Numbers, check_tree, fault_in, need, within, words
+from policies.supply_chain.model_structure import Numbers, check_tree, need, parsing, within, words
 
 # What the exporters of PyTorch, scikit-learn, LightGBM and XGBoost write. Loop and sequences
 # are missing: they repeat without a bound. Random operators allocate what an attribute asks for.
@@ -69,7 +69,7 @@ def check_onnx(model: Any) -> None:
     for message in messages(model):
         need(message.DESCRIPTOR.name != "SparseTensorProto", "it has a sparse tensor")
         if _is_tensor(message):
-            with fault_in(f"tensor {message.name!r}"):
+            with parsing(f"tensor {message.name!r}"):
                 _check_tensor(message)
     functions = {(function.domain, function.name): function for function in model.functions}
     for count, node in enumerate(_inlined(model, functions)):
@@ -141,7 +141,7 @@ def check_onnx(model: Any) -> None:
     }
     constants = {tensor.name: tensor for tensor in filter(_is_tensor, messages(model))}
     for node in nodes:
-        with fault_in(f"{node.op_type} {node.name!r}"):
+        with parsing(f"{node.op_type} {node.name!r}"):
             if node.op_type in _SIZES and None in shapes.get(node.output[0], [None]):
                 _check_sizes(node, sources, constants)
             if node.op_type in ("Div", "Mod") and kinds.get(node.input[1]) not in _FLOATS:

@@ -41,7 +41,7 @@ def test_an_environment_that_adds_a_folder_is_refused(tmp_path: Path, name: str,
     """With the line of the file."""
     python = environment(tmp_path, **{name: line.format(tree=tmp_path / "tree") + "\n"})
     with pytest.raises(UserError) as raised:
-        imports.demand_packages_alone(python)
+        imports.check_import_path(python)
     (problem,) = raised.value.problems
     assert problem.code == "editable-install" and problem.place is not None
     assert problem.place.path.endswith(f"{name}.pth")
@@ -62,12 +62,12 @@ def test_other_pth_files_are_accepted(tmp_path: Path, text: str) -> None:
     """What packages bring, and folders of the environment."""
     python = environment(tmp_path, other=text)
     (tmp_path / "venv/lib/python3.11/site-packages/inside").mkdir()
-    imports.demand_packages_alone(python)
+    imports.check_import_path(python)
 
 
 def test_this_environment_has_packages_alone() -> None:
     """As `make setup` leaves it."""
-    imports.demand_packages_alone()
+    imports.check_import_path()
 
 
 def test_the_framework_is_bound_without_the_rest_of_the_work_tree(tmp_path: Path) -> None:

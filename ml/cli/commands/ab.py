@@ -89,7 +89,7 @@ def start(
     )
     _say(
         f"about {ab_test.planned:,} outcomes show a difference of {effect:g} with a power of "
-        f"{power:.0%}, looked at any time ({ab_test.fixed:,} if looked at once)"
+        f"{power:.0%}, looked at any time ({ab_test.fixed_sample_size:,} if looked at once)"
     )
     _say(
         f"no key is sent to B yet; next: ml ab serve {name} --approved-by NAME (it asks the gates; "
@@ -265,7 +265,7 @@ def _outcome(row: list[str], place: Place) -> tuple[str, float]:
 def _as_json(ab_test: Experiment) -> dict[str, object]:
     hidden = ("salt", "schema_version")
     fields = {name: value for name, value in vars(ab_test).items() if name not in hidden}
-    return {**fields, "planned": ab_test.planned, "fixed": ab_test.fixed}
+    return {**fields, "planned": ab_test.planned, "fixed_sample_size": ab_test.fixed_sample_size}
 
 
 def _lines(outcomes: Records) -> dict[str, int]:

@@ -83,7 +83,7 @@ class Experiment:
         return sample_size(self.score_deviation, self.effect, self.alpha, self.power)
 
     @property
-    def fixed(self) -> int:
+    def fixed_sample_size(self) -> int:
         """The sample size of a fixed-horizon test, which analyses the data once."""
         return fixed_size(self.score_deviation, self.effect, self.alpha, self.power)
 
@@ -236,7 +236,7 @@ def _check(experiment: Experiment) -> None:
             "--deviation 12.5, from earlier measurements",
         )
     try:
-        _ = experiment.planned, experiment.fixed
+        _ = experiment.planned, experiment.fixed_sample_size
     except ArithmeticError:
         raise UserError.with_code(
             "ab-setting",

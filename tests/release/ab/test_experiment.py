@@ -137,4 +137,4 @@ def test_a_rate_and_what_is_left_of_it_take_as_many_outcomes(
         low = min(baseline, 1 - baseline)
         spread = low * (1 - low) + (low + effect) * (1 - low - effect)
         textbook = 2 * (norm.ppf(0.975) + norm.ppf(0.8)) ** 2 * spread / effect**2
-        assert made.fixed == pytest.approx(textbook, abs=1)
+        assert made.fixed_sample_size == pytest.approx(textbook, abs=1)

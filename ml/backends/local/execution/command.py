@@ -30,7 +30,7 @@ from ml.backends.runs import Event, Run, Status, Watch
 from ml.backends.snapshot import Snapshot
 from ml.core import faults
 from ml.core.errors import Problem, UserError
-from ml.core.imports import demand_packages_alone
+from ml.core.imports import check_import_path
 from ml.specs.assets import assets
 from ml.specs.expressions import resolve_command, resolve_variables
 from ml.specs.plan.plans import (
@@ -78,7 +78,7 @@ class Preparation:
 
     def __post_init__(self) -> None:
         for interpreter in (HERE, *self.interpreters.values()):
-            demand_packages_alone(interpreter.python)
+            check_import_path(interpreter.python)
 
     def session(self, plan: CommandPlan, parent: str | None, threads: int) -> Session:
         """Return the session of a command: its code, interpreter, threads and lineage.

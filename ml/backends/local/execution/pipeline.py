@@ -276,7 +276,7 @@ class Pipeline:
                 former=former,
             )
         except UserError as refused:
-            self._end(name, self._never_started(name, "Failed", error=_at(refused, step)))
+            self._end(name, self._unstarted_run(name, "Failed", error=_at(refused, step)))
             return
         self._free -= share
         self._running[name] = task, share, key
@@ -319,12 +319,12 @@ class Pipeline:
             f"step `{name}` was not started: {why}",
             severity="warning",
         )
-        self._ended[name] = self._never_started(
+        self._ended[name] = self._unstarted_run(
             name, "Canceled", ended_by=outcome.NOT_STARTED, warnings=(warning,)
         )
         self._tell("step_ended", self._ended[name])
 
-    def _never_started(self, name: str, status: Status, **fields: Any) -> Run:
+    def _unstarted_run(self, name: str, status: Status, **fields: Any) -> Run:
         """Return the Run of a step that was not started: it has no MLflow run id."""
         now, run = time.time(), self.run
         label, folder = f"{run.name}.{name}", run.folder / "steps" / name

@@ -53,7 +53,7 @@ def begin(slot: Path, deployment: ModelDeployment) -> Starting:
     """The first half of `start`, so that two servers can load at once; it runs until
     `wait_until_ready` fails or the slot is stopped.
     """
-    imports.demand_packages_alone()
+    imports.check_import_path()
     processes.stop(slot)
     with processes.listen() as listener:
         process = processes.spawn(
