@@ -1,6 +1,6 @@
 """Every error code: where it is raised, the message, what was expected, and the remedy.
 
-Read from the source: each call of `Problem`, `UserError.of` and their like, of functions that build
+Read from the source: each call of `Problem`, `UserError.with_code` and their like, of functions that build
 one from their parameters, each rule of `ml check`, and each text that a script prints as
 `error[CODE]: …`.
 """
@@ -30,7 +30,7 @@ REMEDIES = Path(__file__).parent / "remedies.yml"
 # Class, or its classmethod → its parameters; `found` of any other is the message.
 CLASSES = {
     "ml.core.errors.Problem": ("code", "actual", "expected", "hint", "place", "severity", "source"),
-    "ml.core.errors.UserError.of": ("code", "actual", "expected", "hint", "place"),
+    "ml.core.errors.UserError.with_code": ("code", "actual", "expected", "hint", "place"),
     "ml.features.timeline.FeatureError": ("code", "actual", "expected"),
     "ml.toolkit.data.tables.Flaw": ("code", "path", "line", "actual", "expected", "hint"),
     "infra.settings.checks.Fault": ("code", "actual", "expected", "hint", "keys"),
@@ -156,7 +156,7 @@ class Inventory:
         """Those of `CLASSES`, and of the functions that build them."""
         for name, parameters in CLASSES.items():
             for scope, call in self.calls[name.rpartition(".")[2]]:
-                # `UserError.of` builds the problem that it is given.
+                # `UserError.with_code` builds the problem that it is given.
                 if _dotted(scope, call.func) == name and scope.module.name != "ml.core.errors":
                     roles = _bind(call, parameters, scope)
                     severity = " ".join(scope.texts(roles.get("severity"))) or "error"

@@ -26,7 +26,7 @@ PASSED_ON = {
     "ml/toolkit/data/datasets.py",  # of a FeatureError
 }
 CALL = re.compile(
-    r'\b(?:Problem|UserError\.of|wrong_call|Flaw|Fault|Known|rule)\(\s*"([a-z0-9-]+)"'
+    r'\b(?:Problem|UserError\.with_code|wrong_call|Flaw|Fault|Known|rule)\(\s*"([a-z0-9-]+)"'
 )
 PRINTED = re.compile(r"\b(?:error|warning)\[([a-z0-9-]+)\]")
 
