@@ -1,9 +1,9 @@
 """Resolves Azure ML's expressions: `${{inputs.x}}`, `${{outputs.y}}`, `$[[optional]]`.
 
-Values are substituted verbatim, as Azure ML does, but a value never becomes a command: a value with
-a character that the shell interprets at that place is refused. In single quotes it interprets none.
-Where text may be evaluated once more (`ml.specs.shell`), and in an environment variable, only a
-plain word or path is accepted.
+Values are substituted verbatim, as in Azure ML. A value with a character that the shell would
+interpret at that place is refused, so that no value becomes a command. In an environment variable,
+and where a program may evaluate the text again (`ml.specs.shell`), only a plain word or path is
+accepted.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _PLACEHOLDER = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
 # A block that begins before the previous block is closed.
 NESTED = re.compile(r"\$\[\[(?:(?!\]\]).)*\$\[\[", re.DOTALL)
-# A plain word or path, which no shell, awk, Python or other language would evaluate. `=` is allowed
-# only after a slash, as in `data/year=2024`: `X=1` is an assignment.
+# A plain word or path, which no shell, awk or Python evaluates. `=` is allowed only after a slash,
+# as in `data/year=2024`, since `X=1` is an assignment.
 _PLAIN = re.compile(
     r"-?\d+(\.\d*)?([eE][-+]?\d+)?|[\w.][\w.:@%+,-]*(/[\w.:@%+,=-]*)*|(/[\w.:@%+,=-]*)+", re.ASCII
 )
 
-# Variables whose value every shell evaluates.
+# Environment variables whose value a shell evaluates when it starts or prompts.
 _EVALUATED = re.compile(r"BASH_ENV|ENV|PROMPT_COMMAND|PS[0-4]|BASH_FUNC_.*|SHELLOPTS|BASHOPTS")
 
 
@@ -49,12 +49,12 @@ class Reference:
     name: str
     start: int  # span in the template, to `end`
     end: int
-    quoting: Quoting  # how the shell reads it
+    quoting: Quoting  # the shell's quoting at that place
     block: tuple[int, int] | None = None  # span of the `$[[…]]` around it, if any
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Return the name split at its dots: `parent.jobs.prep.outputs.data` has five parts."""
+        """Return the source and the parts of the name: ("parent", "inputs", "faq")."""
         return (self.source, *self.name.split(".")) if self.name else (self.source,)
 
 
@@ -75,12 +75,12 @@ def references(template: str) -> list[Reference]:
 
 
 def _placeholders(text: str) -> Iterator[re.Match[str]]:
-    """Yield every `${{…}}` up to the last `}}`, after which no `${{` is closed."""
+    """Yield every `${{…}}`; stop at the last `}}`, so that the search takes linear time."""
     return _PLACEHOLDER.finditer(text, 0, text.rfind("}}") + 2)
 
 
 def _blocks(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the span of every `$[[…]]`, searched as far as the last `]]`."""
+    """Return the span (start, end) of every `$[[…]]`."""
     return tuple(match.span() for match in _OPTIONAL.finditer(text, 0, text.rfind("]]") + 2))
 
 
@@ -102,10 +102,10 @@ def resolve_command(
 ) -> str:
     """Return the command that the shell receives.
 
-    A `str` is a literal and goes in verbatim; a `PurePath` is data and is quoted where the
-    command does not quote it. `None` is an optional input without a value: the `$[[…]]` that
-    contains it is removed. Raises UserError for an undeclared name, for a value that the shell
-    would interpret, and for a missing value outside `$[[…]]`.
+    A `str` is a literal and is substituted verbatim. A `PurePath` is data and is quoted unless the
+    command quotes it. `None` is an optional input without a value: its `$[[…]]` is removed. Raises
+    UserError for an undeclared name, a value that the shell would interpret, and a missing value
+    outside `$[[…]]`.
     """
     spaces = {"inputs": inputs, "outputs": outputs, "search_space": search_space or {}}
     problems: list[Problem] = []
@@ -149,7 +149,7 @@ def resolve_variables(
 ) -> dict[str, str]:
     """Return the environment variables of a command with their placeholders replaced.
 
-    Undeclared placeholders are kept. Raises UserError for a value that would be evaluated.
+    Undeclared placeholders are kept. Raises UserError for a value that is no plain word or path.
     """
     spaces = {"inputs": inputs, "outputs": outputs}
     problems: list[Problem] = []
@@ -169,14 +169,15 @@ def resolve_variables(
 
 
 def without_placeholders(text: str, word: str = "x") -> str:
-    """Return a text with `word` in place of each placeholder."""
+    """Replace each placeholder of a text by `word`."""
     end = text.rfind("}}") + 2
     return _PLACEHOLDER.sub(word, text[:end]) + text[end:]
 
 
 def literal(value: object) -> str:
-    """Return a literal as Azure ML passes it to the command: `str` of it (azure-ai-ml 1.35,
-    `to_rest_dataset_literal_inputs`), so a boolean arrives as `True`.
+    """Return `str(value)`, as Azure ML passes a literal to a command: a boolean becomes `True`.
+
+    Source: azure-ai-ml 1.35, `to_rest_dataset_literal_inputs`.
     """
     return str(value)
 
@@ -203,10 +204,10 @@ def unbound(
 def dangerous(value: Value, reference: Reference, place: Place | None = None) -> Problem | None:
     """Return the problem of a value that the shell would interpret at `reference`, or None.
 
-    Without quotes the shell interprets every metacharacter of a literal (the resolver quotes
-    paths); in double quotes `$`, backtick, the quote itself and a final backslash; in single
-    quotes only the quote. Where text may be evaluated once more, only a plain word or path is
-    accepted, or nothing.
+    Without quotes, the shell interprets every metacharacter of a literal (the resolver quotes
+    paths). In double quotes it interprets `$`, backtick, the quote and a final backslash; in single
+    quotes only the quote. Where a program may evaluate the text again, only a plain word or path is
+    accepted, or an empty text.
     """
     text, quoting = str(value), reference.quoting
     if quoting == "evaluated":
@@ -238,7 +239,7 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
 
 
 def evaluated_text(name: str, text: str, place: Place | None = None) -> Problem | None:
-    """Return a problem if a variable that shells evaluate is no plain word or path."""
+    """Return a problem if a shell would evaluate the variable `name`, and `text` is not plain."""
     if not text or _PLAIN.fullmatch(without_placeholders(text)) or not _EVALUATED.fullmatch(name):
         return None
     return Problem(

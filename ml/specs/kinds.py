@@ -63,7 +63,7 @@ _CONNECTIONS = frozenset(
     | {"azure_open_ai", "azure_ai_services", "azure_ai_search", "azure_content_safety"}
     | {"azure_speech_services"}
 )
-# Other tools have a `type: git` too; they do not have one of these keys with it.
+# Keys of a connection that tell it from other YAML with, for example, `type: git`.
 _CONNECTION_KEYS = frozenset({"target", "credentials", "api_key"})
 
 # Suffix of a schema's file name → family; the longest match wins.
@@ -96,7 +96,7 @@ _BATCH_TYPES = {
     "pipeline": "pipeline_component_batch_deployment",
 }
 FAMILIES = frozenset({*_SCHEMAS.values(), *_BATCH_TYPES.values()})
-# `compute: azureml:cpu-cluster`: a value that no other YAML has.
+# Values such as `azureml:cpu-cluster` occur only in Azure ML's YAML.
 _REFERENCE = re.compile(r":\s*[\"']?azureml:")
 _SCHEMA_NAME = re.compile(r"([A-Za-z0-9_]+)(?:\.schema)?\.json$")
 
@@ -110,7 +110,7 @@ def kind_of(data: Any) -> Kind | None:
         return None
     default = "command" if family in {"job", "component"} else ""
     written = _type(data) or default
-    # The SDK's older schema has the settings of a model's deployment at the top level.
+    # In the SDK's older schema, a model deployment has its settings at the top level.
     is_flat = written == "model" and "settings" not in data
     if family == "batch_deployment" and written in _BATCH_TYPES and not is_flat:
         family = _BATCH_TYPES[written]
@@ -124,7 +124,7 @@ def _type(data: Mapping[str, Any]) -> str:
 
 
 def mentions_azure_ml(text: str) -> bool:
-    """Return True if a text that is not valid YAML was meant to be a spec."""
+    """Return True if a text contains Azure ML's schema URL or an `azureml:` reference."""
     return "azuremlschemas" in text or _REFERENCE.search(text) is not None
 
 
@@ -140,7 +140,7 @@ def _family_by_schema(schema: Any) -> str | None:
 
 
 def _family_by_shape(data: Mapping[str, Any]) -> str | None:
-    """Return the family of a document without a schema, by keys that other YAML lacks."""
+    """Return the family of a document without `$schema`, from its keys and `type`; else None."""
     keys = {key for key in data if isinstance(key, str)}
     kind = _type(data)
     if "endpoint_name" in keys:
@@ -153,7 +153,8 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
             return family
     if kind in _COMPUTES and "name" in keys:
         return "compute"
-    # `azure_blob` and `azure_data_lake_gen2` are types of both; a datastore has no address.
+    # `azure_blob` and `azure_data_lake_gen2` are types of datastores and of connections, but only a
+    # connection has an address.
     has_address = kind in _CONNECTIONS and keys & {"target", "url"}
     if kind in DATASTORES | {"hdfs"} and not has_address:
         return "datastore"
@@ -171,7 +172,7 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
         return "batch_endpoint"
     if "auth_mode" in keys and "name" in keys:
         return "serverless_endpoint" if "model_id" in keys else "online_endpoint"
-    # A misspelt field gets its own problem only when the kind is known.
+    # Accept a misspelt field, so that the kind is known and the SDK reports the misspelling.
     replication = get_close_matches("replication_locations", keys, cutoff=0.8)
     if {"name", "location"} <= keys and replication:
         return "registry"
@@ -183,7 +184,7 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
     return None
 
 
-# Besides `type`, a document of that type has at least one of these keys.
+# Type → keys of which a job or component of that type has at least one.
 _WORK = {
     "command": frozenset({"command", "environment"}),
     "sweep": frozenset({"trial", "search_space", "objective"}),
@@ -207,7 +208,10 @@ _ENVIRONMENT = frozenset(
 
 
 def _is_component(data: Mapping[str, Any], kind: str) -> bool:
-    """Return True if it has a name and a version, or inputs that declare a type and no value."""
+    """Return True if a document of this type is a component, not a job.
+
+    It has a name, and a version or inputs that declare a type without a path.
+    """
     if kind not in COMPONENTS or "name" not in data:
         return False
     if "version" in data or "is_deterministic" in data or kind in {"parallel", "data_transfer"}:

@@ -1,9 +1,8 @@
-"""Determines how each placeholder of a command is quoted, and whether it may take any text.
+"""Determines the quoting of each placeholder of a command, to prevent shell injection.
 
-Azure ML pastes values into a command as text, and bash parses the result. Any text may be an
-argument of a Python script or module, or of a shell script, in a command that consists of such
-calls. Everywhere else a value must be a plain word or path (`ml.specs.expressions`).
-
+Azure ML substitutes values into a command as text, and bash parses the result. A command that only
+calls Python scripts, modules or shell scripts may pass any properly quoted text as their arguments.
+Everywhere else, a value must be a plain word or path (`ml.specs.expressions`).
 A script of the job's code may still evaluate its arguments; this is not checked.
 """
 
@@ -19,19 +18,19 @@ Span = tuple[int, int]
 # Quoting of the value at a placeholder; "evaluated": a shell or program may evaluate it.
 Quoting = Literal["none", "single", "double", "evaluated"]
 
-# For the regular expressions a placeholder, and both ends of an optional text, `$[[…]]`, are one
-# character of the private use area each, which no command may contain.
+# For the regular expressions, a placeholder and the start and end of an optional block `$[[…]]`
+# are replaced by one private-use character each, which no command may contain.
 _MARK, _START, _END = "\ue000", "\ue001", "\ue002"
 _EDGE = f"[{_START}{_END}]"
 _FILLER = rf"(?:[ \t]|\\\n|{_EDGE})*"
-# Whatever optional text is left out, a blank stays between two arguments.
+# A blank between two arguments that remains if any optional block is removed.
 _BLANK = rf"(?:\\\n|{_EDGE})*[ \t]{_FILLER}"
 _VARIABLE = r"\$(?:\w+|\{\w+\})"
 _QUOTED = rf"'[^'{_START}{_END}]*'|\"(?:[^\"\\$`{_START}{_END}]|{_VARIABLE})*\""
 _WORD = rf"(?:[\w./:=,@%+~^{_MARK}-]|{_VARIABLE}|{_QUOTED})++(?![<>])"
 _QUOTES: Mapping[str, Quoting] = {"'": "single", '"': "double"}
 _EVALUATED: tuple[Quoting] = ("evaluated",)
-# Preparatory commands of constant words: they take no values and do not redefine `python`.
+# Preparatory commands of constant words, without placeholders.
 _CONSTANT = "[\\w./=-]+|'[^'\ue000-\uf8ff]*'|\"[^\"\\\\$`\ue000-\uf8ff]*\""
 _PREPARATION = rf"(?:cd|echo|mkdir|pip3?)(?:[ \t]+(?:{_CONSTANT}))*"
 _SCRIPT = r"[\w./][\w./-]*"
@@ -42,9 +41,9 @@ _CALL = re.compile(
     rf"(?P<arguments>(?:{_BLANK}{_WORD})*+)){_FILLER}"
     rf"(?P<next>&&|;|\n|$|(?P<output>2>&1|>|\|[ \t]*tee[ \t]))"
 )
-# Redirections after the last call, into files that no later program reads.
+# Redirections of output after the last call, to a file that no later program reads.
 _OUTPUT = re.compile(rf"(?:2>&1)?[ \t]*(?:(?:>|\|[ \t]*tee)[ \t]+[\w./{_MARK}-]+)?(?:[ \t]+2>&1)?")
-# Modules that execute code which their arguments name.
+# Modules that execute code given by their arguments.
 _RUNNERS = sys.stdlib_module_names | {
     "IPython", "accelerate", "dask", "debugpy", "fire", "invoke", "jupyter", "mpi4py", "papermill",
     "pip", "pytest", "torch",
@@ -57,7 +56,7 @@ def quotings(
 ) -> tuple[Quoting, ...]:
     """Return the quoting of each placeholder of a command, in order.
 
-    `spans` are those of its placeholders, `blocks` those of its optional texts, `$[[…]]`.
+    `spans` are the (start, end) of its placeholders, `blocks` of its optional blocks `$[[…]]`.
     """
     evaluated = _EVALUATED * len(spans)
     if re.search("[\ue000-\uf8ff]", command):
@@ -82,7 +81,7 @@ def quotings(
 
 
 def replace_spans(command: str, texts: Mapping[Span, str]) -> str:
-    """Return the command with the texts at their spans, which do not overlap."""
+    """Replace each span (start, end) of the command by its text; spans must not overlap."""
     parts, position = [], 0
     for (start, end), text in sorted(texts.items()):
         parts += [command[position:start], text]

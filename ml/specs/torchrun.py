@@ -1,4 +1,4 @@
-"""torchrun in the command of a job: its range of nodes, and its other options."""
+"""Parses an elastic torchrun in the command of a job."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from ml.specs.assets import packages
 from ml.specs.expressions import without_placeholders
 
-# Options without a value; the last ones are followed by the script.
+# Options without a value.
 _FLAGS = frozenset({"standalone", "run-path", "no-python", "m", "module"})
 
 
 @dataclass(frozen=True)
 class Elastic:
-    """The options of `torchrun --nnodes least:most`."""
+    """The options of `torchrun --nnodes LEAST:MOST`."""
 
     least: int
     most: int
-    options: Mapping[str, str] = field(default_factory=dict)  # as written, by name with dashes
+    options: Mapping[str, str] = field(default_factory=dict)  # name with dashes → value as written
 
 
 def elastic(command: str) -> Elastic | None:
-    """Return the first torchrun of a command whose `--nnodes` is a range, or None."""
+    """Parse the first torchrun in a command whose `--nnodes` is a range; None without one."""
     if "nnodes" not in command:
         return None
     text = re.sub(r"\\\n", " ", without_placeholders(command, "$"))

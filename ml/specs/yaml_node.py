@@ -17,16 +17,16 @@ class YamlNode:
 
     document: Document
     file: Path
-    # From the root of the document to the mapping; () for the whole document.
+    # Path from the root of the document to the mapping; () for the whole document.
     keys: tuple[Key, ...] = ()
 
     @property
     def folder(self) -> Path:
-        """Return the folder that paths in it are relative to."""
+        """Return the folder of the file, which its relative paths refer to."""
         return self.file.parent
 
     def get(self, *keys: Key) -> Any:
-        """Return the value at `keys` as it is written (or overridden); None if there is none."""
+        """Return the value at `keys`, with overrides applied; None if it is missing."""
         return self.document.get(*self.keys, *keys)
 
     def mapping(self, *keys: Key) -> Mapping[str, Any]:
@@ -35,7 +35,7 @@ class YamlNode:
         return value if isinstance(value, dict) else {}
 
     def place(self, *keys: Key) -> Place:
-        """Return the line of the node at `keys`, or of its nearest ancestor."""
+        """Return the file and line of the value at `keys`, or of its nearest ancestor."""
         return self.document.place(*self.keys, *keys)
 
     def child(self, *keys: Key) -> YamlNode:
@@ -51,20 +51,20 @@ class Layers:
     component: YamlNode | None = None
 
     def owner(self, key: Key) -> YamlNode:
-        """Return the node that has `key`: the component only if the step lacks it."""
+        """Return the node that sets `key`: the step, else the component, else the step."""
         if self.component is not None and self.step.get(key) is None:
             return self.component if self.component.get(key) is not None else self.step
         return self.step
 
     def get(self, *keys: Key) -> Any:
-        """Return the value at `keys` in the owner of the first key; without keys, both merged."""
+        """Return the value at `keys` from the owner of the first key; without keys, both merged."""
         if keys:
             return self.owner(keys[0]).get(*keys)
         beneath = self.component.get() if self.component is not None else {}
         return {**beneath, **self.step.get()}
 
     def place(self, *keys: Key) -> Place:
-        """Return the line of the value at `keys`, in the file that has it."""
+        """Return the file and line of the value at `keys`, in the step or the component."""
         return self.owner(keys[0]).place(*keys) if keys else self.step.place()
 
 

@@ -28,7 +28,7 @@ _SHORT = re.compile(r"azureml:(?P<name>[^:@/]+)(?::(?P<version>[^:@/]+)|@(?P<lab
 # The file that describes an asset which a run registered, in a folder kind/name/version.
 REGISTERED = "asset.yml"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\\)")
-# Paths that no job needs, for specs outside of a repository.
+# System folders that a spec outside a repository must not reference.
 _SYSTEM = tuple(
     map(Path, ("/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run", "/usr", "/bin", "/sbin"))
 )
@@ -41,7 +41,7 @@ class AssetReference:
 
     name: str
     version: str = ""
-    label: str = ""  # without version and label, the newest version is meant
+    label: str = ""  # neither version nor label: the newest version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class AssetSpec(YamlNode):
     def path(self) -> Path | None:
         """Return the local path of the asset's data; None if its `path` is remote.
 
-        `data/NAME/VERSION` in the home may hold a copy of remote data.
+        For remote data, this is the copy at `data/NAME/VERSION` in the home folder, if it exists.
         """
         written = self.get("path")
         if not isinstance(written, str):
@@ -85,7 +85,7 @@ def copied(name: str, version: str) -> Path:
 
 
 def local(written: str, folder: Path) -> Path | None:
-    """Return the absolute path of `written` for a spec in `folder`; None if it is remote."""
+    """Return the path of `written`, relative to `folder`; None if it is a URL or git reference."""
     text = written.removeprefix("file://").removeprefix("file:")
     if _URI.match(text) or text.startswith("git+"):
         return None
@@ -93,7 +93,7 @@ def local(written: str, folder: Path) -> Path | None:
 
 
 def included(written: str, folder: Path) -> YamlNode | None:
-    """Return the YAML file that a text names beside a spec in `folder`; None if it names none."""
+    """Return the YAML file at the path `written`, relative to `folder`; None if unreadable."""
     path = local(written, folder)
     try:
         if path is not None and path.is_file():
@@ -108,14 +108,15 @@ def included(written: str, folder: Path) -> YamlNode | None:
 
 @lru_cache(maxsize=256)
 def _read(path: Path, display_path: str, mtime_ns: int, size: int) -> Document:
-    """Read a file that many specs name; cached until it changes."""
+    """Read a YAML file; cached by modification time and size, since many specs name the same."""
     return read(path, display_path)
 
 
 def component(owner: YamlNode, key: Key, root: Path) -> YamlNode | None:
-    """Return the component at `key` (`component`, `trial`): inline, file, or the repository's.
+    """Return the component that `owner` references at `key` (`component` or `trial`).
 
-    None when it is in a workspace or a registry. `root` is the repository that defines components.
+    It is inline, a file, or an asset of the repository `root`. None if it is in a workspace or a
+    registry, or if the key is missing.
     """
     written = owner.get(key)
     if isinstance(written, dict):
@@ -126,11 +127,10 @@ def component(owner: YamlNode, key: Key, root: Path) -> YamlNode | None:
 
 
 def find(text: str, kind: str, root: Path, store: Path | None = None) -> AssetSpec | None:
-    """Return the spec of an asset, or None; `@latest` and no version mean the newest.
+    """Return the spec of the asset that `text` references; None if there is none.
 
-    It is the repository's, or one that a run on this machine registered in the folder `store`; the
-    repository's takes precedence if the versions are equal. Versions compare number by number, so
-    that 10 is newer than 9.
+    `@latest` and a missing version select the newest; 10 is newer than 9. The repository's specs
+    are searched first, then the folder `store`, where runs on this machine register assets.
     """
     reference = parse(text)
     if reference is None or reference.label not in {"", "latest"}:
@@ -159,10 +159,10 @@ def newness(version: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def definitions(root: Path) -> tuple[AssetSpec, ...]:
-    """Return every asset that a spec of a repository defines; a changed file is read again.
+    """Return every asset that the repository's specs define; cached until a file changes.
 
-    Only specs under `ml/` and `infra/` define assets: a fixture of a test or an example of a page
-    does not, nor does a link to one. Outside a repository, the specs directly in `root` do.
+    Only specs under `ml/` and `infra/` count: no test fixtures, examples or symbolic links.
+    Outside a repository, only the specs directly in `root` count.
     """
     listed = _listed.get()
     if listed is None:
@@ -174,7 +174,7 @@ def definitions(root: Path) -> tuple[AssetSpec, ...]:
 
 @contextmanager
 def listed_once() -> Iterator[None]:
-    """List the assets of a repository at most once in this context, which changes no file."""
+    """Cache `definitions` per repository inside this context, where no file may change."""
     if _listed.get() is not None:
         yield
         return
@@ -200,7 +200,7 @@ def digest(path: Path) -> str:
 
 
 def _stamps(root: Path) -> Iterator[tuple[Path, int, int]]:
-    """Yield each file that may define an asset, with its time of modification and its size."""
+    """Yield each file that may define an asset, its modification time (ns) and size (bytes)."""
     if repository.is_root(root):
         paths = repository.asset_files(root)
     else:
@@ -228,14 +228,18 @@ def _definitions(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple
 
 
 class Links:
-    """Resolves links, and caches each folder: 100 specs share one `code:`."""
+    """Resolves symbolic links, and caches the results: many specs share one `code:` folder."""
 
     def __init__(self) -> None:
         self._escapes: dict[tuple[Path, ...], list[tuple[Path, Path]]] = {}
         self._real: dict[str, Path] = {}
 
     def escape(self, written: Path, folder: Path, boundary: Path | None) -> Path | None:
-        """Return the target of `written` (of a spec in `folder`) if out of bounds, else None."""
+        """Return the real path of `written`, relative to `folder`, if it is forbidden; else None.
+
+        With a `boundary`, every path outside it is forbidden. Without one: system folders, private
+        folders such as `.ssh`, and links out of `folder`.
+        """
         base = self.real(folder)
         lexical = Path(os.path.normpath(base / written))
         real = self.real(lexical)
@@ -259,7 +263,7 @@ class Links:
     def escapes_inside(
         self, top: Path, folder: Path, boundary: Path | None
     ) -> Iterator[tuple[Path, Path]]:
-        """Yield the links below `top` that lead out of bounds, each with its target."""
+        """Yield (link, target) of each link below `top` that leaves `boundary` (None: `folder`)."""
         allowed = (self.real(boundary),) if boundary else (self.real(folder), self.real(top))
         if (key := (self.real(top), *allowed)) not in self._escapes:
             with faults.as_refusals():

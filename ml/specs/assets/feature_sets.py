@@ -29,16 +29,16 @@ def files(feature_set: AssetSpec) -> Iterator[Path]:
 
 
 def registered(feature_set: AssetSpec, store: str) -> dict[str, Any]:
-    """Return a FeatureSetSpec whose source are the rows materialised to `store`, a URL.
+    """Return the FeatureSetSpec whose source is the Parquet files materialised to the URL `store`.
 
-    Materialised rows have the event time, the keys and the features. Azure ML has no field for
-    their `arrival`: its joins know `source_delay` only.
+    The files have the event time, the keys and the features. Azure ML has no field for the arrival
+    time: its point-in-time joins use `source_delay` only.
     """
     spec = documents.read(_specification(feature_set)).data
     source = {
         "type": "parquet",
         "path": f"{store}/{feature_set.name}/{feature_set.version}/{_FILES}",
-        # Materialised times are typed, so a source's format does not count.
+        # Materialised timestamps are typed, so the source's `format` is dropped.
         "timestamp_column": {"name": spec["source"]["timestamp_column"]["name"]},
     }
     if "source_delay" in spec["source"]:

@@ -2,8 +2,8 @@
 
 It matches each file against the `.amlignore` of the folder, or else its `.gitignore`; the last
 pattern that matches decides, and a pattern that matches a folder matches everything below it.
-pathspec's pattern of that kind does the same (a test compares the two); the SDK's own matcher costs
-the import of the SDK.
+pathspec's GitIgnoreSpecPattern matches the same files (a test compares the two) without the slow
+import of the SDK.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ml.core.errors import Place, Problem, UserError
 
 # A file name that no pattern contains: it represents any file of a folder.
 _ANY = "\x00"
-# Lines that match no file for the SDK, and every folder for pathspec: `/`, `/**/`.
+# Lines that match nothing in the SDK but every folder in pathspec: `/`, `/**/`.
 _NO_PATTERN = re.compile(r"!?/(\*\*/)*")
 _WILDCARD = re.compile(r"[*?\[\\]")
 # pathspec compiles a pattern to a regular expression that backtracks: a name of n letters takes
-# about n ** (ambiguous + 1) operations, here some millions.
+# about n ** (ambiguous + 1) operations, a few million at this limit.
 _MAX_AMBIGUOUS = 2
 # Limits on followed links: a folder with two links to itself doubles the files with each level.
 _MAX_THROUGH_LINKS, _MAX_LINKS = 2_000, 20
@@ -85,9 +85,10 @@ class IgnoreFile:
     def entries(
         self, besides: Collection[Path], allowed: Collection[Path] | None
     ) -> Iterator[tuple[str, Path, Path | None]]:
-        """Yield (relative path, path, target) of each file in the folders that are not excluded.
+        """Yield (relative path, path, target) of each file outside excluded and `besides` folders.
 
-        `target` is None, or where a link leads that leaves the `allowed` folders (None allows all).
+        `target` is the real path of a link that leaves the `allowed` folders (None allows all);
+        else None. Files that are excluded one by one are included.
         """
         real = Path(os.path.realpath(self.folder))
         real_allowed = None if allowed is None else [os.path.realpath(path) for path in allowed]
@@ -123,7 +124,7 @@ class IgnoreFile:
                 if not (self._prunes(relative) if is_folder else self.excludes(relative)):
                     yield relative, path, real
             elif is_folder:
-                # A link to a folder above would never end.
+                # Skip a link to a parent folder, which would recurse forever.
                 if path not in besides and real not in above and not self._prunes(relative):
                     inner = above | {real}
                     yield from self._below(

@@ -31,11 +31,11 @@ _LOCAL = re.compile(
     r"|(?:^|\s)(?!-)(?!\S*(?:://(?!/)|::))"
     r"(?:\.{1,2}(?=\s|$)|file:|[^\s;\[]*[/\\]|\S+\.(?:whl|zip|tgz|tar\.\w+|conda)(?![\w.]))"
 )
-# Not a match specification of conda: operators other than = == != < <= > >= ~=, or no value.
+# An invalid conda match specification: an operator other than = == != < <= > >= ~=, or no value.
 _NO_SPECIFICATION = re.compile(r"=[<>]|[<>=!~]{3}|<>|><|<<|>>|,,|[<>=!~,|]$")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _SOURCE = "conda's environment.yml and pip's requirements file format"
-# Locks beside the main one, for the make targets that install more packages.
+# Lock files of the make targets that install optional packages.
 _MORE = ("torch.lock", "torch.txt", "images.txt", "automl.lock")
 _LOCKED = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.M)
 _PIN = re.compile(r"(?:[\w./-]+::)?([\w.-]+)(?:\[[\w,. -]+\])? *={1,2} *([\w.!+]+)")
@@ -170,7 +170,7 @@ def _wrong(actual: str, place: Place) -> Problem:
 
 
 def pin_problems(root: Path) -> Iterator[Problem]:
-    """Yield each pin to another version than the lock's; nothing without a lock."""
+    """Yield a problem for each pin in a conda file whose version differs from the lock files."""
     main = repository.lock(root)
     locked: dict[str, tuple[str, str]] = {}
     for file in (main, *map(main.with_name, _MORE)):
@@ -189,8 +189,8 @@ def pin_problems(root: Path) -> Iterator[Problem]:
                 yield Problem("pin-mismatch", actual, expected, hint, dependency.place)
 
 
-# A package of conda → the requirement that brings the same modules from PyPI, where the names
-# differ (conda-forge's and pytorch's recipes on the one side, PyPI's project names on the other).
+# Conda package (conda-forge, pytorch channel) → the PyPI requirement that installs the same
+# modules, where the names differ.
 ON_PYPI = {
     "dask-core": "dask",
     "fsspec-base": "fsspec",
@@ -260,7 +260,7 @@ _BRINGS: Mapping[str, str] = {
     "xgboost": "xgboost",
     "xgboost-cpu": "xgboost",
 }
-# conda-forge's recipes of these bring scikit-learn too.
+# conda-forge's packages of these also install scikit-learn.
 _WITH_SKLEARN = frozenset({"lightgbm", "xgboost"})
 # Library → its package, where the names differ.
 PACKAGES = {"sklearn": "scikit-learn"}
@@ -284,7 +284,7 @@ _CUDA_BUILD = re.compile(
     r"|(?:^|[\s:])(?:pytorch|libtorch|tensorflow|jaxlib)\b\S*[= ]\S*(?:cuda|gpu)"
     r"|torch\w*==\S*\+cu\d|/whl/(?:\w+/)?cu\d|^from \S*cuda"
 )
-# Programs in a Dockerfile that install no Python packages.
+# Programs in a Dockerfile's RUN that install no Python packages.
 _NO_PACKAGES = frozenset({"apt-get", "chmod", "chown", "echo", "ln", "mkdir", "rm", "useradd"})
 _CONDA_VALUES = frozenset({"--prefix", "-p", "--name", "-n", "--channel", "-c"})
 
@@ -295,19 +295,19 @@ class Packages:
 
     file: Path
     names: frozenset[str]  # on PyPI
-    libraries: frozenset[str]  # top-level modules that the packages bring; see `is_known`
+    libraries: frozenset[str]  # modules that the packages install; may be incomplete: `is_known`
 
     @property
     def is_known(self) -> bool:
-        """Return True if `libraries` are all that the packages bring."""
+        """Return True if `libraries` is complete, since `_BRINGS` lists every package."""
         return self.names <= _BRINGS.keys()
 
 
 def of_environment(folder: Path, written: str) -> Packages | None:
-    """Return the packages of an environment that a job's or deployment's spec in `folder` names.
+    """Return the packages of the environment that a spec in `folder` names as `written`.
 
-    None if they are unknown: it is defined elsewhere, an image alone, or a Dockerfile that does
-    more than install packages.
+    None if they are unknown: the environment is defined elsewhere, is only an image, or has a
+    Dockerfile that does more than install packages.
     """
     root = repository.root(folder)
     spec = assets.included(written, folder) or assets.find(written, "environment", root)
@@ -315,7 +315,7 @@ def of_environment(folder: Path, written: str) -> Packages | None:
 
 
 def of_spec(spec: YamlNode) -> Packages | None:
-    """Return the packages of an environment's spec; None as for `of_environment`."""
+    """Return the packages that an environment's spec lists; None if they are unknown."""
     file, context = spec.get("conda_file"), spec.get("build", "path")
     if isinstance(file, str):
         path = assets.local(file, spec.folder)
@@ -331,9 +331,7 @@ def of_spec(spec: YamlNode) -> Packages | None:
 
 
 def device_of(owner: YamlNode, *keys: Key) -> Literal["cpu", "cuda", ""]:
-    """Return the device for which the libraries of the environment at `keys` are built; "" if its
-    image and packages do not show it, or if a build serves both.
-    """
+    """Return the device that the environment at `keys` is built for; "" if unknown or both."""
     written = owner.get(*keys)
     spec: YamlNode | None = owner.child(*keys)
     if isinstance(written, str):
@@ -347,7 +345,7 @@ def device_of(owner: YamlNode, *keys: Key) -> Literal["cpu", "cuda", ""]:
 
 
 def _listed(spec: YamlNode) -> Iterator[Dependency]:
-    """Yield the packages of an environment, and the lines of its Dockerfile, if they are local."""
+    """Yield the packages of a local conda file, or the packages and lines of a local Dockerfile."""
     file, context = spec.get("conda_file"), spec.get("build", "path")
     if isinstance(file, dict):
         yield from conda_of_node(spec.child("conda_file")).dependencies

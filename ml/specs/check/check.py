@@ -1,4 +1,4 @@
-"""The problems of a spec, or of all specs in a repository: the SDK's, and those that it misses."""
+"""Collects the problems of one or many specs, from the SDK and from the repository's rules."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ml.specs.search import hints
 def check(
     spec: Spec, links: Links | None = None, clusters: Sequence[Cluster] = ()
 ) -> list[Problem]:
-    """Return the problems of a spec and of the specs that it names, in the order of their lines.
+    """Return the problems of a spec and of the specs that it references, sorted by line.
 
-    The rules also run on a spec that the SDK refused, so that all problems show at once.
-    `links` remembers the folders that were searched, for a caller with many specs; jobs that name
-    one of the `clusters` are compared with it.
+    The rules also run on a spec that the SDK refused, so that all problems show at once. Pass the
+    same `links` for many specs to cache their folders. Jobs on one of the `clusters` are compared
+    with its hardware.
     """
     links = links or Links()
     problems: list[Problem] = []
@@ -54,12 +54,12 @@ class _Target:
 
     subject: Subject
     item: Subject | Node | Placed
-    scopes: set[str]  # of the rules that apply
+    scopes: set[str]  # rules with one of these scopes apply
     is_root: bool  # the checked spec, or a node that its file contains
 
 
 def _targets(subject: Subject, is_checked: bool) -> Iterator[_Target]:
-    """Yield a spec, its nodes, and the nodes of the components that these run."""
+    """Yield a target for a spec, for its nodes, and for nodes of the components that they run."""
     yield _Target(subject, subject, {"spec", subject.spec.kind.family}, is_checked)
     pieces = [(node, is_checked) for node in subject.nodes]
     pieces += [(node, False) for node in inside(subject.nodes)]
@@ -75,24 +75,24 @@ def _targets(subject: Subject, is_checked: bool) -> Iterator[_Target]:
 
 
 def _apply(rule: Rule, target: _Target, spec: Spec) -> Iterator[Problem]:
-    """Yield the problems that a rule finds in a part of the checked spec."""
+    """Yield the problems that a rule finds in a target; a plug-in's exception is one of them."""
     is_own = plug_ins.is_own(rule.find)
     try:
         with plug_ins.guarded() if is_own else nullcontext():
             yield from rule.apply(target.item)
     except Exception as error:
         if target.subject.spec is not spec or spec.problems:
-            return  # what the SDK refused, or has not read, may have any shape
+            return  # the SDK has not validated this spec, so it may have any shape
         if not is_own:
             raise
         yield plug_ins.failure(error, f"the rule `{rule.name}`")
 
 
 def _without_repeats(from_sdk: Iterable[Problem], from_rules: list[Problem]) -> list[Problem]:
-    """Return both lists without the less specific of two problems at the same place.
+    """Merge the two lists without the less specific of two problems at the same place.
 
-    An error of a rule replaces the SDK's untranslated message (`invalid-field`) at that place, and
-    the SDK's own failure (`loader-failed`) anywhere; otherwise the SDK's problem stays.
+    A rule's error replaces the SDK's `invalid-field` at that place, and `loader-failed` anywhere.
+    A rule's problem is dropped if the SDK reports the same code at that place.
     """
     places = {problem.place for problem in errors(from_rules)}
     specific = [
@@ -108,7 +108,7 @@ def _without_repeats(from_sdk: Iterable[Problem], from_rules: list[Problem]) -> 
 
 
 def _order(problem: Problem, spec: Spec) -> tuple[bool, str, int]:
-    """Return a sort key: the spec's problems by line, then those of components that it runs."""
+    """Return a sort key: first the spec's own problems, then other files'; each by line."""
     if problem.place is None:
         return False, "", 0
     is_elsewhere = problem.place.path != spec.document.shown and problem.place.line > 0
@@ -133,7 +133,7 @@ class Survey:
     """The result of checking many files."""
 
     specs: int
-    skipped: int  # YAML files that are no specs
+    skipped: int  # YAML files that are not specs
     problems: tuple[Problem, ...]
 
     @property
@@ -179,9 +179,8 @@ def survey(
 ) -> Survey:
     """Check files, and every spec in folders.
 
-    A YAML file that is not an Azure ML spec is an error when named, and skipped in a folder;
-    `others` are further checks by the pattern of their files (`ml/projects/*/release.yml`), of
-    specs or of files of another kind.
+    A YAML file that is not an Azure ML spec is an error if `paths` names it, and skipped in a
+    folder. `others` maps a file pattern (`ml/projects/*/release.yml`) to an additional check.
     """
     links, problems = Links(), list[Problem]()
     specs = skipped = 0
@@ -215,7 +214,7 @@ def survey(
 
 
 def _files(paths: Sequence[Path]) -> dict[Path, bool]:
-    """Return the files to read, each once, and whether it was named; hints stand for their spec."""
+    """Map each file to read to whether `paths` names it; a hints file is replaced by its spec."""
     files: dict[Path, bool] = {}
     for path in paths:
         if path.is_dir():
@@ -228,7 +227,7 @@ def _files(paths: Sequence[Path]) -> dict[Path, bool]:
 
 
 def _was_meant_as_spec(path: Path) -> bool:
-    """Return True if a file that is not valid YAML looks like a spec or may not be read."""
+    """Return True if an unparseable file mentions Azure ML, or is unreadable by its permissions."""
     try:
         return kinds.mentions_azure_ml(path.read_text("utf-8", errors="replace"))
     except PermissionError:

@@ -15,7 +15,7 @@ from ml.specs.check.nodes import Node
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster of an environment: the hardware of a node, and how many there are at most."""
+    """A compute cluster that an environment's stack file declares: its nodes and their hardware."""
 
     environment: str
     name: str
@@ -29,7 +29,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The limits (`platform:training`) of one job or step that a workflow submits."""
+    """The limits per job or step that a GitHub workflow submits (`platform:training`)."""
 
     hours: int
     nodes: int
@@ -51,7 +51,7 @@ class Placed:
         return self.node.place(*keys)
 
     def field(self, *keys: str) -> tuple[tuple[Key, ...], object]:
-        """Return the keys and the value of a field of the job, its trial or its component."""
+        """Return (keys, value) of a field of the job, its trial or its component; None if unset."""
         for prefix in ((), ("trial",)):
             if (value := self.node.get(*prefix, *keys)) is not None:
                 return (*prefix, *keys), value
@@ -62,13 +62,13 @@ class Placed:
 
     @property
     def nodes(self) -> int:
-        """Return the number of nodes that it takes; 1 by default."""
+        """Return the job's `instance_count`; 1 by default."""
         _, count = self.field("resources", "instance_count")
         return count if isinstance(count, int) else 1
 
 
 def placed(node: Node, clusters: Sequence[Cluster]) -> Placed | None:
-    """Return the node with its clusters; None if it runs on none of these."""
+    """Return the node with the clusters that its `compute` names; None if it names none."""
     if node.type not in {"command", "sweep", "parallel"} or node.is_component:
         return None
     name = compute(node).removeprefix("azureml:")

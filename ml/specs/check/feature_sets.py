@@ -34,7 +34,7 @@ _CLOUD = re.compile(
     r"(?!.*/\.\.(?:/|$))(?:(?:abfss?|wasbs?)://[^/\s@]+@[^/\s]+/\S+|azureml://\S+)", re.DOTALL
 )
 _NAMES = {"name": NAME, "version": VERSION}
-_TAGS = ("arrival_column", "local_source")  # those that a set may have here
+_TAGS = ("arrival_column", "local_source")  # the tags that have a meaning in this repository
 
 
 def _form(form: re.Pattern[str], expected: str) -> AfterValidator:
@@ -49,7 +49,7 @@ def _form(form: re.Pattern[str], expected: str) -> AfterValidator:
 
 
 _Text = Annotated[str, _form(re.compile(r".*\S.*", re.DOTALL), "a text that is not empty")]
-_Whole = Annotated[int, Field(ge=0, le=100_000)]  # far below what a duration can hold
+_Whole = Annotated[int, Field(ge=0, le=100_000)]  # far below timedelta's maximum
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,10 @@ def feature_set_problems(path: Path) -> list[Problem]:
 
 
 def specification_problems(path: Path) -> list[Problem]:
-    """Return the problems of a FeatureSetSpec.yaml and of feature sets in the folder above it."""
+    """Return the problems of the feature sets that reference a FeatureSetSpec.yaml.
+
+    Feature sets are searched in the parent folder; it is a problem if none references the file.
+    """
     problems, is_named = [], False
     for file in sorted(path.parent.parent.glob("*.y*ml")):
         with suppress(UserError, OSError):  # another check reports it
@@ -168,7 +171,7 @@ def _wrong(node: YamlNode, keys: Sequence[Key], expected: str, actual: str = "")
 
 
 def _inside(node: YamlNode, folder: Path, *keys: Key) -> Path | Problem:
-    """Return the path at the keys, or a problem if it leaves the repository."""
+    """Return `folder` / the path at the keys, or a problem if it leaves the repository."""
     written = node.get(*keys)
     if not isinstance(written, str) or not written:
         return _wrong(node, keys, "a relative path")
@@ -217,7 +220,7 @@ def _repeated(node: YamlNode, spec: _Spec) -> Iterator[Problem]:
 
 
 def _entities(feature_set: YamlNode, node: YamlNode, spec: _Spec) -> Iterator[Problem]:
-    """Check that the entities exist, and that their columns are the specification's."""
+    """Yield a problem if an entity is missing or its columns differ from `index_columns`."""
     entities = feature_set.get("entities")
     expected: dict[str, str] = {}
     for index, written in enumerate(entities if isinstance(entities, list) else []):
@@ -255,7 +258,10 @@ def _entity(written: str, root: Path) -> dict[str, str] | None:
 def _transformation(
     feature_set: YamlNode, node: YamlNode, spec: _Spec, columns: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Check that the class exists and computes the features; `columns` are the local source's."""
+    """Yield the problems of the transformer class: missing, a feature or a window is wrong.
+
+    `columns` maps the local source's columns to their types.
+    """
     code = "feature_transformation_code"
     folder = _inside(node, node.folder, code, "path")
     if isinstance(folder, Problem):
@@ -295,16 +301,16 @@ def _transformation(
 
 
 def _wrong_length(length: timedelta, limit: timedelta) -> str:
-    """Return the valid lengths of a window if its length is wrong; else ""."""
+    """Return the expected range, as text, if a window's length is outside it; else ""."""
     if not SHORTEST <= length <= LONGEST:
         return "1 hour to 90 days"
     return f"at most `source_lookback`, {limit}" if length > limit else ""
 
 
 def _timelines(feature_set: YamlNode, spec: _Spec, source: Code, label: str) -> Iterator[Problem]:
-    """Check that the code reads event, arrival and delay as the YAML states them.
+    """Yield a problem for each `Timeline(…)` whose event, arrival or delay differs from the YAML.
 
-    Windows by another arrival would contain rows that had not arrived yet.
+    Windows by a wrong arrival column would contain rows that had not arrived yet.
     """
     stated: dict[str, Value] = {
         "event": spec.source.timestamp_column.name,

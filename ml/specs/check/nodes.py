@@ -1,4 +1,4 @@
-"""The nodes of a spec (job, component, each step), their fields, and the specs they refer to."""
+"""The nodes of a spec (job, component, each step), their fields, and the specs they reference."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from ml.specs.yaml_node import YamlNode
 
 # The families of specs that have nodes.
 WITH_NODES = ("job", "component", "schedule")
-# Keys that an inline trial has only if it is a component.
+# An inline trial with one of these keys is a component.
 _PORTS = frozenset({"inputs", "outputs"})
-# Key → the family of the spec that its text names; "" where the file itself determines it.
+# Field → the family of the spec that its value references; "" if the file's own schema determines
+# it.
 FAMILIES = {
     **dict.fromkeys(("component", "trial"), "component"),
     **dict.fromkeys(("create_job", "job"), "job"),
@@ -37,18 +38,18 @@ _FREE = frozenset(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Node(YamlNode):
-    """A job, a component or a step: what it runs, and what goes in and out."""
+    """A job, component or step, with the component that it runs, its inputs and its outputs."""
 
     type: str  # in lower case: `command`, `sweep`, `pipeline` …
     parent: Node | None = None  # the pipeline that a step belongs to
-    # The node that runs this file with its own inputs: the step of a pipeline component, or the
-    # `create_job` of a scheduled job.
+    # The node that runs this one with its own inputs: a step (of its component), or a schedule's
+    # `create_job` (of its job).
     user: Node | None = None
     is_component: bool = False  # True: its inputs are declarations of ports, not values
 
     @property
     def name(self) -> str:
-        """Return the step's name; the file's for a whole spec."""
+        """Return the step's name; for a whole spec, the file's name without suffix."""
         return str(self.keys[-1]) if self.keys else self.file.stem
 
     @cached_property
@@ -73,7 +74,7 @@ class Node(YamlNode):
         written, data = self.data[self.component_key], self._component.get()
         if isinstance(written, dict):
             return written if self.type != "sweep" or written.keys() & _PORTS else None
-        # A prompt flow also acts as a component, and takes inputs that it does not declare.
+        # A prompt flow can be a component too, but accepts inputs that it does not declare.
         return data if isinstance(data, dict) and "nodes" not in data else None
 
     @cached_property
@@ -89,7 +90,7 @@ class Node(YamlNode):
 
     @cached_property
     def inner(self) -> Node | None:
-        """Return the component that the step runs: a pipeline component, or any inline one."""
+        """Return the step's component as a node if it is inline or a pipeline; else None."""
         part = self._component
         if part is None or self.component is None or not (self.type == "pipeline" or part.keys):
             return None
@@ -108,7 +109,7 @@ class Node(YamlNode):
         return self.type == "sweep" and isinstance(self.data.get("trial"), dict)
 
     def ports(self, direction: str) -> Mapping[str, Any] | None:
-        """Return the declared inputs or outputs by name; None if they are declared elsewhere."""
+        """Return the declared inputs or outputs by name; None if the component is remote."""
         if self.is_remote:
             return None
         owner = self.data if self.component is None else self.component
@@ -116,14 +117,17 @@ class Node(YamlNode):
         return declared if isinstance(declared, dict) else {}
 
     def port(self, direction: str, name: str) -> tuple[YamlNode, Mapping[str, Any]] | None:
-        """Return the component that the node runs, and how it declares a port; None without one."""
+        """Return the component, and its declaration of an input or output; None if undeclared."""
         part = self._component
         declared = part.mapping(direction, name) if part is not None else {}
         return (part, declared) if part is not None and declared else None
 
     @property
     def variables(self) -> Iterator[tuple[YamlNode, tuple[Key, ...], str]]:
-        """Yield the environment variables: the part that sets each, its keys there, its text."""
+        """Yield (owner, keys in the owner, value) of each environment variable.
+
+        The owner is the node itself, its component, or the node that runs it.
+        """
         for part in (self, self._component, self.user):
             variables = part.mapping("environment_variables") if part is not None else {}
             for name, value in variables.items():
@@ -131,7 +135,7 @@ class Node(YamlNode):
 
     @property
     def environment(self) -> tuple[YamlNode, tuple[Key, ...]] | None:
-        """Return the part that names the environment, and the keys there, or None."""
+        """Return (owner, keys) of the field that names the environment; None without one."""
         for part in filter(None, (self, self._component)):
             for keys in (("environment",), ("trial", "environment"), ("task", "environment")):
                 if part.get(*keys) is not None:
@@ -140,7 +144,7 @@ class Node(YamlNode):
 
     @property
     def command(self) -> tuple[tuple[Key, ...], str] | None:
-        """Return the keys (inside the node) and the text of the shell's command, or None."""
+        """Return the keys (in the node) and the text of its shell command; None without one."""
         keys: tuple[Key, ...] = ("trial", "command") if self.type == "sweep" else ("command",)
         text = self.get(*keys)
         if isinstance(text, str):
@@ -164,9 +168,9 @@ class Node(YamlNode):
 
 
 def nodes(spec: Spec) -> list[Node]:
-    """Return the nodes of a job or component, the whole first.
+    """Return the nodes of a job or component, the root first.
 
-    For a schedule: those of its inline job, or its `create_job` and those of its job's file.
+    For a schedule: the nodes of its inline job, or `create_job` and the nodes of the job's file.
     """
     document, file, kind = spec.document, spec.file, spec.kind
     if kind.family in {"job", "component"}:
@@ -187,7 +191,7 @@ def nodes(spec: Spec) -> list[Node]:
 
 
 def inside(pieces: Iterable[Node], above: frozenset[Path] = frozenset()) -> Iterator[Node]:
-    """Yield the pipeline components that the nodes run, their steps, and those that these run."""
+    """Yield the nodes of pipeline components in other files that the nodes run, recursively."""
     for node in pieces:
         inner = node.inner
         # A rule refuses a component that contains itself. `_below` yields inline components.
@@ -211,11 +215,11 @@ def _type_of_component(step: YamlNode) -> str:
 
 
 def fields(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
-    """Yield every field in `value` with its keys, except names of users: inputs, tags …"""
+    """Yield (keys, value) of every field, except keys that users choose: inputs, tags …"""
     children = value.items() if isinstance(value, dict) else ()
     for key, child in enumerate(value) if isinstance(value, list) else children:
         child_keys = (*keys, key)
-        # The names of steps are not fields.
+        # Keys below `jobs` are names of steps, not fields.
         if keys[-1:] != ("jobs",):
             yield child_keys, child
         if key not in _FREE or keys[-1:] == ("jobs",):
@@ -223,9 +227,9 @@ def fields(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, 
 
 
 def references(spec: Spec) -> list[Spec]:
-    """Return the specs that a spec names, and those that these name, each once.
+    """Return the specs that a spec references, directly or indirectly, each once.
 
-    Files outside of the repository are not read. The SDK's problems with them are among the
+    Files outside the repository are not read. The SDK reports problems of referenced specs as
     problems of the spec.
     """
     root, met = repository.root(spec.file), {spec.file.resolve()}
@@ -247,7 +251,7 @@ def references(spec: Spec) -> list[Spec]:
 
 
 def _named(owner: YamlNode, root: Path) -> Iterator[tuple[YamlNode, str]]:
-    """Yield the specs that the texts of a part name, with their families."""
+    """Yield (spec, family) for each spec that a field of `owner` references."""
     for keys, text in strings(owner.get()):
         family = FAMILIES.get(str(keys[-1])) if keys else None
         if keys and keys[-1] == "path":  # of data and models
@@ -261,7 +265,7 @@ def _named(owner: YamlNode, root: Path) -> Iterator[tuple[YamlNode, str]]:
 
 
 def environments(spec: Spec) -> Iterator[YamlNode]:
-    """Yield the environments that a spec defines: itself, or those in its jobs and deployments."""
+    """Yield each environment that a spec defines: the spec itself, or an inline `environment`."""
     if spec.kind.family == "environment":
         yield spec
     for keys, value in fields(spec.document.data):

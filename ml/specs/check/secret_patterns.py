@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-# Words of a variable's name (split at `_`, `-`, `.` and capitals) that say the value is secret,
-# when they end the name. `TOKEN_LIMIT`, `MAX_TOKENS` and `SECRET_NAME` do not match.
+# Endings of names (split at `_`, `-`, `.` and capitals) that mark a secret value.
+# `TOKEN_LIMIT`, `MAX_TOKENS` and `SECRET_NAME` do not match.
 _NAMES = re.compile(
     r"(?:^|_)(?:secret|passwd|password|pwd|passphrase|token|apikey|accountkey|credential|credentials"
     r"|(?:api|access|account|private|storage|shared|signing|subscription|primary|secondary|master"
@@ -15,7 +15,7 @@ _NAMES = re.compile(
 )
 _CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-# Texts that are secret in any field: their kind and their pattern.
+# Kind of secret and its pattern, which is searched in every field.
 _PATTERNS = [
     ("a SAS signature", re.compile(r"[?&;]sig=(?P<secret>[A-Za-z0-9%+/=_-]{16,})")),
     (
@@ -51,7 +51,7 @@ _PLACEHOLDER = re.compile(
 
 
 def name_is_secret(name: str) -> bool:
-    """Return True if a variable or field of this name holds a secret."""
+    """Return True if the name of a variable or field indicates a secret value."""
     return bool(_NAMES.search(_CAPITALS.sub("_", name).replace("-", "_").replace(".", "_").lower()))
 
 
@@ -63,10 +63,10 @@ def is_placeholder(value: str) -> bool:
 
 
 def secret_in(name: str, value: Any, is_variable: bool = True) -> str:
-    """Return the kind of secret that the value of `name` is, in words; "" if it is none.
+    """Return the kind of secret in a value, for example "an AWS key"; "" if there is none.
 
-    `is_variable` says that it is an environment variable or a credential; elsewhere a name that
-    ends in `token` may be a word of a vocabulary, and its value must look random.
+    `is_variable`: the field is an environment variable or a credential. Other fields whose name
+    ends in `token` may hold words of a vocabulary, so only a random-looking value is a secret.
     """
     text = str(value)
     if isinstance(value, str):
@@ -86,7 +86,7 @@ def _random(text: str) -> bool:
 
 
 def secret_in_command(command: str) -> str:
-    """Return the first variable that a command sets to a secret; "" if there is none."""
+    """Return the name of the first variable that a command sets to a secret; "" if none."""
     for match in _ASSIGNMENT.finditer(command):
         if secret_in(match["name"], match["value"].strip("'\"")):
             return match["name"]
@@ -94,7 +94,7 @@ def secret_in_command(command: str) -> str:
 
 
 def masked(name: str, value: Any) -> str:
-    """Return a value for a message: a secret is hidden, a long text cut."""
+    """Return a value as text for a message: "(hidden)" for a secret, at most 80 characters."""
     if secret_in(name, value):
         return "(hidden)"
     text = repr(value)

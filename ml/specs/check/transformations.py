@@ -1,6 +1,6 @@
-"""Static analysis of a feature set's transformation code: nothing is imported or run.
+"""Static analysis of a feature set's transformation code, without importing or running it.
 
-`ml features plan`, which runs the transformation, checks the rest.
+`ml features plan` runs the transformation and finds the remaining errors.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 
-# Type of a feature by the window function that computes it; `last` has that of its column.
+# Window function → type of the feature that it computes; `last` has the type of its column.
 WINDOW_TYPES = {
     **dict.fromkeys(("count", "distinct"), "long"),
     **dict.fromkeys(("sum", "mean", "time_since"), "double"),
 }
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
-# Code that imports anything else may take the names of its columns from there.
+# Code that imports other modules may get column names from them.
 _IMPORTS = re.compile(
     r"(__future__|collections|dataclasses|datetime|math|numpy|polars|typing|ml\.features)(\..*)?"
 )
@@ -30,7 +30,7 @@ Value = str | timedelta | int | float | None
 
 
 class _NotConstantError(Exception):
-    """The syntax does not show the value."""
+    """An expression is not a constant that can be evaluated without running code."""
 
 
 class Code:
@@ -69,7 +69,7 @@ class Code:
         return any(fnmatchcase(feature, pattern) for pattern in self._names())
 
     def _names(self) -> Iterator[str]:
-        """Yield the texts of the code, as patterns of `fnmatch`, which does not backtrack."""
+        """Yield `fnmatch` patterns of all strings and keywords; "*" if code builds names."""
         for node in self._nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield escape(node.value)
@@ -86,9 +86,9 @@ class Code:
     def calls(
         self, name: str, fields: Sequence[str], defaults: Mapping[str, Value]
     ) -> Iterator[tuple[int, dict[str, Value]]]:
-        """Yield the line and the arguments of each call of a class with these fields.
+        """Yield (line, arguments by field) of each call of `name(*fields)`.
 
-        An argument that is no constant is left out.
+        Arguments that are not constants are omitted; missing ones have their default.
         """
         constants = self._constants()
         for node in self._nodes:
@@ -103,7 +103,7 @@ class Code:
             yield node.lineno, values
 
     def _constants(self) -> dict[str, Value]:
-        """Return the constants by the names that are bound once, in the module."""
+        """Return the constants of the module by name; names that are assigned twice are omitted."""
         bound = Counter(
             node.id if isinstance(node, ast.Name) else node.arg
             for node in self._nodes
@@ -131,7 +131,7 @@ class Code:
 
 
 def _makes_names(node: ast.AST) -> bool:
-    """Return True if an expression may make a text that is no literal of the source."""
+    """Return True if a node may produce a column name that is not a literal in the code."""
     if isinstance(node, ast.BinOp):
         return any(
             isinstance(side, ast.JoinedStr)
@@ -156,7 +156,7 @@ def _unpacks(call: ast.Call) -> bool:
 
 
 def _called(call: ast.Call) -> str:
-    """Return the last name of the called function or class."""
+    """Return the called name without its module: `Window` for `ml.Window(…)`; "" if unnamed."""
     function = call.func
     if isinstance(function, ast.Attribute):
         return function.attr
@@ -164,7 +164,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _value(node: ast.AST | None, constants: Mapping[str, Value]) -> Value:
-    """Return the constant that an expression has; raise _NotConstantError for any other."""
+    """Return the value of a constant expression; raise _NotConstantError for any other."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | None):
         return node.value
     if isinstance(node, ast.Name) and node.id in constants:

@@ -1,10 +1,10 @@
-"""Checks the job that a workflow submits to Azure for the author of a pull request.
+"""Checks the job that a GitHub workflow submits to Azure for the author of a pull request.
 
-It checks the request that azure-ai-ml would send, since Azure acts on that, however the spec and
-the files that it names are written. Only the fields and values listed here are allowed.
+It checks the request that azure-ai-ml would send, because Azure acts on that, not on the spec. Only
+the fields and values listed here are allowed.
 Each command and sweep must set a timeout and stay within `platform:training` of the stack file.
-The number of steps and the time of a parallel step are not bounded. What the code does on a node,
-with the cluster's identity, is not checked.
+The number of steps and the time of a parallel step are unlimited. The actions of the code on a
+node, with the cluster's identity, are not checked.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ml.specs.check.clusters import Bounds
 from ml.specs.sdk.load import Spec, request
 from ml.specs.yaml_node import YamlNode
 
-# Prefixes of the properties and tags that record a job's origin; Azure ML and this template set
-# them.
+# Prefixes of properties and tags that only Azure ML and this template may set, to record a job's
+# origin.
 RESERVED = ("mlflow.", "azureml.", "gitops.")
-# Prefixes of the variables that the agent on the node reads, which mounts data and signs in.
+# Prefixes of variables for Azure ML's agent on the node, which mounts data and signs in.
 _OF_THE_AGENT = (
     *("AZ", "AML_", "DATASET_", "DEFAULT_IDENTITY_", "IDENTITY_", "MLFLOW_", "MSI_", "OBO_"),
     "RSLEX_",
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _ASSET = re.compile(r"(?:azureml:)?([\w.-]+:[\w.-]+)", re.ASCII)
 _OF_PIPELINE = re.compile(r"\$\{\{parent\.(?:inputs|outputs|jobs)\.[\w.-]+\}\}", re.ASCII)
 _OF_STEP = re.compile(r"\$\{\{(?:inputs|outputs)\.[\w.-]+\}\}", re.ASCII)
-# Addresses that Azure ML may resolve in its storage, even where a value is expected.
+# URLs that Azure ML may resolve in its storage, even in fields for literal values.
 _ADDRESS = re.compile(
     r"\s*(?:(?:azureml|wasbs?|abfss?|adl):|/subscriptions/|https?://[^/]*\.(?:blob|dfs|file)\.)",
     re.I,
@@ -59,15 +59,15 @@ Rule = Callable[[Keys, Any], Iterator[Problem]]
 def problems(
     spec: Spec, clusters: Collection[str], bounds: Bounds, declared: Path
 ) -> list[Problem]:
-    """Return a problem, with its line, for each request of the job that is not allowed.
+    """Return a problem, with its line, for each field of the job that is not allowed.
 
-    It may run on the `clusters` within the `bounds`, and use the data, models and environments
-    that the repository `declared` describes: a checkout of the protected branch, not of the pull
+    The job may run on the `clusters` within the `bounds`. It may use data, models and environments
+    that the repository `declared` defines: a checkout of the protected branch, not of the pull
     request. An input that the caller overrides may be anywhere.
     """
     try:
         body = request(spec)
-    except Exception as error:  # azure-ai-ml raises what its fields raise: anything
+    except Exception as error:  # azure-ai-ml may raise any exception
         why, expected = " ".join(str(error).split()), "a job that azure-ai-ml can send"
         actual = f"azure-ai-ml rejects the job: {why or type(error).__name__}"
         hint = "change the field that the message names, then `ml check SPEC`"
@@ -119,7 +119,7 @@ class _Request:
 
     @cached_property
     def _how(self) -> Mapping[str, Rule]:
-        """Return the rules of how a command runs, which a step may override in its component."""
+        """Return the rules for the fields that control how a command runs, by field."""
         ranks = ("type", "distribution_type", "process_count_per_instance")
         return {
             "environment_variables": self._variables,
@@ -146,7 +146,7 @@ class _Request:
 
     @cached_property
     def _batches(self) -> Mapping[str, Rule]:
-        """Return the rules of how a parallel step divides its data; its code is in `task`."""
+        """Return the rules for the fields of a parallel step: mini-batches and `task`."""
         words = (
             *("mini_batch_size", "mini_batch_error_threshold", "error_threshold", "logging_level"),
             *("max_concurrency_per_instance", "partition_keys", "retry_settings"),
@@ -162,7 +162,7 @@ class _Request:
 
     @cached_property
     def _jobs(self) -> Mapping[str, Mapping[str, Rule]]:
-        """Return the kinds of jobs that a workflow may submit, with rules of further fields."""
+        """Return the rules by field of each job type that a workflow may submit."""
         settings = {
             **dict.fromkeys(("continue_on_step_failure", "force_rerun", "_source"), self._scalar),
             "default_compute": self._compute,
@@ -192,7 +192,7 @@ class _Request:
             yield from self._limited(keys, kind, step)
 
     def _component(self, keys: Keys, component: Any) -> Iterator[Problem]:
-        """Check that a component is a file of the repository, or inline in the step."""
+        """Yield problems of a component that is neither a file of the repository nor inline."""
         if not isinstance(component, dict) or component.keys() - {"properties", "name"}:
             yield self._problem(keys, component, "a component in a file of the repository")
             return
@@ -230,7 +230,7 @@ class _Request:
             yield self._problem(keys, value, f"a cluster of the stack files: {names}")
 
     def _placed(self, keys: Keys, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """Require a compute: without one the job runs serverless, with the submitter's identity."""
+        """Yield a problem without a compute: the job would be serverless, as the submitter."""
         parent = self.body["properties"]
         default = parent.get("computeId") or (parent.get("settings") or {}).get("default_compute")
         if not (job.get("computeId") or (default and keys)):
@@ -240,8 +240,9 @@ class _Request:
             )
 
     def _limited(self, keys: Keys, kind: str, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """Require limits: Azure ML has none by default, or far above the bounds (a sweep has a
-        thousand trials, all at once). A parallel step has only the time limit of a batch.
+        """Yield a problem for each missing limit of a command or sweep.
+
+        Azure ML's defaults are unlimited or above the bounds (a sweep: 1000 trials at once).
         """
         limits = _snake(job.get("limits"))
         required: dict[str, int] = {}
@@ -271,7 +272,7 @@ class _Request:
             yield self._problem(keys, value, "a folder of the repository")
 
     def _environment(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """Require a registered one: any other would be built by the identity that writes images."""
+        """Yield a problem for an unregistered environment, since building it could write images."""
         if not self._is_declared(value, "environment"):
             expected = "an environment that main declares, as azureml:NAME:VERSION"
             yield self._problem(keys, value, expected)
@@ -281,7 +282,7 @@ class _Request:
         return bool(match and assets.find(f"azureml:{match[1]}", kind, self.declared))
 
     def _input(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """Check that an input is a value, data that main declares, or bound to the pipeline."""
+        """Yield problems of an input that is no literal, no data on main and no binding."""
         rules = dict.fromkeys(("value", "mode", "job_input_type", "type"), self._scalar)
         data = {"uri": self._data(value)}
         yield from self._each({**rules, **data})(keys, value)
@@ -291,7 +292,7 @@ class _Request:
 
         def check(keys: Keys, value: Any) -> Iterator[Problem]:
             if ".".join(map(str, keys[:-1])) in self.spec.document.changed:
-                return  # the caller's own
+                return  # the caller overrides it
             family = "data" if kind in _DATA else "model" if kind in _MODELS else ""
             if not (family and self._is_declared(value, family)):
                 expected = f"{family or 'data'} that main declares, as azureml:NAME:VERSION"
@@ -300,7 +301,7 @@ class _Request:
         return check
 
     def _output(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """Check that an output has neither a path nor an asset: Azure ML chooses its path."""
+        """Yield problems of an output with a path or an asset: Azure ML must choose the path."""
         kinds = ("job_output_type", "type")
         rules = {
             **dict.fromkeys(kinds, self._scalar),
@@ -318,7 +319,7 @@ class _Request:
             yield self._problem(keys, value, "${{inputs.NAME}} or ${{outputs.NAME}}")
 
     def _port(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """Check a component's input or output; data may have no default, as it is an address."""
+        """Yield problems of a component's port; data may have no default, which would be a URL."""
         words = ["optional", "description", "mode"]
         if isinstance(value, dict) and str(value.get("type")) not in _DATA | _MODELS:
             words += ["default", "min", "max", "enum"]
@@ -340,7 +341,7 @@ class _Request:
     # Forms.
 
     def _each(self, rules: Mapping[str, Rule]) -> Rule:
-        """Return the rule of a mapping with these fields at most."""
+        """Return a rule for a mapping that allows only these fields, each with its rule."""
 
         def check(keys: Keys, value: Any) -> Iterator[Problem]:
             if not isinstance(value, dict):
@@ -359,7 +360,7 @@ class _Request:
         return self._each(dict.fromkeys(names, self._scalar))
 
     def _named(self, rule: Rule) -> Rule:
-        """Return the rule of a mapping whose names the author chooses."""
+        """Return a rule that checks every value of a mapping with any valid names."""
 
         def check(keys: Keys, value: Any) -> Iterator[Problem]:
             for name, item in value.items() if isinstance(value, dict) else ():
@@ -383,7 +384,7 @@ class _Request:
             yield self._problem(keys, value, "a value, not an address")
 
     def _plain(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """Check that values, however nested, are numbers and texts that name nothing of Azure."""
+        """Yield a problem for each nested value that is a URL of Azure's storage."""
         if isinstance(value, dict | list):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in items:
@@ -393,14 +394,14 @@ class _Request:
 
     def _problem(self, keys: Keys, value: Any, expected: str) -> Problem:
         hint = "leave it out, or run it with your own rights: ml run SPEC --on azure"
-        # Show only the name of a mapping: it may contain the text of a file that the spec names.
+        # Do not print a mapping: it may contain the text of a file that the spec references.
         text = "{…}" if isinstance(value, dict) else "[…]" if isinstance(value, list) else value
         field = ".".join(map(str, keys))
         actual = f"`{field}: {text}` is not allowed in a job that a workflow submits"
         return Problem("forbidden-in-workflow", actual[:300], expected, hint, self._place(keys))
 
     def _place(self, keys: Keys) -> Place:
-        """Return the line of a field, in its file; an inline step has no `component`."""
+        """Return the line of a field, in the referenced file if it is there; skip missing keys."""
         node: YamlNode = self.spec
         for key in keys:
             written = node.get(key)
@@ -412,7 +413,7 @@ class _Request:
 
 
 def _snake(value: Any) -> dict[str, Any]:
-    """Return the fields as a spec writes them; {} for a value that is no mapping."""
+    """Return a mapping with its keys in snake case, as in a spec; {} for any other value."""
     return {
         re.sub("(?<=[a-z])[A-Z]", lambda match: f"_{match[0]}", name).lower(): item
         for name, item in (value.items() if isinstance(value, dict) else ())
@@ -420,7 +421,7 @@ def _snake(value: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> int | None:
-    """Return a number, or the seconds of a duration (ISO 8601), rounded up; else None."""
+    """Parse an integer, or an ISO 8601 duration as seconds rounded up; None for other values."""
     match = _DURATION.fullmatch(str(value))
     if match is None:
         return int(value) if re.fullmatch(r"[0-9]{1,9}", str(value)) else None
@@ -428,7 +429,7 @@ def _number(value: Any) -> int | None:
     return math.ceil(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-# Fields of a request that have another name in a spec.
+# Field of a request → its different name in a spec.
 _WRITTEN_AS = {
     **{"compute_id": "compute", "code_id": "code", "environment_id": "environment"},
     **{"component_id": "component", "uri": "path", "asset_name": "name"},

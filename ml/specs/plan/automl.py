@@ -28,7 +28,7 @@ METRICS = {
 }
 # "max_trials … default 1000", but 1 for images and text; "max_concurrent_trials … default 1".
 _TRIALS = 1000
-# As azure-ai-ml's camel_to_snake has it.
+# The word boundaries of azure-ai-ml's camel_to_snake.
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TABULAR = frozenset({"classification", "regression", "forecasting"})
 
@@ -43,9 +43,9 @@ def planned(
     prefix: str,
     outputs: Mapping[str, OutputPlan],
 ) -> tuple[AutoMLPlan, Mapping[str, Source]]:
-    """Return the plan of an AutoML job, and the sources of data that the pipeline provides.
+    """Return the plan of an AutoML job, and the sources of data inputs bound to the pipeline.
 
-    `compute` is that of the surrounding pipeline, `prefix` the path from the job to `node`.
+    `compute` is the pipeline's default, `prefix` the path from the job to `node`.
     """
     task = str(node.get("task")).lower()
     metric = snake(str(node.get("primary_metric") or METRICS[task]))
@@ -92,17 +92,17 @@ def planned(
 
 
 def logged(metric: str) -> str:
-    """Return the name by which a trial logs a primary metric (how-to-understand-automated-ml)."""
+    """Return the name that a trial logs a primary metric as (how-to-understand-automated-ml)."""
     return "AUC_weighted" if metric == "auc_weighted" else metric
 
 
 def goal(metric: str) -> Literal["maximize", "minimize"]:
-    """Return "minimize" for errors, which are the normalized metrics, "maximize" for others."""
+    """Return "minimize" for an error metric (`normalized_…`), else "maximize"."""
     return "minimize" if metric.startswith("normalized_") else "maximize"
 
 
 def _algorithms(node: YamlNode, key: str) -> tuple[str, ...]:
-    """Return a list's names in snake case: the SDK accepts `LightGBM` and `light_gbm`."""
+    """Return the algorithms in the list `training.KEY`, in snake case; () if there is none."""
     written = node.get("training", key)
     names = map(str, written) if isinstance(written, list) else ()
     return tuple(map(snake, names))

@@ -1,7 +1,7 @@
 """Plans the batch deployment of a model as a parallel job that scores local data.
 
-Source: reference-yaml-deployment-batch. The scoring script has init() and run(mini_batch), like
-that of a parallel step. Results of run() are rows of `predictions.csv` in the output `score`.
+Source: reference-yaml-deployment-batch. The scoring script defines init() and run(mini_batch), as
+in a parallel step. The results of run() become rows of `predictions.csv` in the output `score`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from ml.specs.plan.plans import CommandPlan, Frozen, InputPlan, OutputPlan, Para
 from ml.specs.sdk.load import Spec
 
 OUTPUT = "score"
-# The path of the model's parent folder: how-to-batch-scoring-script, `AZUREML_MODEL_DIR`.
+# The environment variable with the model's parent folder (how-to-batch-scoring-script).
 MODEL_DIR = "AZUREML_MODEL_DIR"
 
 
 def planned(spec: Spec, data: Path, registered: Path | None = None) -> CommandPlan:
-    """Plan the scoring of a local file or folder with a batch deployment. Raises UserError.
+    """Return the plan that scores a local file or folder with a batch deployment.
 
-    Only the deployment of a model with a scoring script can be planned, not that of a pipeline.
+    Raises UserError for an invalid spec or missing data, and for a deployment of a pipeline or of a
+    model without a scoring script.
     """
     problems = errors(check.check(spec))
     if problems:
@@ -82,7 +83,7 @@ def planned(spec: Spec, data: Path, registered: Path | None = None) -> CommandPl
 
 
 def _setting(spec: Spec, key: str, default: Any) -> Any:
-    """Return a value of `settings`, or of the top level, where older specs have it."""
+    """Return `settings.KEY`, else the top-level KEY of older specs, else the default."""
     for value in (spec.get("settings", key), spec.get(key)):
         if value is not None:
             return value

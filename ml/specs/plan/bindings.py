@@ -34,10 +34,10 @@ LITERAL_TYPES = {bool: "boolean", int: "integer", float: "number"}
 
 
 class Bindings:
-    """Resolves the references of one job; `problems` collects those that cannot be resolved.
+    """Resolves the references of one job; `problems` collects the unresolvable ones.
 
-    `root` is the repository whose specs define `azureml:` assets. `registered` is the folder of the
-    assets that runs on this machine registered.
+    `root` is the repository whose specs define `azureml:` assets. `registered` is the folder where
+    runs on this machine register assets.
     """
 
     def __init__(self, root: Path, registered: Path | None) -> None:
@@ -47,9 +47,9 @@ class Bindings:
     def data(
         self, owner: YamlNode, keys: tuple[Key, ...], written: Mapping[str, Any], field: str
     ) -> InputPlan:
-        """Return the data at `keys` as an input named by the last key, with local path and digest.
+        """Return the input for the data `written` at `keys`, with its local path and digest.
 
-        `field` is the path from the job to the input (`jobs.train.inputs.faq`), for the hint.
+        Its name is the last key. `field` is its path in the job: `jobs.train.inputs.faq`.
         """
         name, place = str(keys[-1]), owner.place(*keys, "path")
         source = str(written.get("path") or "")
@@ -57,7 +57,7 @@ class Bindings:
         path, asset, spec = assets.local(source, owner.folder), None, None
         reference = assets.parse(source)
         if reference is not None:
-            # A model and a data asset may share a name; Azure ML looks up only assets of the type.
+            # A model and a data asset may have the same name, so search only assets of the type.
             family = "model" if kind in MODELS else "data"
             spec = assets.find(source, family, self.root, self.registered)
             path, version = None, reference.version or f"@{reference.label or 'latest'}"
@@ -76,7 +76,7 @@ class Bindings:
         return InputPlan(name, kind, place, source=source, path=path, asset=asset, mode=mode)
 
     def code(self, owner: YamlNode, *keys: Key) -> Path | None:
-        """Return the folder of the job's code; None if it has none or it is not local."""
+        """Return the folder at `keys`, the job's code; None if it is missing or remote."""
         written = owner.get(*keys)
         path = assets.local(written, owner.folder) if isinstance(written, str) else None
         if path is None and isinstance(written, str):
@@ -92,7 +92,7 @@ class Bindings:
         return path.resolve() if path else None
 
     def environment(self, owner: YamlNode, *keys: Key) -> Environment:
-        """Return the environment: defined in the repository, inline, or known only by name."""
+        """Return the environment at `keys`; only its name if the repository has no spec of it."""
         written, place = owner.get(*keys), owner.place(*keys)
         if not isinstance(written, str):
             node = owner.child(*keys)
@@ -120,7 +120,7 @@ class Bindings:
 
 
 class Ports:
-    """The inputs and outputs of a job or step: its own settings (`node`) override its component's.
+    """The inputs and outputs of a job or step (`node`), which override those of its component.
 
     `prefix` is the path from the job to `node` (`jobs.train.`).
     """
@@ -132,7 +132,7 @@ class Ports:
         self._bindings, self._prefix = bindings, prefix
 
     def inputs(self) -> tuple[Mapping[str, InputPlan], Mapping[str, Source]]:
-        """Return every input, and the sources of those that the pipeline or a step provides."""
+        """Return every input by name, and the sources of those bound to the pipeline or a step."""
         inputs: dict[str, InputPlan] = {}
         sources: dict[str, Source] = {}
         for name in self._names("inputs"):
@@ -147,7 +147,10 @@ class Ports:
     def outputs(
         self, around: Mapping[str, OutputPlan]
     ) -> tuple[Mapping[str, OutputPlan], Mapping[str, str]]:
-        """Return every output, and the output of the pipeline `around` that each is promoted to."""
+        """Return every output by name, and for bound ones the name of the pipeline's output.
+
+        `around` are the outputs of the surrounding pipeline.
+        """
         outputs: dict[str, OutputPlan] = {}
         promoted: dict[str, str] = {}
         for name in self._names("outputs"):
@@ -170,7 +173,7 @@ class Ports:
         return Frozen(outputs), Frozen(promoted)
 
     def _names(self, direction: str) -> list[str]:
-        """Return the component's names, then those that the step adds."""
+        """Return the names of the component's ports, then the names that the step adds."""
         declared = self._component.mapping(direction) if self._component is not None else {}
         return list(dict.fromkeys(map(str, (*declared, *self._own.mapping(direction)))))
 
@@ -178,7 +181,7 @@ class Ports:
         return self._component.mapping(direction, name) if self._component is not None else {}
 
     def _set(self, name: str) -> InputPlan | None:
-        """Return the input as the job or step sets it; None if it does not."""
+        """Return the input with the value of the job or step; None if they do not set it."""
         written, place = self._own.get("inputs", name), self._own.place("inputs", name)
         kind = str(self._port("inputs", name).get("type") or "").lower()
         if written is None:
@@ -196,7 +199,7 @@ class Ports:
         return self._data(self._own, name, fields)
 
     def _declared(self, name: str) -> InputPlan | None:
-        """Return the input as the component declares it: with its default, or without a value."""
+        """Return the input with the component's default, or without a value; None if undeclared."""
         port = self._port("inputs", name)
         if not port or self._component is None:
             return None
@@ -226,7 +229,7 @@ class Ports:
 
 
 def source_of(text: str) -> Source | None:
-    """Return the source that a text names if it is exactly one binding; None for other texts."""
+    """Return the source of a text that is exactly one binding (`${{parent.…}}`); else None."""
     match _binding(text):
         case ("inputs", _, *_) as path:
             return FromPipeline(".".join(path[1:]))
@@ -236,7 +239,7 @@ def source_of(text: str) -> Source | None:
 
 
 def waits_for(step: YamlNode) -> Iterator[str]:
-    """Yield the steps that a step refers to, in any of its fields."""
+    """Yield the name of each step that any field of a step references."""
     for _, text in strings(step.get()):
         for reference in expressions.references(text):
             path = reference.path[1:] if reference.source == "parent" else reference.path
@@ -245,7 +248,7 @@ def waits_for(step: YamlNode) -> Iterator[str]:
 
 
 def promoted_to(text: Any) -> str:
-    """Return the output of the surrounding pipeline that a text names; "" if it names none."""
+    """Return NAME of a text `${{parent.outputs.NAME}}`; "" for other texts."""
     match _binding(text) if isinstance(text, str) else ():
         case ("outputs", name):
             return name
@@ -253,9 +256,9 @@ def promoted_to(text: Any) -> str:
 
 
 def _binding(text: str) -> tuple[str, ...]:
-    """Return the parts of a text that is exactly one reference; () for other texts.
+    """Return the parts of a text that is exactly one reference, without `parent`; else ().
 
-    `${{inputs.x}}` and `${{jobs.a.outputs.b}}`, without `parent`, are the older spelling.
+    `${{inputs.x}}` and `${{jobs.a.outputs.b}}`, without `parent`, are the older syntax.
     """
     bindings = expressions.references(text)
     if len(bindings) != 1 or bindings[0].text != text.strip():

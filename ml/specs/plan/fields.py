@@ -1,4 +1,4 @@
-"""Reads the fields that jobs, trials and steps share into the types of a plan."""
+"""Converts fields that jobs, trials and steps share to the types of a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTS = frozenset({"resources", "limits", "distribution", "training", "featuriz
 
 
 def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
-    """Return the plan of a sweep around its trial; name and experiment are the trial's."""
+    """Return the plan of a sweep; it takes its name and experiment from the trial."""
     sampling = owner.get("sampling_algorithm") or "random"
     algorithm: dict[str, Any] = sampling if isinstance(sampling, dict) else {"type": sampling}
     limits = owner.get("limits") or {}
@@ -37,7 +37,7 @@ def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
             (str(name), dimension(owner, "search_space", name))
             for name in owner.get("search_space") or {}
         ),
-        # The SDK has validated these words, in upper or lower case.
+        # The SDK has validated these words, which may be in upper or lower case.
         algorithm=str(algorithm["type"]).lower(),  # type: ignore[arg-type]
         goal=str(owner.get("objective", "goal")).lower(),  # type: ignore[arg-type]
         primary_metric=str(owner.get("objective", "primary_metric")),
@@ -56,9 +56,9 @@ def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
 
 
 def dimension(owner: Fields, *keys: Key) -> Dimension:
-    """Return the distribution at `keys`; a `choice` may contain nested spaces.
+    """Return the hyperparameter at `keys`; a `choice` may contain nested spaces.
 
-    Raises UserError for an expression, which Azure ML does not take there.
+    Raises UserError if the value is not a mapping, for example an expression.
     """
     setting = owner.get(*keys)
     if not isinstance(setting, dict):
@@ -84,7 +84,7 @@ def _nested(owner: Fields, *keys: Key) -> Mapping[str, object]:
 
 
 def distribution(owner: Fields, *keys: Key) -> Distribution | None:
-    """Return the launcher at `keys`; None if there is none."""
+    """Return the `distribution` (launcher and processes) at `keys`; None if there is none."""
     setting = owner.get(*keys)
     if not isinstance(setting, dict):
         return None
@@ -116,7 +116,7 @@ def early_termination(owner: Fields) -> EarlyTermination | None:
 
 
 def places(owner: Fields) -> Mapping[str, Place]:
-    """Return the line of every field of a job, and of every setting in `_PARTS`."""
+    """Map every field of a job, and every setting in a field of `_PARTS`, to its line."""
     lines: dict[str, Place] = {}
     for field, value in (owner.get() or {}).items():
         lines[str(field)] = owner.place(field)

@@ -1,4 +1,4 @@
-"""A parallel step → the plan of its mini-batches (`ml.specs.plan.plans.Parallel`)."""
+"""Plans the mini-batches of a parallel step (`ml.specs.plan.plans.Parallel`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ml.specs.plan.plans import Parallel
 from ml.specs.yaml_node import Layers
 
 SOURCE = "reference-yaml-job-parallel"
-# azure-ai-ml takes the same: `^\d+([kKmMgG][bB])*$`, with factors of 1024.
+# As in azure-ai-ml: `^\d+([kKmMgG][bB])*$`, with factors of 1024.
 _SIZE = re.compile(r"(\d+)([kmg]b)?", re.IGNORECASE)
 _FACTORS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
 
 def planned(layers: Layers) -> Parallel | list[Problem]:
-    """Return the mini-batches of a step (layered over its component), or the problems with them."""
+    """Return the mini-batch settings of a step, or their problems if there are any."""
     problems: list[Problem] = []
     task = layers.owner("task")
     script, kind = str(task.get("task", "entry_script") or ""), task.get("task", "type")
@@ -69,14 +69,14 @@ def _nested(layers: Layers, key: str, *keys: str) -> Any:
 
 
 def _wrong(layers: Layers, written: object, expected: str, *keys: str) -> Problem:
-    # Azure ML accepts a binding in some of these; a plan is made before its value is known.
+    # Azure ML accepts bindings in some of these fields, but planning does not know their values.
     code = "unsupported-step" if "${{" in str(written) else "bad-mini-batches"
     actual, hint = f"`{'.'.join(keys)}` is `{written}`", f"for example `{keys[-1]}: 10`"
     return _problem(code, actual, expected, hint, layers.place(*keys))
 
 
 def _named(text: Any, source: str) -> str:
-    """Return the input or output that `${{inputs.x}}` names; "" for none."""
+    """Return NAME of the first `${{source.NAME}}` in a text; "" if there is none."""
     for reference in expressions.references(str(text or "")):
         if reference.source == source:
             return reference.name

@@ -1,7 +1,7 @@
 """Turns a checked spec into a frozen plan with every reference resolved. Pure: creates nothing.
 
-A job is planned like a pipeline step: its own fields override those of its component or trial.
-A pipeline's steps are planned inside of it, and connected.
+A job is planned like a pipeline step: its own fields override those of its component or trial. The
+plan of a pipeline contains the plans of its steps.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ml.specs.search import hints
 from ml.specs.yaml_node import Layers, YamlNode
 
 RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel", "automl"})
-# Codes of problems of what Azure ML can run and this machine cannot; the backend decides.
+# Codes of problems with parts that only Azure ML can run; the backend decides whether to refuse.
 NOT_HERE = frozenset({"remote-code", "component-not-local", "unsupported-step"})
-# Outputs that every step has without declaring them: its `./outputs` and `./logs`.
+# Outputs that every step has without declaration: `./outputs` and `./logs`.
 _IMPLICIT = frozenset({"default", "artifacts"})
 # Steps that Azure ML runs before and after all others; private preview.
 _HOOKS = ("on_init", "on_finalize")
@@ -49,13 +49,12 @@ def plan(
     registered: Path | None = None,
     problems: Sequence[Problem] | None = None,
 ) -> Plan:
-    """Return the plan of a command, sweep, pipeline or AutoML job; raise UserError with every
-    error.
+    """Return the plan of a command, sweep, pipeline or AutoML job.
 
-    `root` is the repository whose specs define `azureml:` assets, `registered` the folder of those
-    that runs on this machine registered. `problems` are the results of the checks, if they already
-    ran. Kinds of jobs that cannot run here are refused with exit code 33. Steps that cannot, and
-    remote code and components, are in the plan's `not_here`.
+    `root` is the repository whose specs define `azureml:` assets; `registered` is the folder where
+    runs on this machine register assets. `problems` are the results of the checks, if they already
+    ran. Raises UserError with every error, and with exit code 33 for a kind of job that cannot run
+    here. Steps that cannot run here, and remote code and components, go to the plan's `not_here`.
     """
     if wrong := errors(check.check(spec) if problems is None else problems):
         raise UserError(*wrong)
@@ -69,7 +68,7 @@ def plan(
     reported = tuple(dict.fromkeys(bindings.problems))
     if wrong := tuple(problem for problem in reported if problem.code not in NOT_HERE):
         raise UserError(*wrong)
-    # Without azure-ai-ml's entity, which can be neither copied nor sent to another process.
+    # Drop azure-ai-ml's entity, which can be neither copied nor sent to another process.
     return replace(job.plan, spec=replace(spec, entity=None), not_here=reported)
 
 
@@ -91,7 +90,7 @@ def _refuse_kind(spec: Spec) -> NoReturn:
 
 @dataclass(frozen=True)
 class _Around:
-    """The surrounding pipeline of a step; a job has none."""
+    """The settings that a step gets from its pipeline; empty for a job."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     compute: str = ""
@@ -100,9 +99,9 @@ class _Around:
 
 
 class _Planner:
-    """Plans one job; the bindings collect the problems of all its steps.
+    """Plans one job and its steps, which inherit its experiment and compute.
 
-    Every step inherits the job's experiment and compute.
+    `bindings` collects the problems of all steps.
     """
 
     def __init__(self, bindings: Bindings, experiment: str) -> None:
@@ -112,7 +111,7 @@ class _Planner:
     def step(self, node: YamlNode, name: str, around: _Around) -> StepPlan:
         """Return the plan of a step, or of a job as the only step.
 
-        A step that only Azure ML can run is planned as a command and reported as a problem.
+        A step that only Azure ML can run is planned as a command, with a problem.
         """
         component, registered = None, ""
         if node.get("component") is not None:
@@ -144,7 +143,7 @@ class _Planner:
                 outputs=outputs,
             )
         elif kind == "pipeline":
-            # The checks refuse a component that contains itself.
+            # No endless recursion: the checks refuse a component that contains itself.
             plan = self._pipeline(layers, name, replace(around, outputs=outputs), inputs)
             plan = replace(plan, component=registered)
             if around.prefix:  # a step redeclares the outputs of its component
@@ -203,9 +202,9 @@ class _Planner:
     def _command(
         self, layers: Layers, name: str, compute: str, task: YamlNode | None
     ) -> CommandPlan:
-        """Return the command of a job, step or trial; the caller adds inputs and outputs.
+        """Return the plan of a command job, step or trial; the caller adds inputs and outputs.
 
-        `task` is the part with a parallel step's `task`: the arguments of its entry script.
+        `task` is the node whose field `task` defines a parallel step; None for other types.
         """
         prefix = ("task",) if task is not None else ()
         command = task.get("task", "program_arguments") if task else layers.get("command")
@@ -240,7 +239,10 @@ class _Planner:
         return replace(plan, parallel=mini_batches)
 
     def _sweep(self, layers: Layers, trial: CommandPlan, around: _Around) -> SweepPlan:
-        """Return a sweep; a step's component takes sampled values as inputs of the same names."""
+        """Return the plan of a sweep.
+
+        In a step, sampled values replace the component's inputs of the same names.
+        """
         names = {str(name) for name in layers.get("search_space") or {}}
         if around.prefix:
             inputs = Frozen((k, v) for k, v in trial.inputs.items() if k not in names)
@@ -277,7 +279,7 @@ class _Planner:
     def _demand(
         self, steps: Mapping[str, StepPlan], inputs: Mapping[str, InputPlan], jobs: YamlNode
     ) -> None:
-        """Report every source that does not exist; the checks cover only those with `parent`."""
+        """Add a problem for each missing source; the checks only cover bindings with `parent`."""
         for name, step in steps.items():
             for key, source in step.sources.items():
                 if isinstance(source, FromStep):
@@ -295,7 +297,7 @@ class _Planner:
 
 
 def _sampled(command: str, names: set[str]) -> str:
-    """Return the command with `${{search_space.x}}` for `${{inputs.x}}` of a sampled `x`."""
+    """Replace `${{inputs.X}}` by `${{search_space.X}}` in a command for each X in `names`."""
     for reference in reversed(expressions.references(command)):
         if reference.source == "inputs" and reference.name in names:
             text = f"${{{{search_space.{reference.name}}}}}"
@@ -304,7 +306,7 @@ def _sampled(command: str, names: set[str]) -> str:
 
 
 def _is_implicit(output: str, command: CommandPlan) -> bool:
-    """Return True for an implicit output that the command does not refer to."""
+    """Return True for an output in `_IMPLICIT` that the command does not reference."""
     texts = [command.command, *command.environment_variables.values()]
     return output in _IMPLICIT and not any(
         (reference.source, reference.name) == ("outputs", output)
@@ -314,12 +316,12 @@ def _is_implicit(output: str, command: CommandPlan) -> bool:
 
 
 def _in_order(steps: Mapping[str, StepPlan]) -> dict[str, StepPlan]:
-    """Return the steps, each after those that it waits for, otherwise in the file's order."""
+    """Return the steps in topological order; steps that are equal keep the file's order."""
     done: dict[str, StepPlan] = {}
     while len(done) < len(steps):
         remaining = [name for name in steps if name not in done]
         ready = (name for name in remaining if not {*steps[name].after} & {*remaining})
-        # The checks refuse cycles; should one get here, its steps keep the order of the file.
+        # The checks refuse cycles. The default avoids an endless loop if one gets here.
         name = next(ready, remaining[0])
         done[name] = steps[name]
     return done
@@ -328,7 +330,7 @@ def _in_order(steps: Mapping[str, StepPlan]) -> dict[str, StepPlan]:
 def _typed(
     output: OutputPlan, origin: FromStep | None, steps: Mapping[str, StepPlan]
 ) -> OutputPlan:
-    """Return an output of the pipeline with the type of the step's output that it comes from."""
+    """Return the pipeline's output with the type of the step's output that is bound to it."""
     if origin is None:
         return output
     inner = steps[origin.step].plan.outputs.get(origin.output)
@@ -336,7 +338,7 @@ def _typed(
 
 
 def _hooks(layers: Layers) -> list[Problem]:
-    """Return a problem for each step that the settings run before or after all others."""
+    """Return a problem for each of the settings `on_init` and `on_finalize`."""
     settings = layers.owner("settings").child("settings")
     return [
         Problem(

@@ -1,6 +1,6 @@
-"""The plan of a job: its spec with every reference resolved. Frozen, printable, without effects.
+"""The plan of a job: its spec with every reference resolved, as frozen dataclasses.
 
-A plan contains everything that a backend needs to run the job, and nothing about where it runs.
+A plan contains everything that a backend needs to run the job, and is the same for all backends.
 `ml.specs.plan.planning` makes plans, `ml run --dry-run` prints them, backends run them.
 """
 
@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 class Frozen(dict[K, V]):
-    """The mapping of a plan: a dict that raises TypeError on every change."""
+    """A dict that raises TypeError on every change."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("a plan cannot be changed: change the spec, or use --set")
@@ -47,7 +47,7 @@ class Asset:
 
     name: str
     version: str
-    digest: str = ""  # sha256 of its content; "" if it is not here
+    digest: str = ""  # sha256 (hex) of its content; "" if the content is remote
     made_by: str = ""  # run that registered it on this machine; "" if a spec defines it
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class InputPlan:
     type: str
     place: Place
     value: Value | None = None  # a literal
-    source: str = ""  # of data, as written: a path, a URI or `azureml:name:version`
+    source: str = ""  # data as written: a path, a URI or `azureml:name:version`
     path: Path | None = None  # absolute local path of data; None if it is remote
     asset: Asset | None = None
     mode: str = "ro_mount"
@@ -77,13 +77,13 @@ class InputPlan:
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """A path that the job may write; it is kept."""
+    """An output: a path that the job may write, and that the backend keeps."""
 
     name: str
     type: str
     place: Place
     mode: str = "rw_mount"
-    # The output is registered as this asset; "" as version: the next free version.
+    # The asset to register the output as; version "" means the next free version.
     asset: Asset | None = None
 
 
@@ -105,21 +105,20 @@ class Environment:
     image: str = ""
     dockerfile: Path | None = None  # builds the image
     conda_file: Path | None = None
-    # Of the conda file or inline mapping, with files named by `-r`; None if there is no such file
-    # on this machine.
+    # From the conda file or the inline mapping; None if there is none on this machine.
     dependencies: tuple[Dependency, ...] | None = None
     place: Place | None = None
 
     @property
     def server(self) -> str:
-        """Return the module of `ml.serving` that its Dockerfile starts as a server; "" for none."""
+        """Return the module of `ml.serving` in the Dockerfile's CMD; "" if there is none."""
         text = self.dockerfile.read_text() if self.dockerfile and self.dockerfile.is_file() else ""
         named = re.search(r'^CMD \["python", "-m", "(ml\.serving\.\w+)"[],]', text, re.M)
         return named[1] if named else ""
 
     @property
     def content(self) -> tuple[str, ...]:
-        """Return its image, its packages and the digests of its files, one per line.
+        """Return one line per image, package and file (with digest), to compare environments.
 
         Files are the conda file, or all files beside the Dockerfile. () if only the name is known.
         """
@@ -139,7 +138,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Distribution:
-    """How many processes a node starts, and by which launcher."""
+    """The launcher of a distributed job, and its number of processes."""
 
     type: str  # pytorch, mpi, tensorflow or ray
     process_count_per_instance: int  # processes per node; unused for tensorflow
@@ -148,13 +147,14 @@ class Distribution:
     parameter_server_count: int = 0
 
     def workers(self, nodes: int) -> int:
-        """Return a tensorflow job's workers: "if not specified, will default to the instance count"
-        (azure-ai-ml's TensorFlowDistribution).
+        """Return the number of workers of a tensorflow job; one per node by default.
+
+        Source: azure-ai-ml, TensorFlowDistribution.
         """
         return nodes if self.worker_count is None else self.worker_count
 
     def processes(self, nodes: int) -> int:
-        """Return the number of processes on that many nodes."""
+        """Return the total number of processes on all nodes."""
         if self.type == "tensorflow":
             return self.workers(nodes) + self.parameter_server_count
         return nodes * self.process_count_per_instance
@@ -162,16 +162,16 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Parallel:
-    """How a parallel step divides its data into mini-batches, and when it fails.
+    """The mini-batches, retries and error thresholds of a parallel step.
 
-    By reference-yaml-job-parallel.
+    Source: reference-yaml-job-parallel.
     """
 
     entry_script: str
     input: str  # name of the input that is divided
     place: Place
     mini_batch_size: int = 0  # number of files, or bytes of a table; 0: not given
-    # Columns; a mini-batch is then one combination of their values.
+    # Columns: each combination of their values is one mini-batch.
     partition_keys: tuple[str, ...] = ()
     append_row_to: str = ""  # name of the output that receives the results of run(); "" for none
     # The file's name if that output is a folder (how-to-debug-parallel-run-step).
@@ -191,9 +191,9 @@ class Dimension:
 
     name: str
     kind: str  # Azure ML's name: choice uniform quniform loguniform …
-    # As in Azure ML's REST API: the values of `choice` (a mapping is a nested space: name →
-    # Dimension), or numbers (uniform: low, high; quniform: low, high, q; normal: mu, sigma;
-    # randint: upper).
+    # As in Azure ML's REST API: the values of `choice` (a mapping, name → Dimension, is a nested
+    # space), or numbers (uniform: low, high; quniform: low, high, q; normal: mu, sigma; randint:
+    # upper).
     args: tuple[object, ...]
     place: Place
 
@@ -213,16 +213,16 @@ class EarlyTermination:
 
 @dataclass(frozen=True)
 class Point:
-    """A complete or partial point of the search space to try first."""
+    """Values of some or all hyperparameters that a sweep tries first."""
 
     values: Mapping[str, object]
-    place: Place  # in the hints
+    place: Place  # line in the hints file
     because: str = ""  # the reason
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A condition on the values of every trial: an expression over their names."""
+    """An expression over hyperparameters that every trial must fulfil."""
 
     expression: str
     place: Place
@@ -231,7 +231,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition under which a hyperparameter has an effect."""
+    """A hyperparameter that has an effect only if an expression is true."""
 
     parameter: str
     expression: str  # over the other hyperparameters, as in a constraint
@@ -246,7 +246,7 @@ class Hints:
     constraints: tuple[Constraint, ...] = ()
     file: str = ""  # hints file beside the spec; "" for none
     sampler: Literal["", "evolution"] = ""  # replaces random sampling; "" for the spec's algorithm
-    conditions: tuple[Condition, ...] = ()  # `evolution` takes them into account
+    conditions: tuple[Condition, ...] = ()  # only the sampler `evolution` uses them
 
     def __bool__(self) -> bool:
         return bool(self.points or self.constraints or self.sampler)
@@ -254,35 +254,35 @@ class Hints:
 
 @dataclass(frozen=True)
 class Ending:
-    """What ends the search of an AutoML job before its last trial; it is complete then."""
+    """The stopping criteria of an AutoML search; a search that meets one is complete."""
 
     exit_score: float | None = None  # value of the primary metric to reach; None: no limit
-    patience: int | None = None  # number of trials without a better one; None: no limit
-    landmarks: int = 0  # number of first trials after which `patience` applies
-    ensembles: tuple[str, ...] = ()  # the last trials; the search leaves time for them
+    patience: int | None = None  # trials without improvement; None: no limit
+    landmarks: int = 0  # number of first trials that `patience` ignores
+    ensembles: tuple[str, ...] = ()  # trials at the end, which the search reserves time for
 
 
 @dataclass(frozen=True)
 class Job:
-    """The fields and methods that every kind of plan has."""
+    """The base class of all plans."""
 
     place: Place
     display_name: str
     experiment: str
     tags: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     description: str = field(default="", kw_only=True)
-    # Field → its line, for messages of a backend about the field.
+    # Field → its line, for a backend's errors.
     places: Mapping[str, Place] = field(default_factory=dict, kw_only=True)
-    # The loaded spec (`ml.specs.sdk.load.Spec`) that a job was planned from, for a backend that
-    # passes it on; None for a step, a trial, and a plan that was read back or made in code.
+    # The loaded spec of the job (`ml.specs.sdk.load.Spec`), for a backend that submits it; None for
+    # a step, a trial, and a plan that was deserialised or made in code.
     spec: Any = field(default=None, compare=False, repr=False, kw_only=True)
-    # The reference of a component that only the workspace or a registry has; else "".
+    # The reference of a component in the workspace or a registry; "" for a local or no component.
     component: str = field(default="", kw_only=True)
-    # Problems of the parts of a job that only Azure ML can run.
+    # Problems with parts of the job that only Azure ML can run.
     not_here: tuple[Problem, ...] = field(default=(), compare=False, repr=False, kw_only=True)
 
     def leaves(self) -> Iterator[Any]:
-        """Yield the plans in it that have no steps: itself, or those of its steps."""
+        """Yield the plan itself; for a pipeline, the leaves of its steps."""
         yield self
 
 
@@ -290,7 +290,7 @@ class Job:
 class CommandPlan(Job):
     """A command job."""
 
-    command: str  # its `${{…}}` are resolved when a run has its paths
+    command: str  # a backend resolves its `${{…}}` when it knows the run's paths
     code: Path | None
     environment: Environment
     compute: str = ""
@@ -300,7 +300,7 @@ class CommandPlan(Job):
     timeout_s: float | None = None
     instance_count: int = 1
     distribution: Distribution | None = None
-    # Set for a parallel step: `command` then has the arguments of its entry script.
+    # Set for a parallel step, whose `command` is the arguments of the entry script.
     parallel: Parallel | None = None
 
     @property
@@ -311,7 +311,7 @@ class CommandPlan(Job):
 
 @dataclass(frozen=True)
 class SweepPlan(Job):
-    """A sweep job: the trial's command, the space, how it is sampled, and when to stop."""
+    """A sweep job: the trial's command, search space, sampling, limits and early termination."""
 
     trial: CommandPlan
     search_space: Mapping[str, Dimension]
@@ -326,7 +326,7 @@ class SweepPlan(Job):
     trial_timeout_s: float | None = None
     early_termination: EarlyTermination | None = None
     hints: Hints = field(default_factory=Hints)
-    # Set for an AutoML job, which completes, rather than fails, at its time limit.
+    # Set for an AutoML job, which completes instead of failing at its time limit.
     ending: Ending | None = None
 
     @property
@@ -336,13 +336,13 @@ class SweepPlan(Job):
 
     @property
     def outputs(self) -> Mapping[str, OutputPlan]:
-        """Return the outputs of its trial; the best trial writes them."""
+        """Return the outputs of its trial; the sweep's are those of the best trial."""
         return self.trial.outputs
 
 
 @dataclass(frozen=True)
 class AutoMLPlan(Job):
-    """An AutoML job: the table to search a model for, the task, and what ends the search."""
+    """An AutoML job: the task, the data, and the limits of the search."""
 
     task: str
     primary_metric: str  # the name under which trials log it
@@ -353,7 +353,7 @@ class AutoMLPlan(Job):
     blocked: tuple[str, ...] = ()  # block list
     # All fields of the spec as written, except data.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    # By data field, such as `training_data`.
+    # Data field, such as `training_data` → its data.
     inputs: Mapping[str, InputPlan] = field(default_factory=dict)
     outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
     max_total_trials: int = 1
@@ -372,14 +372,14 @@ class Sample:
 
     number: int  # from 0
     values: Mapping[str, object]  # typed and nested as they were sampled
-    # JSON about their source: `kind` is `given` (a point of the hints), `random`, `sobol`, `grid`,
-    # `tpe` or `evolution`; see `ml.reports.sweep` for other keys.
+    # JSON about the sampling: `kind` is `given` (a point of the hints), `random`, `sobol`, `grid`,
+    # `tpe` or `evolution`; `ml.reports.sweep` describes the other keys.
     origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FromPipeline:
-    """A step's input takes the value of an input of the surrounding pipeline."""
+    """The source of a step's input: an input of the surrounding pipeline."""
 
     input: str
 
@@ -389,7 +389,7 @@ class FromPipeline:
 
 @dataclass(frozen=True)
 class FromStep:
-    """A step's input is the output of another step."""
+    """The source of a step's input: an output of another step."""
 
     step: str
     output: str
@@ -403,15 +403,15 @@ Source = FromPipeline | FromStep
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A step of a pipeline: what it runs, and its connections to other steps."""
+    """A step of a pipeline: its plan, and its connections to other steps."""
 
     place: Place
     plan: Plan
-    # Input of `plan` → where its value or path comes from.
+    # Input of `plan` → the source of its value or path.
     sources: Mapping[str, Source] = field(default_factory=dict)
-    # Output of the step → output of the pipeline.
+    # Output of the step → output of the pipeline that it is bound to.
     promoted: Mapping[str, str] = field(default_factory=dict)
-    after: tuple[str, ...] = ()  # steps that must complete before
+    after: tuple[str, ...] = ()  # steps that must complete first
     is_deterministic: bool = True  # False: the step is never reused
 
 
@@ -419,21 +419,19 @@ class StepPlan:
 class PipelinePlan(Job):
     """A pipeline."""
 
-    steps: Mapping[str, StepPlan]  # by name, each after those that it waits for
-    # Those of a pipeline component may lack a value or path: the step that runs it supplies them.
+    steps: Mapping[str, StepPlan]  # by name, in topological order
+    # Inputs of a pipeline component may have neither value nor path: the step supplies them.
     inputs: Mapping[str, InputPlan] = field(default_factory=dict)
     outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
-    # Output → the step's output that becomes it.
+    # Output of the pipeline → the step's output that is bound to it.
     origins: Mapping[str, FromStep] = field(default_factory=dict)
-    # "By default, the pipeline will continue to run even if one step fails": steps that do not
-    # depend on that step still run. The default value is `True`; "if you change this setting
-    # to False, … steps that are currently running will be canceled" (reference-yaml-job-pipeline,
-    # attributes of the `settings` key).
+    # True: steps that do not depend on a failed step still run. False: running steps are cancelled
+    # (reference-yaml-job-pipeline, attributes of the `settings` key).
     continue_on_step_failure: bool = True
     force_rerun: bool = False
 
     def leaves(self) -> Iterator[Any]:
-        """Yield the plans without steps of all its steps."""
+        """Yield the leaves of every step."""
         for step in self.steps.values():
             yield from step.plan.leaves()
 
@@ -442,7 +440,7 @@ Plan = CommandPlan | SweepPlan | PipelinePlan | AutoMLPlan
 
 
 def commands(plan: Plan) -> Iterator[CommandPlan]:
-    """Yield every command that running the plan may start: its own, its trial's, its steps'.
+    """Yield every command of the plan: its own, its trial's, or its steps'.
 
     An AutoML job has none.
     """
@@ -464,10 +462,10 @@ def sweeps(plan: Plan) -> Iterator[SweepPlan]:
 def supplied_inputs(
     plan: Plan, prefix: str = "", besides: Container[str] = frozenset()
 ) -> Iterator[tuple[str, InputPlan]]:
-    """Yield every input that the spec itself supplies, by its field (`jobs.train.inputs.x`).
+    """Yield (field, input) of every input that is not bound to a pipeline or a step.
 
-    The data of an AutoML job has its own fields (`training_data`). `besides` are the names of
-    inputs to skip, which have another source.
+    A field is `jobs.train.inputs.x`, or `training_data` of an AutoML job. The names `besides` are
+    skipped.
     """
     for name, data in plan.inputs.items():
         if name not in besides:

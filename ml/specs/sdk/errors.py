@@ -1,4 +1,4 @@
-"""Translates azure-ai-ml's errors into Problems with the line of the node concerned."""
+"""Translates azure-ai-ml's errors into Problems with the line of the field."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ml.specs.plan.plans import LITERALS
 from ml.specs.sdk.tree import Leaf, Spot, allowed, leaves, names, type_names
 from ml.specs.yaml_node import YamlNode
 
-# Exceptions of the SDK's loaders on a value of an unexpected shape.
+# Exceptions that the SDK's loaders raise for a value of an unexpected type.
 _FAULTS = (AttributeError, TypeError, LookupError, RecursionError)
 _UNPARSED = re.compile(r"Error while parsing yaml file: (?P<file>.*?)\s*(?:\n|$)")
 SOURCE = "azure-ai-ml 1.35, the loader that `az ml` uses"
@@ -56,7 +56,8 @@ _NAMES = {
 def translate(error: Exception, kind: Kind, document: Document, file: Path) -> tuple[Problem, ...]:
     """Return the problems in an error of the SDK's loader, each once, sorted by line.
 
-    A failure of the loader itself has the code `loader-failed`; a rule's problem replaces it.
+    If the loader itself failed, the code is `loader-failed`; `ml check` drops that problem if a
+    rule reports an error.
     """
     cause, schema = _original(error)
     spot = Spot((), YamlNode(document, file), schema=schema)
@@ -82,7 +83,7 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
 
 
 def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
-    """Return the problems, at its own lines, of a file that the SDK cannot parse."""
+    """Return the problems of a referenced YAML file that the SDK cannot parse, with its lines."""
     for match in filter(None, map(_UNPARSED.search, messages)):
         try:
             read(Path(match["file"]))
@@ -92,7 +93,7 @@ def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
 
 
 def _text_of(missing: str, node: YamlNode) -> YamlNode:
-    """Return the text that names a missing path; the SDK may name only the mapping around it."""
+    """Return the field below `node` whose text is the missing path; `node` if there is none."""
     for below, text in strings(node.mapping()):
         if missing and os.path.normpath(node.folder / text) == os.path.normpath(missing):
             return node.child(*below)
@@ -100,7 +101,7 @@ def _text_of(missing: str, node: YamlNode) -> YamlNode:
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:
-    """Drop missing fields that are misspelt: the misspelling is reported."""
+    """Drop a problem of a missing field if another problem reports its misspelling."""
     hints = " ".join(problem.hint for problem in problems if problem.code == "unknown-field")
     return [
         problem
@@ -110,9 +111,9 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
 
 
 def _original(error: BaseException) -> tuple[BaseException, Any]:
-    """Return the error as marshmallow raised it, and the outermost schema that was loading.
+    """Return the marshmallow error behind the SDK's error, and the outermost marshmallow schema.
 
-    The SDK wraps it in errors with one long text; only the frames have the schema.
+    The schema is found in the frames of the traceback; None if there is none.
     """
     cause = error
     while isinstance(wrapped := cause.__cause__ or cause.__context__, ValidationError):
@@ -122,9 +123,10 @@ def _original(error: BaseException) -> tuple[BaseException, Any]:
 
 
 def _keys_of(trace: TracebackType | None) -> tuple[Key, ...]:
-    """Return the keys that marshmallow was reading when another kind of error was raised.
+    """Return the keys of the field that marshmallow was reading when an exception was raised.
 
-    `Field.deserialize(value, attr)` has the key as `attr`, and None for an entry of a list or dict.
+    In a traceback, `Field.deserialize(value, attr)` has the key as `attr`; None for an entry of a
+    list or dict.
     """
     keys: list[Key] = []
     parent: Any = None
@@ -145,12 +147,12 @@ def _keys_of(trace: TracebackType | None) -> tuple[Key, ...]:
 
 
 def _quoted(text: str, document: Document) -> tuple[Key, ...]:
-    """Return the keys of the node that an error outside marshmallow quotes."""
+    """Return the keys of the field that an error's text quotes; () if it quotes none."""
     quoted = [(keys, value) for keys, value in strings(document.data) if len(value) > 2]
     for keys, value in quoted:
         if re.search(rf"(?i){re.escape(str(keys[-1]))}\b.*{re.escape(value)}", text):
             return keys
-    # Or the node whose key it names: `Parameter mini_batch_size must follow`.
+    # Otherwise search the text for a key: `Parameter mini_batch_size must follow`.
     words = {word for word in text.split() if "_" in word}
     return next(
         (keys for keys, value in quoted if keys[-1] in words or (len(value) > 8 and value in text)),
@@ -158,11 +160,11 @@ def _quoted(text: str, document: Document) -> tuple[Key, ...]:
     )
 
 
-# The sentences of a problem, from the SDK's messages.
+# Texts of problems from the SDK's messages.
 
 
 def _problem(leaf: Leaf, kind: Kind) -> Problem:
-    """Return one problem from the messages about a node of a spec of that kind."""
+    """Return one problem from the SDK's messages about one field; `kind` is the spec's kind."""
     path = _not_found(leaf.messages)
     node = _text_of(path, leaf.spot.node)
     code, message, expected, hint = _sentences(leaf, node, path, kind)
@@ -170,7 +172,7 @@ def _problem(leaf: Leaf, kind: Kind) -> Problem:
 
 
 def _sentences(leaf: Leaf, node: YamlNode, path: str, kind: Kind) -> tuple[str, str, str, str]:
-    """Return code, message, expectation and hint; `path` is a missing file or ""."""
+    """Return (code, actual, expected, hint) of a problem; `path` is a missing file or ""."""
     keys, messages, field, schema = node.keys, leaf.messages, leaf.spot.field, leaf.spot.schema
     name = _name(keys)
     owner = f"`{'.'.join(map(str, keys[:-1]))}`" if len(keys) > 1 else kind.with_article
@@ -182,7 +184,7 @@ def _sentences(leaf: Leaf, node: YamlNode, path: str, kind: Kind) -> tuple[str, 
         return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
     if "Missing data for required field." in messages:
         enclosing = node.document.get(*keys[:-1])
-        # Fields of the schema are not misspellings of the missing one.
+        # A key that the schema knows cannot be a misspelling of the missing field.
         around = getattr(field, "parent", None)
         right = names(around) if hasattr(around, "fields") else set()
         siblings = enclosing if isinstance(enclosing, dict) else {}
@@ -222,13 +224,13 @@ def _sentences(leaf: Leaf, node: YamlNode, path: str, kind: Kind) -> tuple[str, 
         return code, message, expected, near
     if any(map(_TYPES.search, messages)) or "Field may not be null." in messages:
         return "wrong-type", message, expected_types, _type_hint(name, value, field)
-    sentence = _first_sentence(text.replace("{name}", f"`{name}`"))  # 1.35 does not fill it in
+    sentence = _first_sentence(text.replace("{name}", f"`{name}`"))  # 1.35 leaves the placeholder
     expected, hint = ("a value of another type", "") if _UNREAD in text else ("", _AS_PRINTED)
     return "invalid-field", f"{f'`{name}`: ' if name else ''}{sentence}", expected, hint
 
 
 def _not_found(messages: tuple[str, ...]) -> str:
-    """Return the path that the SDK did not find; "" for other messages."""
+    """Return the path in a message about a missing file; "" if there is no such message."""
     missing = next(filter(None, map(_NOT_FOUND.search, messages)), None)
     return (missing["resolved"] or missing["opened"]) if missing else ""
 
@@ -291,7 +293,7 @@ def _wanted(field: Any, messages: tuple[str, ...]) -> str:
 
 
 def _listed(messages: tuple[str, ...]) -> list[str]:
-    """Return the allowed values that the messages list, each once."""
+    """Return the allowed values that the SDK's messages list, each once."""
     sets = [match["set"] for match in map(_NOT_IN_SET.search, messages) if match]
     return list(dict.fromkeys(value for group in sets for value in re.findall(r"'([^']*)'", group)))
 

@@ -1,7 +1,7 @@
-"""Loads Azure ML YAML as azure-ai-ml's own entity, offline; nothing else calls the SDK's loaders.
+"""Loads Azure ML YAML as azure-ai-ml's entity, offline; no other module calls the SDK's loaders.
 
-The file is composed once, with libyaml, and the SDK receives the same data as from its own (pure
-Python) reader; a test compares the two on every sample spec.
+libyaml parses the file once, and the SDK receives the same data as from its slower pure Python
+parser; a test compares the two on every sample spec.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ from ml.specs.kinds import Kind
 from ml.specs.sdk.errors import translate
 from ml.specs.yaml_node import YamlNode
 
-# Families whose class of azure.ai.ml.entities has another name, and keys that decide the class.
+# Family → its class in azure.ai.ml.entities, if the name differs; and classes by a key of the spec.
 _CLASSES = {"connection": "WorkspaceConnection", "schedule": "JobSchedule"}
 _CLASSES_BY_KEY = {
     "schedule": {"create_monitor": "MonitorSchedule", "import_data": "ImportDataSchedule"},
     "data": {"source": "DataImport"},
 }
-# These two are typed dictionaries, not schemas.
+# Families whose SDK classes are typed dictionaries without a marshmallow schema.
 _TYPED_DICTIONARIES = frozenset({"serverless_endpoint", "marketplace_subscription"})
-# azure-ai-ml 1.35 loads a pipeline component about three times for each pipeline around it; a
-# thousand such loads take some seconds.
+# azure-ai-ml 1.35 loads a pipeline component about three times per enclosing pipeline; a
+# thousand loads take several seconds.
 _LOADS, _MAX_LOADS, _MAX_FILES = 3, 1000, 200
 _RUNS = frozenset({"component", "trial", "job", "create_job"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec(YamlNode):
-    """A loaded spec; its document is the YAML with the overrides applied."""
+    """A loaded spec; `document` is the YAML with the overrides applied."""
 
     kind: Kind
-    entity: Any  # azure-ai-ml's entity; None if azure-ai-ml rejected the spec
+    entity: Any  # azure-ai-ml's object; None if azure-ai-ml rejected the spec
     problems: tuple[Problem, ...] = ()  # azure-ai-ml's messages, translated
 
     @cached_property
     def boundary(self) -> Path | None:
-        """Return the folder that its paths may not leave; None if it is unknown."""
+        """Return the folder that local paths must not leave; None outside a repository."""
         return repository.boundary(self.file)
 
 
 def load(path: Path, overrides: Mapping[str, str] | None = None) -> Spec:
-    """Load one spec; `check` and `plan` report its `problems`, the SDK's errors.
+    """Load one spec; the SDK's errors are in its `problems`, which `check` and `plan` report.
 
-    Raises UserError when nothing can be loaded: no such file, unreadable or ambiguous YAML, not an
-    Azure ML spec, an override of an unknown field.
+    Raises UserError for a missing file, invalid or ambiguous YAML, YAML that is not an Azure ML
+    spec, and an override of an unknown field.
     """
     document = read(path)
     return from_document(document, path.absolute(), overrides or {})
 
 
 def from_document(document: Document, file: Path, changes: Mapping[str, str]) -> Spec:
-    """Load a spec from a composed document; raises UserError as `load`."""
+    """Load a spec from a parsed document, with overrides; raises UserError like `load`."""
     kind = kinds.kind_of(document.data)
     if kind is None:
         raise UserError(_no_spec(document))
@@ -87,9 +87,9 @@ def from_document(document: Document, file: Path, changes: Mapping[str, str]) ->
 
 
 def _count_loads(node: YamlNode, root: Path, counted: dict[Path, int]) -> int:
-    """Count how often the SDK loads steps for a file; each file is read only once.
+    """Return the number of times that the SDK would load steps for a file.
 
-    A file that contains itself counts 0 there: a rule reports the cycle.
+    `counted` caches the result per file. A recursive reference counts 0: a rule reports it.
     """
     total, counted[node.file.resolve()] = 0, 0
     for keys, text in strings(node.document.data):
@@ -108,7 +108,7 @@ def _count_loads(node: YamlNode, root: Path, counted: dict[Path, int]) -> int:
 
 
 def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tuple[Problem, ...]]:
-    """Return kind, entity and problems; corrects a `$schema` of the wrong family."""
+    """Return (kind, entity, problems); a job with a component's `$schema`, or vice versa, loads."""
     entity, problems = _load_as(kind, document, file)
     other_family = {"job": "component", "component": "job"}.get(kind.family)
     if problems and other_family and "$schema" in document.data:
@@ -127,15 +127,15 @@ def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Pro
                 loader = getattr(importlib.import_module("azure.ai.ml"), f"load_{kind.family}")
                 return loader(StringIO(yaml.safe_dump(data))), ()
             return _entity_class(kind, data)._load(data=data, yaml_path=str(file)), ()
-        except Exception as error:  # the SDK raises what its fields raise: anything
+        except Exception as error:  # the SDK may raise any exception
             return None, translate(error, kind, document, file)
 
 
 def _entity_class(kind: Kind, data: Mapping[str, Any]) -> Any:
-    """Return the class whose `_load` the SDK's loader of this family calls.
+    """Return the entity class whose `_load` accepts parsed data.
 
-    The loader itself takes YAML alone, as text or a file. It would parse each spec a second time,
-    with PyYAML in Python: `ml check` of 100 specs would take 1.9 × what the SDK takes, not 1.4 ×.
+    The SDK's public loaders accept only YAML, which they would parse again with pure Python PyYAML:
+    `ml check` of 100 specs would take 1.9 × the SDK's time instead of 1.4 ×.
     """
     name = _CLASSES.get(kind.family, kind.family.title().replace("_", ""))
     by_key = _CLASSES_BY_KEY.get(kind.family, {})
@@ -144,10 +144,10 @@ def _entity_class(kind: Kind, data: Mapping[str, Any]) -> Any:
 
 
 def request(spec: Spec) -> dict[str, Any]:
-    """Return the request that azure-ai-ml would send for a job, as plain data; sends nothing.
+    """Return the request that azure-ai-ml would send for a job, as plain data, without sending it.
 
-    Components and environments are inline, instead of their ids and references, as in the spec.
-    `name` is None unless the spec names the job.
+    Components and environments are inline or references, as in the spec, since nothing is
+    registered. `name` is None if the spec has no name.
     """
     with quiet():
         # Load a separate entity, since azure-ai-ml changes the one that it converts.
@@ -157,7 +157,7 @@ def request(spec: Spec) -> dict[str, Any]:
 
 
 def request_of(entity: Any) -> dict[str, Any]:
-    """Return the request for azure-ai-ml's job entity, without its name. Changes the entity."""
+    """Return the request for a job entity of azure-ai-ml, without its name; changes the entity."""
     converters = importlib.import_module("azure.ai.ml.entities._job.to_rest_functions")
     with quiet():
         body: dict[str, Any] = _plain(converters.to_rest_job_object(entity))
@@ -165,21 +165,21 @@ def request_of(entity: Any) -> dict[str, Any]:
 
 
 def fields_of(entity: Any) -> dict[str, Any]:
-    """Return the fields of azure-ai-ml's entity; `dump` writes YAML, or returns an endpoint's."""
+    """Return the fields of azure-ai-ml's entity; its `dump` writes YAML or returns them."""
     text = StringIO()
     fields: dict[str, Any] | None = entity.dump(text)
     return yaml.load(text.getvalue(), Loader=LOADER) if fields is None else fields
 
 
 def spark_sizes() -> Sequence[str]:
-    """Return the VM sizes of serverless Spark, in lower case."""
+    """Return the VM sizes of serverless Spark in lower case, from the SDK."""
     from azure.ai.ml.entities import SparkResourceConfiguration
 
     return list(SparkResourceConfiguration.instance_type_list)
 
 
 def time_zones() -> frozenset[str]:
-    """Return the names of the time zones that azure-ai-ml knows, in lower case."""
+    """Return the Windows names of the time zones that azure-ai-ml accepts, in lower case."""
     zones = importlib.import_module("azure.ai.ml.constants").TimeZone
     return frozenset(str(zone.value).lower() for zone in zones)
 
@@ -204,11 +204,11 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the SDK's warnings of experimental classes; use it once around many loads."""
+    """Silence the SDK's warnings about experimental classes; may be nested."""
     if _quiet.get():
         yield
         return
-    importlib.import_module("azure.ai.ml")  # sets its logger's level when it is imported
+    importlib.import_module("azure.ai.ml")  # its import sets the logger's level
     logger = logging.getLogger("azure.ai.ml")
     level, token = logger.level, _quiet.set(True)
     logger.setLevel(logging.CRITICAL)
@@ -242,9 +242,8 @@ def _no_spec(document: Document) -> Problem:
     )
 
 
-# Overrides: `--set` with dotted paths into a spec, as `az ml job create --set` takes them.
-
-# Sections of any job in which --set may add fields, and fields that it may add.
+# Overrides: `--set` with dotted paths into a spec, as in `az ml job create --set`.
+# Mappings of a job to which --set may add keys, and top-level fields that it may add.
 _OPEN = frozenset(
     {"inputs", "environment_variables", "tags", "properties", "limits", "resources"}
     | {"sampling_algorithm"}
@@ -257,15 +256,15 @@ _OF_SWEEPS = frozenset({"sampling_algorithm"})
 _OF_COMMANDS = _OF_SWEEPS | {
     *("environment", "command", "code", "environment_variables", "resources"),
 }
-# Fields that define the file itself and are not suggested.
+# Fields that messages do not suggest to override.
 _FIXED = frozenset({"$schema", "type", "version"})
 
 
 def _apply(data: dict[str, Any], overrides: Mapping[str, str]) -> None:
-    """Apply overrides to `data` in place; raises UserError with every target that does not exist.
+    """Apply overrides to `data` in place; raise UserError with every target that does not exist.
 
-    Values are read as YAML scalars (`0.1` is a number, `"0.1"` text), and stay text where the spec
-    has text. `inputs.x` and `outputs.x` mean the `path` of data and the value of a literal. A local
+    Values are parsed as YAML scalars (`0.1` is a number, `"0.1"` text), but stay text if the spec
+    has text. `inputs.x` and `outputs.x` set the `path` of data or the value of a literal. A local
     path is relative to the working directory.
     """
     problems = []
@@ -293,7 +292,7 @@ def _set(data: dict[str, Any], keys: list[str], text: str, target: str) -> Probl
         if child is None and depth == 0 and key in _OPEN:
             child = parent[key] = {}
         if isinstance(child, str) and depth == 0 and key == "sampling_algorithm":
-            child = parent[key] = {"type": child}  # the short form: only its type is written
+            child = parent[key] = {"type": child}  # expand the short form
         if not isinstance(child, dict):
             return _unknown_target(keys[: depth + 1], parent, target)
         parent = child
@@ -309,7 +308,7 @@ def _set(data: dict[str, Any], keys: list[str], text: str, target: str) -> Probl
     if isinstance(current, dict) and not isinstance(value, dict):
         message, field_names = f"`{target}` is a mapping, not a value", ", ".join(map(str, current))
         return Problem("bad-override", message, f"one of its fields: {field_names}")
-    # A placeholder does not show the type of its value.
+    # The type of a placeholder's value is unknown.
     is_text = isinstance(current, str) and "${{" not in current
     is_scalar = not isinstance(value, str | dict | list | None)
     parent[last] = text if is_text and is_scalar else value

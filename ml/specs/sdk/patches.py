@@ -1,6 +1,6 @@
-"""Replacements of private functions of azure-ai-ml 1.35, which has no setting for them.
+"""Monkey patches of private functions of azure-ai-ml 1.35, which has no setting for them.
 
-No other module replaces a function of another package for this client. No upstream issue is known.
+No other module patches azure-ai-ml. No upstream issue is known.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def skip_unreadable_jobs(jobs: Any) -> None:
-    """Skip the jobs of a listing that the SDK cannot parse, such as those of data labelling.
+    """Patch `jobs`, the SDK's client, to omit jobs from lists that the SDK cannot parse.
 
-    Otherwise the SDK ends the whole listing with JobException.
+    For a data labelling job, for example, the SDK would end the whole listing with JobException.
     """
     from azure.ai.ml.exceptions import JobException
 

@@ -1,7 +1,7 @@
-"""The tree of messages of a marshmallow error, read down to the ones that matter.
+"""Extracts the relevant messages from the tree of a marshmallow error.
 
-A union reports one branch for every alternative that did not fit; the intended branch is the one
-that has most of the keys in the spec.
+A union field reports errors of every alternative. The alternative that the author meant is the one
+with most of the spec's keys.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ml.specs.yaml_node import YamlNode
 
 @dataclass(frozen=True)
 class Spot:
-    """A position in the spec."""
+    """A position in the spec, with the SDK's field or schema for it."""
 
     keys: tuple[Key, ...]
-    node: YamlNode  # position in the YAML: in another file if the spec includes one above the node
-    field: Any = None  # azure-ai-ml's; None for the root
-    schema: Any = None  # azure-ai-ml's, for the root
+    node: YamlNode  # the position in YAML, maybe in a file that the spec references
+    field: Any = None  # marshmallow field; None for the root
+    schema: Any = None  # marshmallow schema of the root or of a chosen alternative
 
     @property
     def value(self) -> Any:
@@ -32,11 +32,11 @@ class Spot:
         return self.node.get()
 
     def child(self, key: Key, field: Any) -> Spot:
-        """Return the node at `key`."""
+        """Return the position at `key` below this one; `field` is its marshmallow field."""
         return Spot((*self.keys, key), self.node.child(key), field)
 
     def opened(self) -> Spot:
-        """Return the node in the YAML file that its value names; itself if it names none."""
+        """Return the root of the YAML file that the value names; itself if it names none."""
         value = self.value
         file = assets.included(value, self.node.folder) if isinstance(value, str) else None
         return replace(self, node=file) if file else self
@@ -44,19 +44,19 @@ class Spot:
 
 @dataclass(frozen=True)
 class Leaf:
-    """The messages of the SDK about one node."""
+    """The SDK's messages about one position."""
 
     spot: Spot
     messages: tuple[str, ...]
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """Return the keys that lead to the node, across the files that the spec names."""
+        """Return the keys from the root of the spec to the position, across files."""
         return self.spot.keys
 
 
 def leaves(messages: Any, node: Spot) -> Iterator[Leaf]:
-    """Yield the relevant messages, each with its node."""
+    """Yield the relevant messages below `node`, each with its position."""
     if _is_nested(messages):
         node = node.opened()
     if isinstance(messages, dict):
@@ -69,8 +69,8 @@ def leaves(messages: Any, node: Spot) -> Iterator[Leaf]:
 
 
 def _mapping(messages: dict[Any, Any], node: Spot) -> Iterator[Leaf]:
-    # `TypeSensitiveUnionField` raises the messages of the first alternative only: of an inline
-    # command step, those of one that runs a component; of an AutoML step, those of classification.
+    # `TypeSensitiveUnionField` only reports the first alternative: a step with a component for an
+    # inline command step, classification for any AutoML step. So validate each alternative.
     options = _options_for(node.field, node.value) if node.schema is None else []
     if len(options) > 1 and any(name not in node.value or name == "task" for name in messages):
         walked = [
@@ -97,19 +97,19 @@ def _mapping(messages: dict[Any, Any], node: Spot) -> Iterator[Leaf]:
             yield from leaves(below, node.child(name, entry))
 
 
-# marshmallow's keys for the two halves of an entry of a `Dict` field.
+# marshmallow's keys for messages about an entry of a `Dict` field.
 _ENTRY = frozenset({"key", "value"})
 
 
 def _is_nested(messages: Any) -> bool:
-    """Return True if messages are about a field inside the node, not the node itself."""
+    """Return True if messages concern a field inside the node, not the node itself."""
     if isinstance(messages, dict):
         return any(name not in {"_schema", None} or _is_nested(m) for name, m in messages.items())
     return isinstance(messages, list) and any(map(_is_nested, messages))
 
 
 def _union(branches: list[Any], node: Spot) -> Iterator[Leaf]:
-    """Yield the leaves of the intended alternative, or of all if they concern the same node."""
+    """Yield the leaves of the best alternative, or of all if they concern the same node."""
     options = alternatives(node.field)
     if len(options) != len(branches):
         options = [None] * len(branches)
@@ -133,7 +133,10 @@ _Walked = list[tuple[list[Leaf], Any]]
 
 
 def _of_key(name: str, walked: _Walked, node: Spot) -> list[Leaf]:
-    """Return the leaf of a discriminator (`type`, `task`) if its value fits no alternative."""
+    """Return the leaf of the field `name` (`type`, `task`) if no alternative accepts its value.
+
+    Else return [].
+    """
     key = (*node.keys, name)
     about = [leaf for branch_leaves, _ in walked for leaf in branch_leaves if leaf.keys == key]
     values = [leaf for leaf in about if "Unknown field." not in leaf.messages]
@@ -147,23 +150,23 @@ def _best(walked: _Walked, node: Spot) -> list[Leaf]:
     return max(walked, key=lambda pair: _fit(pair[0], pair[1], node))[0]
 
 
-# Where the type of a node, of the component that it runs, or the task of AutoML is written.
+# Keys of the type of a node or its component, and of the task of AutoML.
 _TYPES = {("type",), ("component", "type"), ("trial", "type"), ("task",)}
 
 
 def _fit(branch_leaves: list[Leaf], option: Any, node: Spot) -> tuple[bool, int, int]:
-    """Return a sort key of how well an alternative fits: its type, its known keys, its messages."""
+    """Return a sort key: whether the type fits, known keys, few messages; the best is largest."""
     depth = len(node.keys)
     about_type = any(leaf.keys[depth:] in _TYPES for leaf in branch_leaves)
     unknown = sum("Unknown field." in leaf.messages for leaf in branch_leaves)
     missing = sum("Missing data for required field." in leaf.messages for leaf in branch_leaves)
     schema = schema_for(option, node.value) if option is not None else None
     shared_keys = {str(key) for key in node.value} & (names(schema) if schema else set())
-    # Of the two, a missing key says more: some schemas let unknown keys through.
+    # A missing key weighs more than an unknown one, since some schemas accept unknown keys.
     return not about_type, len(shared_keys) - unknown - 2 * missing, -len(branch_leaves)
 
 
-# The SDK's schemas: fields, alternatives, allowed values.
+# Access to the SDK's marshmallow schemas: fields, alternatives, allowed values.
 
 
 def names(schema: Any) -> set[str]:
@@ -172,7 +175,7 @@ def names(schema: Any) -> set[str]:
 
 
 def field_named(schema: Any, key: object) -> Any:
-    """Return the field of a key; None if the schema has none."""
+    """Return the schema's field for a key; None if it has none."""
     for name, field in schema.fields.items():
         if key in {field.data_key or name, name}:
             return field
@@ -180,7 +183,7 @@ def field_named(schema: Any, key: object) -> Any:
 
 
 def alternatives(field: Any) -> list[Any]:
-    """Return the fields of a union, one for each branch of its messages; [] for other fields."""
+    """Return the alternatives of a union, in the order of its messages; [] for other fields."""
     return list(getattr(unwrapped(field), "union_fields", []))
 
 
@@ -204,7 +207,7 @@ def entry_field(field: Any) -> Any:
 
 
 def schema_for(field: Any, value: Any) -> Any:
-    """Return the schema of a nested mapping; in a union, the one that fits its type or keys."""
+    """Return the schema of a nested mapping; for a union, the one that fits `type` or most keys."""
     field = unwrapped(field)
     if isinstance(field, fields.Nested):
         return field.schema
@@ -215,7 +218,7 @@ def schema_for(field: Any, value: Any) -> Any:
 
 
 def _options_for(field: Any, value: Any) -> list[Any]:
-    """Return the mappings that a union accepts for the `type` of the value."""
+    """Return the nested fields of a union that accept the `type` of the value."""
     written = value.get("type") if isinstance(value, dict) else None
     if written not in getattr(unwrapped(field), "allowed_types", ()):
         return []
@@ -228,7 +231,7 @@ def _mappings(options: Iterable[Any]) -> list[Any]:
 
 
 def allowed(field: Any) -> list[str]:
-    """Return the values of an enumeration or of a union's; [] without a restriction."""
+    """Return the allowed values of a field or of its alternatives; [] without a restriction."""
     field = unwrapped(field)
     values = [str(value) for value in getattr(field, "allowed_values", None) or []]
     for option in alternatives(field):
@@ -237,13 +240,13 @@ def allowed(field: Any) -> list[str]:
 
 
 def type_names(field: Any) -> list[str]:
-    """Return the types that a field accepts, in words."""
+    """Return the types that a field accepts, in words such as "an integer"; [] if unknown."""
     field = unwrapped(field)
     options = alternatives(field)
     if options:
         words = list(dict.fromkeys(word for option in options for word in type_names(option)))
         return ["a date and time"] if "a date and time" in words else words
-    if type(field).__name__ == "DataBindingStr":  # every field of an AutoML step takes `${{…}}`
+    if type(field).__name__ == "DataBindingStr":  # every field of an AutoML step accepts `${{…}}`
         return []
     for kind, word in _WORDS:
         if isinstance(field, kind):

@@ -1,9 +1,9 @@
 """Constraints on a trial's values: arithmetic and comparisons over hyperparameters.
 
-An expression is parsed by Python's parser, and only these nodes are allowed: names,
-numbers, text, true and false, `+ - * / // % **`, comparisons (also `in` a list), `and or not`,
-`a if b else c`, and calls of a few functions. There is no indexing, no other call, no attribute:
-`model.depth` is the name of a hyperparameter in a branch of the nested choice `model`.
+Python's parser parses an expression. Only these nodes are allowed: names, numbers, text, true and
+false, `+ - * / // % **`, comparisons (also `in` a list), `and or not`, `a if b else c`, and calls
+of a few functions. `model.depth` is no attribute, but the name of a hyperparameter in a branch of
+the nested choice `model`.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _UNARY: Mapping[type, Callable[[Any], Any]] = {
     ast.UAdd: operator.pos,
     ast.Not: operator.not_,
 }
-# Limits of length and nesting, for readability.
+# Limits of an expression's length (characters) and nesting.
 MAX_LETTERS, MAX_DEPTH = 500, 50
 _MAX_POWER = 1000
 
 
 class Unclear(Exception):
-    """An expression that is not a constraint or has no value: the finding and a hint."""
+    """The error of an expression that is not allowed or cannot be evaluated."""
 
     def __init__(self, actual: str, expected: str = "", hint: str = "") -> None:
         super().__init__(actual)
@@ -83,16 +83,15 @@ class Expression:
 
     @property
     def meaning(self) -> str:
-        """Return the normal form: equal for texts that differ only in whitespace and brackets."""
+        """Return the normalised text: equal if only whitespace and redundant brackets differ."""
         return ast.unparse(self._tree)
 
     def holds(self, values: Mapping[str, object], partial: bool = False) -> bool:
-        """Return whether the values satisfy the constraint.
+        """Return True if the values satisfy the constraint.
 
-        It also holds if the values lack one of its parameters, which belongs to another branch of a
-        nested choice; `given(name)` tests for that. Any constraint with a missing parameter holds
-        for a `partial` point. Raises Unclear if the expression cannot be evaluated (division by
-        zero).
+        It is also True if evaluation needs a parameter without a value, one of another branch of a
+        nested choice; `given(name)` tests for that. With `partial`, it is True if any parameter
+        lacks a value. Raises Unclear if the expression cannot be evaluated (division by zero).
         """
         if partial and not self.names <= values.keys():
             return True
@@ -108,7 +107,7 @@ class Expression:
 
 
 def names_of(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return a trial's values by name; in a nested choice by dotted name (`model.depth`)."""
+    """Flatten a trial's values: those of a nested choice have dotted names (`model.depth`)."""
     named_values: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -119,7 +118,7 @@ def names_of(values: Mapping[str, object], prefix: str = "") -> dict[str, object
 
 
 def names_in(space: Mapping[str, object], prefix: str = "") -> set[str]:
-    """Return every name that a point of the space may have, as in `names_of`."""
+    """Return every (dotted) name of `names_of` that a trial of the space may have."""
     names: set[str] = set()
     for name, member in space.items():
         choices = (
@@ -151,7 +150,7 @@ def parse(text: str, allowed: Collection[str]) -> Expression:
 
 
 def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth: int) -> None:
-    """Raise Unclear for a node that is not allowed; collect the names."""
+    """Raise Unclear for a node that is not allowed or too deep; add its names to `names`."""
     if not depth:
         raise Unclear(f"`{text}` is nested more than {MAX_DEPTH} deep", "a simpler expression")
     name = _name(node)
@@ -198,11 +197,11 @@ def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth:
 
 
 class _Absent(Exception):
-    """An expression uses a name that has no value."""
+    """An expression uses a name without a value."""
 
 
 def _name(node: ast.AST) -> str | None:
-    """Return the name of a node: `depth`, `model.depth`; None for other nodes."""
+    """Return the name that a node represents (`depth`, `model.depth`); None for other nodes."""
     if isinstance(node, ast.Attribute):
         owner = _name(node.value)
         return None if owner is None else f"{owner}.{node.attr}"

@@ -1,8 +1,8 @@
-"""Azure ML's distributions: the values that each yields, and whether it can yield a given value.
+"""Azure ML's distributions: converts drawn numbers to values and values back to numbers.
 
-Definitions as Azure ML documents them ("Hyperparameter tuning a model (v2)", learn.microsoft.com):
-quniform is `round(uniform(min, max) / q) * q`, loguniform is `exp(uniform(min, max))`, so that its
-range is e^min … e^max, and likewise for the others; randint(upper) is an integer in [0, upper).
+Definitions are Azure ML's ("Hyperparameter tuning a model (v2)", learn.microsoft.com): quniform is
+`round(uniform(min, max) / q) * q`. loguniform is `exp(uniform(min, max))`, with the range e^min …
+e^max; the others are alike. randint(upper) is an integer in [0, upper).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Literal
 from ml.core.errors import Exit, Problem, UserError
 from ml.specs.plan.plans import Dimension
 
-# The tails of a normal distribution that are not drawn: |z| stays below 6.
+# Probability of each excluded tail of a normal distribution: |z| stays below 6.
 _TAIL = 1e-9
-# Relative tolerance between a typed number and a computed one.
+# Relative tolerance for a number in a spec at the bounds of a distribution.
 _CLOSE = 1e-9
 
 Space = Mapping[str, Dimension]
@@ -29,7 +29,7 @@ class Variable:
     """The number that a sampler draws for a dimension, in [low, high]."""
 
     path: str  # unique in the sweep: `depth`, or `model.1.depth` in the second branch of `model`
-    kind: Literal["float", "int", "choice"]  # `choice`: the number is the index of a value
+    kind: Literal["float", "int", "choice"]  # `choice`: the index of a value
     low: float
     high: float
 
@@ -41,14 +41,14 @@ class Variable:
 
 @dataclass(frozen=True)
 class FixedValue:
-    """A given value of a hyperparameter."""
+    """A value of a hyperparameter that was not sampled."""
 
     raw: float  # the number that a sampler would have drawn for it
     value: object
 
 
 class Misfit(Exception):
-    """A value that its dimension never yields: its path, the finding and the expectation."""
+    """The error of a value that its dimension cannot yield; `path` are the keys of the value."""
 
     def __init__(self, path: tuple[str, ...], actual: str, expected: str) -> None:
         super().__init__(actual)
@@ -56,7 +56,10 @@ class Misfit(Exception):
 
 
 def variable(path: str, dimension: Dimension) -> Variable:
-    """Return the variable of a dimension; raise UserError (33) for an unknown distribution."""
+    """Return the variable that a sampler draws for a dimension; `path` is its name in the sweep.
+
+    Raises UserError with exit code 33 for an unknown distribution.
+    """
     kind, args = dimension.kind, dimension.args
     if kind == "choice":
         return Variable(path, "choice", 0, len(args) - 1)
@@ -99,9 +102,9 @@ def number(argument: object) -> float:
 
 
 def locate(space: Space, point: Mapping[str, object]) -> dict[str, FixedValue]:
-    """Return the variables that a point determines, by path; (nested) points may be partial.
+    """Map the path of each variable that a point fixes to its value; points may be partial.
 
-    Raises Misfit for an unknown name and for a value that the space never yields.
+    Raises Misfit for an unknown name and for a value that the space cannot yield.
     """
     variables: dict[str, FixedValue] = {}
     _locate(space, point, "", (), variables)
@@ -131,14 +134,17 @@ def _locate(
 
 
 def dimensions(branch: Mapping[str, object]) -> dict[str, Dimension]:
-    """Return the free parameters of a branch; its other members are constants."""
+    """Return the hyperparameters of a branch of a nested choice, without its constants."""
     return {name: member for name, member in branch.items() if isinstance(member, Dimension)}
 
 
 def _branch(
     dimension: Dimension, values: Mapping[str, object], path: str, keys: tuple[str, ...]
 ) -> tuple[int, dict[str, FixedValue]]:
-    """Return the only branch of a nested choice that can yield these values; else raise Misfit."""
+    """Return (index, variables) of the only branch that can yield these values.
+
+    Raises Misfit if no branch can, or several can.
+    """
     fitting: list[tuple[int, dict[str, FixedValue]]] = []
     misfits: list[Misfit] = []
     for index, branch in enumerate(dimension.args):
@@ -171,7 +177,7 @@ def _branch(
 
 
 def same(first: object, second: object) -> bool:
-    """Return True if two values are the same number or text: 1 and 1.0 are, 1 and true are not."""
+    """Return True if two values are the same number or text: 1 equals 1.0, but not True."""
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     return first == second
@@ -182,7 +188,7 @@ def _listed(choices: tuple[object, ...]) -> str:
 
 
 def _spelt(dimension: Dimension, value: object) -> object:
-    """Return a value as the space writes it: `0.10` as the choice 0.1; 20.0 with step 5 as 20."""
+    """Return a value in the type of the space: 2.0 as the choice 2, or 20.0 with step 5 as 20."""
     if dimension.kind == "choice":
         return next(choice for choice in dimension.args if same(choice, value))
     if dimension.kind.startswith("q"):
@@ -220,7 +226,7 @@ def _raw(dimension: Dimension, value: object, keys: tuple[str, ...]) -> float:
 
 
 def bounds(dimension: Dimension) -> tuple[float, float]:
-    """Return the least and the largest number that a distribution (not a choice) yields."""
+    """Return the smallest and largest number that a distribution (not a choice) yields."""
     sampled = variable("", dimension)
     low, high = value(dimension, sampled.low), value(dimension, sampled.high)
     assert isinstance(low, int | float) and isinstance(high, int | float)

@@ -1,4 +1,4 @@
-"""Hints on a sweep's search space, in a file beside its spec that Azure ML ignores.
+"""Hints for local sweeps, in a file beside the spec that Azure ML ignores.
 
 `sweep.hints.yml` belongs to `sweep.yml`. The spec itself stays valid for Azure ML:
 
@@ -13,7 +13,7 @@
     conditions:
       width_2: layers >= 2                       # else it keeps its first value: no effect
 
-In the hints of a pipeline, put the same below `jobs:` and the name of the sweep step.
+For a pipeline, put the same below `jobs:` and the name of the sweep step.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from ml.specs.yaml_node import YamlNode
 ENDINGS = (".hints.yml", ".hints.yaml")
 SECTIONS = ("try_first", "constraints", "sampler", "conditions", "jobs")
 EVOLUTION: Literal["evolution"] = "evolution"
-# Number of random trials before evolution mutates the better ones. Real et al. (see
-# `ml.sweeps.evolution`) have 100 of 20,000 trials; this suits some dozens.
+# Number of random trials before evolution begins to mutate the better ones. Real et al. (see
+# `ml.sweeps.evolution`) use 100 of 20,000 trials; 10 suits sweeps of some dozens.
 POPULATION = 10
-# A condition is evaluated on every combination of the choices that it names, up to this many.
+# The check of a condition evaluates at most this many combinations of choices.
 MOST_COMBINATIONS = 10_000
 
 
@@ -70,7 +70,7 @@ def spec_of(path: Path) -> Path | None:
 
 
 def without_spec(path: Path) -> Problem:
-    """Return the problem of hints without a spec, renamed or misspelt."""
+    """Return the problem of a hints file without a spec of the same name."""
     display_path = repository.shown(path)
     return Problem(
         "hints-without-spec",
@@ -82,7 +82,10 @@ def without_spec(path: Path) -> Problem:
 
 
 def attach(plan: SweepPlan, file: Path, keys: tuple[Key, ...]) -> tuple[SweepPlan, list[Problem]]:
-    """Return the plan with its hints, and their problems; the space is in `file` at `keys`."""
+    """Return the plan with the hints beside `file`, and their problems.
+
+    `keys` are the position of the search space in the file, and of its hints in the hints file.
+    """
     try:
         node = _beside(file)
     except UserError as refused:
@@ -116,7 +119,7 @@ def problems(spec: Spec) -> list[Problem]:
         ]
     results = list(_structure(node, [n.keys for n in spec_nodes], [n.keys for n in sweeps]))
     for sweep in sweeps:
-        # Hints are checked against its search space and its number of trials.
+        # A plan with only the search space and the limits, which the hints are checked against.
         trial = CommandPlan(sweep.place(), sweep.name, "", "", None, Environment(""))
         reading = _Reading(node.child(*sweep.keys), fields.sweep(sweep, trial))
         reading.hints()
@@ -125,7 +128,7 @@ def problems(spec: Spec) -> list[Problem]:
 
 
 def _beside(spec: Path) -> YamlNode | None:
-    """Return the hints of a spec or None; raise UserError if unreadable or present twice."""
+    """Return the hints file beside a spec, or None; raise UserError for two or invalid YAML."""
     files = [path for end in ENDINGS if (path := spec.with_name(spec.stem + end)).is_file()]
     if len(files) > 1:
         problem = Problem(
@@ -141,7 +144,7 @@ def _beside(spec: Path) -> YamlNode | None:
 
 @dataclass
 class _Reading:
-    """The hints of one sweep, read against its space."""
+    """Parses the hints of one sweep and checks them against its search space."""
 
     node: YamlNode
     plan: SweepPlan
@@ -157,9 +160,9 @@ class _Reading:
         return replace(hints, file=file, conditions=conditions)
 
     def _entries(self, section: str, key: str) -> Iterator[tuple[YamlNode, Any, str]]:
-        """Yield the entries of a section: the position, the value under `key`, and the reason.
+        """Yield (position, value at `key`, reason) of each entry of a section.
 
-        An expression may be an entry by itself.
+        An entry of `constraints` may be the expression itself instead of a mapping.
         """
         written = self.node.get(section)
         if written is not None and not isinstance(written, list):
@@ -258,9 +261,10 @@ class _Reading:
                     yield Condition(name, expression.text, entry_node.place())
 
     def _is_possible(self, name: str, expression: Expression, place: Place) -> bool:
-        """Return True if a condition can be evaluated and met; else report a problem.
+        """Return True if a condition is valid and can be true; else add a problem.
 
-        Conditions apply in order: each may use only parameters that those above it have decided.
+        Conditions apply in order, so each may use only parameters without a condition or with an
+        earlier one.
         """
         conditional = list(map(str, self.node.mapping("conditions")))
         later = conditional[conditional.index(name) :]
@@ -335,7 +339,7 @@ class _Reading:
     def _broken(
         self, values: Mapping[str, object], conditions: list[Expression], place: Place
     ) -> str:
-        """Return the first constraint that a point breaks, whatever its other values, or ""."""
+        """Return the first constraint that a point breaks, whatever values are sampled; or ""."""
         for expression in conditions:
             try:
                 if not expression.holds(constraints.names_of(values), partial=True):
@@ -346,7 +350,7 @@ class _Reading:
 
 
 def _choices(dimension: Dimension | None) -> Sequence[object]:
-    """Return the values of a choice without branches; () for another distribution."""
+    """Return the values of a choice without nested spaces; () for any other dimension."""
     is_choice = dimension is not None and dimension.kind == "choice"
     values = dimension.args if dimension is not None and is_choice else ()
     return () if any(isinstance(value, Mapping) for value in values) else values
@@ -374,7 +378,7 @@ def _structure(
     node_keys: Collection[tuple[Key, ...]],
     sweep_keys: Collection[tuple[Key, ...]],
 ) -> Iterator[Problem]:
-    """Yield the problems of unknown keys, unknown steps, and hints outside a sweep."""
+    """Yield problems of unknown keys, unknown steps, and hints outside a sweep."""
     value = node.get()
     if not isinstance(value, dict):
         yield _misshapen(node, "hints", "a mapping", "try_first: [{values: {NAME: VALUE}}]")

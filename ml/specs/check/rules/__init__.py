@@ -1,4 +1,4 @@
-"""The rules for what the SDK does not catch offline; importing them registers them."""
+"""Rules for errors that the SDK misses offline. Importing this package registers them."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -23,7 +23,7 @@ _COLUMN_FIELDS = (
     ("forecasting", "time_column_name"),
     ("forecasting", "time_series_id_column_names"),
 )
-# Usual aliases without an import of pandas, and those that its newer versions have renamed.
+# Matches common aliases without importing pandas, including those that newer versions renamed.
 _OFFSET = re.compile(
     r"\d*(?:[BDHTSLUNMAQYWh]|min|s|B?[AQMY]S?E?"
     r"|W-(?:MON|TUE|WED|THU|FRI|SAT|SUN)"
@@ -33,7 +33,7 @@ _OFFSET = re.compile(
 
 @rule("automl-limits", scope="automl", source="reference-yaml-job-automl: limits")
 def automl_limits(node: Node) -> Iterator[Finding]:
-    """No more trials run at once than there are, and none takes longer than the job."""
+    """`max_concurrent_trials` is at most `max_trials`, and a trial's timeout at most the job's."""
     for part, total in (
         ("max_concurrent_trials", "max_trials"),
         ("trial_timeout_minutes", "timeout_minutes"),
@@ -46,7 +46,7 @@ def automl_limits(node: Node) -> Iterator[Finding]:
 
 @rule("automl-share", scope="automl", source="how-to-configure-auto-train: validation_data_size")
 def automl_share(node: Node) -> Iterator[Finding]:
-    """The share of rows that validates or tests lies between 0 and 1."""
+    """`validation_data_size` and `test_data_size` are between 0 and 1."""
     for key in ("validation_data_size", "test_data_size"):
         share = node.get(key)
         if isinstance(share, int | float) and not 0 < share < 1:
@@ -70,7 +70,7 @@ def automl_algorithms(node: Node) -> Iterator[Finding]:
 
 @rule("automl-time-column", scope="automl", source="how-to-auto-train-forecast: configure")
 def automl_time_column(node: Node) -> Iterator[Finding]:
-    """A forecasting job names the column of the time."""
+    """A forecasting job sets `time_column_name`."""
     if node.get("task") == "forecasting" and not node.get("forecasting", "time_column_name"):
         hint = "forecasting: {time_column_name: date, forecast_horizon: 24}"
         keys = ("forecasting",) if node.get("forecasting") else ("task",)
@@ -95,7 +95,7 @@ def automl_frequency(node: Node) -> Iterator[Finding]:
 
 @rule("automl-target", scope="automl", source="reference-yaml-job-automl: target_column_name")
 def automl_target(node: Node) -> Iterator[Finding]:
-    """The target, the time and what names a series are different columns of the local tables."""
+    """The target, the time and the series id are different columns, which local tables have."""
     named = set[str]()
     for keys in _COLUMN_FIELDS:
         names = node.get(*keys)
@@ -117,8 +117,9 @@ def automl_target(node: Node) -> Iterator[Finding]:
 
 
 def _folder(node: Node, key: str) -> Path | None:
-    """Return the local folder of a field's data, also of an asset of the repository or of an input
-    of the pipeline; None if it is remote.
+    """Return the local folder of the data in field `key`; None if it is remote.
+
+    The field may hold a path, an asset of the repository, or a binding to a pipeline input.
     """
     owner, path = node, _path(node.get(key))
     if node.parent is not None and (match := _PARENT_INPUT.fullmatch(path)):
@@ -130,7 +131,7 @@ def _folder(node: Node, key: str) -> Path | None:
 
 
 def _path(data: object) -> str:
-    """Return the path of data that is written as a mapping or as the path alone; "" for none."""
+    """Return the path of data, which is a mapping with `path` or the path itself; "" if none."""
     path = data.get("path") if isinstance(data, dict) else data
     return path if isinstance(path, str) else ""
 

@@ -1,7 +1,7 @@
 """Compare jobs with the clusters that they name: nodes, GPUs, InfiniBand, preemption.
 
-A fault in every environment that declares the cluster is an error; otherwise a warning that names
-the environments.
+A mismatch in every environment that declares the cluster is an error. A mismatch in some of them is
+a warning that names them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ml.specs.assets import packages
 from ml.specs.check.clusters import Cluster, Placed
 from ml.specs.check.rules.rule import Finding, rule
 
-# Launchers that start a process for each GPU of a node.
+# Values of `distribution.type` that start one process per GPU.
 _BY_GPU = frozenset({"pytorch", "mpi"})
 _RESUMES = re.compile(r"resum|checkpoint|restart", re.I)
-# A job of at most this long loses little when it starts again.
+# A job of at most this many seconds loses little when it restarts.
 _SHORT_S = 3600
 
 
@@ -47,7 +47,7 @@ def _misfits(
     "cluster-nodes", scope="cluster", source="how-to-create-attach-compute-cluster: max_instances"
 )
 def cluster_nodes(job: Placed) -> Iterator[Finding]:
-    """A job takes no more nodes than its cluster has: it would wait for ever."""
+    """A job requests no more nodes than its cluster has; it would stay queued forever."""
     keys, _ = job.field("resources", "instance_count")
     yield from _misfits(
         job,
@@ -65,7 +65,7 @@ def cluster_nodes(job: Placed) -> Iterator[Finding]:
     source="reference-yaml-job-sweep: max_concurrent_trials",
 )
 def cluster_trials(job: Placed) -> Iterator[Finding]:
-    """The trials that run at once have nodes at once; the others wait."""
+    """The cluster has enough nodes for all concurrent trials; otherwise some stay queued."""
     at_once = job.node.get("limits", "max_concurrent_trials")
     if job.node.type != "sweep" or not isinstance(at_once, int):
         return
@@ -81,7 +81,7 @@ def cluster_trials(job: Placed) -> Iterator[Finding]:
 
 @rule("cluster-gpus", scope="cluster", source="how-to-train-distributed-gpu: process per GPU")
 def cluster_gpus(job: Placed) -> Iterator[Finding]:
-    """A launcher starts no more processes on a node than it has GPUs."""
+    """A distributed job starts no more processes per node than the node has GPUs."""
     _, kind = job.field("distribution", "type")
     keys, count = job.field("distribution", "process_count_per_instance")
     if str(kind).lower() not in _BY_GPU or not isinstance(count, int):
@@ -102,7 +102,7 @@ def cluster_gpus(job: Placed) -> Iterator[Finding]:
     source="how-to-train-distributed-gpu: process per GPU",
 )
 def cluster_idle_gpus(job: Placed) -> Iterator[Finding]:
-    """A launcher leaves no GPU of a node without a process."""
+    """A distributed job starts a process for every GPU of a node."""
     _, kind = job.field("distribution", "type")
     keys, written = job.field("distribution", "process_count_per_instance")
     count = written if isinstance(written, int) else 1
@@ -135,7 +135,7 @@ def cluster_memory(job: Placed) -> Iterator[Finding]:
 
 @rule("cluster-build", scope="cluster", source="a build without CUDA computes on the node's CPU")
 def cluster_build(job: Placed) -> Iterator[Finding]:
-    """A job has an environment that is built for the GPUs, or for the CPUs, of its nodes."""
+    """A job's environment is built for its nodes: for CUDA on GPU nodes, for CPU on others."""
     if job.node.environment is None:
         return
     part, keys = job.node.environment
@@ -163,7 +163,7 @@ def cluster_build(job: Placed) -> Iterator[Finding]:
     source="how-to-train-distributed-gpu: accelerating with InfiniBand",
 )
 def cluster_infiniband(job: Placed) -> Iterator[Finding]:
-    """GPUs of several nodes exchange gradients over InfiniBand."""
+    """A distributed job on several GPU nodes uses a cluster with InfiniBand."""
     keys, kind = job.field("distribution", "type")
     slow = [cluster for cluster in job.clusters if cluster.gpus and not cluster.infiniband]
     if kind is not None and job.nodes > 1 and slow:
@@ -182,7 +182,7 @@ def cluster_infiniband(job: Placed) -> Iterator[Finding]:
     source="how-to-manage-optimize-cost: low-priority VMs are evicted",
 )
 def cluster_spot(job: Placed) -> Iterator[Finding]:
-    """A long job on nodes that may be evicted resumes from a checkpoint."""
+    """A job of over an hour on spot nodes resumes from a checkpoint."""
     spot = [cluster for cluster in job.clusters if cluster.spot]
     _, limit = job.field("limits", "timeout")
     _, command = job.field("command")

@@ -1,7 +1,7 @@
-"""The code that a spec names: its environment has what it imports, it knows its arguments.
+"""Checks the code that a spec runs: imported packages, and arguments of the command line.
 
-Code is parsed, never run. Only imports at the top of a module are followed: those in functions,
-`try` and `if` may not run.
+Code is parsed, never run. Only top-level imports are followed: imports in functions, `try` and `if`
+may not run.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Source:
     """A parsed Python module and its imports."""
 
     tree: ast.Module
-    # Dotted names imported at the top, relative ones with leading dots; `from a import b` gives `a`
-    # and `a.b`.
+    # Dotted names of top-level imports, relative ones with leading dots; `from a import b` gives
+    # `a` and `a.b`.
     imports: tuple[str, ...] = ()
     # Function or class → top-level packages that its body imports.
     lazy: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -40,15 +40,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Imported:
-    """A library that a module of the code imports."""
+    """A library that a module imports."""
 
     library: str
     module: str
-    at_once: bool = True  # False: only a function imports it
+    at_once: bool = True  # a top-level import; False: only a function imports it
 
 
 def file_of(module: str, code: Path) -> Path | None:
-    """Return the file of a module in the folder of the code; None if there is none."""
+    """Return the file of a module in the folder `code`; None if there is none."""
     path = code.joinpath(*module.split("."))
     for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
         if file.is_file():
@@ -65,11 +65,11 @@ def source(file: Path) -> Source:
 def libraries(
     module: str, wanted: frozenset[str], find: Callable[[str], Path | None]
 ) -> Iterator[Imported]:
-    """Yield the `wanted` libraries that importing a module of the code imports, each once.
+    """Yield the `wanted` libraries that a module imports, directly or indirectly, each once.
 
-    `find` returns the file of a module, as `file_of`. First come the libraries that are imported at
-    once, then those that only a function imports: one of `module` or of a module beside it, or one
-    that these import from another.
+    Top-level imports come first. Then come imports inside functions (`at_once` False) of the
+    modules in the same package, and of functions that these import. `find` returns a module's
+    file, as `file_of` does; None for an installed package.
     """
     entry_package = module.rpartition(".")[0]
     queue, seen, later = [module], {module}, list[Imported]()
@@ -105,7 +105,7 @@ def libraries(
 
 
 def _absolute(names: tuple[str, ...], package: str) -> Iterator[str]:
-    """Yield absolute names: `..a` in the package `b.c` is `b.a`."""
+    """Yield the absolute form of import names: `..a` in the package `b.c` is `b.a`."""
     for name in names:
         level = len(name) - len(name.lstrip("."))
         above = package.split(".")[: len(package.split(".")) - level + 1] if level else []
@@ -117,7 +117,7 @@ def _source(file: Path, mtime_ns: int, size: int) -> Source:
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return Source(ast.Module([], []))  # its own checks report it
+        return Source(ast.Module([], []))  # a linter or test of the code reports it
     imports = (name for statement in tree.body for name in _names(statement))
     lazy = {
         function.name: frozenset(
@@ -130,7 +130,7 @@ def _source(file: Path, mtime_ns: int, size: int) -> Source:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Yield the modules that an import names, or a call of `import_module` with a text."""
+    """Yield the names that an import statement or `import_module("…")` imports."""
     match node:
         case ast.Import(names=names):
             yield from (alias.name for alias in names)
@@ -155,10 +155,10 @@ _SPACE = re.compile(r"\$\{\{\s*search_space\.(\w+)\s*\}\}")
 
 @dataclass(frozen=True)
 class _Entry:
-    """A module that a job or an endpoint runs."""
+    """A module that a job or a deployment runs."""
 
-    owner: YamlNode  # has the fields of the job or deployment
-    prefix: tuple[Key, ...]  # keys in `owner` above these fields: `trial` of a sweep, else none
+    owner: YamlNode  # the spec or node with `environment` and `command`
+    prefix: tuple[Key, ...]  # keys above those fields: ("trial",) for a sweep, else ()
     code: Path
     module: str
     arguments: str = ""  # text after `-m MODULE`
@@ -182,9 +182,9 @@ def _entries(node: Node) -> Iterator[_Entry]:
     source="a job ends with ModuleNotFoundError once its node is up",
 )
 def missing_package(subject: Subject) -> Iterator[Finding]:
-    """The environment lists the libraries of models that the project's code imports.
+    """The environment lists the model libraries (torch, sklearn …) that the code imports.
 
-    An error where the import runs and no package may bring the library; else a warning.
+    An error for a top-level import if all packages of the environment are known; else a warning.
     """
     entries = [entry for node in subject.nodes for entry in _entries(node)]
     # Several modules of one command share its environment.
@@ -203,9 +203,9 @@ def missing_package(subject: Subject) -> Iterator[Finding]:
 
 
 def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> Iterator[Finding]:
-    """Yield libraries that modules import and their environment lacks.
+    """Yield a finding if the environment lacks libraries that the entries' modules import.
 
-    With `serves` only imports at the top of a module count.
+    With `serves`, only top-level imports count.
     """
     first = entries[0]
     imported = {
@@ -218,7 +218,7 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
     written = first.owner.get(*keys)
     if not imported or not isinstance(written, str):
         return
-    # The name of an asset means the same in all folders of a repository.
+    # Use the root for an asset, so that the cache is shared by all folders.
     is_asset = assets.parse(written) is not None
     folder = repository.root(first.owner.file) if is_asset else first.owner.folder
     environment = _packages(links, folder, written)
@@ -246,24 +246,27 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
 
 @lru_cache(maxsize=256)
 def _libraries(links: Links, module: str, code: Path) -> tuple[Imported, ...]:
-    """Return the libraries that the module imports; read once in a survey."""
+    """Return the model libraries that a module imports; cached per `links`, so per survey."""
     return tuple(libraries(module, packages.LIBRARIES, partial(_file_of, links, code)))
 
 
 @lru_cache(maxsize=4096)
 def _file_of(links: Links, code: Path, module: str) -> Path | None:
-    """Return `file_of`, once in a survey."""
+    """Return `file_of(module, code)`; cached per `links`, so per survey."""
     return file_of(module, code)
 
 
 @lru_cache(maxsize=64)
 def _packages(links: Links, folder: Path, written: str) -> packages.Packages | None:
-    """Return `packages.of_environment`, once in a survey: all its specs share `links`."""
+    """Return `packages.of_environment(folder, written)`; cached per `links`, so per survey."""
     return packages.of_environment(folder, written)
 
 
 def _other(owner: YamlNode, instead_of: packages.Packages, needed: frozenset[str]) -> str:
-    """Return the environment of the repository with the needed libraries that is most alike."""
+    """Return the repository's environment with the `needed` libraries that shares most packages.
+
+    It is a reference `azureml:NAME:VERSION`; "" if there is none.
+    """
     best, most = "", -1
     for spec in assets.definitions(repository.root(owner.file)):
         listed = packages.of_spec(spec) if spec.kind == "environment" else None
@@ -286,7 +289,7 @@ def unknown_argument(subject: Subject) -> Iterator[Finding]:
     """
     for node in subject.nodes:
         for entry in _entries(node):
-            # Quotes may hold what looks like an argument.
+            # Quoted text may contain something that looks like an argument.
             is_plain = not re.search(r"[\"'`\\]", entry.arguments)
             arguments = _arguments(entry.module, entry.code) if is_plain else frozenset()
             for option in _OPTION.finditer(entry.arguments) if arguments else ():
@@ -307,10 +310,10 @@ def unknown_argument(subject: Subject) -> Iterator[Finding]:
 
 
 def _arguments(module: str, code: Path) -> frozenset[str]:
-    """Return the arguments of a project's train.py; empty if they cannot be determined.
+    """Return the argument names of a project's train.py; empty if they cannot be determined.
 
-    The module must end in `f(PROJECT)`, where `f` is a function of another module that adds
-    literal arguments and those of the project's SETTINGS.
+    The module must end in `f(PROJECT)`. The function `f`, from another module, must add literal
+    arguments and those of the project's SETTINGS.
     """
     file = file_of(module, code)
     tree = source(file).tree if file else ast.Module([], [])
@@ -346,7 +349,7 @@ def _arguments(module: str, code: Path) -> frozenset[str]:
 
 
 def _is_readable(function: ast.stmt) -> bool:
-    """Return True if a function uses one parser, only to add arguments and to parse them."""
+    """Return True if a function has one ArgumentParser and only calls add_argument, parse_args."""
     parsers, used, uses = list[str](), 0, 0
     for node in ast.walk(function):
         match node:
@@ -370,7 +373,7 @@ def _is_readable(function: ast.stmt) -> bool:
 
 
 def _taken(tree: ast.Module, name: str, code: Path) -> ast.Module | None:
-    """Return the module that a name is imported from, or the module of that name."""
+    """Return the module that `name` is imported from, or is itself; None if it is not imported."""
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             for alias in statement.names:
@@ -382,7 +385,7 @@ def _taken(tree: ast.Module, name: str, code: Path) -> ast.Module | None:
 
 
 def _model(tree: ast.Module, project: str, code: Path) -> ast.Module | None:
-    """Return the module of `model` in `PROJECT = Tabular(SCHEMA, model, …)`."""
+    """Return the module that defines `model` in `PROJECT = Tabular(SCHEMA, model, …)`, or None."""
     for statement in tree.body:
         match statement:
             case ast.Assign(
@@ -394,7 +397,7 @@ def _model(tree: ast.Module, project: str, code: Path) -> ast.Module | None:
 
 
 def _settings(model: ast.Module | None) -> frozenset[str] | None:
-    """Return the arguments in SETTINGS; None unless it is a constant dict of literal names."""
+    """Return the argument names in SETTINGS; None unless it is a dict with literal keys."""
     if model is None:
         return None
     uses = [

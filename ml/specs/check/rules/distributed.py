@@ -1,6 +1,4 @@
-"""Distributed jobs: environment variables of launchers, shared memory, and the nodes, processes and
-rendezvous of an elastic torchrun.
-"""
+"""Checks distributed jobs: launcher variables, shared memory, and elastic torchrun."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from ml.specs.check.nodes import Node
 from ml.specs.check.rules.rule import Finding, rule
 
 _GUIDE = "how-to-train-distributed-gpu: environment variables"
-# Variables that a launcher sets per process; one value would give every process the same rank.
+# Variables that a launcher sets per process; a job-wide value would give all the same rank.
 _SET = {
     "pytorch": frozenset(
         {"RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"}
@@ -28,7 +26,7 @@ _STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 
 def _places(node: Node) -> Iterator[tuple[Key, ...]]:
-    """Yield the keys above the fields of a job: also those of a sweep's trial."""
+    """Yield the key prefixes of a job's fields: (), and ("trial",) for a sweep."""
     yield ()
     if node.type == "sweep":
         yield ("trial",)
@@ -64,7 +62,7 @@ def shared_memory(node: Node) -> Iterator[Finding]:
 
 
 def _elastic(node: Node) -> tuple[tuple[Key, ...], torchrun.Elastic] | None:
-    """Return the keys of the command's job, and its torchrun with a range of nodes, or None."""
+    """Return the command's key prefix and its elastic torchrun (`--nnodes MIN:MAX`), or None."""
     prefix: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
     command = node.get(*prefix, "command")
     elastic = torchrun.elastic(command) if isinstance(command, str) else None
@@ -72,7 +70,7 @@ def _elastic(node: Node) -> tuple[tuple[Key, ...], torchrun.Elastic] | None:
 
 
 def _field(node: Node, prefix: tuple[Key, ...], *keys: Key) -> tuple[tuple[Key, ...], object]:
-    """Return the keys and the value of a field; those of the command and None if it is not set."""
+    """Return (keys, value) of a field; (keys of the command, None) if it is not set."""
     for above in dict.fromkeys((prefix, ())):
         if (value := node.get(*above, *keys)) is not None:
             return (*above, *keys), value
@@ -81,7 +79,7 @@ def _field(node: Node, prefix: tuple[Key, ...], *keys: Key) -> tuple[tuple[Key, 
 
 @rule("elastic-nodes", scope=("command", "sweep"), source=f"{_ELASTIC}: --nnodes MIN:MAX")
 def elastic_nodes(node: Node) -> Iterator[Finding]:
-    """An elastic job has as many nodes as the upper end of torchrun's range."""
+    """The `instance_count` of an elastic job equals MAX of torchrun's `--nnodes MIN:MAX`."""
     if elastic := _elastic(node):
         prefix, torch = elastic
         keys, count = _field(node, prefix, "resources", "instance_count")
@@ -98,7 +96,7 @@ def elastic_nodes(node: Node) -> Iterator[Finding]:
     source="how-to-train-distributed-gpu: one per node",
 )
 def elastic_processes(node: Node) -> Iterator[Finding]:
-    """An elastic job starts one torchrun a node, which starts the processes."""
+    """An elastic job starts one torchrun per node, which starts the processes."""
     if elastic := _elastic(node):
         keys, kind = _field(node, elastic[0], "distribution", "type")
         actual = (
@@ -118,7 +116,7 @@ def elastic_processes(node: Node) -> Iterator[Finding]:
     "elastic-rendezvous", scope=("command", "sweep"), source=f"{_ELASTIC}: --rdzv-*, --max-restarts"
 )
 def elastic_rendezvous(node: Node) -> Iterator[Finding]:
-    """An elastic job meets on the first node, and may start its processes again."""
+    """An elastic job has a c10d rendezvous on the first node, and `--max-restarts`."""
     if (elastic := _elastic(node)) is None:
         return
     prefix, torch = elastic

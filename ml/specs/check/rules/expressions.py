@@ -1,4 +1,4 @@
-"""`${{…}}` and `$[[…]]` in commands and parallel jobs: every name is declared."""
+"""Checks `${{…}}` and `$[[…]]` in commands and parallel jobs: every name must be declared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ml.specs.check.nodes import Node
 from ml.specs.check.rules.rule import Finding, rule
 
 _YAML = "reference-yaml-core-syntax: expressions for configuring jobs and components"
-# Fields with expressions that the node itself resolves, by its type.
+# Node type → fields whose expressions refer to the node's own inputs and outputs.
 _TEMPLATES: dict[str, list[tuple[Key, ...]]] = {
     "command": [("command",)],
     "sweep": [("trial", "command")],
@@ -23,7 +23,7 @@ _SOURCES = frozenset({"inputs", "outputs", "search_space"})
 
 
 def templates(node: Node) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield the texts of a node that name its own inputs and outputs, with their keys."""
+    """Yield (keys, text) of the fields whose expressions refer to the node's own ports."""
     for keys in _TEMPLATES[node.type]:
         text = node.get(*keys)
         if isinstance(text, str):
@@ -35,7 +35,7 @@ def templates(node: Node) -> Iterator[tuple[tuple[Key, ...], str]]:
 
 
 def declared(node: Node, reference: expressions.Reference) -> Mapping[str, object] | None:
-    """Return what the reference's source declares in that node; None if unknown here."""
+    """Return what the node declares as `inputs`, `outputs` or `search_space`; None if remote."""
     if reference.source == "search_space":
         space: dict[str, object] = dict(node.search_space)
         for distribution in node.search_space.values():
@@ -65,7 +65,7 @@ def unbound_expression(node: Node) -> Iterator[Finding]:
 
 @rule("unknown-expression", scope=_TEMPLATES, severity="warning", source=_YAML)
 def unknown_expression(node: Node) -> Iterator[Finding]:
-    """A command has expressions of inputs, outputs and search_space, and closes each."""
+    """A command's expressions use inputs, outputs or search_space, and are closed."""
     for keys, text in templates(node):
         references = expressions.references(text)
         for reference in references:
@@ -93,7 +93,7 @@ def unknown_expression(node: Node) -> Iterator[Finding]:
 def optional_without_brackets(node: Node) -> Iterator[Finding]:
     """An optional input is in `$[[…]]`, so that it can be left out.
 
-    Nothing is said of one with a default, which has always a value: that is a warning.
+    An input with a default always has a value, so it only causes a warning.
     """
     ports = node.ports("inputs") or {} if node.is_component else {}
     for keys, text in templates(node):
@@ -108,7 +108,7 @@ def optional_without_brackets(node: Node) -> Iterator[Finding]:
                 yield Finding(keys, message, "`$[[…]]` around it", hint, severity)
 
 
-# Parallel jobs: where mini-batches come from, and where their results go.
+# Fields of parallel jobs for mini-batches and their results.
 
 _PARALLEL = "reference-yaml-job-parallel: input_data, task.append_row_to"
 
@@ -117,7 +117,7 @@ _PARALLEL = "reference-yaml-job-parallel: input_data, task.append_row_to"
 def parallel_input(node: Node) -> Iterator[Finding]:
     """`input_data` of a parallel job names one of its inputs, and that input is data."""
     beneath = node.component or {}
-    # A prompt flow that is run as a parallel step has neither.
+    # A prompt flow as a parallel step has neither `task` nor `input_data`.
     if not (node.get("task") or beneath.get("task")):
         return
     written = node.get("input_data") or beneath.get("input_data")
@@ -147,7 +147,7 @@ def parallel_output(node: Node) -> Iterator[Finding]:
 
 
 def _only(text: object, source: str) -> str | None:
-    """Return the name in a text that is exactly one reference to `source`; else None."""
+    """Return NAME if the text is exactly `${{source.NAME}}`; else None."""
     references = expressions.references(str(text or ""))
     is_single = len(references) == 1 and references[0].text == str(text).strip()
     return references[0].name if is_single and references[0].source == source else None

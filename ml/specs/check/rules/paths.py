@@ -1,4 +1,4 @@
-"""Local paths: they stay in the repository and exist."""
+"""Checks local paths: they exist inside the repository, and their files are valid."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.sdk.load import Spec
 from ml.specs.yaml_node import YamlNode
 
-# Keys whose text is a path, and keys whose text is one when it looks like one.
+# Keys whose value is always a path, and keys whose value may be a path or an asset.
 _PATHS = frozenset({"code", "path", "conda_file", "local_path", "training_data"})
 _MAY_BE_PATHS = FAMILIES.keys()
 _LOOKS_LOCAL = ("./", "../", "/", "file:", "~")
 _WAYS = frozenset({"file", "folder", "pattern"})
 _LISTED = "`paths:`, a list of mappings with one of file, folder, pattern"
 _PARTITION = "extract_columns_from_partition_format"
-# A transformation → the pattern of its value as Python writes it.
+# Transformation → the regular expression of `str(value)`.
 _STEPS = {
     **dict.fromkeys(("read_delimited", "read_parquet", "read_json_lines"), r"None|\{.*"),
     **dict.fromkeys(("read_delta_lake", "take_random_sample", "sample"), r"\{.*"),
@@ -50,7 +50,7 @@ _SOURCE = "a job's snapshot and data come from the repository"
 
 
 def local_paths(spec: Spec) -> Iterator[tuple[tuple[Key, ...], str, Path]]:
-    """Yield the local paths that a spec names: keys, the text as written, and the path."""
+    """Yield (keys, text as written, path) of each local path in a spec."""
     for keys, text in strings(spec.document.data):
         # Paths from the command line are not restricted.
         if not _is_path(keys, text) or "${{" in text or spec.document.change(*keys):
@@ -66,9 +66,9 @@ def _is_path(keys: tuple[Key, ...], text: str) -> bool:
     key = keys[-1]
     if "environment_variables" in keys[:-1] or "tags" in keys[:-1] or "properties" in keys[:-1]:
         return False
-    if "inference_config" in keys[:-1]:  # of a container's routes, not of files
+    if "inference_config" in keys[:-1]:  # URL paths of a container's routes
         return False
-    if keys[-2:] == ("source", "path"):  # of an import: in the store of its connection
+    if keys[-2:] == ("source", "path"):  # of a data import: a path in the connection's store
         return False
     if key in _PATHS:
         return True
@@ -78,7 +78,7 @@ def _is_path(keys: tuple[Key, ...], text: str) -> bool:
 
 @rule("path-escape", scope="spec", source=_SOURCE)
 def path_escape(subject: Subject) -> Iterator[Finding]:
-    """A path stays in the repository, whether it climbs out by `..` or by a link."""
+    """A path does not leave the repository by `..` or by a symbolic link."""
     spec = subject.spec
     for keys, text, _ in local_paths(spec):
         written = Path(text.removeprefix("file://").removeprefix("file:"))
@@ -118,10 +118,10 @@ def link_escape(subject: Subject) -> Iterator[Finding]:
     source="azure-ai-ml uploads local paths when a job is submitted, and fails without them",
 )
 def missing_file(subject: Subject) -> Iterator[Finding]:
-    """A local path is there; what an asset of this repository names is an error when missing.
+    """A local path exists; a missing path is an error only in an asset of this repository.
 
-    A job's data may be made before the job is submitted, and of other repositories there may be a
-    part only: both are warnings. `plan` refuses missing data of any job.
+    Otherwise it is a warning: a job's data may be created before submission, and another repository
+    may be checked out in part. `plan` refuses missing data of any job.
     """
     spec = subject.spec
     at_home = spec.boundary is not None and spec.boundary == repository.boundary(Path.cwd())
@@ -142,9 +142,9 @@ def missing_file(subject: Subject) -> Iterator[Finding]:
 
 @rule("bad-conda-file", scope="spec", source="conda's environment.yml: the build fails without")
 def bad_conda_file(subject: Subject) -> Iterator[Finding]:
-    """A `conda_file`, in a file of its own or in place, is what conda can read.
+    """A `conda_file`, a path or inline, is valid for conda.
 
-    The SDK reads one only as YAML; Azure ML finds the fault when it builds the environment.
+    The SDK only parses it as YAML; otherwise the build of the image in Azure ML would fail.
     """
     for node in environments(subject.spec):
         written = node.get("conda_file")
@@ -198,7 +198,7 @@ def bad_mltable(subject: Subject) -> Iterator[Finding]:
 
 
 def _table_faults(table: YamlNode) -> Iterator[tuple[tuple[Key, ...], str, str]]:
-    """Yield the faults of an MLTable file: their keys, the value, and what is expected."""
+    """Yield (keys, actual, expected) of each error in an MLTable file."""
     paths, steps = table.get("paths"), table.get("transformations")
     if not isinstance(paths, list) or not paths:
         yield ("paths",), "no list `paths`", _LISTED
@@ -238,9 +238,9 @@ def _line_by_line(table: YamlNode) -> Mapping[str, Any]:
 
 
 def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
-    """Return the first local file of a path with a line break inside quotes; "" for none.
+    """Return the first local file of a path with a line break inside quotes; "" if none.
 
-    It reads the first `_MAX_LINES` lines of each.
+    Only the first `_MAX_LINES` lines of each file are read.
     """
     ((way, text),) = ((way, text) for way, text in entry.items() if way in _WAYS)
     path = assets.local(text, folder)
@@ -254,12 +254,12 @@ def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
                 if any("\n" in field for row in rows for field in row):
                     return repository.shown(file)
         except (OSError, csv.Error, TypeError):
-            continue  # no file, or none of text
+            continue  # a folder, unreadable, or not CSV
     return ""
 
 
 def _exists(path: Path, text: str) -> bool:
-    """Return True if a path exists; AutoML's are relative to the working directory (1.35)."""
+    """Return True if a path exists, also from the working directory, as AutoML's do (1.35)."""
     try:
         return path.exists() or Path(text).exists() or any(char in text for char in "*?")
     except OSError:
@@ -273,10 +273,10 @@ def _exists(path: Path, text: str) -> bool:
     source="two files with one name are ambiguous",
 )
 def declared_twice(subject: Subject) -> Iterator[Finding]:
-    """A version of an asset, and the name of an endpoint, is declared by one file.
+    """Only one file declares a version of an asset, or the name of an endpoint.
 
-    A project's own file would stand in for another project's data or endpoint, or for an
-    environment that all share.
+    Otherwise a project's file could replace another project's data or endpoint, or a shared
+    environment.
     """
     spec, root = subject.spec, repository.root(subject.spec.file)
     family, name = spec.kind.family, str(spec.get("name"))
@@ -286,7 +286,7 @@ def declared_twice(subject: Subject) -> Iterator[Finding]:
         specs = assets.definitions(root)
         others = [asset.file for asset in specs if (asset.kind, asset.name, asset.version) == same]
         if spec.file.resolve() not in {file.resolve() for file in others}:
-            return  # not an asset of the repository: a fixture, an example
+            return  # a fixture or example, not an asset of the repository
         what = f"{family} {name}:{version}"
     elif spec.file.match("ml/projects/*/endpoint/endpoint.yml"):
         every = sorted(root.glob("ml/projects/*/endpoint/endpoint.yml"))

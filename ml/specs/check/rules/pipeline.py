@@ -1,4 +1,4 @@
-"""Pipelines and components: steps, the components that they run, ports, and every binding."""
+"""Checks pipelines and components: steps, components, ports (inputs, outputs) and bindings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ml.specs.sdk.errors import in_words
 _JOBS = "reference-yaml-job-pipeline: jobs"
 _COMPONENT = "reference-yaml-job-pipeline: jobs.<name>.component"
 _YAML = "reference-yaml-job-pipeline: expressions"
-# Types of step whose outputs are all written in the step or in its component.
+# Step types that declare all their outputs in the step or in its component.
 _DECLARING = frozenset({"command", "sweep", "parallel", "spark", "pipeline"})
 
 
@@ -30,7 +30,7 @@ _TRUTHS = frozenset({"true", "false"})
 
 
 def bindings(node: Node) -> Iterator[tuple[tuple[Key, ...], Reference]]:
-    """Yield every `${{parent.…}}` in the steps of a pipeline, with its keys."""
+    """Yield (keys, reference) of every `${{parent.…}}` in the steps of a pipeline."""
     for name, step in node.mapping("jobs").items():
         for keys, text in strings(step):
             for reference in references(text):
@@ -90,7 +90,7 @@ def unknown_output(node: Node) -> Iterator[Finding]:
 
 @rule("unknown-parent", scope="pipeline", source=_YAML)
 def unknown_parent(node: Node) -> Iterator[Finding]:
-    """`${{parent.inputs.Z}}` and `${{parent.outputs.Z}}` name what the pipeline declares."""
+    """`${{parent.inputs.Z}}` and `${{parent.outputs.Z}}` name declared ports of the pipeline."""
     for name, step in node.mapping("jobs").items():
         for keys, text in strings(step):
             if keys[:1] in {("inputs",), ("outputs",)} and _OLDER.fullmatch(text):
@@ -113,7 +113,7 @@ def unknown_parent(node: Node) -> Iterator[Finding]:
 
 @rule("pipeline-cycle", scope="pipeline", source="reference-yaml-job-pipeline: a pipeline is a DAG")
 def pipeline_cycle(node: Node) -> Iterator[Finding]:
-    """No step waits for a step that waits for it."""
+    """The steps of a pipeline form no cycle."""
     waits: dict[str, set[str]] = {str(name): set() for name in node.mapping("jobs")}
     for keys, reference in bindings(node):
         if reference.path[1:2] == ("jobs",) and len(reference.path) > 2:
@@ -179,7 +179,7 @@ _STEP = frozenset(
 
 @rule("misspelt-field", scope="step", severity="warning", source=_JOBS)
 def misspelt_field(node: Node) -> Iterator[Finding]:
-    """A step that runs a component has known fields: the SDK lets any other through, unread."""
+    """A step that runs a component has only known fields; the SDK ignores misspelt ones."""
     if not {"component", "trial"} & node.data.keys():
         return
     for name in map(str, node.data):
@@ -207,7 +207,7 @@ def component_cycle(node: Node) -> Iterator[Finding]:
     source="Azure/azure-sdk-for-python#40896: duplicate PipelineRun output names are not allowed",
 )
 def output_shared(node: Node) -> Iterator[Finding]:
-    """Each output of a pipeline is written by one step's output: Azure ML starts no other."""
+    """Only one step writes each output of a pipeline; Azure ML refuses duplicates."""
     writers: dict[str, str] = {}
     for keys, reference in bindings(node):
         path = reference.path
@@ -222,7 +222,7 @@ def output_shared(node: Node) -> Iterator[Finding]:
 
 
 def _contains(step: Node, above: frozenset[Path]) -> bool:
-    """Return True if the component of a step contains itself or a file above it."""
+    """Return True if the component of a step contains itself or one of the files `above` it."""
     inner = step.inner
     if inner is None:
         return False
@@ -233,9 +233,9 @@ def _contains(step: Node, above: frozenset[Path]) -> bool:
 
 
 def fault(value: Any, port: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the fault of a literal for a port and the expected value; None if it fits.
+    """Return (error, expected) if a literal does not fit an input's declaration; else None.
 
-    Text that reads as the port's number or boolean fits: Azure ML passes every literal as text.
+    Text that parses as a number or boolean fits, because Azure ML passes every literal as text.
     """
     kind, allowed = str(port.get("type", "")).lower(), port.get("enum")
     if isinstance(allowed, list) and str(value) not in map(str, allowed):
@@ -271,7 +271,7 @@ def _number(value: Any) -> float | None:
 
 @rule("missing-input", scope="step", source="azure-ai-ml 1.35, `_validate`: required inputs")
 def missing_input(node: Node) -> Iterator[Finding]:
-    """A step gives its component every input that has no default."""
+    """A step sets every required input of its component."""
     if node.component is None:
         return
     inputs = {**node.mapping("inputs"), **node.search_space}
@@ -288,7 +288,7 @@ def missing_input(node: Node) -> Iterator[Finding]:
     "unknown-input", scope="step", severity="warning", source="reference-yaml-job-pipeline: inputs"
 )
 def unknown_input(node: Node) -> Iterator[Finding]:
-    """A step gives its component only inputs that the component declares."""
+    """A step sets only inputs that its component declares."""
     ports = node.ports("inputs")
     if node.component is None or ports is None:
         return
@@ -304,7 +304,10 @@ def unknown_input(node: Node) -> Iterator[Finding]:
 
 
 def _value(node: Node, name: str) -> tuple[Any, Node, tuple[Key, ...]]:
-    """Return an input's value and what sets it: the node, or a pipeline or schedule around it."""
+    """Return an input's value, and the node and keys that set it.
+
+    The node is the given one, the pipeline that binds the input, or the job or schedule above.
+    """
     value = node.get("inputs", name)
     if node.user is not None and node.user.get("inputs", name) is not None:
         return _value(node.user, name)
@@ -316,7 +319,7 @@ def _value(node: Node, name: str) -> tuple[Any, Node, tuple[Key, ...]]:
 
 @rule("input-range", scope="step", source=_PORTS)
 def input_range(node: Node) -> Iterator[Finding]:
-    """A literal fits the type and the range that its component declares."""
+    """A literal input fits the type and the range that the component declares."""
     for name, port in (node.ports("inputs") or {}).items():
         value, owner, keys = _value(node, str(name))
         is_literal = isinstance(value, str | int | float) and "${{" not in str(value)
@@ -330,7 +333,7 @@ def input_range(node: Node) -> Iterator[Finding]:
 
 @rule("port-range", scope="node", source=_PORTS)
 def port_range(node: Node) -> Iterator[Finding]:
-    """A port's minimum is below its maximum, and its default lies between them."""
+    """An input's `min` is at most its `max`, and its `default` fits its type and range."""
     if not node.is_component:
         return
     for name, port in node.mapping("inputs").items():
@@ -354,9 +357,9 @@ def port_range(node: Node) -> Iterator[Finding]:
     source="Azure/azure-sdk-for-python#41834: `The Value field is required`, of an empty text",
 )
 def empty_input(node: Node) -> Iterator[Finding]:
-    """A literal input has a text: an optional one is left out.
+    """A literal input is not empty; omit an optional input instead.
 
-    A default that is empty is a warning: it is refused where a job does not set the input.
+    An empty default is a warning: Azure ML refuses it only if a job does not set the input.
     """
     for name, value in node.mapping("inputs").items():
         port = value if node.is_component and isinstance(value, dict) else None

@@ -1,7 +1,7 @@
 """Rules: generators of findings, registered by a decorator.
 
-The docstring's first sentence is the rule in words; the decorator gives its name, its severity
-and the source. Azure ML's documents are cited by the last part of their address under
+The docstring's first line is the text of the rule. The decorator sets its name, severity and
+source. A source such as `reference-yaml-schedule` is a page under
 learn.microsoft.com/azure/machine-learning.
 """
 
@@ -19,8 +19,8 @@ from ml.specs.check.nodes import Node
 from ml.specs.kinds import COMPONENTS, FAMILIES, JOBS
 from ml.specs.sdk.load import Spec
 
-# The scopes of rules: all specs or a family; all nodes, a node type or pipeline steps; nodes on
-# declared clusters.
+# Scopes: all specs, or a family of specs; all nodes, a node type, or pipeline steps; nodes whose
+# `compute` is a declared cluster.
 NODE_TYPES = JOBS | COMPONENTS
 SCOPES = {"spec", *FAMILIES, "node", *NODE_TYPES, "step", "cluster"}
 
@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """A whole spec: the checked one, or one that it names."""
+    """The input of a rule with scope "spec" or a family: the checked spec, or one that it names."""
 
     spec: Spec
     links: Links
@@ -88,13 +88,13 @@ def rule(
     severity: Severity = "error",
     root_only: bool = False,
 ) -> Callable[[Callable[..., Iterable[Finding]]], Callable[..., Iterable[Finding]]]:
-    """Register a generator of findings as a rule; its docstring is the rule's sentence.
+    """Return a decorator that registers a generator of findings as a rule.
 
-    `scope` is one or several of SCOPES: the rule is called for no other spec or node. It gets a
-    `Subject`, a `Node` (scope "node", "step" or a type) or a `Placed` (scope "cluster"). With
-    `root_only` it is not called for the specs that the checked spec names.
+    The first line of its docstring is the rule's text. `scope` is one or several of SCOPES. The
+    generator gets a `Subject` (scope "spec" or a family), a `Node` ("node", "step" or a type) or a
+    `Placed` ("cluster"). With `root_only` it does not run on specs that the checked spec names.
 
-    Raises ValueError if another rule has the name, and for an unknown scope or severity.
+    The decorator raises ValueError for a duplicate name and an unknown scope or severity.
     """
     scopes = frozenset({scope} if isinstance(scope, str) else scope)
 

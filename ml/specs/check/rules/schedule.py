@@ -1,4 +1,4 @@
-"""Schedules: their trigger, a cron expression or a recurrence, and the job that they create."""
+"""Checks schedules: the trigger (cron expression or recurrence) and the job that they create."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ml.specs.yaml_node import YamlNode
 _YAML = "reference-yaml-schedule"
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-# The five fields: name, least, most, names, the number of the first name.
+# The five fields of cron: name, minimum, maximum, names of values, number of the first name.
 _FIELDS: tuple[tuple[str, int, int, list[str], int], ...] = (
     ("minute", 0, 59, [], 0),
     ("hour", 0, 23, [], 0),
@@ -26,7 +26,7 @@ _FIELDS: tuple[tuple[str, int, int, list[str], int], ...] = (
 
 
 def cron_fault(expression: str) -> tuple[str, str] | None:
-    """Return the fault of a cron expression and the expected form; None if it is valid."""
+    """Return (error, expected) of an invalid cron expression; None if it is valid."""
     parts = expression.split()
     if len(parts) != len(_FIELDS):
         return f"{len(parts)} fields", "minute, hour, day of month, month, day of week"
@@ -50,7 +50,7 @@ def cron_fault(expression: str) -> tuple[str, str] | None:
     return None
 
 
-# The families of specs with triggers; only compute instances have some.
+# The families of specs that may have triggers; of computes, only instances have them.
 _TRIGGERED = ("schedule", "compute", "feature_set")
 
 
@@ -68,7 +68,7 @@ def _triggers(spec: Spec) -> Iterator[YamlNode]:
 
 @rule("bad-cron", scope=_TRIGGERED, source=f"{_YAML}: cron expression")
 def bad_cron(subject: Subject) -> Iterator[Finding]:
-    """A cron expression has five fields, each in its range; those of the date are `*`."""
+    """A cron expression has five valid fields; day of month and month are `*`."""
     for trigger in _triggers(subject.spec):
         expression = trigger.get("expression")
         wrong = cron_fault(expression) if isinstance(expression, str) else None
@@ -81,13 +81,13 @@ def bad_cron(subject: Subject) -> Iterator[Finding]:
 
 @rule("bad-recurrence", scope=_TRIGGERED, source=f"{_YAML}: recurrence pattern")
 def bad_recurrence(subject: Subject) -> Iterator[Finding]:
-    """A recurrence names hours, minutes and days that clocks and its frequency have."""
+    """A recurrence has valid hours, minutes and days, and only those of its frequency."""
     for trigger in _triggers(subject.spec):
         yield from _recurrence(trigger)
 
 
 def _recurrence(trigger: YamlNode) -> Iterator[Finding]:
-    """Yield what is wrong with the recurrence of one trigger."""
+    """Yield the findings about the recurrence of one trigger."""
     frequency, pattern = str(trigger.get("frequency")).lower(), trigger.get("schedule")
     for key, expected in {"week_days": "week", "month_days": "month"}.items():
         if isinstance(pattern, dict) and pattern.get(key) and frequency != expected:
@@ -128,7 +128,7 @@ def schedule_job(subject: Subject) -> Iterator[Finding]:
 
 @rule("bad-time-zone", scope=_TRIGGERED, source="azure-ai-ml 1.35 constants.TimeZone")
 def bad_time_zone(subject: Subject) -> Iterator[Finding]:
-    """A trigger's time zone has the name that Windows gives it."""
+    """A trigger's time zone is a Windows time zone name."""
     for trigger in _triggers(subject.spec):
         zone, keys = trigger.get("time_zone"), (*trigger.keys, "time_zone")
         if isinstance(zone, str) and zone.lower() not in time_zones():
@@ -139,7 +139,7 @@ def bad_time_zone(subject: Subject) -> Iterator[Finding]:
 
 @rule("schedule-input", scope="schedule", source="azure-ai-ml 1.35 BaseCreateJobSchema.make")
 def schedule_input(subject: Subject) -> Iterator[Finding]:
-    """The inputs that a schedule gives to a job are the job's, and stay data or literals."""
+    """A schedule sets only inputs that its job declares, data as data and literals as literals."""
     written = subject.spec.get("create_job", "job")
     job = assets.included(written, subject.spec.folder) if isinstance(written, str) else None
     declared = job.mapping("inputs") if job else {}

@@ -1,6 +1,6 @@
-"""Attacks through a spec: shell injection, server settings that load code, plaintext secrets.
+"""Rules against shell injection, server settings that load code, and plaintext secrets in specs.
 
-`ml.specs.expressions` has the rejected characters, `ml.specs.shell` parses commands.
+`ml.specs.expressions` lists the rejected characters; `ml.specs.shell` parses commands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ml.specs.yaml_node import YamlNode
 Value = tuple[str, YamlNode, tuple[Key, ...]]
 
 PARENT_INPUT = re.compile(r"\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}")
-# Characters that a shell interprets in a path. The path of data on a node may end in its name.
+# Characters that a shell interprets. The path of data on a node may end in the name written here.
 _ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
 
 
@@ -34,7 +34,7 @@ _ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
     source="Azure ML puts literals verbatim into a command that bash runs (azure-ai-ml 1.35)",
 )
 def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
-    """No value contains characters that are interpreted where it is substituted."""
+    """No value contains characters that the shell interprets where the value is substituted."""
     problems: dict[object, Problem] = {}
     for node in [*subject.nodes, *inside(subject.nodes)]:
         command = node.command[1] if node.command else ""
@@ -70,14 +70,14 @@ def _values(node: Node, reference: Reference) -> Iterator[Value]:
 
 
 def _choices(node: Node, name: str) -> Iterator[Value]:
-    """Yield the values of a hyperparameter, also of one nested in the choice of another."""
+    """Yield the values of a hyperparameter, which may be nested in another one's `choice`."""
     for keys, value in walk(node.search_space):
         if name in keys and "values" in keys and isinstance(value, str):
             yield value, node, ("search_space", *keys)
 
 
 def _input(node: Node, name: str) -> Iterator[Value]:
-    """Yield the values of an input: the node's, the pipeline's, or the component's default."""
+    """Yield the values of an input: from the node, its pipeline, or the component's default."""
     value, part, keys = node.get("inputs", name), node, ("inputs", name)
     kind, mode = "", ""
     if node.user is not None and node.user.get("inputs", name) is not None:
@@ -102,7 +102,7 @@ def _input(node: Node, name: str) -> Iterator[Value]:
 def _bound(
     node: Node, value: object, keys: tuple[Key, ...], kind: str, mode: str
 ) -> Iterator[Value]:
-    """Yield a value as written, or the values of the pipeline's inputs that it refers to."""
+    """Yield a value; if it references inputs of the pipeline, yield the values of those."""
     text = literal(value)
     bound = PARENT_INPUT.fullmatch(text.strip())
     if bound and node.parent is not None:
@@ -110,7 +110,7 @@ def _bound(
     elif "${{" not in text:
         yield from _literal(value, node, keys, kind, mode)
     else:
-        # A text with an input of the pipeline in it.
+        # A text that contains a reference among other characters.
         for match in PARENT_INPUT.finditer(text):
             if node.parent is not None:
                 yield from _input(node.parent, match[1])
@@ -121,7 +121,7 @@ def _bound(
 def _literal(
     value: object, part: YamlNode, keys: tuple[Key, ...], kind: str, mode: str
 ) -> Iterator[Value]:
-    """Yield the text of a literal; of data only a path that a shell would interpret."""
+    """Yield the text of a literal; for data, only a path with characters of the shell."""
     text = literal(value)
     is_data = bool(kind) and kind.lower() not in LITERALS
     if (
@@ -132,7 +132,7 @@ def _literal(
         yield text, part, keys
 
 
-# Family of a spec → its fields that are names, with the kind of each name.
+# Family of a spec → its fields that hold names, with the kind of each name.
 _ASSET: Mapping[str, names.Kind] = {"name": "asset", "version": "version"}
 _ENDPOINT: Mapping[str, names.Kind] = {"name": "endpoint", "endpoint_name": "endpoint"}
 _NAMED: Mapping[str, Mapping[str, names.Kind]] = {
@@ -148,7 +148,7 @@ _NAMED: Mapping[str, Mapping[str, names.Kind]] = {
     "bad-name", scope=(*_NAMED, "schedule"), source="names become parts of paths and of addresses"
 )
 def bad_name(subject: Subject) -> Iterator[Finding]:
-    """A name is one part of a path: of a job, an asset, an endpoint, a port or a variable."""
+    """Names of jobs, assets, endpoints, ports and variables have only characters safe in paths."""
     spec = subject.spec
     for key, kind in _NAMED.get(spec.kind.family, {}).items():
         yield from _bad_name(kind, spec.get(key), (key,))
@@ -157,14 +157,14 @@ def bad_name(subject: Subject) -> Iterator[Finding]:
         for direction in ("inputs", "outputs", "search_space"):
             spellings: dict[str, object] = {}
             for name, fields in node.mapping(direction).items():
-                # Inputs of a group have a dot: `group.rate`.
+                # Names of grouped inputs contain a dot: `group.rate`.
                 words = [name] if is_lone or direction != "inputs" else str(name).split(".")
                 for word in words:
                     yield from _bad_name("port", word, (*node.keys, direction, name))
                 if (first := spellings.setdefault(str(name).lower(), name)) != name:
                     actual = f"`{first}` and `{name}` differ only in case"
                     yield Finding((*node.keys, direction, name), actual, "different names")
-                # The SDK reads the name of an asset that is registered, and not its version.
+                # The SDK validates the name that an output is registered as, but not the version.
                 version = fields.get("version") if isinstance(fields, dict) else None
                 field = (*node.keys, direction, name, "version")
                 yield from _bad_name("version", version if direction == "outputs" else None, field)
@@ -176,21 +176,21 @@ def bad_name(subject: Subject) -> Iterator[Finding]:
 def _bad_name(kind: names.Kind, value: object, keys: tuple[Key, ...]) -> Iterator[Finding]:
     text = str(value)
     if isinstance(value, str | int | float) and "{{" not in text and not names.is_name(kind, text):
-        what = "endpoint or deployment" if kind == "endpoint" else kind  # of one form
+        what = "endpoint or deployment" if kind == "endpoint" else kind  # both have the same form
         yield Finding(keys, f"{text[:100]!r} is not a valid {what} name", names.form(kind))
 
 
 MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
 TIMEOUT = "SCORING_TIMEOUT_MS"
 # Variables of Azure ML's inference server, Python and numerical libraries → their smallest and
-# largest value. A number leads to no file.
+# largest value. A number cannot name a file to load.
 _NUMBERS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), (1, 256)),
     "PYTHONUNBUFFERED": (1, 1),
     TIMEOUT: (1, MAX_TIMEOUT_MS),
     "WORKER_COUNT": (1, 64),
 }
-# Variables of a project itself: no loader, interpreter or library reads a name like this.
+# A project's own variables: no loader, interpreter or library reads such names.
 _OWN = re.compile(r"SCORE_[A-Z0-9_]{1,60}")
 _MAX_VALUE = 1000
 
@@ -201,7 +201,7 @@ _MAX_VALUE = 1000
     source="OPENSSL_CONF and others name code that is run",
 )
 def deployment_variable(subject: Subject) -> Iterator[Finding]:
-    """A deployment sets only variables that run no code, and leaves its model where it is."""
+    """A deployment sets only variables that cannot run code, and no `model_mount_path`."""
     entity = subject.spec.entity
     variables = getattr(entity, "environment_variables", None) or {}
     mount = getattr(entity, "model_mount_path", None)
@@ -212,11 +212,10 @@ def deployment_variable(subject: Subject) -> Iterator[Finding]:
 def deployment_faults(
     variables: Mapping[str, object], mount: object, is_scored: bool = True
 ) -> Iterator[Finding]:
-    """Yield the settings that a server may not be started with.
+    """Yield a finding for each forbidden setting of a server.
 
-    These are variables that are not allowed or out of range, and `mount`, a mount path of the
-    model that could shadow a library. `is_scored`: the deployment has a scoring script, not its
-    own server.
+    Forbidden are unknown `variables`, values out of range, and a `mount` path of the model, which
+    could shadow a library. `is_scored`: the deployment has a scoring script, not its own server.
     """
     for name, value in variables.items():
         keys, text = ("environment_variables", str(name)), str(value)
@@ -254,7 +253,7 @@ def deployment_faults(
     source="Azure ML resolves a label when it deploys",
 )
 def moving_environment(subject: Subject) -> Iterator[Finding]:
-    """A deployment's environment is a version of the workspace, or made of this repository's files.
+    """A deployment's environment is a fixed version, or built from this repository's files.
 
     A label, another registry or a build context elsewhere can change without a review.
     """
@@ -262,7 +261,7 @@ def moving_environment(subject: Subject) -> Iterator[Finding]:
 
 
 def environment_faults(deployment: YamlNode) -> Iterator[Finding]:
-    """Yield parts of a deployment's environment that the digest of its files does not cover."""
+    """Yield a finding for an environment without a version, or with a remote build context."""
     written = deployment.get("environment")
     part, keys = deployment.child("environment"), ("environment",)
     if isinstance(written, str):
@@ -290,7 +289,7 @@ def environment_faults(deployment: YamlNode) -> Iterator[Finding]:
 
 @rule("plaintext-secret", scope="spec", source="reliability: a spec in git is read by everybody")
 def plaintext_secret(subject: Subject) -> Iterator[Finding]:
-    """A secret is named, never written: specs are in git and on every node."""
+    """No secret is in plain text: specs are in git and on every node."""
     for keys, value in walk(subject.spec.document.data):
         if not isinstance(value, str | int) or isinstance(value, bool):
             continue
@@ -310,7 +309,7 @@ def plaintext_secret(subject: Subject) -> Iterator[Finding]:
 
 
 def _name(keys: tuple[Key, ...]) -> str:
-    """Return the name of a value: `api_key` for `inputs.api_key.default`."""
+    """Return the name of a field: `api_key` for the keys `inputs.api_key.default`."""
     names = [str(key) for key in keys if not isinstance(key, int)]
     if len(names) > 1 and names[-1] in {"default", "value", "path"}:
         return names[-2]

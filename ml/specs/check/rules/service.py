@@ -1,6 +1,6 @@
 """Errors that azure-ai-ml accepts and the service rejects: variables, environments, traffic …
 
-Each rule also applies to the specs and the parts that a spec names (`ml.specs.check.nodes`).
+Each rule also runs on the specs that a spec references (`ml.specs.check.nodes`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ml.specs.yaml_node import YamlNode
 DEPLOYMENTS = frozenset({"online_deployment", "batch_deployment", "model_batch_deployment"})
 _COMPUTING = frozenset({"command", "sweep", "parallel", "automl", "data_transfer"})
 _ONLINE = "reference-yaml-endpoint-online"
-# Node type → the keys of its code, and of the command or script that it runs.
+# Node type → keys of its `code`, and keys of its command or script.
 _KEYS: dict[str, tuple[tuple[Key, ...], tuple[Key, ...]]] = {
     "command": (("code",), ("command",)),
     "sweep": (("trial", "code"), ("trial", "command")),
@@ -52,9 +52,9 @@ _RUNS = re.compile(
 )
 # A VM size name: letters, number of cores, features, accelerator, version.
 _SIZE = re.compile(r"standard_[a-z]+\d+(-\d+)?[a-z]*(_[a-z][a-z0-9]*)*", re.IGNORECASE)
-# COPY and ADD from another stage, a URL or a pattern.
+# Arguments of COPY and ADD with another stage, a URL or a pattern.
 _COPIES_ELSE = re.compile(r"--from|[$*?\[\]<]|://")
-# Commands that create no file which a later command runs.
+# Commands that create no script for a later command.
 _HARMLESS = re.compile(
     r"echo|cat|ls|mkdir|tee|grep|head|tail|wc|pwd|chmod|sleep|true|export|set|date|nvidia-smi"
     r"|pip3?|conda|apt-get|ulimit|\w+=\S*"
@@ -67,8 +67,8 @@ _HARMLESS = re.compile(
     source="Azure/azure-cli-extensions#8475: the value of an environment variable is a string",
 )
 def variable_not_text(subject: Subject) -> Iterator[Finding]:
-    """The value of an environment variable is text: `true` and `3` stand in quotes."""
-    # The SDK refuses some of them itself.
+    """The value of an environment variable is text: `true` and `3` need quotes."""
+    # Skip the values that the SDK already refused.
     refused = {problem.place for problem in subject.spec.problems if problem.code == "wrong-type"}
     for keys, variables in fields(subject.spec.document.data):
         if keys[-1] != "environment_variables" or not isinstance(variables, dict):
@@ -109,7 +109,7 @@ def bad_environment(subject: Subject) -> Iterator[Finding]:
 
 
 def _dockerfile(node: YamlNode, context: object) -> Iterator[Finding]:
-    """Check the Dockerfile of a local build context, and the files that it copies."""
+    """Yield the findings about a local build context's Dockerfile and the files that it copies."""
     folder = assets.local(context, node.folder) if isinstance(context, str) else None
     if folder is None or not folder.exists():
         return  # `missing-file`
@@ -139,9 +139,9 @@ def _dockerfile(node: YamlNode, context: object) -> Iterator[Finding]:
 
 @rule("bad-traffic", scope="online_endpoint", source=f"{_ONLINE}: traffic, mirror_traffic")
 def bad_traffic(subject: Subject) -> Iterator[Finding]:
-    """Traffic adds up to 0 or 100 %; at most 50 % is mirrored, to one deployment without traffic.
+    """Traffic adds up to 0 or 100 %; one deployment without traffic gets at most 50 % mirrored.
 
-    The limit of a mirror is that of azure-ai-ml 1.35, `_schema/_endpoint/online`.
+    azure-ai-ml 1.35 limits mirrored traffic in `_schema/_endpoint/online`.
     """
     spec = subject.spec
     shares, mirrors = (
@@ -179,7 +179,7 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
 
 
 def whole_number(value: object) -> int | None:
-    """Return an integer as azure-ai-ml reads it, from text too; None for other values."""
+    """Parse an integer from a number or text, as azure-ai-ml does; None for other values."""
     try:
         number = float(value) if isinstance(value, str | int | float) else float("nan")
     except ValueError:
@@ -193,7 +193,7 @@ def whole_number(value: object) -> int | None:
     source="Azure/azureml-examples#2725: the version of a model is a positive integer",
 )
 def model_version(subject: Subject) -> Iterator[Finding]:
-    """A model version is a positive integer, where it is declared and where it is referenced."""
+    """A model version is a positive integer, in a model's spec and in references."""
     spec = subject.spec
     versions = list[tuple[tuple[Key, ...], object]]()
     if spec.kind.family == "model":
@@ -221,9 +221,10 @@ def model_version(subject: Subject) -> Iterator[Finding]:
     source="azure-ai-ml 1.35 validate_scoring_script; how-to-deploy-custom-container",
 )
 def scoring_script(subject: Subject) -> Iterator[Finding]:
-    """A deployment has a scoring script in its code, other than of MLflow models and own servers.
+    """A deployment has a scoring script in `code`, unless it serves MLflow, Triton or itself.
 
-    A warning where its environment is elsewhere, which may be a server of its own.
+    "Itself": the environment has a Dockerfile or `inference_config`. A missing script is only a
+    warning if the environment is defined elsewhere.
     """
     spec, keys = subject.spec, ("code_configuration", "scoring_script")
     if spec.get(keys[0]) is None:
@@ -250,7 +251,7 @@ def scoring_script(subject: Subject) -> Iterator[Finding]:
 
 
 def _absence(folder: Path, name: str) -> str:
-    """Return why no file of that name is uploaded with the folder; "" if one is."""
+    """Return the reason why `folder` uploads no file `name`; "" if it does."""
     file = folder / name
     if not file.is_file() or not file.resolve().is_relative_to(folder.resolve()):
         return f"`{name}` is not in `{repository.shown(folder)}`"
@@ -260,10 +261,13 @@ def _absence(folder: Path, name: str) -> str:
 
 
 def _runs(command: str) -> Iterator[tuple[str, str]]:
-    """Yield what a command runs, by group of `_RUNS`, up to a command that may create files."""
+    """Yield (group of `_RUNS`, name) of each script, module or file that a command runs.
+
+    Stop at a command that may create scripts for the later ones.
+    """
     text = re.sub(r"\\\n", " ", without_placeholders(command, "$"))
     text = re.sub(r"(?m)(?:^|\s)#.*$|\d*[<>]&\d", "", text).replace("\n", ";")
-    # Subshells and conditions: what they contain is run too.
+    # Remove the syntax of subshells and conditions, to check the commands inside.
     text = re.sub(r"(^|[;&|])((?:\s*(?:\(|(?:if|then|elif|else|while|do|!|\{)\s))+)", r"\1", text)
     text = re.sub(r"\)(?=\s*(?:[;&|]|$))", "", text)
     folder = PurePosixPath()
@@ -287,7 +291,7 @@ def _runs(command: str) -> Iterator[tuple[str, str]]:
 
 @rule("missing-script", scope=_KEYS, source="a job ends with exit code 2 once its node is up")
 def missing_script(node: Node) -> Iterator[Finding]:
-    """The scripts that a command, a parallel or a Spark step runs are in its code."""
+    """The scripts and modules that a command, parallel or Spark step runs are in its `code`."""
     code_keys, keys = _KEYS[node.type]
     code, text = node.get(*code_keys), node.get(*keys)
     folder = assets.local(code, node.folder) if isinstance(code, str) else None
@@ -312,7 +316,7 @@ def missing_script(node: Node) -> Iterator[Finding]:
 
 
 def _is_not_installed(node: Node, module: str, command: str) -> bool:
-    """Return True if no package that the job's environment lists has that module."""
+    """Return True if all packages of the job's environment are known and none has the module."""
     written = node.get("environment")
     is_known = isinstance(written, str) and not re.search(r"\binstall\b", command)
     listed = packages.of_environment(node.folder, str(written)) if is_known else None
@@ -325,7 +329,7 @@ def _is_not_installed(node: Node, module: str, command: str) -> bool:
 
 
 def _named(spec: Spec, key: str) -> YamlNode | None:
-    """Return the model or environment of a deployment: inline, or declared in this repository."""
+    """Return a deployment's `model` or `environment`, inline or of this repository; else None."""
     written = spec.get(key)
     if not isinstance(written, str):
         return spec.child(key) if isinstance(written, dict) else None
@@ -339,7 +343,7 @@ _DYNAMIC = ("dynamicAllocation.minExecutors", "dynamicAllocation.maxExecutors")
 
 @rule("spark-settings", scope="spark", source="azure-ai-ml 1.35 _validate_spark_configurations")
 def spark_settings(node: Node) -> Iterator[Finding]:
-    """A Spark job has the cores, memory and executors in `conf`, and a compute or resources."""
+    """A Spark job sets cores, memory and executors in `conf`, and `compute` or `resources`."""
     if node.is_component or "component" in node.data:
         return
     conf, has_compute = node.mapping("conf"), bool(compute(node))
@@ -358,7 +362,7 @@ def spark_settings(node: Node) -> Iterator[Finding]:
 
 @rule("no-compute", scope="node", source="azure-ai-ml 1.35 PipelineJob._validate_compute_is_set")
 def no_compute(node: Node) -> Iterator[Finding]:
-    """A step of a job has a compute: its own, or that of a pipeline around it."""
+    """A step has a compute: its own, or the default of an enclosing pipeline."""
     top = node
     while above := top.parent or top.user:
         top = above
@@ -377,7 +381,7 @@ def no_compute(node: Node) -> Iterator[Finding]:
     source="azure-ai-ml 1.35 ManagedOnlineDeployment._validate_scale_settings",
 )
 def scale_settings(subject: Subject) -> Iterator[Finding]:
-    """A managed deployment scales by Azure Monitor; one on Kubernetes and a cluster in a range."""
+    """Only Kubernetes deployments use `target_utilization`; min_instances <= max_instances."""
     matches_deployment = subject.spec.kind.family == "online_deployment"
     prefix: tuple[Key, ...] = ("scale_settings",) if matches_deployment else ()
     scale = subject.spec.mapping(*prefix)
@@ -395,7 +399,7 @@ def scale_settings(subject: Subject) -> Iterator[Finding]:
 
 @rule("instance-type", scope="spec", source="virtual-machines/vm-naming-conventions")
 def instance_type(subject: Subject) -> Iterator[Finding]:
-    """The name of a VM size has its underscores; a Kubernetes cluster names others itself."""
+    """An `instance_type` that begins with "Standard" is a VM size with its underscores."""
     for keys, size in fields(subject.spec.document.data):
         is_size = keys[-1] == "instance_type" and re.match("(?i)standard", str(size))
         if is_size and not _SIZE.fullmatch(str(size)):
@@ -406,7 +410,7 @@ def instance_type(subject: Subject) -> Iterator[Finding]:
 
 @rule("endpoint-mismatch", scope="online_deployment", source=f"{_ONLINE}: name")
 def endpoint_name(subject: Subject) -> Iterator[Finding]:
-    """A deployment names the endpoint that is declared beside it."""
+    """The `endpoint_name` of a deployment is the endpoint that its folder declares."""
     spec, name = subject.spec, str(subject.spec.get("endpoint_name"))
     siblings = [assets.included(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")]
     parts = [part for part in siblings if part and isinstance(part.get(), dict)]
@@ -423,7 +427,7 @@ def endpoint_name(subject: Subject) -> Iterator[Finding]:
 
 @rule("model-folder", scope="model", source="mlflow.org Model: MLmodel; Triton: model repository")
 def model_folder(subject: Subject) -> Iterator[Finding]:
-    """An MLflow model has a file MLmodel, a Triton model a repository NAME/VERSION/FILE."""
+    """An MLflow model folder has a file MLmodel; a Triton model folder has NAME/VERSION/FILE."""
     spec = subject.spec
     kind, path = spec.get("type"), spec.get("path")
     folder = assets.local(path, spec.folder) if isinstance(path, str) else None
@@ -435,7 +439,7 @@ def model_folder(subject: Subject) -> Iterator[Finding]:
 
 @rule("deployment-build", scope="online_deployment", source="sizes-gpu: N-series have GPUs")
 def deployment_build(subject: Subject) -> Iterator[Finding]:
-    """An online deployment on GPUs has an environment that is built for them."""
+    """An online deployment on a GPU size has an environment that is built for CUDA."""
     size = str(subject.spec.get("instance_type"))
     is_gpu = re.match(r"Standard_N[CDGV]", size, re.IGNORECASE)
     if is_gpu and packages.device_of(subject.spec, "environment") == "cpu":

@@ -1,4 +1,4 @@
-"""Sweeps: search space, sampling, early termination and limits that Azure ML will not run."""
+"""Checks sweeps: search space, sampling algorithm, early termination and limits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LOG = frozenset({"loguniform", "qloguniform"})
 
 
 def algorithm(node: Node) -> str:
-    """Return the sampling algorithm by name, in lower case."""
+    """Return the name of the sampling algorithm in lower case; "random" by default."""
     written = node.get("sampling_algorithm")
     written = written.get("type") if isinstance(written, dict) else written
     return str(written or "random").lower()
 
 
 def kind(distribution: Any) -> str:
-    """Return the type of a distribution or policy, in lower case; "" for anything else."""
+    """Return the `type` of a distribution or policy in lower case; "" for anything else."""
     written = distribution.get("type") if isinstance(distribution, dict) else None
     return written.lower() if isinstance(written, str) else ""
 
@@ -62,7 +62,7 @@ def grid_continuous(node: Node) -> Iterator[Finding]:
     source=f"{_TUNE}: Bayesian sampling takes choice, uniform, quniform (public examples use more)",
 )
 def bayesian_distribution(node: Node) -> Iterator[Finding]:
-    """Bayesian sampling is documented for choice, uniform and quniform."""
+    """Bayesian sampling uses choice, uniform and quniform, the only documented distributions."""
     if algorithm(node) != "bayesian":
         return
     for name, distribution in node.search_space.items():
@@ -82,7 +82,7 @@ def bayesian_distribution(node: Node) -> Iterator[Finding]:
     source=f"{_TUNE}: Bayesian sampling supports no early termination (public examples use it)",
 )
 def bayesian_early_termination(node: Node) -> Iterator[Finding]:
-    """Bayesian sampling is documented without early termination."""
+    """Bayesian sampling has no early termination, which is undocumented with it."""
     policy = node.get("early_termination")
     if algorithm(node) == "bayesian" and policy:
         message = f"Bayesian sampling with {kind(policy) or 'early termination'}"
@@ -96,7 +96,7 @@ def bayesian_early_termination(node: Node) -> Iterator[Finding]:
     source=f"{_TUNE}: loguniform draws exp(uniform(min_value, max_value))",
 )
 def log_range(node: Node) -> Iterator[Finding]:
-    """loguniform's bounds are exponents: its values lie between e^min and e^max."""
+    """The bounds of loguniform are exponents: its values are between e^min and e^max."""
     for name, distribution in node.search_space.items():
         low, high = (_number(node.get("search_space", name, k)) for k in ("min_value", "max_value"))
         if kind(distribution) not in _LOG or low is None or high is None:
@@ -110,21 +110,21 @@ def log_range(node: Node) -> Iterator[Finding]:
 
 
 def _are_values(low: float, high: float) -> bool:
-    """Return True if the bounds of a log distribution look like values, not like exponents.
+    """Return True if the bounds of a log distribution look like values instead of exponents.
 
-    As exponents, 0.001 … 0.1 are 1.001 … 1.105, and 8 … 256 are 2981 … 1.5e111.
+    Example: 8 … 256 as exponents would mean 2981 … 1.5e111.
     """
     return low > 0 and (low < 0.1 or high <= 1 or high > 20)
 
 
 def _power(exponent: float) -> str:
-    """Return e to that power as text; "infinity" where it exceeds a float."""
+    """Return e^exponent as text; "infinity" if it exceeds a float."""
     return f"{math.exp(exponent):.3g}" if exponent < 709 else "infinity"
 
 
 @rule("distribution-bounds", scope="sweep", source=f"{_TUNE}, parameter expressions")
 def distribution_bounds(node: Node) -> Iterator[Finding]:
-    """A distribution has something to draw: low below high, a positive width and step, values."""
+    """A distribution has min_value <= max_value, positive sigma, q and upper, and values."""
     for name, distribution in node.search_space.items():
         keys = ("search_space", name)
         low, high = _number(node.get(*keys, "min_value")), _number(node.get(*keys, "max_value"))
@@ -141,7 +141,7 @@ def distribution_bounds(node: Node) -> Iterator[Finding]:
 
 @rule("unused-search-space", scope="sweep", severity="warning", source=f"{_YAML}: search_space")
 def unused_search_space(node: Node) -> Iterator[Finding]:
-    """Every declared hyperparameter reaches the command, or all trials are the same."""
+    """The trial's command uses every declared hyperparameter."""
     if node.command is None:
         return
     used, source = node.command[1], "search_space" if node.component is None else "inputs"
@@ -161,7 +161,7 @@ def unused_search_space(node: Node) -> Iterator[Finding]:
 
 @rule("bandit-without-slack", scope="sweep", source=f"{_TUNE}: bandit policy")
 def bandit_without_slack(node: Node) -> Iterator[Finding]:
-    """A bandit policy says how far behind the best a trial may fall."""
+    """A bandit policy sets `slack_factor` or `slack_amount`."""
     policy = node.mapping("early_termination")
     if kind(policy) == "bandit" and not (policy.get("slack_factor") or policy.get("slack_amount")):
         yield Finding(
@@ -174,7 +174,7 @@ def bandit_without_slack(node: Node) -> Iterator[Finding]:
 
 @rule("truncation-percentage", scope="sweep", source=f"{_TUNE}: an integer between 1 and 99")
 def truncation_percentage(node: Node) -> Iterator[Finding]:
-    """Truncation selection ends between 1 and 99 % of the trials."""
+    """The `truncation_percentage` of truncation selection is 1 to 99."""
     policy = node.mapping("early_termination")
     value = policy.get("truncation_percentage")
     if kind(policy) == "truncation_selection" and not 1 <= (_number(value) or 0) <= 99:
@@ -184,7 +184,7 @@ def truncation_percentage(node: Node) -> Iterator[Finding]:
 
 @rule("trial-limits", scope="sweep", source=f"{_YAML}: limits")
 def trial_limits(node: Node) -> Iterator[Finding]:
-    """Between 1 and 1000 trials, between 1 and 100 at once, and never more at once than in all."""
+    """max_total_trials is 1 to 1000; max_concurrent_trials is 1 to 100, and at most the total."""
     limits = node.mapping("limits")
     total, concurrent = (
         _number(limits.get(key)) for key in ("max_total_trials", "max_concurrent_trials")
@@ -209,7 +209,7 @@ def trial_limits(node: Node) -> Iterator[Finding]:
     source="azure-ai-ml 1.35, `_get_floored_timeout`",
 )
 def short_timeout(node: Node) -> Iterator[Finding]:
-    """Azure ML knows no sweep timeout under a minute: the SDK sends 60 instead."""
+    """A sweep's timeouts are at least 60 s; the SDK replaces shorter ones by 60 s."""
     for key in ("timeout", "trial_timeout"):
         value = _number(node.get("limits", key))
         if value is not None and 0 < value < 60:

@@ -1,7 +1,7 @@
-"""Names and numbers that Azure ML does not accept: typos, undefined versions, values out of range.
+"""Checks names and numbers: typos, undefined versions of assets, values out of range.
 
-A typo is an error. References that may exist elsewhere are warnings: names that differ only in
-digits, earlier versions, and data, which runs can register.
+A likely typo is an error. A reference that may exist elsewhere is a warning: a name that differs in
+a digit, another version, and data, which runs can register.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ml.specs.sdk.load import Spec
 
 _COMPUTE = frozenset({"compute", "default_compute"})
 _ANY = float("inf")
-# Last key of a field → the least value that Azure ML accepts, in job and component specs only
+# Last key of a field in a job or component spec → the smallest valid value
 # (reference-yaml-job-command, -parallel, -sweep, -automl).
 LEAST: dict[str, int] = {
     "instance_count": 1,
@@ -28,7 +28,7 @@ LEAST: dict[str, int] = {
     "process_count_per_instance": 1,
     "worker_count": 1,
     "parameter_server_count": 0,
-    "timeout": 1,  # azure-ai-ml drops a 0: the job has no limit
+    "timeout": 1,  # azure-ai-ml drops a 0, which would leave the job without a limit
     "trial_timeout": 1,
     "timeout_minutes": 1,
     "trial_timeout_minutes": 1,
@@ -50,8 +50,8 @@ LEAST: dict[str, int] = {
     "mini_batch_size": 1,
 }
 _MOST = {"port": 65_535}
-# Fields that need their last two keys. Probes, requests and the collector are those of
-# reference-yaml-deployment-managed-online, mini-batches those of reference-yaml-job-parallel.
+# Last two keys of a field → smallest and largest valid value, where one key is ambiguous
+# (reference-yaml-deployment-managed-online, reference-yaml-job-parallel).
 BETWEEN: dict[tuple[str, str], tuple[float, float]] = {
     **{
         (probe, key): (1, 1 if (probe, key) == ("liveness_probe", "success_threshold") else _ANY)
@@ -69,9 +69,9 @@ BETWEEN: dict[tuple[str, str], tuple[float, float]] = {
         for key in ("cv_step_size", "seasonality", "target_lags", "target_rolling_window_size")
     },
 }
-# "300 seconds" for an endpoint on Kubernetes (how-to-manage-quotas).
+# The longest request timeout of an endpoint on Kubernetes: 300 s (how-to-manage-quotas).
 MAX_KUBERNETES_MS = 300_000
-# Other whole numbers: azure-ai-ml's schemas (1.35, `fields.Int`) truncate fractions.
+# Further integer fields, whose fractions azure-ai-ml 1.35 would truncate (`fields.Int`).
 _WHOLE = frozenset(
     {"max_total_trials", "max_concurrent_trials", "max_cores_per_trial", "cv_step_size"}
     | {"n_cross_validations", "truncation_percentage", "seed", "interval", "forecast_horizon"}
@@ -89,7 +89,7 @@ _FRACTIONS = frozenset({"slack_factor", "slack_amount", "sampling_rate"})
     source="a job waits for ever, or is refused, where its compute does not exist",
 )
 def misspelt_cluster(subject: Subject) -> Iterator[Finding]:
-    """A compute with nearly the name of a declared cluster is that cluster."""
+    """No compute's name is a misspelling of a declared cluster."""
     declared = {cluster.name for cluster in subject.clusters}
     for keys, text in fields(subject.spec.document.data):
         if keys[-1] not in _COMPUTE or not isinstance(text, str) or "${{" in text:
@@ -109,7 +109,7 @@ def misspelt_cluster(subject: Subject) -> Iterator[Finding]:
     source="a job is refused where an asset that it names is not registered",
 )
 def unknown_asset(subject: Subject) -> Iterator[Finding]:
-    """An asset of this repository has a version and a name that its spec defines."""
+    """References to this repository's assets use names and versions that its specs define."""
     versions: dict[tuple[str, str], set[str]] = {}
     for asset in assets.definitions(repository.root(subject.spec.file)):
         versions.setdefault((asset.kind, asset.name), set()).add(asset.version)
@@ -136,8 +136,9 @@ def unknown_asset(subject: Subject) -> Iterator[Finding]:
 
 
 def _severity(name: str, near: str) -> Severity:
-    """Return "error" for a likely typo; another letter or digit, as in `ml-gpu` and `ml-cpu`, may
-    be the name of something else, and is a warning.
+    """Return "error" for a likely typo: two letters swapped, or one missing or added.
+
+    Else return "warning": `ml-gpu` and `ml-cpu` may be different things.
     """
     short, long = sorted((name, near), key=len)
     one_less = {
@@ -151,8 +152,9 @@ def _severity(name: str, near: str) -> Severity:
 
 
 def _kind(spec: Spec, keys: tuple[Key, ...]) -> str | None:
-    """Return the kind of asset that a text at these keys names; None for other texts, and for
-    models, which runs register.
+    """Return the kind of asset ("data", "environment", "component") that a field references.
+
+    None for other fields and for models, which runs register.
     """
     if not keys or "tags" in keys or "environment_variables" in keys:
         return None
@@ -168,7 +170,7 @@ def _kind(spec: Spec, keys: tuple[Key, ...]) -> str | None:
     source="reference-yaml-job-command and its siblings; azure-ai-ml checks the type alone",
 )
 def number_out_of_range(subject: Subject) -> Iterator[Finding]:
-    """Counts are positive, times and thresholds within the service's limits, and all are whole."""
+    """Counts, times and thresholds are within the service's limits; integers have no fraction."""
     spec = subject.spec
     is_kubernetes = "kubernetes" in f"{spec.get('$schema')}{spec.get('type')}".lower()
     for keys, value in fields(spec.document.data):
