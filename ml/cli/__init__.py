@@ -1,1 +1,1 @@
-"""The `ml` command: each module parses the options of one noun, calls the library and prints."""
+"""The `ml` command: each module parses the options of a command, calls the library and prints."""

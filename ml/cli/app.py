@@ -1,7 +1,7 @@
 """Build and run the `ml` command line; only the selected command is imported, so help is fast.
 
-The module itself imports almost nothing, not even `typing`, so that Ctrl-C during the imports is
-handled.
+The module itself imports almost nothing, not even `typing`, so that `main` can handle Ctrl-C during
+the other imports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ml.backends.base import Backend, Options
 
 # name → (module:attribute, its line in `ml --help`). The attribute is a function, or a typer.Typer
-# with commands of its own.
+# with subcommands.
 COMMANDS: dict[str, tuple[str, str]] = {
     "ab": ("ml.cli.commands.ab:app", "Run an A/B test of two versions of an endpoint."),
     "assets": (
@@ -92,7 +92,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def build(selected: str | None) -> typer.Typer:
-    """Return the typer app: the selected command imported, the others as one line of help each."""
+    """Return the typer app: the `selected` command is imported, others are a line of help."""
     import typer
 
     app = typer.Typer(
@@ -101,10 +101,10 @@ def build(selected: str | None) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        # Rich's help pages import Markdown and a highlighter, which takes longer than all else.
+        # Rich's help imports Markdown and a highlighter, which would dominate the start-up time.
         rich_markup_mode=None,
     )
-    # A callback keeps `ml` a group even while it has one command.
+    # A callback makes `ml` a group, even with a single command.
     app.callback()(lambda: None)
     for name, (place, line) in COMMANDS.items():
         if name != selected:
@@ -112,12 +112,12 @@ def build(selected: str | None) -> typer.Typer:
             continue
         module, _, attribute = place.partition(":")
         command = getattr(importlib.import_module(module), attribute)
-        # The docstring of the command is its own help page; it has more detail.
+        # The command's docstring, which has more detail, is the text of `ml COMMAND --help`.
         if not isinstance(command, typer.Typer):
             app.command(name, short_help=line)(command)
             continue
         for subcommand in command.registered_commands:
-            # The whole first paragraph: typer would cut it in the middle.
+            # Set the whole first paragraph, because typer would truncate it.
             paragraph = (subcommand.callback.__doc__ or "").split("\n\n")[0]
             subcommand.short_help = " ".join(paragraph.split())
         app.add_typer(command, name=name, help=line)
@@ -125,13 +125,13 @@ def build(selected: str | None) -> typer.Typer:
 
 
 def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: None) -> None:
-    """Run the command line; user errors and machine faults never print a traceback.
+    """Run the command line; errors of the user and the machine are printed without a traceback.
 
-    `begin` is called when the command is imported and about to work.
+    `begin` is called after the command's import, just before it runs.
     """
     if argv is None:
         # Importing azure-ai-ml and MLflow creates about a million long-lived objects. With the
-        # default thresholds the GC takes a fifth of the import time, and as much again at exit.
+        # default thresholds, the GC takes a fifth of the import time, and as much again at exit.
         gc.set_threshold(50_000, 20, 100)
         atexit.register(gc.freeze)
     arguments = sys.argv[1:] if argv is None else argv

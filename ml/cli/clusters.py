@@ -18,15 +18,15 @@ from ml.specs.check.clusters import Bounds, Cluster
 
 
 def names() -> frozenset[str]:
-    """Return the names of the declared clusters: workflows may submit jobs only to these."""
+    """Return the names of all declared clusters; workflows may submit jobs only to these."""
     return frozenset(cluster.name for cluster in declared())
 
 
 def bounds(environment: str) -> Bounds:
-    """Return the limits of the jobs that a workflow submits in an environment.
+    """Return the limits for jobs that a GitHub workflow submits in an environment.
 
-    They are `platform:training` of its stack file, or the defaults if that is missing or invalid:
-    then no cluster is declared either.
+    They are `platform:training` of its stack file; the defaults if the file is missing or invalid,
+    in which case no cluster is declared either.
     """
     try:
         is_declared = environment in loader.environments()
@@ -37,10 +37,10 @@ def bounds(environment: str) -> Bounds:
 
 
 def submitted(results: Path, project: str) -> list[dict[str, Any]]:
-    """Return the jobs of each training of a project from a file of `ml train --json`.
+    """Return the jobs of each training of a project in the file `results` of `ml train --json`.
 
-    Each dict has the format of the `jobs` of `WorkflowRun`. Raises UserError if the file cannot be
-    read or has another format.
+    Each dict has the format of `WorkflowRun.jobs`. Raises UserError if the file cannot be read or
+    has another format.
     """
     try:
         trainings = json.loads(results.read_text(encoding="utf-8"))

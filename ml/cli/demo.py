@@ -87,7 +87,7 @@ def demo(
 
 
 class Steps:
-    """The steps, each printed with its number before it runs."""
+    """The steps of the demo; each prints its number and its command before it runs."""
 
     def __init__(self, backend: Backend, project: Project) -> None:
         self.backend, self.project = backend, project
@@ -95,7 +95,7 @@ class Steps:
         self.printed: set[str] = set()
 
     def first_model(self, changes: Mapping[str, str]) -> None:
-        """Promote a model that is better than the baseline, for the sweep to beat."""
+        """Train and promote a small first model, as the champion that the sweep must beat."""
         name = self.project.name
         run = self._train(changes, "a quick first model, for the sweep to beat")
         proposal = self._propose(run, "evaluates the model and the gates; takes half a minute")
@@ -117,7 +117,7 @@ class Steps:
         run = self._run(plan)
         store = self.backend.runs
         sweeps = [part for part in (run, *run.below()) if find_original(store, part).trials]
-        # A run lists its steps in the order of their ends; the plan has the order of the spec.
+        # Sort by the spec's order, which the plan has; a run lists its steps as they end.
         order = {f"{run.name}.{step}": rank for rank, step in enumerate(getattr(plan, "steps", ()))}
         sweeps.sort(key=lambda part: order.get(part.name, len(order)))
         for sweep in sweeps if len(sweeps) > 1 else [run]:
@@ -139,7 +139,7 @@ class Steps:
         return proposal
 
     def promote(self, proposal: Proposal) -> bool:
-        """Apply a proposal that the gates allow; whether another version serves now."""
+        """Apply a proposal that the gates allow; return True if it was applied."""
         if proposal.decision.allowed:
             who = home.user()
             canary = "a canary: the new version gets 10, 50, then 100 % of the traffic"
@@ -178,7 +178,7 @@ class Steps:
         self._show_decision(proposal)
 
     def bad_green(self, fault: str) -> None:
-        """Drill: roll out the serving version with a fault; its canary rolls it back."""
+        """Roll out the serving version with a fault; exit 1 unless its canary rolls it back."""
         from ml.cli.render.release_text import show_drill
         from ml.release.rollout.drill import drill
         from ml.release.rollout.faulty import FAULTS
@@ -236,7 +236,7 @@ class Steps:
         from ml.release.rollout.apply import apply
 
         applied = apply(self.backend, self.project.name, "local", who, progress=show_step)
-        if applied is None:  # somebody undid the declaration in the meantime
+        if applied is None:  # someone removed the declaration in the meantime
             raise typer.Exit(Exit.RUN_FAILED)
         version, champion = applied.version, applied.replaced
         instead = f", in place of version {champion.version}" if champion else ""
@@ -257,7 +257,7 @@ def _plan(path: Path, changes: Mapping[str, str]) -> Plan:
 
 
 def _show_quality(evaluation: Evaluation) -> None:
-    """Print every metric with its interval beside the baseline's."""
+    """Print every metric with its confidence interval and the baseline's value."""
     from ml.cli.render.output import write_table
     from ml.reports.formatting import number
 

@@ -13,7 +13,7 @@ from ml.core import faults
 from ml.core.errors import Exit, Problem, UserError
 from ml.reports.formatting import size
 
-# Rows of `ml runs clean`; --json has all.
+# Maximum number of printed rows; --json has all.
 ROWS = 20
 
 
@@ -50,7 +50,7 @@ def clean(
     if not dry_run and cleaning.items:
         if not yes:
             _ask(cleaning)
-        # Plan again, to keep what came into use while the prompt was open.
+        # Plan again, to keep items that came into use while the prompt was open.
         with faults.as_refusals():
             freed, failures = cleaner.remove(cleaning, plan())
     if as_json:

@@ -1,7 +1,6 @@
-"""The entry point of `ml`: from its first instruction on, Ctrl-C ends it with one line.
+"""The entry point of `ml`: from the first instruction on, Ctrl-C exits without a traceback.
 
-Only the console script that the installer makes may import it: the import replaces the handler
-of SIGINT.
+Only the installed console script may import it, since the import replaces the handler of SIGINT.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ if TYPE_CHECKING:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Exit at once on a signal during the imports, when there is nothing to clean up.
+    """Exit at once on SIGINT during the imports, when there is nothing to clean up.
 
-    An exception would not do: some of Python's callbacks swallow it in the middle of an import, and
-    others print a traceback.
+    An exception does not work: during an import, some of Python's callbacks swallow it, and others
+    print a traceback.
     """
     os.write(2, b"interrupted\n")
     os._exit(130)
 
 
-# Processes that a shell starts in the background ignore SIGINT, and keep ignoring it.
+# Keep SIGINT ignored, as in a background process of a shell.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _leave)
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C raises KeyboardInterrupt once the imports are done."""
+    """Run the command line; after the imports, Ctrl-C raises KeyboardInterrupt again."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without `→` has a `?`
+            stream.reconfigure(errors="replace")  # print `?` for `→` on an ASCII terminal
     from ml.cli import app
 
     app.main(begin=_listen)

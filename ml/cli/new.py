@@ -1,4 +1,4 @@
-"""`ml new`: a project from a table."""
+"""`ml new`: write a project for a table."""
 
 from __future__ import annotations
 

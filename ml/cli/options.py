@@ -46,14 +46,14 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
 def repeated_on(backend: str) -> str:
-    """Return ` --on NAME` for a suggested command; "" for the default backend."""
+    """Return ` --on NAME` to append to a suggested command; "" for the local backend."""
     return "" if backend == "local" else f" --on {backend}"
 
 
 def moment(option: str, text: str) -> float:
-    """Return the epoch seconds of a time span ago (`7d`) or of an ISO date or time.
+    """Parse a span before now (`7d`) or an ISO date or time; return epoch seconds.
 
-    A time without a zone is local. Raises UserError, naming the option, for anything else.
+    A time without a zone is local. Raises UserError, with the option's name, for anything else.
     """
     match = _SPAN.fullmatch(text.strip())
     if match:
@@ -67,7 +67,7 @@ def moment(option: str, text: str) -> float:
 
 
 def seconds(option: str, text: str) -> float:
-    """Return the seconds of `20s`, `5m` or `20`; raise UserError, naming the option, otherwise."""
+    """Parse `20s`, `5m` or `20`; return seconds. Raises UserError for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text.strip())
     if match:
         return float(match[1]) * _SECONDS[match[2] or "s"]

@@ -94,9 +94,9 @@ def _train(
     unfinished: Path | None,
     as_json: bool,
 ) -> dict[str, Any]:
-    """Train one project and return its entry of `ml train --json`.
+    """Train one project and return its entry for `ml train --json`.
 
-    `error` is "" on success. An entry with an error has `jobs` only if the jobs have not ended, so
+    `error` is "" on success. An entry with an error has `jobs` only if they are still running, so
     that `--continue` can follow them. Without `as_json`, prints the comparison.
     """
     from ml.backends.base import UNFINISHED, Options, WorkflowRun
@@ -109,7 +109,7 @@ def _train(
         sys.stderr.write(f"{project}: {line}\n")
 
     jobs: dict[str, Any] = {}
-    if unfinished is not None:  # the newest training is the first
+    if unfinished is not None:  # newest first: it overrides the others
         for training in reversed(clusters.submitted(unfinished, project)):
             jobs |= training
     workflow = WorkflowRun(clusters.names(), clusters.bounds(environment), jobs, deadline=deadline)
@@ -122,7 +122,7 @@ def _train(
         goes_on = any(problem.code == UNFINISHED for problem in refused.problems)
         return result | ({"jobs": workflow.jobs} if goes_on else {})
     if not as_json:
-        comparison = replace(trained.comparison, missing=())  # what a registration adds
+        comparison = replace(trained.comparison, missing=())  # a registration adds these
         print_comparison(comparison)
         if comparison.decision is None or comparison.decision.allowed:
             where = "" if environment == "local" else f" --env {environment}"
@@ -138,9 +138,9 @@ def _train(
 
 
 def _smoke(project: str) -> dict[str, Any]:
-    """Run the smoke test of one project and return its entry of `ml smoke --json`.
+    """Run the smoke test of one project and return its entry for `ml smoke --json`.
 
-    `status` is that of the run, or "none" if the project has no training job.
+    `status` is the run's status, or "none" if the project has no training job.
     """
     from ml.cli.app import open_backend
     from ml.cli.commands.run import parse_changes

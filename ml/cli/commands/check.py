@@ -50,7 +50,7 @@ def check(
 
     form = "json" if as_json else form
     root = repository.root()
-    if not paths and not repository.is_root(root):  # it would check every file below
+    if not paths and not repository.is_root(root):  # otherwise all files below would be checked
         actual = f"{root} is not in a repository"
         hint = "change to one, or name files and folders: ml check PATH"
         raise UserError(
@@ -65,7 +65,7 @@ def check(
         write_json(report.as_json())
     else:
         for problem in report.problems:
-            if form == "github":  # commands of the runner, which no other output may be
+            if form == "github":  # workflow commands, which the output filter would escape
                 print(readable(annotation(problem)), file=unfiltered(sys.stdout))
             else:
                 print(problem)
@@ -74,7 +74,7 @@ def check(
 
 
 def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
-    """Return a check for each pattern of files that releases read and that are no specs."""
+    """Map each pattern of files that releases read to a function that returns their problems."""
     from ml.release import serving
     from ml.release.declaration import release_file
     from ml.release.declaration.projects import Project
@@ -147,7 +147,7 @@ def rule_waiver_problems(root: Path) -> Sequence[Problem]:
 
 
 def annotation(problem: Problem) -> str:
-    """Return a workflow command that GitHub shows beside the line, escaped as its toolkit does."""
+    """Return the GitHub workflow command that shows a problem beside its line in a pull request."""
     values = {"title": problem.code}
     if problem.place:
         values = {"file": problem.place.path, "line": str(problem.place.line), **values}
@@ -159,7 +159,7 @@ def annotation(problem: Problem) -> str:
 
 
 def _escaped(text: str, also: str = "") -> str:
-    """Escape `%`, line ends and the characters of `also` (actions/toolkit, core/src/command.ts)."""
+    """Escape `%`, newlines and the characters in `also` (actions/toolkit, core/src/command.ts)."""
     for char in "%\r\n" + also:
         text = text.replace(char, f"%{ord(char):02X}")
     return text

@@ -1,4 +1,4 @@
-"""`ml compare`: a candidate beside the champion, as a pull-request comment or for a terminal."""
+"""`ml compare`: compare a candidate with the champion, in a terminal or a pull-request comment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def compare(
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the metrics, the differences of the primary one, the gates and what is missing."""
+    """Print the metrics, the primary metric's differences, the gates and the missing evidence."""
     from ml.cli.render import release_text
     from ml.reports.charts.forest import text_plot
     from ml.reports.json_values import Value
@@ -90,6 +90,6 @@ def _amounts(row: Amount) -> list[str]:
 
 
 def _repository() -> str:
-    """Return the URL of the repository of this GitHub workflow; "" outside of workflows."""
+    """Return the URL of the repository that this GitHub workflow runs in; "" outside workflows."""
     server, name = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
     return f"{server}/{name}" if server and name else ""

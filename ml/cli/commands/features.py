@@ -36,9 +36,9 @@ End = Annotated[str | None, typer.Option(help="Last date, 2026-11-30; default: t
 def _opened(
     name: str, store: Path | None, *, checks: bool = False
 ) -> Iterator[tuple[FeatureSet, Path]]:
-    """Yield the feature set of a name or file, and the store; turn FeatureError into UserError.
+    """Yield (feature set, store folder); `name` is a feature set or its file.
 
-    With `checks`, raises UserError for the errors that `ml check` reports for the set.
+    Raises FeatureError as UserError. With `checks`, also raises the errors of `ml check`.
     """
     from ml.core.home import home
     from ml.features.definition import read
@@ -226,6 +226,6 @@ def show(name: Name, store: Store = None, as_json: AsJson = False) -> None:
 
 
 def _rounded(age: timedelta) -> str:
-    """Format an age, rounded to seconds; the age of a future time is negative: `in 0:00:05`."""
+    """Format an age in seconds: `0:00:05 old`, or `in 0:00:05` for a negative one."""
     seconds = timedelta(seconds=round(abs(age.total_seconds())))
     return f"{seconds} old" if age >= timedelta(0) else f"in {seconds}"

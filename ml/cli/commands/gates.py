@@ -114,7 +114,7 @@ def evidence_schema() -> None:
 
 @audit.callback()
 def _group() -> None:
-    # Keeps `ml audit` a group while it has one command.
+    # A callback makes `ml audit` a group, even with a single command.
     pass
 
 

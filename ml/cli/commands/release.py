@@ -404,10 +404,10 @@ def schema() -> None:
 
 
 def _open(to: str, place: str, project: str = "", trained: Path | None = None) -> Backend:
-    """Open the backend; its evaluations never reuse jobs that others may have submitted.
+    """Open the backend `place` ("local" or "azure"); on Azure, evaluations submit new jobs.
 
-    With `trained` it reuses only the jobs of that file. Raises UserError unless the file has
-    exactly one training of the project.
+    With `trained`, a file of `ml train --json`, they reuse only its jobs, since others may not be
+    trusted. Raises UserError unless the file has exactly one training of the project.
     """
     from ml.backends.base import Options, WorkflowRun
     from ml.cli import clusters
@@ -458,7 +458,7 @@ def _apply(
 def _apply_all(
     backend: Backend, environment: str, approved_by: str, every: bool, as_json: bool
 ) -> None:
-    """Apply every project; exit with the first failure's code, or else a gate rejection's."""
+    """Apply every project; exit with the code of the first error, else of a gate rejection."""
     from ml.release.rollout.apply_all import apply_all
 
     def go(project: str) -> Applied | None:
@@ -478,7 +478,7 @@ def _apply_all(
         typer.echo(f"nothing is declared for {environment}", err=True)
     for result in results:
         if not result.version:
-            # Its declaration cannot be read, so nothing was applied.
+            # Its release.yml is invalid, so nothing was applied.
             for problem in result.problems:
                 typer.echo(f"{result.project}: {problem}", err=True)
     codes = [result.exit_code for result in results if result.exit_code != Exit.DONE]
@@ -511,7 +511,7 @@ def _document(promotion: Applied) -> dict[str, object]:
 def _show(
     backend: Backend, project: str, to: str, promotion: Applied | None, every: bool = False
 ) -> None:
-    """Print the result of an apply; without a promotion, the status and the next command."""
+    """Print the result of an apply; if nothing is declared, the status and the next command."""
     from ml.cli.render import release_text
     from ml.release.declaration.projects import example, find
     from ml.release.rollout.status import status as release_status
@@ -539,7 +539,7 @@ def _show(
 
 
 def _show_project_changes(backend: Backend, rollout: RolloutPlan, changes: Sequence[str]) -> None:
-    """Print how the project's serving code differs from what is declared, and how to declare it."""
+    """Print the differences of the serving code from the declared one, and the next command."""
     from policies.promotion.decision import listed
 
     if not changes:

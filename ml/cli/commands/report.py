@@ -68,6 +68,6 @@ def ui(port: Port = None) -> None:
 
     typer.echo("MLflow is starting; Ctrl-C ends it", err=True)
     serve = open_backend().serve_pages
-    assert serve is not None  # of this machine
+    assert serve is not None  # the local backend has it
     serve(port, typer.echo)
     typer.echo("ended", err=True)

@@ -97,16 +97,16 @@ def _checked(
     from ml.specs.sdk import load
 
     spec = load.load(file, overrides)
-    # Runs on this machine use no cluster, so its size is not checked.
+    # Local runs use no cluster, so do not check its size.
     problems = check.check(spec, clusters=() if backend.simulated else clusters.declared())
     _say(*(problem for problem in problems if problem.severity == "warning"))
     return spec, problems
 
 
 def _planned(backend: Backend, spec: Spec, problems: Sequence[Problem], dry_run: bool) -> Plan:
-    """Return the plan; raise UserError for errors and for what the backend cannot run.
+    """Return the plan; raise UserError for errors and for parts that the backend cannot run.
 
-    A dry run may lack the input data, which has to be here to run the plan.
+    In a dry run, missing input data is only a warning.
     """
     from ml.backends.base import DATA_NOT_HERE
     from ml.core import home
@@ -114,7 +114,7 @@ def _planned(backend: Backend, spec: Spec, problems: Sequence[Problem], dry_run:
 
     if (wrong := errors(problems)) and not backend.simulated:
         raise UserError(*wrong)
-    # On this machine, planning reports these errors together with its own.
+    # Locally, planning reports these errors together with its own.
     plan = planning.plan(spec, registered=home.assets(), problems=problems)
     refusals = backend.refusals(plan)
     missing_data = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
@@ -189,7 +189,7 @@ def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> N
             }
         )
     else:
-        # Not typer.echo, which writes UTF-8 to a terminal that takes ASCII.
+        # Not typer.echo, which would write UTF-8 to an ASCII terminal.
         sys.stdout.write(f"{plan_text.as_text(plan)}\n")
         sys.stdout.writelines(f"{line}\n" for line in requests)
     _say(*backend.differences(plan))

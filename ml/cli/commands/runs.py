@@ -257,9 +257,9 @@ def _filtered(
     status: list[str] | None,
     most: int,
 ) -> list[Entry]:
-    """Return the runs that pass the filters, the latest first.
+    """Return the runs that pass the filters, latest first.
 
-    A backend without local records fetches at most `most` of them; 0 for all.
+    A backend without local records (Azure) fetches at most `most` of them; 0 for all.
     """
     from ml.backends.runs import STATUSES, Filter
 
@@ -284,7 +284,7 @@ def _filtered(
 
 
 def _entry(store: RunStore, wanted: str, experiment: str | None = None) -> Entry:
-    """Return a run with its logged parameters and, while it is open, its current metrics."""
+    """Return a run with its logged parameters and, if it has not ended, its current metrics."""
     from ml.backends.runs import OPEN, TrackingUnavailable
 
     run = store.find(wanted, experiment)

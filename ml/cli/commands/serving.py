@@ -41,7 +41,7 @@ def serve(
 
     here = open_backend()
     endpoints, processes = here.endpoints, here.servers
-    assert processes is not None  # of this machine
+    assert processes is not None  # the local backend has servers
     if endpoint is not None:
         endpoint = _endpoint_of(endpoint, here)
     if (stop or port is not None) and endpoint is None:
@@ -54,7 +54,7 @@ def serve(
             was = "stopped" if processes.stop(name) else "was not running"
             typer.echo(f"{name}: {was}", err=True)
         return
-    unreadable: list[Problem] = []  # raised after the others are printed
+    unreadable: list[Problem] = []  # raised after the readable endpoints are printed
     if endpoint is not None:
         live, started = endpoints.ensure(endpoint, port)
         typer.echo(f"{endpoint}: {'started' if started else 'was running already'}", err=True)
@@ -108,12 +108,12 @@ def _line(name: str, live: Live, router: Router | None) -> str:
 
 
 def _endpoint_of(name: str, backend: Backend) -> str:
-    """Return the name of an endpoint, or of the endpoint of the project with this name."""
+    """Return the endpoint's name; `name` is an endpoint, or a project, which has one."""
     from ml.release.declaration import projects
 
     if backend.servers and name in backend.servers.names():
         return name
-    # No endpoint's name has an underscore.
+    # A name with an underscore is a project: endpoint names cannot have one.
     if "_" in name or name in {project.name for project in projects.every(backend.root)}:
         return projects.find(backend.root, name).endpoint()
     return name
@@ -168,7 +168,10 @@ def invoke(
 
 
 def _score(endpoint: str, deployment: str, data: str, on: str, as_json: bool) -> None:
-    """Score a file or folder by a batch endpoint, or here by the spec of its deployment."""
+    """Score a file or folder with a batch endpoint on Azure, or locally with a deployment's spec.
+
+    `endpoint` is a name, or the path of the spec. Exit 1 if the run fails.
+    """
     from ml.backends.base import Options
     from ml.backends.runs import narrated
     from ml.cli.app import open_backend

@@ -1,4 +1,4 @@
-"""`ml sweep` and `ml select`: where trials came from, what AutoML tried, and which one to take."""
+"""`ml sweep`, `ml select`: explain a sweep's trials, list AutoML's models, and rank the trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ml.reports.sweep import Trial
 
 app = typer.Typer(no_args_is_help=True)
-# The terms that a selection weighs besides quality, each with the unit of its column.
+# Criteria of a selection besides quality → the header of their column, with the unit.
 UNITS = {"latency": "latency ms", "cost": "cost s", "stability": "spread"}
 
 
@@ -100,7 +100,10 @@ def leaderboard(
 
 
 def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
-    """Return the sweep of that name, and the trial number if the name is that of a trial."""
+    """Return the sweep `name` and None, or the sweep of the trial `name` and the trial's number.
+
+    "latest" is the latest sweep. Raises UserError if there is no such sweep.
+    """
     if name == "latest":
         for entry in store.entries():
             for run in (entry.run, *entry.run.below()):
@@ -143,7 +146,7 @@ def _show_sweep(explained: Explanation) -> None:
 
 
 def _reason(explained: Explanation, trial: Trial) -> str:
-    """Return, in one line, the main reason for the trial's values or for its end."""
+    """Return the reason for a trial's early end, failure or sampled values, in one line; or ""."""
     if ending := explained.endings.get(trial.number):
         return _ending_text(ending)
     if trial.outcome not in ("completed", "running"):
@@ -185,7 +188,7 @@ def _show_trial(explained: Explanation, trial: Trial) -> None:
 
 
 def _importance(explained: Explanation) -> Iterator[str]:
-    """Yield lines about the importance of the parameters, and how reliable it is."""
+    """Yield lines about the importance of the parameters and its reliability."""
     from ml.reports.explanation import importance as importance_of
 
     importance = importance_of(explained.sweep)
@@ -233,9 +236,9 @@ def select(
 
 
 def print_selection(selected: Selected, limit: int = 0) -> None:
-    """Print the ranking on stdout, the best score on top, and its explanation on stderr.
+    """Print the ranking on stdout, best score first, and its explanation on stderr.
 
-    `front` marks the trials on the Pareto front.
+    `front` marks the trials on the Pareto front; a `limit` of 0 prints all.
     """
     from ml.release.selection import explanation
 

@@ -1,7 +1,7 @@
 """Compute the maximum cost of a job on Azure ML, spot and dedicated, for `ml run --dry-run`.
 
-The cluster of the spec is looked up in the environments' stack files. The maximum follows from
-nodes and time limits alone, since the duration of a job is not known before it has run.
+The VM size of the job's cluster comes from the stack files. The maximum follows from nodes and time
+limits, since the duration of a job is unknown before it runs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ml.specs.yaml_node import YamlNode
 
 @dataclass(frozen=True)
 class Bound:
-    """The maximum of a job's node-hours; None if its spec sets no time limit.
+    """The maximum node-hours of a job; None if its spec sets no time limit.
 
-    At most `nodes` run at the same time, so that an hour costs at most `rate * nodes`.
+    At most `nodes` run at the same time, so an hour costs at most `rate * nodes`.
     """
 
     nodes: int
     node_hours: float | None
 
     def __add__(self, other: Bound) -> Bound:
-        """Return the bound of two parts of one job, which may run in parallel."""
+        """Return the bound of two parts of a job that may run in parallel."""
         total = None
         if self.node_hours is not None and other.node_hours is not None:
             total = self.node_hours + other.node_hours
@@ -41,14 +41,17 @@ class Bound:
 
 
 def single(nodes: int, limit_s: float | None) -> Bound:
-    """Return the bound of a job on `nodes` with a time limit in seconds; None for no limit."""
+    """Return the bound of a job on `nodes`; `limit_s` is in seconds, None for no limit."""
     return Bound(nodes, None if limit_s is None else nodes * limit_s / 3600)
 
 
 def sweep(
     nodes: int, trials: int, concurrent: int, trial_s: float | None, limit_s: float | None
 ) -> Bound:
-    """Return a sweep's bound: the lesser of all its trials and all its nodes until its limit."""
+    """Return a sweep's bound: the smaller of its trials' time limits and its own, in node-hours.
+
+    `trial_s` and `limit_s` are seconds; None for no limit.
+    """
     concurrent = min(concurrent, trials)
     bounds = []
     if trial_s is not None:
@@ -62,8 +65,8 @@ def sweep(
 class Cost:
     """The cost of a plan's jobs on one cluster.
 
-    Rates are per node and hour. They are None if no price is known; `spot` also if Azure ML has no
-    spot nodes of that size.
+    `dedicated` and `spot` are prices per node and hour. They are None if unknown; `spot` also if
+    Azure ML has no spot nodes of that size.
     """
 
     compute: str
@@ -89,12 +92,12 @@ class Cost:
 
 
 def estimate(plan: Plan) -> list[Cost]:
-    """Return the cost of the plan by cluster; empty where no stack file names its cluster."""
+    """Return the plan's cost per cluster, VM size and region; [] if no stack file declares them."""
     try:
         price_list = prices.read()
         environments = [loader.load(stack) for stack in loader.environments()]
     except UserError:
-        return []  # `infra settings` and `infra cost` report what is wrong with them
+        return []  # `infra settings` and `infra cost` report the errors
     bounds: dict[str, Bound] = {}
     for compute, bound in _parts(plan):
         bounds[compute] = bounds[compute] + bound if compute in bounds else bound
@@ -106,11 +109,11 @@ def estimate(plan: Plan) -> list[Cost]:
 
 
 def of_instance(environment: str) -> Prices:
-    """Return a function from an instance or `azureml:CLUSTER` to its hourly price.
+    """Return a function that maps a VM size or `azureml:CLUSTER` to its hourly price.
 
-    Prices are those of the environment's region; a cluster is dedicated or spot as in the stack
-    file. None if no price is known. An environment without a stack file (local) has no clusters,
-    and the instance prices of the first stack.
+    Prices are for the environment's region, and spot or dedicated as the stack file declares the
+    cluster; None if unknown. An environment without a stack file (local) has no clusters and uses
+    the first stack's region.
     """
     try:
         price_list, stacks = prices.read(), loader.environments()
@@ -137,9 +140,9 @@ def of_instance(environment: str) -> Prices:
 
 
 def of_deployment(deployment: YamlNode) -> str:
-    """Return a line with the price of an online deployment's instances, paid until it is deleted.
+    """Return a line of text with the hourly and monthly price of an online deployment.
 
-    The price is that of the first stack's region.
+    The price is for the first stack's region.
     """
     size, instances = str(deployment.get("instance_type")), deployment.get("instance_count") or 1
     where = f"on Azure: {count(int(instances), 'instance')} of {size}"
@@ -151,7 +154,7 @@ def of_deployment(deployment: YamlNode) -> str:
 
 
 def as_json(cost: Cost) -> dict[str, object]:
-    """Return the cost as JSON values; `most` is None if the job has no limit."""
+    """Return the cost as JSON values; `most`, the maximum, is None without a time limit."""
     hours = cost.bound.node_hours
 
     def most(rate: float | None) -> float | None:
@@ -171,7 +174,7 @@ def as_json(cost: Cost) -> dict[str, object]:
 
 
 def _parts(plan: Plan) -> Iterator[tuple[str, Bound]]:
-    """Yield the bound of each job of the plan, with the name of its cluster."""
+    """Yield (cluster name, bound) of each job of the plan."""
     if isinstance(plan, PipelinePlan):
         for step in plan.steps.values():
             yield from _parts(step.plan)
@@ -200,7 +203,7 @@ def _parts(plan: Plan) -> Iterator[tuple[str, Bound]]:
 def _costs_on(
     compute: str, bound: Bound, environments: list[Settings], price_list: PriceList
 ) -> Iterator[Cost]:
-    """Yield the cost for each VM size and region of the clusters of that name."""
+    """Yield one cost for each VM size and region of the clusters named `compute`."""
     clusters = {
         (cluster.vm_size, settings.location): cluster.hardware.low_priority
         for settings in environments

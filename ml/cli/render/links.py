@@ -1,4 +1,4 @@
-"""Find the addresses of a run: its page in Azure ML's studio, its report, its services."""
+"""Find the URLs of a run: its page in Azure ML's studio, its report, its services."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Links:
     """The addresses of one run."""
 
     run: str
-    # The page in the studio; "" for a run of this machine.
+    # The URL in the studio; "" for a local run.
     studio: str
-    # The page that `ml report` wrote; None before that.
+    # The file that `ml report` wrote; None if it does not exist yet.
     report: Path | None
-    # The command that writes it.
+    # The command that writes the report.
     report_command: str
     services: tuple[Service, ...]
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield a (label, text) pair for each address that exists."""
+        """Yield (label, text) for the studio, the report and each service."""
         if self.studio:
             yield "studio", self.studio
         if self.report:
@@ -39,11 +39,7 @@ class Links:
             yield service.name, f"{state}  ({service.type}, {service.status or 'unknown'})"
 
     def urls(self) -> Iterator[str]:
-        """Yield the addresses that a browser can open.
-
-        Of the addresses in the run's record, only those with https are trusted. The report is a
-        local file.
-        """
+        """Yield the URLs to open: https URLs of the run\'s record, and the report\'s file URL."""
         report = self.report.as_uri() if self.report else ""
         addresses = [self.studio, *(service.address for service in self.services)]
         yield from (url for url in addresses if url.startswith("https://"))
@@ -64,12 +60,12 @@ def links(backend: Backend, run: Run) -> Links:
 
 
 def has_desktop() -> bool:
-    """Return whether a browser can open a page here, not on a server or over SSH."""
+    """Return True if this machine can open a browser; False on a server or over SSH."""
     variables = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     return sys.platform in ("darwin", "win32") or any(map(os.environ.get, variables))
 
 
 def open_in_browser(found: Links) -> None:
-    """Open each address in the person's browser."""
+    """Open each URL in the default browser."""
     for url in found.urls():
         webbrowser.open(url)

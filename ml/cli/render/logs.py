@@ -1,4 +1,4 @@
-"""Print the logs of a run and its parts: whole, their last lines, or as they grow."""
+"""Print the logs of a run and its parts: all lines, the last ones, or new ones as they arrive."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def write(
 ) -> bool:
     """Write the logs of the run and its parts to stdout; return False if they are empty.
 
-    `tail` is the number of lines of each log to begin with, None for all. With `follow` a running
-    run is followed to its end. `rank` is the process of a distributed job whose log is written
-    (UserError if no part has one). `on` is the `--on` option for suggested commands.
+    `tail` is the number of last lines of each log; None for all. `follow` polls until the run ends.
+    `rank` selects the process of a distributed job; UserError if no part has it. `on` is the `--on`
+    option for suggested commands.
     """
     printer = LogPrinter(sys.stdout)
     again = f"ml runs logs --follow {run.name}{on}"
@@ -75,7 +75,7 @@ def _check_rank(store: RunStore, run: Run, rank: str) -> None:
 
 @dataclass
 class LogPrinter:
-    """Writes logs in turn; `headed` puts `==> name <==` before each other log, as `tail` does."""
+    """Writes several logs; `headed` prints `==> name <==` when the log changes, as `tail` does."""
 
     sink: TextIO
     headed: bool = False
@@ -84,7 +84,7 @@ class LogPrinter:
     _decoders: dict[str, codecs.IncrementalDecoder] = field(default_factory=dict)
 
     def write(self, name: str, log: Path, tail: int | None) -> None:
-        """Write what was appended since the last call; at first, the log's last `tail` lines."""
+        """Write the bytes appended since the last call; first the last `tail` lines (None: all)."""
         with log.open("rb") as file:
             if name not in self._at:
                 self._at[name] = 0 if tail is None else tail_offset(file, tail)
@@ -105,7 +105,7 @@ def _decoder() -> codecs.IncrementalDecoder:
 
 
 def tail_offset(file: BinaryIO, lines: int) -> int:
-    """Return the offset of the last `lines` lines; only the end of the file is read."""
+    """Return the byte offset of the last `lines` lines, reading only the end of the file."""
     end = position = file.seek(0, os.SEEK_END)
     if lines == 0:
         return end
@@ -115,7 +115,7 @@ def tail_offset(file: BinaryIO, lines: int) -> int:
         file.seek(start)
         block = file.read(position - start)
         if position == end:
-            block = block[:-1]  # no line begins after the end of the last one
+            block = block[:-1]  # ignore the newline at the end of the file
         while (newline := block.rfind(b"\n")) >= 0:
             remaining -= 1
             if remaining == 0:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show_step(sentence: str) -> None:
-    """Print a line of progress on stderr at once."""
+    """Print a line of progress on stderr and flush it."""
     sys.stderr.write(f"{sentence}\n")
     sys.stderr.flush()
 
@@ -30,7 +30,7 @@ def write_json(value: Any) -> None:
 
 
 def as_text(value: Any) -> str:
-    """Return the value as one JSON document, as `write_json` prints it."""
+    """Return the value as a JSON document, converted as by `write_json`."""
     return json.dumps(_plain(value), indent=1, default=str) + "\n"
 
 
@@ -89,7 +89,7 @@ def console(stderr: bool = False, width: int | None = None) -> Console:
 
 
 def align(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return labels and texts as lines of two aligned columns."""
+    """Format (label, text) pairs as lines of two aligned columns."""
     listed = list(pairs)
     width = max((len(label) for label, _ in listed), default=0)
     return "\n".join(f"{label:<{width}}  {text}".rstrip() for label, text in listed)

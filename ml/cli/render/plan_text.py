@@ -36,7 +36,7 @@ _KINDS: dict[type, str] = {
 
 
 def as_json(value: object) -> Any:
-    """Return a plan, or a part of one, as JSON values; `kind` is the kind of plan."""
+    """Convert a plan, or a part of one, to JSON values; `kind` is the type of plan or source."""
     if is_dataclass(value) and not isinstance(value, type):
         data = {
             item.name: as_json(getattr(value, item.name)) for item in fields(value) if item.compare
@@ -51,7 +51,7 @@ def as_json(value: object) -> Any:
 
 
 def as_text(plan: Plan) -> str:
-    """Return the plan in aligned lines, most important first."""
+    """Format the plan as aligned lines (label, text)."""
     return align(_pairs(plan))
 
 
@@ -64,7 +64,7 @@ def _pairs(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _pipeline(plan: PipelinePlan) -> Iterator[tuple[str, str]]:
-    """Yield the pipeline's fields, then each step after those that it depends on."""
+    """Yield the lines of a pipeline, then of each step in topological order."""
     yield "pipeline", f"{plan.display_name} ({plan.place})"
     yield "experiment", plan.experiment
     if plan.component:
@@ -83,7 +83,7 @@ def _pipeline(plan: PipelinePlan) -> Iterator[tuple[str, str]]:
 
 
 def _step(step: StepPlan) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a step, except its name and experiment, which the pipeline shows."""
+    """Yield the lines of a step, without its name and experiment, which the pipeline shows."""
     for what, text in _pairs(step.plan):
         source = step.sources.get(what.removeprefix("input "))
         if what in {"job", "sweep", "pipeline"}:
@@ -139,7 +139,7 @@ def _timeouts(search_s: float | None, trial_s: float | None) -> Iterator[tuple[s
 
 
 def _hints(hints: Hints) -> Iterator[tuple[str, str]]:
-    """Yield the search hints of the file beside the spec."""
+    """Yield the lines of the hints file beside the spec."""
     if hints:
         yield "hints", f"{hints.file} (for this machine; Azure ML does not read it)"
     for point in hints.points:

@@ -1,4 +1,4 @@
-"""Show a run's progress, as a table on a terminal and as lines elsewhere; summarize its end."""
+"""Show a run's progress, as a table on a terminal and as lines elsewhere; summarise its end."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ml.specs.plan.plans import AutoMLPlan, CommandPlan, PipelinePlan, Plan, Swe
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Rows of the table besides the running trials: the best ones; a sweep may have a thousand.
+# The table shows the running trials and at most this many of the best ended ones.
 BEST_ROWS = 10
 REFRESHES_PER_S = 4
 # Plans that have trials.
 Search = SweepPlan | AutoMLPlan
-# Where the output of what ran lies in a job's folder, by the kind of job.
+# Type of plan → (label, path in the run's folder) of its logs.
 _LOGS: dict[type, tuple[str, str]] = {
     CommandPlan: ("log", "logs/std_log.txt"),
     SweepPlan: ("trials", "trials"),
@@ -37,7 +37,10 @@ _LOGS: dict[type, tuple[str, str]] = {
 
 @contextmanager
 def watching(plan: Plan, show: bool) -> Iterator[Watch]:
-    """Yield a watcher for the backend, which shows the progress of the plan on stderr."""
+    """Yield a callback for the backend's events that shows the plan's progress on stderr.
+
+    If `show` is False, the callback does nothing.
+    """
     if not show:
         yield unwatched
         return
@@ -67,7 +70,7 @@ def watching(plan: Plan, show: bool) -> Iterator[Watch]:
 
 
 class SweepProgress:
-    """Show a sweep: a line for each ended trial, or a table of running trials and the best ones."""
+    """Shows a sweep: a line for each ended trial, or a table of running and best trials."""
 
     def __init__(self, plan: Search) -> None:
         self._plan = plan
@@ -91,7 +94,7 @@ class SweepProgress:
         return " ".join(words)
 
     def table(self, run: Run | None) -> Table:
-        """Return the trials as of now."""
+        """Return a table of the running trials and the best ended ones; `run` is None at first."""
         from rich.table import Table
 
         plan, trials = self._plan, run.trials if run else ()
@@ -119,7 +122,7 @@ class SweepProgress:
 
 
 class PipelineProgress:
-    """Show a pipeline: a line when a step starts or ends, or a table of every step in order."""
+    """Shows a pipeline: a line when a step starts or ends, or a table of every step in order."""
 
     def __init__(self, plan: PipelinePlan) -> None:
         self._plan = plan
@@ -143,7 +146,7 @@ class PipelineProgress:
         return ""
 
     def table(self, run: Run | None) -> Table:
-        """Return the steps as of now."""
+        """Return a table of all steps, also nested ones; `run` is None at first."""
         from rich.table import Table
 
         steps = {step.name: step for step in (run.below() if run else ())}
@@ -180,7 +183,7 @@ def _ended(trials: tuple[Run, ...]) -> int:
 
 
 def most_trials(plan: Search) -> int:
-    """Return the largest number of trials: a grid has no more than it has points."""
+    """Return the maximum number of trials; a grid sweep has at most one per point."""
     if isinstance(plan, AutoMLPlan) or plan.algorithm != "grid":
         return plan.max_total_trials
     from ml.sweeps.sources import size
@@ -189,12 +192,12 @@ def most_trials(plan: Search) -> int:
 
 
 def _sampled_names(plan: Search) -> list[str]:
-    """Return the hyperparameters of a sweep; AutoML's differ from trial to trial."""
+    """Return the names of a sweep's hyperparameters; [] for AutoML, whose trials differ."""
     return [*plan.search_space] if isinstance(plan, SweepPlan) else []
 
 
 def _sampled(plan: Search, trial: Run) -> dict[str, Any]:
-    """Return the trial's own values, without those that are the same in every trial."""
+    """Return the values of the hyperparameters of a trial, without its constant parameters."""
     names = _sampled_names(plan) if isinstance(plan, SweepPlan) else trial.parameters
     return {name: trial.parameters[name] for name in names if name in trial.parameters}
 
@@ -204,21 +207,21 @@ def _step_outcome(step: Run) -> str:
 
 
 def step_text(step: Run) -> str:
-    """Return how a step ended, how long it took and why it did not complete."""
+    """Return a step's status, duration, and the codes of its error and warnings."""
     words = [_step_outcome(step)]
     if not step.reused_from and step.id:
         words.append(f"in {step.active_s:.1f} s")
     if step.error:
         words.append(f"[{step.error.code}] see {shown(step.folder)}")
-    # The warning of a step that never started says why.
+    # A step that never started has the reason as its warning.
     words += [f"[{warning.code}]" if step.id else warning.actual for warning in step.warnings]
     return " ".join(words)
 
 
 def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str:
-    """Return the outcome, the paths of outputs and logs, and the next command.
+    """Return the run's outcome, the paths of outputs and logs, and the next command, as lines.
 
-    `echoed`: the command's output is already on the screen, so that the error omits its log.
+    `echoed`: the command's output is already on the screen, so omit the log from the error.
     """
     lines = [str(warning) for warning in run.warnings]
     if run.error:
@@ -236,7 +239,9 @@ def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str
         lines.append(f"  output {name}: {output_text(run, name, path, 'not written')}")
     what, where = _LOGS[type(plan)]
     place = run.folder / where
-    if isinstance(plan, CommandPlan) and not place.exists():  # each process on Azure has its own
+    if (
+        isinstance(plan, CommandPlan) and not place.exists()
+    ):  # on Azure, each process has its own log
         place = place.parent
     lines += [f"  {what}: {shown(place)}"] if place.exists() else []
     on = repeated_on(backend.name)
@@ -250,7 +255,7 @@ def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str
 
 
 def _best_of_sweeps(plan: PipelinePlan, run: Run) -> Iterator[str]:
-    """Yield a line for each sweep step that has a best trial, or reuses one."""
+    """Yield a line with the best trial of each completed sweep step, which may be reused."""
     for name, step in plan.steps.items():
         sweep = next((step for step in run.steps if step.name == f"{run.name}.{name}"), None)
         if not isinstance(step.plan, Search) or sweep is None or sweep.status != "Completed":

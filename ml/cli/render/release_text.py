@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from policies.promotion.decision import Decision, Request, Result
 
 
-# The number of contributions that are listed.
+# Number of feature contributions that are printed.
 TOP = 3
-# Characters of a digest, `sha256:` among them.
+# Printed characters of a digest, including `sha256:`.
 SHORT = 19
-# An AUC at least this high, and this far above a linear model's, suggests columns that leak
-# together.
+# An AUC of at least HIGH_AUC that exceeds a linear model's by ABOVE_LINEAR suggests leakage through
+# an interaction of columns.
 HIGH_AUC, ABOVE_LINEAR = 0.85, 0.1
-# The width where stderr is not a terminal: lines of a log may be long.
+# The width of the table if stderr is not a terminal.
 LOG_WIDTH = 140
-# The width of the verdict, the gate and the brackets around a requirement.
+# Width of a row's verdict, gate name and brackets, without details and requirement.
 BESIDE = 38
-# The verdicts in the order in which they are printed.
+# Verdict → its style, in the order of printing.
 VERDICT_STYLES = {
     "fail": "bold red",
     "waived": "bold yellow",
@@ -47,7 +47,7 @@ SILENT = ("pass", "not evaluated")
 
 
 def next_text(project: str, environment: str, on: str | None) -> str:
-    """Return the next step that applies what was just declared."""
+    """Return the line with the command that applies a new declaration."""
     if environment == "local":
         return f"next: ml release apply {project} --approved-by NAME"
     if on == "azure":
@@ -64,7 +64,7 @@ def next_text(project: str, environment: str, on: str | None) -> str:
 
 
 def rejected_text(request: Request) -> str:
-    """Return the next step for a rejected version: the requirements of each gate, and the guide."""
+    """Return the line with the command that explains a rejection, and the guide."""
     where = "" if request.environment == "local" else f" --env {request.environment}"
     where += "" if request.simulated else " --on azure"
     command = f"ml gate {request.model} {request.version}{where} --all"
@@ -72,7 +72,7 @@ def rejected_text(request: Request) -> str:
 
 
 def status_text(state: Status) -> str:
-    """Return the status in a few lines, without values that equal the declared ones.
+    """Format the status of a release, without values that equal the declared ones.
 
     It is one line if nothing was ever declared or applied.
     """
@@ -97,7 +97,7 @@ def status_text(state: Status) -> str:
 
 
 def rollout_text(rollout: Plan) -> str:
-    """Return the declared version, the serving version, and the steps of an apply."""
+    """Format a plan: the declared version, the serving version, and the steps of an apply."""
     declared, serving = rollout.entry, rollout.serving
     version = named(declared.model, declared.version, declared.digest) if declared else "nothing"
     serves = "nothing"
@@ -111,7 +111,10 @@ def rollout_text(rollout: Plan) -> str:
 
 
 def rival_text(proposal: Proposal, rival: Version) -> str:
-    """Return a sentence about the declared, never applied version that had to be beaten too."""
+    """Return a sentence about `rival`, a declared but never applied version.
+
+    The candidate had to beat it as well as the champion.
+    """
     text = f"version {rival.version} is declared and was never applied: it had to be beaten too"
     if proposal.written:
         return f"{text}, and is no longer declared"
@@ -122,7 +125,7 @@ def rival_text(proposal: Proposal, rival: Version) -> str:
 
 
 def facts_text(evaluation: Evaluation) -> str:
-    """Return lines: primary metric, linear model, strongest feature, largest contributions."""
+    """Format an evaluation: primary metric, linear model, strongest feature, contributions."""
     from ml.measures.schema import Estimate
 
     metric, split = evaluation.primary_metric or "", evaluation.slice_split or ""
@@ -146,7 +149,7 @@ def facts_text(evaluation: Evaluation) -> str:
 
 
 def named(model: str, version: str, digest: str) -> str:
-    """Return a version with the beginning of its digest."""
+    """Format a version with the beginning of its digest: `churn 3 (sha256:0123456789ab)`."""
     return f"{model} {version} ({digest[:SHORT]})"
 
 
@@ -173,9 +176,9 @@ def show_drill(drill: Drilled) -> None:
 def show_decision(decision: Decision, waits: str = "", every: bool = False) -> None:
     """Print the gates and the outcome on stderr, failed gates first.
 
-    A gate that does not pass is followed by its requirement and the reason. Those that pass are
-    listed in one line, or with `every` in one line each. `waits` is the version of the comparison
-    if it is declared but not yet applied.
+    A gate that does not pass has its requirement and the reason. Gates that pass share one line, or
+    with `every` have one each. `waits` is the declared but not yet applied version that the
+    candidate was compared with; "" if it was the champion.
     """
     from rich.table import Table
     from rich.text import Text
@@ -213,13 +216,13 @@ def show_decision(decision: Decision, waits: str = "", every: bool = False) -> N
         console.print(Text(f"{request.model} {request.version} → {request.environment}, {against}"))
         console.print(table)
         console.print(Text(conclusion(decision)))
-    # Rich pads the lines of a table to its width.
+    # Strip the padding that Rich adds to each line.
     lines = (f"{line.rstrip()}\n" for line in drawn.get().splitlines())
     unfiltered(sys.stderr).write("".join(lines))
 
 
 def released(state: Released, environment: str) -> str:
-    """Return the verdict of today's gates on the released version, with the gates that fail."""
+    """Format the result of today's gates for the released version, with the gates that fail."""
     if (decision := state.decision) is None:
         return f"? {state.project} in {environment}: {readable(state.error)}"
     head = f"{decision.request.model} {decision.request.version} in {environment}"
@@ -231,7 +234,7 @@ def released(state: Released, environment: str) -> str:
 
 
 def _details(result: Result) -> list[str]:
-    """Return the finding of a gate; if it does not pass, also its requirement and the reason."""
+    """Return the details of a gate as lines; if it fails, with its requirement and the reason."""
     if result.mark in SILENT:
         return [" · ".join(filter(None, (result.actual, result.why)))]
     lines = [f"warning: {sentence}" for sentence in result.warnings]
@@ -241,12 +244,12 @@ def _details(result: Result) -> list[str]:
 
 
 def verdict_text(result: Result) -> str:
-    """Return the verdict, and the gate's mode where it changes what the verdict does."""
+    """Return the verdict, with the gate's mode unless that is `enabled`."""
     return result.mark if result.mode == "enabled" else f"{result.mark} ({result.mode})"
 
 
 def conclusion(decision: Decision) -> str:
-    """Return the outcome in a sentence."""
+    """Return the decision's outcome as a sentence."""
     name = f"{decision.request.model} {decision.request.version}"
     where = decision.request.environment
     if decision.request.simulated and where != "local":

@@ -1,4 +1,4 @@
-"""Format runs for people: rows of the list, and one run in full with its lineage."""
+"""Format runs: rows of `ml runs list`, and one run with its lineage for `ml runs show`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ml.release.versions import Descendant
 
 COLUMNS = ("run", "job", "kind", "status", "experiment", "started", "took", "result")
-# The most trials or steps that are shown of one run; a sweep may have a thousand.
+# The maximum number of trials or steps that are printed of one run.
 PARTS = 10
-# Significant digits of metrics and parameters; job.json has the whole number.
+# Significant digits of metrics and parameters; job.json has all digits.
 DIGITS = 5
-_SHA = 19  # of "sha256:…": enough to tell two apart
+_SHA = 19  # printed characters of a digest, including `sha256:`
 
 
 def number(value: float) -> str:
@@ -35,12 +35,12 @@ def parameters(values: Mapping[str, Any]) -> str:
 
 
 def short(value: Any) -> str:
-    """Return a parameter's value, numbers with DIGITS digits."""
+    """Format a parameter's value; floats have DIGITS significant digits."""
     return number(value) if isinstance(value, float) else str(value)
 
 
 def outcome(run: Run) -> str:
-    """Return the status, the cause if something ended the run early, and the number of restarts."""
+    """Return the status, the cause of an early end, and the number of restarts."""
     details = [run.ended_by] if run.ended_by else []
     if run.restarts:
         count = len(run.restarts)
@@ -49,7 +49,7 @@ def outcome(run: Run) -> str:
 
 
 def ranked(trials: Iterable[Run], metric: str, goal: str) -> list[Run]:
-    """Sort trials, best first; those that did not complete or logged no number are last."""
+    """Sort trials, best first; trials that are incomplete or lack the metric are last."""
     sign = -1 if goal == "maximize" else 1
 
     def rank(trial: Run) -> tuple[bool, bool, float]:
@@ -60,7 +60,7 @@ def ranked(trials: Iterable[Run], metric: str, goal: str) -> list[Run]:
 
 
 def row(entry: Entry, primary: Mapping[str, str]) -> list[str]:
-    """Return a run as a row under COLUMNS; `primary` maps experiments to their sweeps' metric."""
+    """Return a run's cells under COLUMNS; `primary` maps an experiment to its primary metric."""
     run = entry.run
     took = duration(run.active_s)
     what = [run.name, entry.display_name, entry.kind]
@@ -69,7 +69,7 @@ def row(entry: Entry, primary: Mapping[str, str]) -> list[str]:
 
 
 def list_json(entry: Entry) -> dict[str, Any]:
-    """Return a run as an element of `ml runs list --json`."""
+    """Return a run's entry in `ml runs list --json`."""
     run = entry.run
     return {
         "name": run.name,
@@ -96,12 +96,12 @@ def list_json(entry: Entry) -> dict[str, Any]:
 
 
 def run_json(backend: Backend, run: Run) -> dict[str, Any]:
-    """Return the fields of `job.json`, with the run's folder and absolute paths of its outputs."""
+    """Return the fields of job.json, with the run's folder and its outputs' absolute paths."""
     return {**backend.runs.document(run), "folder": run.folder, "outputs": run.outputs}
 
 
 def _result(entry: Entry, primary: str) -> str:
-    """Return the result of a run in a few words: its error, finished parts and metrics."""
+    """Return a run's error code, or its number of completed parts and its metrics."""
     run = entry.run
     if run.error and run.status == "Failed":
         return f"[{run.error.code}]"
@@ -117,7 +117,7 @@ def _result(entry: Entry, primary: str) -> str:
 def run_lines(
     backend: Backend, entry: Entry, parent: str, versions: Sequence[Descendant]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) pairs about a run: its origin, then the model `versions` made from it."""
+    """Yield (label, text) about a run: its fields, its lineage, and its model `versions`."""
     run, lineage = entry.run, entry.lineage
     yield "run", f"{run.name} ({entry.kind}, {run.id or 'never started'})"
     yield "status", outcome(run)
@@ -171,7 +171,7 @@ def run_lines(
 
 
 def output_text(run: Run, name: str, path: Path, lost: str) -> str:
-    """Return an output's path, `lost` if it does not exist, and the registered asset."""
+    """Return an output's path, with `(LOST)` if it does not exist, and the registered asset."""
     asset = f", registered as {run.registered[name]}" if name in run.registered else ""
     return shown(path) + ("" if path.exists() else f" ({lost})") + asset
 
@@ -179,7 +179,7 @@ def output_text(run: Run, name: str, path: Path, lost: str) -> str:
 def _code(code: Mapping[str, Any], snapshot: Path | None) -> str:
     """Return the commit, and the digest and folder of the code snapshot.
 
-    A pipeline has no snapshot: its steps do.
+    A pipeline has no snapshot; its steps have.
     """
     commit = str(code.get("commit") or "")[:12]
     dirty = " with uncommitted changes" if commit and code.get("dirty") else ""
@@ -190,7 +190,7 @@ def _code(code: Mapping[str, Any], snapshot: Path | None) -> str:
 
 
 def _environment(lineage: Mapping[str, Any]) -> str:
-    """Return the environment that the spec names, and the Python that ran in its place."""
+    """Return the spec's environment and the local Python that replaced it; "" without one."""
     if not lineage.get("environment"):
         return ""
     requested = f"{lineage['environment']}{_sha(lineage.get('environment_digest'))}"
@@ -202,12 +202,12 @@ def _environment(lineage: Mapping[str, Any]) -> str:
 
 
 def _sha(digest: str | None) -> str:
-    """Return the beginning of a digest in brackets, "" without one."""
+    """Return ` (sha256:0123…)` with the beginning of a digest; "" without one."""
     return f" ({digest[:_SHA]})" if digest else ""
 
 
 def _release(version: Descendant) -> Iterator[tuple[str, str]]:
-    """Yield a model version made from a run, its release and where it serves."""
+    """Yield (label, text) about a run's model version: its releases and its servers."""
     how = {"made": "", "same files": ", first made by another run", "evaluated": ", measured here"}
     name = f"{version.model} {version.version}"
     yield "→ model", f"{name} ({version.digest[:_SHA]}{how[version.relation]})"
