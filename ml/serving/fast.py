@@ -1,14 +1,14 @@
 """Serve a scoring script: `python -m ml.serving.fast --entry-script score.py --port 5001`.
 
-Without arguments it reads the variables that Azure ML sets from a deployment's
-`code_configuration`: AML_APP_ROOT and AZUREML_ENTRY_SCRIPT. The same score.py, with Azure ML's
-`init()` and `run(body)`, runs under azureml-inference-server-http. The differences: uvicorn and
-orjson in place of Flask, one request at a time (a small model answers faster than a thread starts),
-no access log. A custom container may listen where its `inference_config` says:
+Without arguments it reads AML_APP_ROOT and AZUREML_ENTRY_SCRIPT, which Azure ML sets from a
+deployment's `code_configuration`. The same score.py, with Azure ML's `init()` and `run(body)`, runs
+under azureml-inference-server-http. The differences: uvicorn and orjson instead of Flask, one
+request at a time (a small model responds faster than a thread starts), and no access log. A custom
+container sets the port and routes in its `inference_config`:
 learn.microsoft.com/azure/machine-learning/how-to-deploy-custom-container.
 
-uvicorn limits neither how long the head of a request takes nor its size before it has arrived, so
-put a proxy in front of it, as a managed endpoint is and the router on this machine.
+uvicorn limits neither the time nor the size of a request's headers while they arrive. Put a proxy
+in front of it; a managed endpoint and the local router are such proxies.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ import orjson
 import uvicorn
 
 PORT = 5001
-MAX_BODY = 10 * 2**20  # what a managed online endpoint accepts
+MAX_BODY = 10 * 2**20  # bytes; the limit of a managed online endpoint
 MAX_HEADERS = 64 * 2**10
-# Seconds that a connection may be silent between requests, and that a body may take to arrive.
+# Seconds: a connection may be idle between requests, and a body may take to arrive.
 IDLE_S, SLOW_S = 75, 30.0
-SHUTDOWN_S = 8  # for the requests in progress
+SHUTDOWN_S = 8  # seconds for the requests in progress
 SCORE, PROBES = "/score", ("/", "/ready")
-# The ids of a request, and how long each may be (azureml-inference-server-http).
+# Headers with ids of a request, and their maximum length (azureml-inference-server-http).
 _ID, _CLIENT_ID, _LEGACY_ID = b"x-request-id", b"x-ms-client-request-id", b"x-ms-request-id"
 MAX_ID = 100
-_FAILED = (b"x-ms-run-function-failed", b"True")  # as Azure ML's server marks a score.py's error
+_FAILED = (b"x-ms-run-function-failed", b"True")  # Azure ML's header for an error in score.py
 _CLOSE = (b"connection", b"close")
 
 Headers = list[tuple[bytes, bytes]]
@@ -56,7 +56,7 @@ class App:
     """An ASGI app: POST /score runs the script; GET / and GET /ready respond after init()."""
 
     def __init__(self, run: Callable[[bytes], object]) -> None:
-        # Import it from the deployment's code, now on sys.path, not from the image.
+        # Import it late, from the deployment's code on sys.path, not from the image.
         from ml.serving.scoring.messages import is_finite
 
         self._run, self._is_finite = run, is_finite
@@ -102,7 +102,7 @@ class App:
             if hasattr(result, "status_code"):  # an AMLResponse
                 status, content = int(result.status_code), bytes(result.get_data())
             else:
-                # orjson serializes numbers itself: only a result that is text can contain NaN.
+                # orjson never writes NaN, so only a text result can contain it.
                 is_text = isinstance(result, str | orjson.Fragment)
                 content = _dumps(result)
                 if b"null" in content:  # orjson writes NaN and infinities as null
@@ -117,7 +117,7 @@ class App:
 
 
 def _dumps(result: object) -> bytes:
-    """Return the result as JSON; fall back to `json` for lone surrogates, which orjson rejects."""
+    """Serialise the result to JSON; use `json` for lone surrogates, which orjson rejects."""
     try:
         return orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
@@ -127,7 +127,7 @@ def _dumps(result: object) -> bytes:
 
 
 def _request_ids(headers: Headers) -> Headers:
-    """Return the response's id headers: the request's ids, and those derived from them."""
+    """Return the id headers of the response: the request's ids, or new ones."""
     named = dict(headers)
     request_id = named.get(_ID) or str(uuid.uuid4()).encode()
     legacy = named.get(_LEGACY_ID)
@@ -137,11 +137,11 @@ def _request_ids(headers: Headers) -> Headers:
 
 
 class _Rejected(Exception):
-    """Reject a request before its body is read to the end: a status and a message."""
+    """The error of a refused request: (HTTP status, message)."""
 
 
 async def _read(headers: Headers, receive: Receive) -> bytes:
-    """Return the body of the request; raise _Rejected for one that is not allowed."""
+    """Return the body of the request; raise _Rejected for forbidden headers or a large body."""
     if sum(len(name) + len(value) for name, value in headers) > MAX_HEADERS:
         raise _Rejected(431, f"the headers are larger than {MAX_HEADERS} bytes")
     if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in headers):
@@ -149,7 +149,7 @@ async def _read(headers: Headers, receive: Receive) -> bytes:
     named = dict(headers)
     length = int(named.get(b"content-length", 0))
     if _upgrades(headers) and (length or b"transfer-encoding" in named):
-        # The parser treats the body as data of the other protocol.
+        # httptools would treat the body as data of the other protocol.
         raise _Rejected(501, "a request with a body and a protocol upgrade")
     body, more = bytearray(), True
     while more:
@@ -172,7 +172,7 @@ def _error(status: int, message: str) -> Response:
 
 
 def _plain(value: Any) -> object:
-    """Convert an array, a numpy number or a dataclass for orjson."""
+    """Convert an array, a numpy number or an object's fields for `json`."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return vars(value) if hasattr(value, "__dict__") else None
@@ -191,7 +191,7 @@ def load(script: Path) -> ModuleType:
 
 
 def main() -> None:
-    """Load the script, then listen: a container that answers is ready."""
+    """Load the script, then listen, so that a container that responds is ready."""
     parser = argparse.ArgumentParser(prog="python -m ml.serving.fast", description=__doc__)
     parser.add_argument("--entry-script", default=os.environ.get("AZUREML_ENTRY_SCRIPT", ""))
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 in a container")

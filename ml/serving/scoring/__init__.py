@@ -1,1 +1,1 @@
-"""The modules that a score.py may import; they travel to the node and import no other `ml` code."""
+"""Modules for score.py. They are uploaded with a deployment, so they import no other `ml` code."""

@@ -1,7 +1,7 @@
-"""From the values of a row to the numbers that a model takes, the same way wherever it happens.
+"""Encodes rows as a model's numeric inputs, in the same way for training, evaluation and serving.
 
-Training, evaluation and serving read each value by `read_cell` or `read_json`, derive columns by
-the project's own function, and encode the row by the `columns.json` of the model folder:
+All three parse each value with `read_cell` or `read_json`, derive columns with the project's own
+function, and encode the row with the `columns.json` of the model folder:
 
     {"columns": [{"name": "Contract", "type": "text", "required": true},
                  {"name": "age", "type": "float"}],
@@ -10,38 +10,34 @@ the project's own function, and encode the row by the `columns.json` of the mode
                 {"name": "age"}],
      "encoding": "codes", "classes": []}
 
-`columns` are those of a table and of a request, `inputs` those that `derive` makes of them. A
-`required` column, one that the schema does not mark `optional`, has a value in every row: a request
-without one is refused, as a table is. A text that is none of the `categories`, and None or NaN of
-`derive`, mean the same as a missing value:
-
-- Where enough rows of training had one, the model has learnt what it means.
-- Elsewhere no model can know, and LightGBM would take it for 0 or for another category. It is
-  replaced with `imputation_values` of training: trees are fitted to one of these (`Columns.fill`)
-  and predict the mean over all of them (`Columns.predict_imputed`); a linear model or a network
-  takes their mean.
-
+`columns` are the columns of a table or request; `inputs` are the columns that `derive` returns. A
+`required` column (not `optional` in the schema) needs a value in every row; a table or request
+without it is refused. A text outside the `categories`, and None or NaN from `derive`, are missing
+values:
+- If enough training rows lack a value, the model learns the meaning of a missing value.
+- Otherwise a model cannot learn it, and LightGBM would treat it as 0 or another category. So it is
+ replaced by `imputation_values` of training. Trees are fitted to one of these (`Columns.fill`)
+ and predict the mean over all of them (`Columns.predict_imputed`); a linear model or a network
+ uses their mean.
 The encodings:
+- `codes`: a number unchanged, a text as its category code (its index in `categories`), a missing
+ value as NaN. For trees and AutoML.
+- `one-hot`: (number - `mean`) / `deviation`, 0 if missing, with a further column that flags missing
+ values if the model learns them; a column per category. For linear models and networks.
+- `tokens`: a text as a sequence of word numbers, padded with 0, for a sequence network:
+ `{"name": "note", "tokens": ["late", "fee"], "length": 64}`. 1 is any unknown word, words after
+ `length` are cut, and a missing text has no words.
+- `words`: a text as TF-IDF of its words, as in AutoML. For the linear model beside `tokens`.
+AutoML has further inputs, the same in both encodings, whose columns `Input` computes:
 
-- `codes`: a number as it is, a text as its category code (its index in `categories`), a missing
-  value as NaN. For trees, and for what AutoML fits.
-- `one-hot`: a number minus `mean`, by `deviation`, a missing one 0, with a column that says so
-  where the model learns it; a column for each category. For what adds up its inputs.
-- `tokens`: a text as the numbers of its words in their order, filled up with 0, for a network that
-  reads sequences: `{"name": "note", "tokens": ["late", "fee"], "length": 64}`. 1 is any word that
-  is not among the `tokens`, words after `length` are cut, and a missing text has none.
-- `words`: a text as TF-IDF of its words, as AutoML has it. For a linear model beside `tokens`.
-
-AutoML has further inputs, the same in both encodings, whose columns are computed by `Input`:
-
-    {"name": "age", "fill": 37.5}                          in place of a missing number
+       {"name": "age", "fill": 37.5}                          replaces a missing number
     {"name": "paid", "date": "iso", "origin": 738000, "parts": ["month", "hour", "days"]}
     {"name": "note", "words": ["late", "late fee"], "idf": [1.2, 3.4]}
     {"name": "shop", "means": {"a": [0.2]}, "missing": [0.1], "other": [0.1], "of": [""]}
 
-A date is "iso", "month-first" or "day-first"; `days` are those since `origin`. The words of a text
-are weighted by TF-IDF and scaled to length 1. `means` are of the target where training had that
-value, one for each `of` several classes, and `other` stands for what it never saw.
+A date is "iso", "month-first" or "day-first"; `days` counts days since `origin`. The words of a
+text are weighted by TF-IDF and scaled to length 1. `means` maps a value to the mean of the target
+in training, one for each class in `of`; `other` is used for unseen values.
 """
 
 from __future__ import annotations
@@ -69,18 +65,18 @@ Row = dict[str, Value]
 Derive = Callable[[Row], Row]
 Kind = Literal["float", "integer", "text"]
 Encoding = Literal["codes", "one-hot", "tokens", "words"]
-# The texts that mean a missing value in a table; a request may also send null.
+# Texts that represent a missing value; a request may also send null.
 MISSING = frozenset({"", "?", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"})
-# int() and float() also take 1_000, inf and digits of other scripts.
+# Stricter than int() and float(), which accept 1_000, inf and digits of other scripts.
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-# Whole numbers are those of 64 bits.
+# Integers have 64 bits.
 _LARGEST = 2**63
-# The most categories per encoding; rarer ones count as unknown.
+# Maximum number of categories by encoding; rarer ones are unknown.
 _MOST_CATEGORIES: Mapping[Encoding, int] = {"codes": 1000, "one-hot": 50}
-# The most words of `tokens` and `words`. Rarer words, and words of fewer than `_FEWEST_TEXTS`
-# texts, are unknown. `tokens` reads the words of a text up to a length that covers `_SHARE_READ` of
-# the training texts, at most `_LONGEST`.
+# Maximum vocabulary of `tokens` and `words`. Rarer words, and words in fewer than `_FEWEST_TEXTS`
+# texts, are unknown. `tokens` cuts texts at a number of words that covers `_SHARE_READ` of the
+# training texts, at most `_LONGEST`.
 _MOST_WORDS: Mapping[Encoding, int] = {"tokens": 20_000, "words": 500}
 _FEWEST_TEXTS, _LONGEST, _SHARE_READ = 2, 256, 0.95
 UNKNOWN, FIRST_WORD = 1, 2
@@ -92,7 +88,7 @@ _EXPECTED: Mapping[Kind, str] = {
 
 
 def read_cell(kind: Kind, cell: str) -> Value:
-    """Return the value of a table's cell; raise ValueError if it is not of that kind."""
+    """Parse a table's cell; return None for a missing value. Raises ValueError for another kind."""
     cell = cell.strip()
     if cell in MISSING:
         return None
@@ -101,16 +97,16 @@ def read_cell(kind: Kind, cell: str) -> Value:
     if (_INTEGER if kind == "integer" else _NUMBER).fullmatch(cell):
         value = int(cell) if kind == "integer" else float(cell)
         if abs(value) < _LARGEST if kind == "integer" else math.isfinite(value):
-            return value + 0  # JSON has no whole -0
+            return value + 0  # turn -0 into 0: JSON has no integer -0
     raise ValueError(f"{cell!r}, expected {_EXPECTED[kind]}")
 
 
 def read_json(kind: Kind, value: object) -> Value:
-    """Return the value of a request as `read_cell` would; raise ValueError for another kind."""
+    """Convert a request's value as `read_cell` does a cell; raise ValueError for another kind."""
     if value is None or (isinstance(value, str) and value.strip() in MISSING):
         return None
     if kind == "text":
-        if isinstance(value, bool):  # as files write it
+        if isinstance(value, bool):  # as in files
             return "true" if value else "false"
         if isinstance(value, str):
             return read_cell(kind, value)
@@ -126,16 +122,16 @@ def read_json(kind: Kind, value: object) -> Value:
 
 _FINITE = float(np.finfo(np.float64).max)
 _NUMBERS = frozenset({int, float})
-# Imputation values per input: each costs a call of the model.
+# Number of imputation values per input; each costs one call of the model.
 _IMPUTATIONS = 16
-# A model learns missing values from this many training rows without one: the minimum size of a
-# tree's leaf, and a share that LightGBM's sampling of a large table does not miss.
+# A model learns missing values if at least this many training rows, and this share of them, lack
+# one: the minimum size of a tree's leaf, and enough for LightGBM's sampling of large tables.
 _FEWEST, _SMALLEST_SHARE = 20, 0.001
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 class Columns:
-    """Converts rows to a model's inputs, by `columns.json` and the project's `derive`."""
+    """Converts rows to a model's inputs, with `columns.json` and the project's `derive`."""
 
     def __init__(self, document: Mapping[str, Any], derive: Derive) -> None:
         self._document, self._derive = document, derive
@@ -150,35 +146,35 @@ class Columns:
             for spec in self._inputs
             for name in (spec.one_hot_names if self._is_one_hot else spec.names)
         )
-        # The numbers of the columns that hold category codes.
+        # Indices of the columns that hold category codes.
         self.categorical = category_columns(self._inputs) if not self._is_one_hot else []
         self._coded = [(spec.name, spec.codes) for spec in self._inputs]
         self._is_plain = all(spec.is_plain for spec in self._inputs)
-        # If all inputs are numbers, one call reads them all.
+        # If all inputs are numbers, one call gets them all.
         all_numbers = len(self._coded) > 1 and all(codes is None for _, codes in self._coded)
         self._numbers = itemgetter(*(name for name, _ in self._coded)) if all_numbers else None
         self._order = list(self.columns)
         self._kinds = list(self.columns.values())
         self._required = [bool(column.get("required")) for column in document["columns"]]
-        # (_IMPUTATIONS, names): NaN where the model has learnt what a missing value means.
+        # (_IMPUTATIONS, names): NaN for columns whose missing values the model learns.
         self._imputation_values = np.hstack(
             [np.empty((_IMPUTATIONS, 0)), *(spec.imputation_values for spec in self._inputs)]
         )
 
     @property
     def categories(self) -> dict[str, list[str]]:
-        """Return the categories of each input with category codes."""
+        """Map each input with category codes to its categories."""
         inputs = (self._inputs[number] for number in self.categorical)
         return {spec.name: list(spec.categories or ()) for spec in inputs}
 
     @property
     def vocabulary(self) -> int:
-        """Return the vocabulary size of the encoding `tokens`, with padding and unknown words."""
+        """Return the vocabulary size of `tokens`, including padding and the unknown word."""
         return FIRST_WORD + len(self.words)
 
     @property
     def words(self) -> list[str]:
-        """Return the vocabulary of the encoding `tokens`, in the order of the words' numbers."""
+        """Return the vocabulary of `tokens`, in the order of the words' numbers."""
         return [str(word) for spec in self._document["inputs"] for word in spec.get("tokens", ())]
 
     @classmethod
@@ -193,11 +189,10 @@ class Columns:
         *,
         imputes: bool = False,
     ) -> Columns:
-        """Fit the encoding to training rows; the columns in `required` have a value in each.
+        """Fit the encoding to training rows; columns in `required` have a value in every row.
 
-        For a model that `imputes` missing values itself, no typical values are stored. Raises
-        ValueError if `derive` fails, returns different columns for different rows, or returns a
-        number that is not finite.
+        For a model that `imputes` missing values itself, no `imputation_values` are stored.
+        Raises ValueError if `derive` fails, or returns varying columns or infinite numbers.
         """
         derived = _derived(derive, list(columns), rows)
         names = list(derived[0]) if derived else []
@@ -229,11 +224,11 @@ class Columns:
         (folder / FILE).write_text(text + "\n", encoding="utf-8")
 
     def read(self, names: Sequence[object], rows: Sequence[object]) -> list[list[Value]]:
-        """Return the values of a request in the order of the columns, for any order of `names`.
+        """Return the rows of a request with the values in the order of the columns.
 
-        Unknown columns are ignored. Raises BadRequest for a column that is missing, for a row whose
-        length differs from `names`, for a value of another kind, and for a missing value of a
-        required column.
+        `names` are the request's columns in any order; unknown ones are ignored. Raises BadRequest
+        for a missing column, a row whose length differs from `names`, a value of another kind,
+        and a missing value of a required column.
         """
         order = None if names == self._order else self._order_of(names)
         width = len(names)
@@ -253,13 +248,13 @@ class Columns:
             raise ValueError(f"derive() gives no column {error}") from None
         table = table.reshape(len(rows), len(self.names))
         wrong = ~np.isfinite(table) if self._is_one_hot else np.isinf(table)
-        if np.count_nonzero(wrong):  # of one row, half the time of any()
+        if np.count_nonzero(wrong):  # for one row, twice as fast as any()
             index = int(np.argwhere(wrong)[0][1])
             raise ValueError(f"`{self.names[index]}` is not finite")
         return table
 
     def coded(self) -> Columns:
-        """Return the same columns in the encoding `codes`; `tokens` become a number of words."""
+        """Return the same columns in the encoding `codes`; `tokens` become a word count."""
         inputs = [
             {"name": spec["name"], "count": spec["length"]} if "tokens" in spec else spec
             for spec in self._document["inputs"]
@@ -267,9 +262,9 @@ class Columns:
         return Columns({**self._document, "inputs": inputs, "encoding": "codes"}, self._derive)
 
     def predict_imputed(self, predict: Predict, table: NDArray[Any]) -> NDArray[Any]:
-        """Return the model's predictions for rows of `matrix`.
+        """Return the predictions for rows of `matrix`, (rows,) or (rows, classes).
 
-        For a row with a missing value that the model cannot learn, this is the mean of the
+        For a row with a missing value that the model has not learnt, it is the mean of the
         predictions with each imputation value.
         """
         predictions, rows = predict(table), self._rows_to_impute(table)
@@ -283,7 +278,7 @@ class Columns:
         return predictions
 
     def fill(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Fill missing values, in place, with imputation values if the model cannot learn them."""
+        """Replace missing values that the model cannot learn by imputation values, in place."""
         rows = self._rows_to_impute(table)
         if len(rows):
             imputed = self._imputation_values[rows % _IMPUTATIONS]
@@ -291,14 +286,14 @@ class Columns:
         return table
 
     def _rows_to_impute(self, table: NDArray[Any]) -> NDArray[np.intp]:
-        """Return the rows with a missing value that has imputation values; there are few."""
+        """Return the indices of the rows with a missing value that has imputation values."""
         missing = np.isnan(table)
         if not np.count_nonzero(missing):
             return np.empty(0, np.intp)
         return np.flatnonzero((missing & ~np.isnan(self._imputation_values[0])).any(axis=1))
 
     def _order_of(self, names: object) -> list[int]:
-        """Return the position of each column in a request."""
+        """Return the index in `names` of each column; raise BadRequest if one is missing."""
         if (
             not isinstance(names, list)
             or not all(isinstance(name, str) for name in names)
@@ -322,7 +317,7 @@ class Columns:
         if order is not None:
             row = [row[index] for index in order]
         try:
-            # Fast path: most values are numbers of their column's type and need no call.
+            # Fast path: most values are numbers of their column's type, without a function call.
             values = [
                 value
                 if type(value) is int and kind == "integer" and -_LARGEST < value < _LARGEST
@@ -347,7 +342,7 @@ class Columns:
             raise
 
     def _codes(self, row: Row) -> list[Any]:
-        """Return numbers, and the category codes of texts; NaN for missing or unknown values."""
+        """Encode a row: numbers unchanged, texts as category codes, NaN if missing or unknown."""
         if self._numbers is not None and {*map(type, numbers := self._numbers(row))} <= _NUMBERS:
             return list(numbers)
         return [
@@ -375,11 +370,11 @@ def _derived(derive: Derive, names: Sequence[str], rows: Sequence[Sequence[Value
 
 
 def imputation_values(name: str, values: NDArray[Any], missing: int, rows: int) -> dict[str, Any]:
-    """Return the `imputation_values` of an input with these training values.
+    """Return {"imputation_values": [...]} for an input with these training values.
 
-    `missing` of the `rows` have none. The values are spread evenly from the least to the greatest
-    and shuffled, so that those of two inputs are independent. Empty if the model learns what a
-    missing value means.
+    Of `rows` training rows, `missing` have no value. The imputation values are evenly spaced among
+    the sorted distinct values and shuffled, so that two inputs are independent. {} if the model can
+    learn missing values.
     """
     if missing >= max(_FEWEST, _SMALLEST_SHARE * rows) or not len(values):
         return {}
@@ -390,7 +385,7 @@ def imputation_values(name: str, values: NDArray[Any], missing: int, rows: int) 
 
 
 def category_columns(inputs: Sequence[Input]) -> list[int]:
-    """Return the numbers of the columns of `inputs` that hold category codes."""
+    """Return the indices of the columns of `inputs` that hold category codes."""
     starts = np.cumsum([0, *(len(spec.names) for spec in inputs)])
     pairs = zip(inputs, starts[:-1].tolist(), strict=True)
     return [start for spec, start in pairs if spec.categories is not None]
@@ -404,16 +399,19 @@ PARTS: Mapping[str, Callable[[datetime], float]] = {
     "weekday": lambda moment: moment.weekday(),
     "hour": lambda moment: moment.hour,
 }
-# In dates with points the month is always second.
+# In dates with dots, the month is always second.
 _DATE = re.compile(r"(\d\d?)([/.])(\d\d?)\2(\d{4})(?:[ T](\d\d?):(\d\d)(?::(\d\d))?)?", re.ASCII)
 # scikit-learn's token_pattern: words of two letters or more.
 _WORDS = re.compile(r"\b\w\w+\b")
-# Words; of Chinese and Japanese, which have no spaces between them, the characters.
+# Words; single characters in Chinese and Japanese, which have no spaces.
 _TOKENS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 
 
 def read_date(text: str, order: str) -> datetime | None:
-    """Parse a text as a time, in UTC if it has a zone; return None if it is not one."""
+    """Parse a text as a naive time, in UTC if it has a zone; return None if it is not a time.
+
+    `order` is "iso", "month-first" or "day-first".
+    """
     try:
         if order == "iso":
             time = datetime.fromisoformat(text)
@@ -447,7 +445,7 @@ def tokens(value: Value) -> list[str]:
 
 
 class Input:
-    """One entry of `inputs`: converts its value to numbers."""
+    """One entry of `inputs`, which converts a value to the numbers of one or several columns."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.name = str(spec["name"])
@@ -469,20 +467,20 @@ class Input:
         self.codes: dict[Value, float] | None = None
         if self.categories is not None:
             coded = [(text, float(code)) for code, text in enumerate(self.categories)]
-            # JSON's true and false may be True and FALSE in files.
+            # JSON's true may be True or TRUE in the training file.
             flags = [
                 (text.lower(), code) for text, code in coded if text.lower() in ("true", "false")
             ]
             self.codes = dict([*flags, *coded])
         self._mean, self._deviation = spec.get("mean", 0.0), spec.get("deviation", 1.0)
         self._says_missing = bool(spec.get("missing", False))
-        # In one-hot, an unknown category is encoded as these shares.
+        # In one-hot, the encoding of an unknown category: the shares of the imputation values.
         counts = Counter(spec.get("imputation_values", ()))
         self._shares = [counts[text] / _IMPUTATIONS for text in self.categories or ()]
 
     @property
     def names(self) -> list[str]:
-        """Return the names of its columns."""
+        """Return the names of the input's columns."""
         spec = dict(self._spec)
         if "length" in spec:
             spec["length"] = [str(i + 1) for i in range(spec["length"])]
@@ -490,7 +488,7 @@ class Input:
         return [f"{self.name}: {part}" if part else self.name for part in parts]
 
     def numbers(self, value: Value) -> list[float]:
-        """Return the values of its columns; NaN if missing or unknown."""
+        """Return a value's numbers, one per column; NaN if missing or unknown."""
         if self._compute is not None:
             return self._compute(value)
         if self.codes is not None:
@@ -499,7 +497,7 @@ class Input:
 
     @property
     def imputation_values(self) -> NDArray[np.float64]:
-        """(_IMPUTATIONS, names): what replaces a missing value; NaN if the model has learnt it."""
+        """Return replacements of a missing value, (_IMPUTATIONS, names); NaN if it is learnt."""
         values = self._spec.get("imputation_values", [None] * _IMPUTATIONS)
         return np.array([self.numbers(value) for value in values], dtype=np.float64)
 
@@ -541,7 +539,7 @@ class Input:
 
     @property
     def one_hot_names(self) -> list[str]:
-        """Return the names of its one-hot columns."""
+        """Return the names of the input's one-hot columns."""
         if self._compute is not None:
             return self.names
         if self.categories is not None:
@@ -549,7 +547,7 @@ class Input:
         return [self.name, *([f"{self.name} is missing"] if self._says_missing else [])]
 
     def one_hot(self, value: Value) -> list[float]:
-        """Return the values of its one-hot columns."""
+        """Return a value's numbers in the one-hot encoding, one per column."""
         if self._compute is not None:
             return [0.0 if math.isnan(column) else column for column in self._compute(value)]
         if self.categories is not None:
@@ -564,8 +562,8 @@ class Input:
 
 
 def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str, Any]:
-    """Return the entry of `inputs` for a column with these training values."""
-    # NaN is no value either.
+    """Fit an entry of `inputs` to a column's training values; raise ValueError for mixed types."""
+    # NaN is a missing value, too.
     present = [value for value in values if value is not None and value == value]
     if texts := [value for value in present if isinstance(value, str)]:
         if len(texts) != len(present):
@@ -582,7 +580,7 @@ def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str,
     sample = imputation_values(name, numbers, len(values) - len(numbers), len(values))
     if encoding == "codes" or not len(numbers):
         return {"name": name, **sample}
-    # Scale first: the sum and the squares of large numbers would overflow.
+    # Scale first, because sums and squares of large numbers overflow.
     scale = float(np.abs(numbers).max()) or 1.0
     return {
         "name": name,
@@ -593,7 +591,7 @@ def _fitted(name: str, values: Sequence[Value], encoding: Encoding) -> dict[str,
 
 
 def _fitted_text(name: str, texts: Sequence[str], encoding: Encoding) -> dict[str, Any]:
-    """Return the entry of `inputs` for texts in the encodings `tokens` and `words`.
+    """Fit an entry of `inputs` to training texts, in the encoding `tokens` or `words`.
 
     The vocabulary is ordered by document frequency, the most frequent word first.
     """

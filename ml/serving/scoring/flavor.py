@@ -1,8 +1,8 @@
-"""Load a folder with members in MLflow's `python_function` flavour: `mlflow.pyfunc.load_model`.
+"""MLflow's `python_function` flavour for AutoML's model folders (`mlflow.pyfunc.load_model`).
 
-`MLmodel` names this module, so that MLflow runs code of the repository; the folder holds only
-data. `predict` takes a table with the columns of a request and returns what the endpoint would:
-the probability of the positive class (binary), a probability per class, or a number.
+The file MLmodel names this module as the loader, so that the folder contains only data and no code.
+`predict` takes a table with the columns of a request and returns the endpoint's predictions: the
+probability of the positive class (binary), a probability per class, or a number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Scorer:
-    """The model of a verified folder."""
+    """A model folder with members; raises ManifestError if a file was changed."""
 
     def __init__(self, folder: Path) -> None:
         verify(folder)
@@ -32,8 +32,8 @@ class Scorer:
         self._members = Members(folder)
 
     def predict(self, table: pd.DataFrame, params: Any = None) -> NDArray[np.float64]:
-        """Return a prediction for each row; raise BadRequest for a table without the columns."""
-        times = table.select_dtypes(["datetime", "datetimetz"])  # texts in a request
+        """Return predictions, (rows,) or (rows, classes); raise BadRequest for an invalid table."""
+        times = table.select_dtypes(["datetime", "datetimetz"])  # requests have them as text
         cells: Any = table.astype(dict.fromkeys(times, str)).astype(object)
         values = cells.where(table.notna(), None).to_numpy().tolist()
         stated = [[_stated(cell) for cell in row] for row in values]
@@ -42,12 +42,12 @@ class Scorer:
 
 
 def _stated(value: object) -> object:
-    """Convert a cell to a JSON value: Parquet's dates and decimals are none."""
+    """Convert a cell to a JSON value: a decimal to a float, a date to text."""
     if isinstance(value, Decimal):
         return float(value)
     return str(value) if isinstance(value, date) else value
 
 
 def _load_pyfunc(path: str) -> Scorer:
-    """Return the model; MLflow calls this function with the path of the model's data."""
+    """Load the model; MLflow calls this function with the path of the model folder."""
     return Scorer(Path(path))

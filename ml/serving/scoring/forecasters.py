@@ -1,18 +1,16 @@
 """Forecast with a model folder of forecasters: parameters as JSON, trees as LightGBM text.
 
-`forecaster.json` holds the series, their recent values and the members, whose forecasts are
-averaged by weight. The kinds of members:
-
-- `naive`, `seasonal_naive`: the last value, or that of one season before
+`forecaster.json` has the series, their recent values and the members of the ensemble. The forecast
+is the weighted mean of the members' forecasts. The kinds of members:
+- `naive`, `seasonal_naive`: the last value, or the value one season before
 - `ets`: state-space exponential smoothing (Hyndman, Koehler, Ord and Snyder 2008, "Forecasting
   with Exponential Smoothing", table 2.2)
 - `theta`: the standard, optimized and dynamic Theta models (Fiorucci et al. 2016, "Models for
   optimising the theta method and their relationship to state space models")
 - `arima`: the state-space form of seasonal ARIMA (Durbin and Koopman 2012, "Time Series Analysis by
   State Space Methods", section 3.4), as in R's `arima`
-- `trees`: LightGBM or XGBoost on lags, rolling means, the calendar, holidays and columns whose
-  future is known, one step after another
-
+- `trees`: LightGBM or XGBoost on lags, rolling means, calendar features, holidays and columns known
+ in advance; forecasts are recursive
 A series whose fit failed has no parameters and gets the seasonal naive forecast.
 An interval is the forecast ± width · scale. The widths are conformal (Stankevičiūtė, Alaa and van
 der Schaar 2021): for each step of the horizon, a quantile of the scaled errors at earlier origins.
@@ -59,11 +57,11 @@ class Ensemble:
         observed: Sequence[Values] | None = None,
         known: Values | None = None,
     ) -> tuple[NDArray[np.datetime64], Values]:
-        """Forecast these series from their last time.
+        """Forecast the series with the indices `chosen`, from the end of `observed`.
 
-        `observed` are values after the training data, one array for each chosen series, all of one
-        length; `known` (series, horizon, columns) are the future values of the document's `known`
-        columns. Returns the times (series, horizon) and value, low and high (series, horizon, 3).
+        `observed` are the values after the training data, one array per series, all of one length.
+        `known` (series, horizon, columns) are the future values of the columns known in advance.
+        Returns times (series, horizon), and value, low and high (series, horizon, 3).
         """
         import pandas as pd
 
@@ -81,7 +79,7 @@ class Ensemble:
         values, columns = np.zeros(times.shape), None
         for member in document["members"]:
             if member["kind"] == "trees":
-                if columns is None:  # the same for all trees of one AutoML job
+                if columns is None:  # all tree members share them
                     columns = exogenous(times, document["holidays"], known, member["features"])
                 of_trees = self._trees[member["file"]]
                 local = [member["series"][n] for n in numbers]
@@ -102,7 +100,10 @@ class Ensemble:
         return times, np.stack([values, low, high], axis=2)
 
     def later(self, number: int, time: str, most: int) -> int:
-        """Return how many steps after a series' last time this is, up to `most`; otherwise -1."""
+        """Return the number of steps from the last training time of series `number` to `time`.
+
+        Return -1 if it is before that, more than `most` steps later, between steps, or no time.
+        """
         import pandas as pd
 
         document = self.document
@@ -116,21 +117,21 @@ class Ensemble:
 
 
 def interval(values: Values, widths: Values, scale: Values, floor: Values) -> tuple[Values, Values]:
-    """Return the ends of the intervals; the low end is at least `floor` (NaN: no limit)."""
+    """Return (low, high) of the intervals; low is at least `floor` (NaN: no limit) and <= value."""
     low = np.fmax(values - widths * scale, floor)
     return np.minimum(low, values), values + widths * scale
 
 
 def filled(values: Values) -> Values:
-    """Forward-fill the missing values of (series, times)."""
+    """Return `values` (series, times) with missing values filled forward."""
     index = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
     return np.asarray(np.take_along_axis(values, np.maximum.accumulate(index, axis=1), axis=1))
 
 
 def seasonal_naive(history: Values, season: int, horizon: int) -> Values:
-    """Repeat the values of the last season: (series, horizon) from (series, times).
+    """Repeat the last season of `history` (series, times); return (series, horizon).
 
-    If the season before has no value, or the history is shorter, the last value is repeated.
+    If the value one season before is missing, repeat the last value.
     """
     season = max(1, min(season, history.shape[1]))
     values = history[:, history.shape[1] - season + np.arange(horizon) % season]
@@ -140,7 +141,10 @@ def seasonal_naive(history: Values, season: int, horizon: int) -> Values:
 def statistical(
     member: Parameters, number: int, history: Values, new: Values, horizon: int
 ) -> Values:
-    """Return the forecast (horizon,) of a member for one series, after its `new` values."""
+    """Return the forecast (horizon,) of a statistical member for series `number`.
+
+    `history` ends with the values `new`, which were observed after training.
+    """
     kind, season = str(member["kind"]), int(member["season"])
     model = None if kind in ("naive", "seasonal_naive") else member["series"][number]
     if model is None:
@@ -151,9 +155,9 @@ def statistical(
 
 
 def ets(model: Parameters, new: Values, horizon: int) -> Values:
-    """Return the forecast of exponential smoothing.
+    """Return the forecast (horizon,) of exponential smoothing, after updating it with `new` values.
 
-    `states` are the level, the trend if there is one, and the seasonal states, the latest first.
+    `states` are the level, the trend if any, and the seasonal states, latest first.
     """
     trend, season = str(model["trend"]), str(model["season"])
     alpha, beta, gamma, phi = (float(model[name]) for name in ("alpha", "beta", "gamma", "phi"))
@@ -172,7 +176,7 @@ def ets(model: Parameters, new: Values, horizon: int) -> Values:
         if season != "N":
             part = y / ahead if season == "M" else y - ahead
             seasonal = np.concatenate([[oldest + gamma * (part - oldest)], seasonal[:-1]])
-    # As R's forecast and statsforecast sum a damped trend: phi, 2 phi, 2 phi + phi², ….
+    # Sum a damped trend as R's forecast and statsforecast do: phi, 2 phi, 2 phi + phi², ….
     steps = np.cumsum(phi ** np.maximum(1, np.arange(horizon)))
     values = np.full(horizon, level)
     if trend != "N":
@@ -184,10 +188,10 @@ def ets(model: Parameters, new: Values, horizon: int) -> Values:
 
 
 def theta(model: Parameters, new: Values, horizon: int) -> Values:
-    """Return the forecast of a Theta model.
+    """Return the forecast (horizon,) of a Theta model, after updating it with `new` values.
 
-    `states` are the level, the mean, and the line's two coefficients, after `count` values;
-    `seasonal` begins with that of the next step.
+    `states` are the level, the mean, and the line's intercept and slope, after `count` values.
+    `seasonal` begins with the component of the next step.
     """
     alpha, weight, count = float(model["alpha"]), float(model["theta"]), int(model["count"])
     level, mean, intercept, slope = map(float, model["states"])
@@ -213,10 +217,10 @@ def theta(model: Parameters, new: Values, horizon: int) -> Values:
 
 
 def arima(model: Parameters, new: Values, horizon: int) -> Values:
-    """Return the forecast of an ARIMA model with a mean and a drift.
+    """Return the forecast (horizon,) of ARIMA with mean and drift, after updating it with `new`.
 
-    `states` are those after `count` values: first those of the autoregression `ar`, then those of
-    the differences `delta`. `gain` is the Kalman gain at the last value.
+    `states` are the states after `count` values: first of the autoregression `ar`, then of the
+    differences `delta`. `gain` is the Kalman gain at the last value.
     """
     ar, delta, gain, states = (np.array(model[name]) for name in ("ar", "delta", "gain", "states"))
     order, size = len(ar), len(states)
@@ -242,10 +246,10 @@ FORECASTERS = {"ets": ets, "theta": theta, "arima": arima}
 def exogenous(
     times: NDArray[np.datetime64], holidays: Sequence[str], known: Values | None, spec: Parameters
 ) -> Values:
-    """(series, times, columns): calendar features, three holiday flags and the `known` columns.
+    """Return calendar features, holiday flags and `known` columns: (series, times, columns).
 
-    `times` has the shape (series, times). The flags say whether the day before, the day itself and
-    the day after are holidays; without `holidays` there are none.
+    `times` is (series, times). Three flags are 1 if the day before, the day itself or the day after
+    is a holiday; without `holidays` there are no flags.
     """
     import pandas as pd
 
@@ -264,19 +268,19 @@ def exogenous(
 
 
 def calendar(frequency: str | None, length: int) -> list[str]:
-    """Return the parts of a time that vary within a series of this frequency and length."""
+    """Return the calendar features that vary within a series of this frequency and length."""
     import pandas as pd
 
-    # Start in pandas' first full year: its timestamps span 584 years.
+    # Start in the first full year of pandas' timestamps, which span 584 years.
     index = pd.date_range("1678-01-01", periods=min(length, 2000), freq=frequency)
     return [name for name in _CALENDAR if len(set(getattr(index, name))) > 1]
 
 
 def lagged(values: Values, spec: Parameters) -> tuple[Values, Values]:
-    """Return the lag features of the step after each window, and the offset of its target.
+    """Return the lag features of each sliding window, and the offset to subtract from its target.
 
-    `values` are (series, times), scaled; the windows are the last `spec["length"]` times of each
-    prefix that is long enough. Returns (series, windows, columns) and (series, windows).
+    `values` (series, times) are scaled. A window has `spec["length"]` times; its target is the
+    next value. Returns (series, windows, columns) and (series, windows).
     """
     windows = values[:, None]
     if values.shape[1] > spec["length"]:
@@ -293,9 +297,9 @@ def lagged(values: Values, spec: Parameters) -> tuple[Values, Values]:
 def recursive(
     model: Any, spec: Parameters, local: Sequence[Parameters], history: Values, columns: Values
 ) -> Values:
-    """Return recursive forecasts (series, horizon) of trees: each value is a lag of the next one.
+    """Return recursive forecasts (series, horizon) of trees: each forecast is a lag of the next.
 
-    `history` is (series, times), `columns` (series, horizon, columns) those of `exogenous`.
+    `history` is (series, times). `columns` (series, horizon, columns) is from `exogenous`.
     """
     length, horizon = int(spec["length"]), columns.shape[1]
     code = np.array([parameters["code"] for parameters in local], np.float64)[:, None]

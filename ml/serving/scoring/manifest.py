@@ -1,7 +1,7 @@
 """Write and verify the manifest of a model folder: the sha256 of every file.
 
-LightGBM, numpy and torch load wrong numbers from a file with one flipped bit, and report nothing.
-So a model is loaded only after its folder was verified. Standard library only.
+LightGBM, numpy and torch load wrong numbers from a corrupt file without an error. So a folder is
+verified before its model is loaded. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SENTENCES: Mapping[Reason, str] = {
 
 
 class ManifestError(Exception):
-    """A model folder is not what its manifest says; `file` is relative to the folder."""
+    """A model folder differs from its manifest; `file` is the relative path of the wrong file."""
 
     def __init__(self, folder: Path, file: str, reason: Reason) -> None:
         self.folder = folder
@@ -39,12 +39,12 @@ class ManifestError(Exception):
 
 
 def write_manifest(folder: Path) -> str:
-    """Write `manifest.json` over every file under `folder`, atomically; returns the digest.
+    """Write `manifest.json`, which lists every file in `folder`, atomically; return the digest.
 
-    Raises ManifestError when the folder holds a link, NotADirectoryError when it is not a folder.
+    Raises ManifestError if the folder contains a link, NotADirectoryError if it is not a folder.
     """
     temporary = folder / f".{NAME}.tmp"
-    temporary.unlink(missing_ok=True)  # of a write that was killed
+    temporary.unlink(missing_ok=True)  # left by a killed process
     hashes = _hashes(folder)
     document = {"schema_version": SCHEMA_VERSION, "files": hashes}
     try:
@@ -59,10 +59,10 @@ def write_manifest(folder: Path) -> str:
 
 
 def verify(folder: Path, digest: str | None = None) -> str:
-    """Check every file against the manifest; returns the folder's digest.
+    """Raise ManifestError if a file is missing, added or changed; return the folder's digest.
 
-    Raises ManifestError with the first file that is missing, added or changed. With `digest` the
-    folder must also have that digest, so that an edited manifest is found too.
+    With `digest`, also raise ManifestError if the folder has another digest, since the manifest
+    itself may have been edited.
     """
     hashes = _hashes(folder)
     listed = _listed(folder)
@@ -85,7 +85,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def _digest(hashes: Mapping[str, str]) -> str:
-    # JSON keeps names and hashes apart whatever characters a name holds.
+    # JSON separates names and hashes unambiguously, whatever characters a name contains.
     canonical = json.dumps(sorted(hashes.items()), separators=(",", ":"))
     return DIGEST_PREFIX + hashlib.sha256(canonical.encode("utf-8")).hexdigest()
 

@@ -5,10 +5,11 @@
     {"task": "binary", "positive": "Yes", "members": [{"file": "model.txt", "weight": 1.0}]}
 
 A member's file is a text model of LightGBM (.txt), ONNX (.onnx) or a JSON model of XGBoost
-(.json). All take the numbers of the folder's `columns.json`, in single precision. The prediction
-is their weighted mean; with `"meta": "meta.onnx"`, it is that of a meta-model, whose inputs are
-the members' predictions side by side. For a regression fitted to a standardized target, it is then
-y · deviation + mean: `"target": {"mean": 71.5, "deviation": 12.0}`.
+(.json). The inputs of all are encoded by the folder's `columns.json`, in single precision. The
+prediction is the weighted mean of the members' predictions. With `"meta": "meta.onnx"`, it is the
+prediction of a meta-model, whose inputs are the members' predictions. A regression fitted to a
+standardised target has `"target": {"mean": 71.5, "deviation": 12.0}`; its prediction y is converted
+to y · deviation + mean.
 A classifier's member may have a `calibration` of its probabilities p:
 
 - `{"kind": "sigmoid", "slope": a, "intercept": b}`: the probability with the log odds
@@ -37,7 +38,7 @@ class Member(Protocol):
     """A model of one library."""
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return its prediction for each row."""
+        """Return predictions, (rows,) or (rows, classes)."""
         ...
 
 
@@ -60,7 +61,7 @@ class Members:
         self._meta = None if meta is None else open_member(folder, str(meta))
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return, for each row, the probability of `positive`, one per class, or a number."""
+        """Predict each row: the probability of `positive`, a probability per class, or a number."""
         answer = self._together(self.answers(table))
         if self._target is None:
             return answer
@@ -75,9 +76,9 @@ class Members:
         return mean
 
     def answers(self, table: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """Return each member's prediction for each row; a `target` is in standard deviations."""
-        # Members were fitted in single precision: in double precision, a tree may split two numbers
-        # that were equal in training.
+        """Return each member's predictions, calibrated but neither averaged nor scaled."""
+        # Round to single precision, as in training: in double precision, a tree may separate two
+        # numbers that were equal in training.
         with np.errstate(over="ignore"):
             table = table.astype(np.float32).astype(np.float64)
         of_members = zip(self._members, self._calibrations, strict=True)
@@ -89,7 +90,7 @@ class Members:
     def _as_asked(self, answer: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.task == "regression":
             return answer
-        # In single precision a sum of shares may be a little more than 1.
+        # In single precision, a sum of probabilities may slightly exceed 1.
         answer = np.minimum(np.maximum(answer, 0.0), 1.0)  # np.clip takes five times as long
         return answer[:, 1] if self.task == "binary" and answer.ndim == 2 else answer
 
@@ -127,13 +128,13 @@ _CERTAIN = 1e-7
 
 
 def is_of_members(folder: Path) -> bool:
-    """Return whether the folder holds a model with members."""
+    """Return True if the folder has a `members.json`: it is a model of an AutoML job."""
     return (folder / FILE).is_file()
 
 
 def open_member(folder: Path, name: str) -> Member:
-    """Load the model in a file of the folder; raise as `Members` does."""
-    if Path(name).name != name:  # the model's digest covers only files in its folder
+    """Load the member in file `name` of the folder; raises like `Members`."""
+    if Path(name).name != name:  # the model's digest covers only files in the folder
         raise ValueError(f"{FILE} names {name}, which is no file of its folder")
     file = folder / name
     if file.suffix == ".txt":
@@ -146,7 +147,7 @@ def open_member(folder: Path, name: str) -> Member:
 
 
 class _Boosted:
-    """Trees of XGBoost, one thread a call."""
+    """A JSON model of XGBoost, with one thread per call."""
 
     def __init__(self, file: Path) -> None:
         import xgboost
@@ -154,5 +155,5 @@ class _Boosted:
         self._booster = xgboost.Booster({"nthread": 1}, model_file=file)
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        answer = self._booster.inplace_predict(table.astype(np.float32))  # no DMatrix to be made
+        answer = self._booster.inplace_predict(table.astype(np.float32))  # avoids a DMatrix
         return np.asarray(answer, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Parse requests and build responses; an invalid request gets status 400 and an explanation."""
+"""Parse requests and build responses; an invalid request gets status 400 with the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BadRequest(Exception):
-    """A request that does not follow the schema; `field` is "" when the whole body is wrong."""
+    """A request that violates the schema; `field` is "" if the whole body is wrong."""
 
     def __init__(self, field: str, actual: str, expected: str) -> None:
         self.field = field
@@ -33,7 +33,7 @@ class Text:
     optional: bool = False  # the field may be absent or blank
 
     def read(self, name: str, value: object) -> str:
-        """Return the text; raise BadRequest if it is not text, blank or too long."""
+        """Return the text; raise BadRequest if it is not text, too long, or blank but required."""
         if not isinstance(value, str):
             raise BadRequest(name, type(value).__name__, "text")
         is_blank = not value.strip()
@@ -47,14 +47,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Integer:
-    """An optional field of a request with a whole number from `lowest` to `highest`."""
+    """An optional integer field of a request, from `lowest` to `highest`."""
 
     lowest: int
     highest: int
     default: int  # for a request without the field
 
     def read(self, name: str, value: object) -> int:
-        """Return the number; raise BadRequest if it is not a whole number or out of range."""
+        """Return the integer; raise BadRequest for another type or a number out of range."""
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadRequest(name, type(value).__name__, "a whole number")
         if not self.lowest <= value <= self.highest:
@@ -67,7 +67,7 @@ Schema = Mapping[str, Text | Integer]
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of a request that follows its schema."""
+    """The parsed fields of a valid request."""
 
     texts: Mapping[str, str]
     integers: Mapping[str, int]
@@ -76,8 +76,8 @@ class Fields:
 def read_json(body: str | bytes) -> object:
     """Parse the JSON of a request.
 
-    Raises BadRequest for a duplicate key, of which Azure ML's server would use the last, and
-    ValueError or RecursionError for text that is not JSON.
+    Raises BadRequest for a duplicate key (`json` would use the last value), and ValueError or
+    RecursionError for text that is not JSON.
     """
     return json.loads(body, object_pairs_hook=_object)
 
@@ -92,12 +92,12 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def parse(body: str, schema: Schema) -> Fields:
-    """Return the fields of a JSON object; raise BadRequest at the first that breaks the schema."""
+    """Parse a JSON object with the fields of `schema`; raise BadRequest for the first error."""
     try:
         document = read_json(body)
     except (ValueError, RecursionError):
         expected = f"an object with {_names(schema)}"
-        if not body.strip():  # what curl -d sends is a form, unless a header says otherwise
+        if not body.strip():  # curl -d sends a form by default, which the server does not pass on
             raise BadRequest(
                 "", "nothing", f"{expected}, as `Content-Type: application/json`"
             ) from None
@@ -120,56 +120,55 @@ def parse(body: str, schema: Schema) -> Fields:
 
 
 def reply(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the result of `run`: the prediction and the digest of the model that made it.
+    """Return the result for `run`: the answer with the digest of the model.
 
-    Raises ValueError for NaN and infinite numbers, which JSON does not have.
+    Raises ValueError for NaN and infinite numbers, which are invalid in JSON.
     """
     _STRICT.encode(answer)
     return with_digest(model, answer)
 
 
 def with_digest(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, object]:
-    """Return what `reply` does, for predictions whose numbers are known to be finite."""
+    """Add the model's digest to the answer, like `reply`, without checking its numbers."""
     return {**answer, "model_digest": model.digest}
 
 
-# A constant: creating one takes longer than encoding a small response.
+# Created once, because that takes longer than encoding a small response.
 _STRICT = json.JSONEncoder(allow_nan=False, default=str)
 
 
 def refusal(error: BadRequest) -> AMLResponse:
-    """Return the result of `run` for an invalid request: status 400 and the error as JSON.
+    """Return the result for `run` if the request is invalid: status 400 and the error as JSON.
 
-    A managed endpoint passes it on as 424 with `ms-azureml-model-error-statuscode: 400`.
+    A managed endpoint converts it to 424 with `ms-azureml-model-error-statuscode: 400`.
     """
     details = {"field": error.field, "actual": error.actual, "expected": error.expected}
     return _error(400, {"message": str(error), **details})
 
 
 def unavailable(code: str, actual: str, expected: str) -> AMLResponse:
-    """Return the result of `run` if a service that it needs is unreachable: status 503."""
+    """Return the result for `run` if a required service is unreachable: status 503."""
     return _error(503, {"code": code, "message": f"{actual}; expected: {expected}"})
 
 
 def _error(status: int, details: Mapping[str, str]) -> AMLResponse:
-    # Installed wherever the inference server runs a score.py.
+    # Import it late: it is installed only with the inference server.
     from azureml_inference_server_http.api.aml_response import AMLResponse
 
     return AMLResponse({"error": details}, status, json_str=True)
 
 
-# Matches what may be NaN, infinite or too large for a double; strings may contain it, too.
+# Matches NaN, infinities and numbers that may exceed a double, also inside strings.
 _UNUSUAL = rb"NaN|Infinity|\d[\d.]*[eE]\+?\d{2,}|\d{309,}"
 _SUSPECT = re.compile(_UNUSUAL)
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|' + _UNUSUAL, re.DOTALL)
 
 
 def is_finite(content: bytes) -> bool:
-    """Return whether every number of a JSON response is valid in JSON (RFC 8259, section 6).
+    """Return True if a response has no NaN and no infinite number (RFC 8259, section 6).
 
-    A scoring script may return JSON as a string, which its server encodes again: the inner JSON is
-    checked too. JSON in UTF-16 or after a byte order mark is checked, since clients parse it.
-    Content of any other type counts as finite.
+    If a scoring script returns JSON as a string, the server encodes it again; the inner JSON is
+    checked, too. JSON may be in UTF-16 or begin with a BOM. Other content counts as finite.
     """
     encoding = json.detect_encoding(content)
     if encoding != "utf-8":

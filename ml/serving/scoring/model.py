@@ -8,10 +8,12 @@ from pathlib import Path
 
 from ml.serving.scoring.manifest import NAME, verify
 
-# Azure ML sets MODEL_DIR for every deployment. A release sets MODEL_DIGEST, the declared digest.
+# Environment variables: Azure ML sets MODEL_DIR for every deployment; a release sets MODEL_DIGEST
+# to the declared digest.
 MODEL_DIR = "AZUREML_MODEL_DIR"
 MODEL_DIGEST = "MODEL_DIGEST"
-# A deployment.yml sets it: a URL of Redis. On this machine it is the folder of the local store.
+# Environment variable for the feature store: a URL of Redis, set in deployment.yml, or locally the
+# folder of the store.
 FEATURE_STORE = "SCORE_FEATURE_STORE"
 
 
@@ -24,11 +26,11 @@ class ServedModel:
 
 
 def open_model() -> ServedModel:
-    """Verify and return the model under AZUREML_MODEL_DIR; call it before any library loads a file.
+    """Verify and return the model folder; call it before a library loads a file.
 
-    Azure ML mounts a registered folder inside AZUREML_MODEL_DIR, so the manifest may be in that
-    folder or one level below. Raises FileNotFoundError unless exactly one folder has a manifest,
-    and ManifestError if a file was changed or the digest differs from MODEL_DIGEST.
+    The manifest is in AZUREML_MODEL_DIR or one level below, where Azure ML mounts a registered
+    folder. Raises FileNotFoundError unless exactly one folder has a manifest, and ManifestError if
+    a file was changed or the digest differs from MODEL_DIGEST.
     """
     mounted = os.environ.get(MODEL_DIR)
     if not mounted:

@@ -1,7 +1,7 @@
 """Score an ONNX model with ONNX Runtime, in single precision.
 
-A project's model.py loads it with `Onnx(folder / "model.onnx")`. A model of a table has one input,
-(rows, names); `Graph` runs models with any inputs, such as texts or images.
+A project's model.py loads a tabular model with `Onnx(folder / "model.onnx")`; it has one input,
+(rows, names). `Graph` runs models with any inputs, such as texts or images.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# The names of a classifier's second output in converted models (skl2onnx, onnxmltools).
+# Names of a converted classifier's output with probabilities (skl2onnx, onnxmltools).
 _PROBABILITIES = ("probabilities", "output_probability")
 
 
@@ -28,14 +28,14 @@ class Graph:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        # Otherwise ONNX Runtime may parse the content in its own format.
+        # Otherwise ONNX Runtime may parse the file as its own ORT format.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         try:
-            # Load from bytes: such a model cannot refer to files beside it.
+            # Load from bytes, so that the model cannot reference other files.
             self._session: Any = onnxruntime.InferenceSession(
                 model.read_bytes(), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # classes of ONNX Runtime's own, one for each of its codes
+        except Exception as error:  # ONNX Runtime has a class per error code
             raise RuntimeError(f"{model}: {error}") from None
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -49,7 +49,7 @@ class Graph:
 
 
 class Onnx(Graph):
-    """An ONNX model of a table; raises as `Graph`, and ValueError if it has several inputs."""
+    """An ONNX model of a table; raises like `Graph`, and ValueError unless it has one input."""
 
     def __init__(self, model: Path) -> None:
         super().__init__(model)
@@ -61,12 +61,12 @@ class Onnx(Graph):
         self._output = next((name for name in names if name in _PROBABILITIES), names[0])
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Predict each row of (rows, names): the probabilities, or else the first output.
+        """Predict a table (rows, names); return (rows,) or (rows, classes).
 
-        The result is a number per row, or one per class.
+        The result is the output with probabilities; without one, the first output.
         """
         (answer,) = self._session.run([self._output], {self._input: table.astype(np.float32)})
-        if isinstance(answer, list):  # a mapping of labels for each row (ZipMap)
+        if isinstance(answer, list):  # one dict of label → probability per row (ZipMap)
             answer = [list(row.values()) for row in answer]
         predictions = np.asarray(answer, dtype=np.float64)
         is_column = predictions.ndim == 2 and predictions.shape[1] == 1

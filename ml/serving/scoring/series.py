@@ -1,15 +1,15 @@
-"""Forecast a series with trees over its history: features, the model, and requests.
+"""Forecast time series with trees: features, the model, and the endpoint's requests.
 
-Training and the endpoint both compute the features here. A feature of a step uses the history up
-to the cutoff; for columns known in advance (promotions, holidays), also the step itself. Values
-are divided by the level of the series, so that one model fits all of them.
+Training and the endpoint both compute the features here. The features of a step use the history up
+to the cutoff, and the step itself for columns known in advance (promotions, holidays). Values are
+divided by the level of the series, so that one model fits all series.
 
     {"history": [12, null, 9, …], "known": {"promotion": [0, 1, 0, …]}, "horizon": 14,
      "series": "s00/i03", "until": "2025-08-03T00:00:00"}
 
-`known` has the values for the history and for every step; null in the history is a missing value.
-`series` and `until`, the time of the last value of the history, are for the model of an AutoML
-job (`ml.serving.scoring.forecasters`), which has a state for each series. The response is
+`known` has values for the history and for every step of the horizon; null in the history is a
+missing value. `series` and `until` (the time of the last value of the history) are only for models
+of AutoML jobs (`ml.serving.scoring.forecasters`), which store a state per series. The response is
 {"forecast": [[value, low, high], …], "total": 131.5}.
 """
 
@@ -32,23 +32,23 @@ from ml.serving.scoring.trees import Trees
 
 Floats = NDArray[np.float64]
 TREES, SPEC = "model.txt", "forecaster.json"
-# The window lengths, in seasons, of the features on level, spread and trend.
+# Lengths, in seasons, of the windows for the features mean and spread.
 WINDOWS = (1, 4, 8)
 LONGEST = 10_000
 FIELDS = frozenset({"history", "known", "horizon", "series", "until"})
-# The quantiles at the ends of an 80 % interval.
+# The quantiles of an 80 % interval.
 TAILS = (0.1, 0.9)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The parameters of a forecaster besides its trees, stored in forecaster.json."""
+    """The parameters of a forecaster, stored in forecaster.json beside its trees."""
 
-    season: int  # steps of a season
-    horizon: int  # the most steps that a forecast has
-    known: Sequence[str]  # the columns that are known beforehand
-    low: Sequence[float]  # for each step: low end - value, divided by the series' level
-    high: Sequence[float]  # for each step: high end - value, divided likewise
+    season: int  # number of steps
+    horizon: int  # the maximum number of steps of a forecast
+    known: Sequence[str]  # the columns that are known in advance
+    low: Sequence[float]  # by step: (low - value) / level of the series
+    high: Sequence[float]  # by step: (high - value) / level of the series
     smallest: float | None  # the lower limit of forecasts; None if values may be negative
 
     def names(self) -> list[str]:
@@ -61,10 +61,10 @@ class Spec:
 def features(
     history: Floats, known: Mapping[str, Floats], spec: Spec, steps: int = 0
 ) -> tuple[Floats, float]:
-    """Return the features (steps, names) of each step, and the level that values are divided by.
+    """Return the features (steps, names), and the level that values are divided by.
 
-    `steps` is by default the horizon. `history` is (times,), NaN for missing values, but not for
-    all; `known` maps a column to (times + steps,).
+    `history` is (times,), with NaN for missing values and at least one value. `known` maps a column
+    to (times + steps,). `steps` is the horizon by default.
     """
     steps = steps or spec.horizon
     first = relevant(history, spec.season)
@@ -98,7 +98,7 @@ def features(
 
 
 def relevant(history: Floats, season: int) -> int:
-    """Return the index of the first step of the history that a forecast depends on."""
+    """Return the index of the first value of the history that affects a forecast."""
     first = max(0, len(history) - WINDOWS[-1] * season)
     return first if len(_observed(history[first:])) else 0
 
@@ -108,8 +108,10 @@ def _observed(values: Floats) -> Floats:
 
 
 class Forecaster:
-    """The model of train.py, or of an AutoML job (`searched`), in a folder. Raises what `Trees` or
-    `forecasters.Ensemble` raises, and TypeError for another spec.
+    """The model in a folder, made by train.py, or by an AutoML job (then `searched` is set).
+
+    Raises the exceptions of `Trees` or `forecasters.Ensemble`, and TypeError for an invalid
+    forecaster.json.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -129,10 +131,10 @@ class Forecaster:
         series: str = "",
         until: str = "",
     ) -> Floats:
-        """Return value, low and high of each step (steps, 3) for a request's fields.
+        """Return value, low and high (steps, 3) for the fields of a request.
 
-        The model of an AutoML job uses only the values observed after its training. It raises
-        BadRequest for an unknown series or a time that it cannot forecast from.
+        A model of an AutoML job uses only the values observed after its training. It raises
+        BadRequest for an unknown series or an `until` that it cannot forecast from.
         """
         if self.searched is None:
             table, level = features(history, known, self.spec, steps)
@@ -153,20 +155,20 @@ class Forecaster:
         return np.asarray(self.searched.forecast([index], [observed], future)[1][0, :steps])
 
     def answer(self, body: str | bytes) -> dict[str, object]:
-        """Return the response to a request; raise BadRequest for an invalid one."""
+        """Return the response to a JSON request; raise BadRequest for an invalid one."""
         rows = self.forecast(*_read(body, self.spec))
         return {"forecast": rows.tolist(), "total": float(rows[:, 0].sum())}
 
 
 def with_interval(scaled: Floats, level: float, spec: Spec) -> Floats:
-    """Return value, low and high (steps, 3) for the scaled predictions (steps,) of the trees."""
+    """Return value, low and high (steps, 3) from the trees' scaled predictions (steps,)."""
     ends = [np.asarray(offsets)[: len(scaled)] for offsets in (spec.low, spec.high)]
     rows = np.stack([scaled, scaled + ends[0], scaled + ends[1]], axis=1) * level
     return rows if spec.smallest is None else np.maximum(rows, spec.smallest)
 
 
 def save(trees: str, spec: Spec, folder: Path) -> None:
-    """Write LightGBM's text and the spec into the folder."""
+    """Write LightGBM's text model `trees` and the spec into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TREES).write_text(trees, encoding="utf-8")
     (folder / SPEC).write_text(json.dumps(asdict(spec), indent=1) + "\n", encoding="utf-8")
@@ -212,9 +214,9 @@ def _numbers(name: str, values: object, missing: bool = False) -> Floats:
 
 
 def endpoint() -> tuple[Callable[[], None], Callable[[str], object]]:
-    """Return the `init` and the `run` of a score.py: `init` opens the model, `run` predicts.
+    """Return `init` and `run` for a score.py: `init` opens the model, `run` predicts.
 
-    `run` returns status 400 with an explanation for an invalid request.
+    `run` returns status 400 with the reason for an invalid request.
     """
     opened: list[tuple[ServedModel, Forecaster]] = []
 

@@ -1,4 +1,4 @@
-"""Serve a model of tables: the complete content of a score.py.
+"""Serve a tabular model. The complete score.py is:
 
     from ml.projects.churn.columns import derive
     from ml.projects.churn.model import load, predict
@@ -6,9 +6,10 @@
 
     init, run = endpoint(derive, load, predict)
 
-A request has Azure ML's own format for tables, {"input_data": {"columns": [...], "data": [[...]]}},
-with the columns in any order. The response is {"predictions": [...], "model_digest": "…"}: a
-number for each row; for several classes the label, with "classes" and their "probabilities".
+A request has Azure ML's format for tables, {"input_data": {"columns": [...], "data": [[...]]}},
+with the columns in any order. The response is {"predictions": [...], "model_digest": "…"}.
+`predictions` has a number per row. For several classes it has a label per row, and the response
+also has "classes" and "probabilities".
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from ml.serving.scoring.messages import BadRequest, read_json, refusal, with_dig
 from ml.serving.scoring.model import ServedModel, open_model
 
 MOST_ROWS = 10_000
-# Squares of larger numbers overflow in single precision, in which most libraries compute.
+# Squares of larger numbers overflow in single precision, which most libraries use.
 _LARGE = float(np.finfo(np.float32).max) ** 0.5
 
 
 def probabilities(answer: object) -> dict[str, float] | None:
-    """Return class → probability of a response to one row; None if it has no probabilities."""
+    """Map each class to its probability, for a response to one row; None without probabilities."""
     match answer:
         case {"classes": [*classes], "probabilities": [[*values]]}:
             return dict(zip(map(str, classes), map(float, values), strict=True))
@@ -41,9 +42,9 @@ def probabilities(answer: object) -> dict[str, float] | None:
 
 
 def as_asked(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, object]:
-    """Return the request reduced to the columns or fields that another version's request has.
+    """Return the request with only the columns or fields of `before`, another version's request.
 
-    Raises ValueError that names missing ones.
+    Raises ValueError with the names of missing ones.
     """
     match request, before:
         case (
@@ -66,8 +67,8 @@ def _demand(wanted: Iterable[object], available: Container[object], what: str) -
 class Table:
     """Responds to requests with a model.
 
-    `predict` takes the inputs of `columns`, (rows, names), and returns a number per row, or a
-    probability per class.
+    `predict` takes the encoded inputs (rows, names) and returns a number per row, or a probability
+    per class.
     """
 
     def __init__(
@@ -86,10 +87,9 @@ class Table:
         load: Callable[[Path], Any],
         predict: Callable[[Any, NDArray[np.float64]], NDArray[Any]],
     ) -> Table:
-        """Open the model that Azure ML mounted, after verifying its files; raises as `open_model`.
+        """Verify and open the model that Azure ML mounted; raises like `open_model`.
 
-        A model of an AutoML job consists of members (`ml.serving.scoring.members`): `load` and
-        `predict` are not used for it.
+        A model of an AutoML job (`ml.serving.scoring.members`) does not use `load` and `predict`.
         """
         served = open_model()
         columns = Columns.load(served.folder, derive)
@@ -98,7 +98,7 @@ class Table:
         return cls(columns, partial(predict, load(served.folder)), served)
 
     def answer(self, body: str | bytes) -> object:
-        """Return the result of `run`: the predictions, or status 400 with the reason."""
+        """Return the result for `run`: the predictions, or status 400 with the reason."""
         try:
             predictions = self.predict(body)
         except BadRequest as error:
@@ -110,16 +110,15 @@ class Table:
         return with_digest(self._served, answer)
 
     def predict(self, body: str | bytes) -> list[Any]:
-        """Predict a number for each row, or one per class.
+        """Return a number per row of a request, or a list with a probability per class.
 
-        Raises BadRequest for an invalid body, and ValueError for a prediction that is NaN or
-        infinite, which JSON does not have.
+        Raises BadRequest for an invalid body, and ValueError if a prediction is NaN or infinite.
         """
         import orjson
 
         try:
             colons = body.count(b":") if isinstance(body, bytes) else body.count(":")
-            if colons > 3:  # maybe an extra or duplicate key; or a colon in a text
+            if colons > 3:  # an extra or duplicate key, or a colon in a text
                 read_json(body)
             table = orjson.loads(body)["input_data"]
             names, rows = table["columns"], table["data"]
@@ -141,12 +140,11 @@ class Table:
     def _scored(self, numbers: NDArray[np.float64]) -> NDArray[Any]:
         """Return the model's predictions; raise BadRequest if a number is too large for the model.
 
-        That is assumed if the model fails or returns NaN, but not with 0 in place of the large
-        numbers.
+        A number is too large if the model fails or returns NaN, but succeeds with 0 instead of it.
         """
         try:
             answer = np.asarray(self._predict(numbers))
-        except Exception:  # each library has its own
+        except Exception:  # each library has its own exceptions
             self._refuse_too_large(numbers)
             raise
         if not _is_finite(answer):
@@ -169,7 +167,7 @@ class Table:
 
 
 def _is_finite(answer: NDArray[Any]) -> bool:
-    if answer.shape == (1,):  # numpy's check of one number would take longer than many models
+    if answer.shape == (1,):  # fast path: for one number, numpy would take longer than many models
         return math.isfinite(answer[0])
     return bool(np.isfinite(answer).all())
 
@@ -179,7 +177,7 @@ def endpoint(
     load: Callable[[Path], Any],
     predict: Callable[[Any, NDArray[np.float64]], NDArray[Any]],
 ) -> tuple[Callable[[], None], Callable[[str], object]]:
-    """Return the `init` and the `run` of a score.py: `init` opens the model, `run` predicts."""
+    """Return `init` and `run` for a score.py: `init` opens the model, `run` predicts."""
     tables: list[Table] = []
 
     def init() -> None:

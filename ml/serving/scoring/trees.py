@@ -1,4 +1,4 @@
-"""A LightGBM text model for scoring, one thread a prediction."""
+"""Scores with a LightGBM text model, with one thread per prediction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Trees:
         self._booster = lightgbm.Booster(model_file=model)
 
     def predict(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Predict each row of (rows, features): a number, or one for each class.
+        """Predict a table (rows, features); return (rows,) or (rows, classes).
 
         Raises LightGBMError for another number of features.
         """
