@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of spec."""
+    """A kind of spec, such as a command job or an online endpoint."""
 
     family: str  # selects the loader: `job`, `component`, `data` …
     type: str = ""  # variant of the family: `command`, `sweep` …; "" if it has none

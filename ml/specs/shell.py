@@ -3,6 +3,7 @@
 Azure ML substitutes values into a command as text, and bash parses the result. A command that only
 calls Python scripts, modules or shell scripts may pass any properly quoted text as their arguments.
 Everywhere else, a value must be a plain word or path (`ml.specs.expressions`).
+
 A script of the job's code may still evaluate its arguments; this is not checked.
 """
 

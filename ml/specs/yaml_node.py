@@ -51,7 +51,7 @@ class Layers:
     component: YamlNode | None = None
 
     def owner(self, key: Key) -> YamlNode:
-        """Return the node that sets `key`: the step, else the component, else the step."""
+        """Return the component if only it sets `key`; else the step."""
         if self.component is not None and self.step.get(key) is None:
             return self.component if self.component.get(key) is not None else self.step
         return self.step

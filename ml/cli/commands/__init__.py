@@ -1,1 +1,1 @@
-"""The commands of `ml`, one module for each noun."""
+"""The commands of `ml`, one module for each command or group of commands."""

@@ -17,7 +17,7 @@ from ml.reports.pages import default_path
 
 @dataclass(frozen=True)
 class Links:
-    """The addresses of one run."""
+    """The URLs, report and services of one run."""
 
     run: str
     # The URL in the studio; "" for a local run.
@@ -48,7 +48,7 @@ class Links:
 
 
 def links(backend: Backend, run: Run) -> Links:
-    """Return the addresses of the run; raise UserError when its services cannot be read."""
+    """Return the links of the run; raise UserError if its services cannot be read."""
     report = default_path(run.name)
     return Links(
         run=run.name,

@@ -76,7 +76,7 @@ class SweepProgress:
         self._plan = plan
 
     def line(self, event: Event) -> str:
-        """Return the event as a line, "" for one that is not worth a line."""
+        """Format the event as a line; "" for an event that is not shown."""
         most = most_trials(self._plan)
         if event.kind == "started":
             return _start(event.run, count(most, "trial"), len(event.run.trials), "started")
@@ -128,7 +128,7 @@ class PipelineProgress:
         self._plan = plan
 
     def line(self, event: Event) -> str:
-        """Return the event as a line, "" for one that is not worth a line."""
+        """Format the event as a line; "" for an event that is not shown."""
         run, step = event.run, event.step
         if event.kind == "started":
             return _start(run, count(len(self._plan.steps), "step"), len(run.steps), "ended")

@@ -14,23 +14,27 @@ function, and encode the row with the `columns.json` of the model folder:
 `required` column (not `optional` in the schema) needs a value in every row; a table or request
 without it is refused. A text outside the `categories`, and None or NaN from `derive`, are missing
 values:
+
 - If enough training rows lack a value, the model learns the meaning of a missing value.
 - Otherwise a model cannot learn it, and LightGBM would treat it as 0 or another category. So it is
- replaced by `imputation_values` of training. Trees are fitted to one of these (`Columns.fill`)
- and predict the mean over all of them (`Columns.predict_imputed`); a linear model or a network
- uses their mean.
+  replaced by `imputation_values` of training. Trees are fitted to one of these (`Columns.fill`)
+  and predict the mean over all of them (`Columns.predict_imputed`); a linear model or a network
+  uses their mean.
+
 The encodings:
+
 - `codes`: a number unchanged, a text as its category code (its index in `categories`), a missing
- value as NaN. For trees and AutoML.
+  value as NaN. For trees and AutoML.
 - `one-hot`: (number - `mean`) / `deviation`, 0 if missing, with a further column that flags missing
- values if the model learns them; a column per category. For linear models and networks.
+  values if the model learns them; a column per category. For linear models and networks.
 - `tokens`: a text as a sequence of word numbers, padded with 0, for a sequence network:
- `{"name": "note", "tokens": ["late", "fee"], "length": 64}`. 1 is any unknown word, words after
- `length` are cut, and a missing text has no words.
+  `{"name": "note", "tokens": ["late", "fee"], "length": 64}`. 1 is any unknown word, words after
+  `length` are cut, and a missing text has no words.
 - `words`: a text as TF-IDF of its words, as in AutoML. For the linear model beside `tokens`.
+
 AutoML has further inputs, the same in both encodings, whose columns `Input` computes:
 
-       {"name": "age", "fill": 37.5}                          replaces a missing number
+    {"name": "age", "fill": 37.5}                          replaces a missing number
     {"name": "paid", "date": "iso", "origin": 738000, "parts": ["month", "hour", "days"]}
     {"name": "note", "words": ["late", "late fee"], "idf": [1.2, 3.4]}
     {"name": "shop", "means": {"a": [0.2]}, "missing": [0.1], "other": [0.1], "of": [""]}

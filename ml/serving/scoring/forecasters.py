@@ -2,6 +2,7 @@
 
 `forecaster.json` has the series, their recent values and the members of the ensemble. The forecast
 is the weighted mean of the members' forecasts. The kinds of members:
+
 - `naive`, `seasonal_naive`: the last value, or the value one season before
 - `ets`: state-space exponential smoothing (Hyndman, Koehler, Ord and Snyder 2008, "Forecasting
   with Exponential Smoothing", table 2.2)
@@ -10,7 +11,8 @@ is the weighted mean of the members' forecasts. The kinds of members:
 - `arima`: the state-space form of seasonal ARIMA (Durbin and Koopman 2012, "Time Series Analysis by
   State Space Methods", section 3.4), as in R's `arima`
 - `trees`: LightGBM or XGBoost on lags, rolling means, calendar features, holidays and columns known
- in advance; forecasts are recursive
+  in advance; forecasts are recursive
+
 A series whose fit failed has no parameters and gets the seasonal naive forecast.
 An interval is the forecast ± width · scale. The widths are conformal (Stankevičiūtė, Alaa and van
 der Schaar 2021): for each step of the horizon, a quantile of the scaled errors at earlier origins.
@@ -102,7 +104,7 @@ class Ensemble:
     def later(self, number: int, time: str, most: int) -> int:
         """Return the number of steps from the last training time of series `number` to `time`.
 
-        Return -1 if it is before that, more than `most` steps later, between steps, or no time.
+        Return -1 if it is before that, more than `most` steps later, between steps, or not a time.
         """
         import pandas as pd
 
@@ -112,7 +114,7 @@ class Ensemble:
         try:
             index = pd.DatetimeIndex([pd.Timestamp(time).tz_localize(None)])
             return int(times.get_indexer(index)[0])
-        except ValueError:  # no time
+        except ValueError:  # not a time
             return -1
 
 

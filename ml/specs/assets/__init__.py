@@ -1,1 +1,1 @@
-"""Data, environments, components and models that the repository defines."""
+"""Find the data, environments, components and models that the repository defines."""

@@ -130,7 +130,8 @@ def find(text: str, kind: str, root: Path, store: Path | None = None) -> AssetSp
     """Return the spec of the asset that `text` references; None if there is none.
 
     `@latest` and a missing version select the newest; 10 is newer than 9. The repository's specs
-    are searched first, then the folder `store`, where runs on this machine register assets.
+    and the folder `store`, where local runs register assets, are searched. For equal versions, the
+    repository's spec wins.
     """
     reference = parse(text)
     if reference is None or reference.label not in {"", "latest"}:

@@ -1,7 +1,7 @@
 """The files of a folder that azure-ai-ml would upload.
 
-It matches each file against the `.amlignore` of the folder, or else its `.gitignore`; the last
-pattern that matches decides, and a pattern that matches a folder matches everything below it.
+`IgnoreFile` matches each file against the `.amlignore` of the folder, or else its `.gitignore`; the
+last pattern that matches decides, and a pattern that matches a folder matches everything below it.
 pathspec's GitIgnoreSpecPattern matches the same files (a test compares the two) without the slow
 import of the SDK.
 """

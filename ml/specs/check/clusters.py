@@ -29,7 +29,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The limits per job or step that a GitHub workflow submits (`platform:training`)."""
+    """The stack file's limits (`platform:training`) on each job or step that a workflow submits."""
 
     hours: int
     nodes: int

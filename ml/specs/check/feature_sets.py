@@ -100,7 +100,7 @@ _Columns = Annotated[tuple[_Column, ...], Field(min_length=1)]
 
 @dataclass(frozen=True)
 class _Spec:
-    """FeatureSetSpec.yaml."""
+    """The schema of FeatureSetSpec.yaml."""
 
     __pydantic_config__ = CLOSED
 

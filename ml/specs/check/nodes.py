@@ -59,7 +59,7 @@ class Node(YamlNode):
 
     @property
     def component_key(self) -> str:
-        """Return the field that names the component that it runs."""
+        """Return the key of the component: "trial" for a sweep, else "component"."""
         return "trial" if self.type == "sweep" else "component"
 
     @cached_property
@@ -99,7 +99,7 @@ class Node(YamlNode):
 
     @property
     def is_remote(self) -> bool:
-        """Return True if it runs a component that is not on this machine."""
+        """Return True if the node runs a component that is not on this machine."""
         written = self.data.get(self.component_key)
         return isinstance(written, str | dict) and self.component is None and not self.is_inline
 
@@ -254,7 +254,7 @@ def _named(owner: YamlNode, root: Path) -> Iterator[tuple[YamlNode, str]]:
     """Yield (spec, family) for each spec that a field of `owner` references."""
     for keys, text in strings(owner.get()):
         family = FAMILIES.get(str(keys[-1])) if keys else None
-        if keys and keys[-1] == "path":  # of data and models
+        if keys and keys[-1] == "path":  # the path of data or a model
             family = next((f for f in ("data", "model") if assets.find(text, f, root)), None)
         if family is None or "${{" in text or _FREE.intersection(keys) - {"inputs", "outputs"}:
             continue

@@ -3,8 +3,8 @@
 It checks the request that azure-ai-ml would send, because Azure acts on that, not on the spec. Only
 the fields and values listed here are allowed.
 Each command and sweep must set a timeout and stay within `platform:training` of the stack file.
-The number of steps and the time of a parallel step are unlimited. The actions of the code on a
-node, with the cluster's identity, are not checked.
+The number of steps and the time of a parallel step are unlimited. The code itself, which runs
+with the cluster's identity, is not checked.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class _Request:
             rules |= {**self._how, **extra}
         yield from self._each(rules)(keys[:-1], component)
 
-    # Values.
+    # Rules for single fields.
 
     def _compute(self, keys: Keys, value: Any) -> Iterator[Problem]:
         if value not in self.clusters:
@@ -230,7 +230,7 @@ class _Request:
             yield self._problem(keys, value, f"a cluster of the stack files: {names}")
 
     def _placed(self, keys: Keys, job: Mapping[str, Any]) -> Iterator[Problem]:
-        """Yield a problem without a compute: the job would be serverless, as the submitter."""
+        """Yield a problem without a compute: serverless jobs use the submitter's identity."""
         parent = self.body["properties"]
         default = parent.get("computeId") or (parent.get("settings") or {}).get("default_compute")
         if not (job.get("computeId") or (default and keys)):
@@ -272,7 +272,10 @@ class _Request:
             yield self._problem(keys, value, "a folder of the repository")
 
     def _environment(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        """Yield a problem for an unregistered environment, since building it could write images."""
+        """Yield a problem for an environment that main does not declare.
+
+        The identity that writes images would build it.
+        """
         if not self._is_declared(value, "environment"):
             expected = "an environment that main declares, as azureml:NAME:VERSION"
             yield self._problem(keys, value, expected)
@@ -338,7 +341,7 @@ class _Request:
                 yield self._problem((*keys, name), value[name], "a variable of your own")
         yield from self._plain(keys, value)
 
-    # Forms.
+    # Rules for any mapping or scalar.
 
     def _each(self, rules: Mapping[str, Rule]) -> Rule:
         """Return a rule for a mapping that allows only these fields, each with its rule."""

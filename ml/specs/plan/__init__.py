@@ -1,1 +1,1 @@
-"""The frozen plan of a job, and how it is built from a spec."""
+"""Plans of jobs: immutable dataclasses that are built from a checked spec."""

@@ -126,7 +126,7 @@ def places(owner: Fields) -> Mapping[str, Place]:
 
 
 def tags(owner: Fields) -> Mapping[str, str]:
-    """Return the tags of a job as texts."""
+    """Return the tags of a job, with keys and values as text."""
     return Frozen((str(key), text(value)) for key, value in (owner.get("tags") or {}).items())
 
 

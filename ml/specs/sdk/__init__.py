@@ -1,1 +1,1 @@
-"""azure-ai-ml: its loaders, and its errors in the form of this repository."""
+"""Access to azure-ai-ml: load specs, and translate its errors to Problems."""

@@ -89,9 +89,10 @@ class Expression:
     def holds(self, values: Mapping[str, object], partial: bool = False) -> bool:
         """Return True if the values satisfy the constraint.
 
-        It is also True if evaluation needs a parameter without a value, one of another branch of a
-        nested choice; `given(name)` tests for that. With `partial`, it is True if any parameter
-        lacks a value. Raises Unclear if the expression cannot be evaluated (division by zero).
+        It is also True if evaluation needs a parameter that has no value, because it belongs to
+        another branch of a nested choice; `given(name)` tests for that. With `partial`, it is True
+        if any parameter lacks a value. Raises Unclear if the expression cannot be evaluated
+        (division by zero).
         """
         if partial and not self.names <= values.keys():
             return True

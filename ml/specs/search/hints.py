@@ -11,7 +11,7 @@
         because: deeper trees do not fit into memory
     sampler: evolution                           # instead of `sampling_algorithm: random`
     conditions:
-      width_2: layers >= 2                       # else it keeps its first value: no effect
+      width_2: layers >= 2                       # if false, `width_2` is not varied
 
 For a pipeline, put the same below `jobs:` and the name of the sweep step.
 """

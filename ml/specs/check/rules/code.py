@@ -349,7 +349,7 @@ def _arguments(module: str, code: Path) -> frozenset[str]:
 
 
 def _is_readable(function: ast.stmt) -> bool:
-    """Return True if a function has one ArgumentParser and only calls add_argument, parse_args."""
+    """Return True if a function has one ArgumentParser and only adds and parses its arguments."""
     parsers, used, uses = list[str](), 0, 0
     for node in ast.walk(function):
         match node:
@@ -373,7 +373,7 @@ def _is_readable(function: ast.stmt) -> bool:
 
 
 def _taken(tree: ast.Module, name: str, code: Path) -> ast.Module | None:
-    """Return the module that `name` is imported from, or is itself; None if it is not imported."""
+    """Return the module that `name` is, or is imported from; None if it is not imported."""
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             for alias in statement.names:

@@ -144,7 +144,7 @@ def missing_file(subject: Subject) -> Iterator[Finding]:
 def bad_conda_file(subject: Subject) -> Iterator[Finding]:
     """A `conda_file`, a path or inline, is valid for conda.
 
-    The SDK only parses it as YAML; otherwise the build of the image in Azure ML would fail.
+    The SDK only checks that it is YAML, so the build of the image would fail in Azure ML.
     """
     for node in environments(subject.spec):
         written = node.get("conda_file")
@@ -259,7 +259,10 @@ def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
 
 
 def _exists(path: Path, text: str) -> bool:
-    """Return True if a path exists, also from the working directory, as AutoML's do (1.35)."""
+    """Return True if `path` or `text` exists, or if the text has wildcards.
+
+    azure-ai-ml 1.35 resolves AutoML's paths from the working directory, as for `text`.
+    """
     try:
         return path.exists() or Path(text).exists() or any(char in text for char in "*?")
     except OSError:

@@ -27,13 +27,13 @@ SCOPES = {"spec", *FAMILIES, "node", *NODE_TYPES, "step", "cluster"}
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding of a rule."""
+    """A violation of a rule, at a field of the spec or node."""
 
     keys: tuple[Key, ...]  # path to the field from the spec or node
     actual: str
     expected: str = ""
     hint: str = ""
-    severity: Severity | None = None  # None: the rule's
+    severity: Severity | None = None  # None: the severity of the rule
     place: Place | None = None  # None: the line of the keys
 
 

@@ -24,7 +24,7 @@ from ml.specs.yaml_node import YamlNode
 Value = tuple[str, YamlNode, tuple[Key, ...]]
 
 PARENT_INPUT = re.compile(r"\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}")
-# Characters that a shell interprets. The path of data on a node may end in the name written here.
+# Characters that a shell interprets. On a node, the path of data may end in its local name.
 _ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
 
 

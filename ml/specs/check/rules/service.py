@@ -221,10 +221,10 @@ def model_version(subject: Subject) -> Iterator[Finding]:
     source="azure-ai-ml 1.35 validate_scoring_script; how-to-deploy-custom-container",
 )
 def scoring_script(subject: Subject) -> Iterator[Finding]:
-    """A deployment has a scoring script in `code`, unless it serves MLflow, Triton or itself.
+    """A deployment has a scoring script, unless it has an MLflow or Triton model or its own server.
 
-    "Itself": the environment has a Dockerfile or `inference_config`. A missing script is only a
-    warning if the environment is defined elsewhere.
+    Its own server: the environment has a Dockerfile or `inference_config`. A missing script is only
+    a warning if the environment is defined elsewhere.
     """
     spec, keys = subject.spec, ("code_configuration", "scoring_script")
     if spec.get(keys[0]) is None:

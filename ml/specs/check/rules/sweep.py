@@ -82,7 +82,7 @@ def bayesian_distribution(node: Node) -> Iterator[Finding]:
     source=f"{_TUNE}: Bayesian sampling supports no early termination (public examples use it)",
 )
 def bayesian_early_termination(node: Node) -> Iterator[Finding]:
-    """Bayesian sampling has no early termination, which is undocumented with it."""
+    """Bayesian sampling is used without early termination, as documented."""
     policy = node.get("early_termination")
     if algorithm(node) == "bayesian" and policy:
         message = f"Bayesian sampling with {kind(policy) or 'early termination'}"
@@ -124,7 +124,7 @@ def _power(exponent: float) -> str:
 
 @rule("distribution-bounds", scope="sweep", source=f"{_TUNE}, parameter expressions")
 def distribution_bounds(node: Node) -> Iterator[Finding]:
-    """A distribution has min_value <= max_value, positive sigma, q and upper, and values."""
+    """min_value is at most max_value; sigma, q and upper are positive; a choice has values."""
     for name, distribution in node.search_space.items():
         keys = ("search_space", name)
         low, high = _number(node.get(*keys, "min_value")), _number(node.get(*keys, "max_value"))
