@@ -234,7 +234,7 @@ def released(state: Released, environment: str) -> str:
 
 
 def _details(result: Result) -> list[str]:
-    """Return the details of a gate as lines; if it fails, with its requirement and the reason."""
+    """Return a gate's details as lines; unless it passes, with its requirement and the reason."""
     if result.mark in SILENT:
         return [" · ".join(filter(None, (result.actual, result.why)))]
     lines = [f"warning: {sentence}" for sentence in result.warnings]

@@ -182,7 +182,7 @@ def cluster_infiniband(job: Placed) -> Iterator[Finding]:
     source="how-to-manage-optimize-cost: low-priority VMs are evicted",
 )
 def cluster_spot(job: Placed) -> Iterator[Finding]:
-    """A job of over an hour on spot nodes resumes from a checkpoint."""
+    """A job on spot nodes that may run for over an hour resumes from a checkpoint."""
     spot = [cluster for cluster in job.clusters if cluster.spot]
     _, limit = job.field("limits", "timeout")
     _, command = job.field("command")
