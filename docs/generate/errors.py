@@ -1,7 +1,7 @@
 """Every error code: where it is raised, the message, what was expected, and the remedy.
 
-Read from the source: each call of `Problem`, `UserError.with_code` and their like, of functions that build
-one from their parameters, each rule of `ml check`, and each text that a script prints as
+Read from the source: each call of `Problem`, `UserError.with_code` and functions that build a
+problem from their parameters, each rule of `ml check`, and each text that a script prints as
 `error[CODE]: …`.
 """
 

@@ -76,7 +76,7 @@ def demo(
     if worse and (promoted or fresh):
         steps.bad_model(worse)
     if promoted or fresh:
-        steps.bad_green(fault)
+        steps.faulty_deployment(fault)
     typer.echo(f"\ndone in {time.monotonic() - start:.0f} s; next:", err=True)
     typer.echo(f"  {projects.example(model, projects.of_model(backend.root, model))}", err=True)
     version, champion = proposals[-1].candidate, proposals[-1].champion
@@ -177,7 +177,7 @@ class Steps:
         proposal = self._propose(run, "it runs, predicts and is fast, yet the gates must reject it")
         self._show_decision(proposal)
 
-    def bad_green(self, fault: str) -> None:
+    def faulty_deployment(self, fault: str) -> None:
         """Roll out the serving version with a fault; exit 1 unless its canary rolls it back."""
         from ml.cli.render.release_text import show_drill
         from ml.release.rollout.drill import drill

@@ -86,7 +86,7 @@ def command(
         hint = "list numbers that are known for the whole horizon as `known`"
         typer.echo(f"  hint: {hint} in {repository.shown(schema)}", err=True)
     for doubt in about.doubts:
-        typer.echo(f"look at: {doubt}", err=True)
+        typer.echo(f"please check: {doubt}", err=True)
     for leak in about.leaks:
         typer.echo(leak, err=True)
     if about.leaks:

@@ -92,7 +92,7 @@ class App:
         if path in PROBES and method in ("GET", "HEAD"):
             return 200, [], b'"Healthy"'
         if path == SCORE or path in PROBES:
-            return 405, [], b'{"message": "this route has another method"}'
+            return 405, [], b'{"message": "method not allowed"}'
         return 404, [], b'{"message": "no such route"}'
 
     def _score(self, body: bytes) -> Response:

@@ -258,7 +258,7 @@ _SOURCE = "Azure ML substitutes values verbatim into the command (azure-ai-ml 1.
 def _not_plain(text: str, reference: Reference, place: Place | None) -> Problem:
     return Problem(
         "shell-metacharacter",
-        f"the value {text!r} of `{reference.text}` goes where a shell or a program may evaluate it",
+        f"the value {text!r} of `{reference.text}` is where a shell or program may evaluate it",
         "a plain word or path (the template's policy): letters, digits and `_ . - / : @ % + ,`",
         "set it in `environment_variables`, or put this command into a script of `code:`, and pass "
         "the value as its argument: "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ml.core.errors import UserError
 from ml.specs.plan.plans import SweepPlan
 from ml.specs.search import constraints
-from ml.specs.search.constraints import Unclear
+from ml.specs.search.constraints import InvalidExpression
 from ml.specs.search.distributions import FixedValue, Variable, variables
 from ml.specs.search.hints import POPULATION
 from ml.sweeps.sources import Candidate, Source, choose, draw, seed_of, stream_of
@@ -118,7 +118,7 @@ class Evolution(Source):
             try:
                 if expression.holds(constraints.names_of(point.values)):
                     continue
-            except Unclear as unclear:
+            except InvalidExpression as unclear:
                 raise UserError(unclear.problem(condition.place)) from None
             inactive.add(condition.parameter)
             numbers = {**point.raw, condition.parameter: self._variables[condition.parameter].low}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from ml.specs.plan.plans import Ending
+from ml.specs.plan.plans import StoppingCriteria
 
 Goal = Literal["maximize", "minimize"]
 
@@ -41,7 +41,7 @@ def leader(scores: Mapping[str, float | None], goal: Goal) -> str | None:
     return pick(ranked, key=ranked.__getitem__, default=None)
 
 
-def is_enough(scores: Sequence[float | None], goal: Goal, ending: Ending) -> bool:
+def is_enough(scores: Sequence[float | None], goal: Goal, ending: StoppingCriteria) -> bool:
     """Return whether a search ends with these scores, in the order of the trials' starts."""
     ranked = [score for score in scores if score is not None]
     if not ranked:

@@ -14,7 +14,7 @@ from itertools import islice
 from ml.core.errors import Problem, UserError
 from ml.specs.plan.plans import Constraint, Sample, SweepPlan
 from ml.specs.search import constraints, distributions
-from ml.specs.search.constraints import Expression, Unclear
+from ml.specs.search.constraints import Expression, InvalidExpression
 from ml.specs.search.distributions import FixedValue
 from ml.sweeps.sources import (
     Candidate,
@@ -44,7 +44,7 @@ class Constraints:
         for constraint in plan.hints.constraints:
             try:
                 expression = constraints.parse(constraint.expression, names)
-            except Unclear as unclear:
+            except InvalidExpression as unclear:
                 raise UserError(unclear.problem(constraint.place)) from None
             self._expressions.append((constraint, expression))
         self._accepted = False
@@ -59,7 +59,7 @@ class Constraints:
             try:
                 if not expression.holds(names):
                     return constraint
-            except Unclear as unclear:
+            except InvalidExpression as unclear:
                 raise UserError(unclear.problem(constraint.place)) from None
         return None
 

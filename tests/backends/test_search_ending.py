@@ -12,7 +12,7 @@ import pytest
 
 from ml.backends.local.backend import LocalBackend
 from ml.core.errors import Place
-from ml.specs.plan.plans import Dimension, Ending, SweepPlan
+from ml.specs.plan.plans import Dimension, StoppingCriteria, SweepPlan
 from ml.sweeps.objective import is_enough
 from tests.backends.conftest import LOG
 
@@ -28,29 +28,29 @@ OF_MODEL = LOG + (
 @pytest.mark.parametrize(
     ("scores", "ending", "enough"),
     [
-        ((0.5, 0.6), Ending(exit_score=0.6), True),
-        ((0.5, 0.6), Ending(exit_score=0.7), False),
-        ((), Ending(exit_score=0.0, patience=0), False),
-        ((None, 0.6), Ending(exit_score=0.6), True),
-        ((0.9, 0.1, 0.1), Ending(patience=2), True),
-        ((0.9, 0.1, 0.95), Ending(patience=2), False),
-        ((0.9, 0.1, 0.1), Ending(patience=2, landmarks=2), False),
-        ((0.9, 0.1, 0.1), Ending(), False),
+        ((0.5, 0.6), StoppingCriteria(exit_score=0.6), True),
+        ((0.5, 0.6), StoppingCriteria(exit_score=0.7), False),
+        ((), StoppingCriteria(exit_score=0.0, patience=0), False),
+        ((None, 0.6), StoppingCriteria(exit_score=0.6), True),
+        ((0.9, 0.1, 0.1), StoppingCriteria(patience=2), True),
+        ((0.9, 0.1, 0.95), StoppingCriteria(patience=2), False),
+        ((0.9, 0.1, 0.1), StoppingCriteria(patience=2, landmarks=2), False),
+        ((0.9, 0.1, 0.1), StoppingCriteria(), False),
     ],
 )
 def test_when_a_search_has_enough(
-    scores: tuple[float | None, ...], ending: Ending, enough: bool
+    scores: tuple[float | None, ...], ending: StoppingCriteria, enough: bool
 ) -> None:
     assert is_enough(scores, "maximize", ending) is enough
     mirrored = [None if of is None else -of for of in scores]
     exit_score = None if ending.exit_score is None else -ending.exit_score
-    theirs = Ending(exit_score, ending.patience, ending.landmarks)
+    theirs = StoppingCriteria(exit_score, ending.patience, ending.landmarks)
     assert is_enough(mirrored, "minimize", theirs) is enough
 
 
 def test_an_exit_score_ends_the_search(home: Path, sweep: Sweeps) -> None:
     """The job is complete, with the trials that it took."""
-    plan = sweep(SCRIPT, max_total_trials=9, max_concurrent_trials=1, ending=Ending(0.0))
+    plan = sweep(SCRIPT, max_total_trials=9, max_concurrent_trials=1, ending=StoppingCriteria(0.0))
     run = LocalBackend().run(plan)
     assert (run.status, len(run.trials)) == ("Completed", 1)
 
@@ -59,7 +59,9 @@ def test_ensembles_are_the_last_trials(home: Path, sweep: Sweeps) -> None:
     """They are made of the best ones, once those have ended, and count as trials."""
     place = Place("jobs/job.yml", 1)
     branch = {"family": "one", "x": Dimension("x", "uniform", (0.0, 1.0), place)}
-    plan = sweep(OF_MODEL, max_total_trials=4, ending=Ending(ensembles=("voting_ensemble",)))
+    plan = sweep(
+        OF_MODEL, max_total_trials=4, ending=StoppingCriteria(ensembles=("voting_ensemble",))
+    )
     plan = replace(
         plan,
         trial=replace(plan.trial, command="python script.py"),
@@ -108,7 +110,7 @@ def test_no_cache_is_left_of_a_search_that_is_complete(
     script = SCRIPT if ends else "import os, sys\n"
     script += "os.makedirs(os.getcwd().split('/trials/')[0] + '/cache', exist_ok=True)\n"
     script += "" if ends else "sys.exit('error[single-class]: the target has only No')\n"
-    run = LocalBackend().run(sweep(script, max_total_trials=2, ending=Ending()))
+    run = LocalBackend().run(sweep(script, max_total_trials=2, ending=StoppingCriteria()))
     assert run.status == ("Completed" if ends else "Failed")
     assert (run.folder / "cache").exists() is not ends
 
@@ -119,7 +121,7 @@ def test_a_search_of_wrong_data_ends_with_its_first_trial(
 ) -> None:
     """Its exit code says that every trial would be refused; others may be of one family."""
     script = f"import sys\nprint('error[few-folds]: 60 rows')\nsys.exit({code})\n"
-    plan = sweep(script, max_total_trials=5, max_concurrent_trials=1, ending=Ending())
+    plan = sweep(script, max_total_trials=5, max_concurrent_trials=1, ending=StoppingCriteria())
     run = LocalBackend().run(plan)
     assert run.error is not None and "error[few-folds]" in run.error.actual
     assert len(run.trials) == (1 if code == os.EX_DATAERR else 3)
@@ -128,7 +130,7 @@ def test_a_search_of_wrong_data_ends_with_its_first_trial(
 def test_the_time_of_a_search_is_what_it_may_use(home: Path, sweep: Sweeps) -> None:
     """Its best model counts; a sweep that runs out of time is canceled."""
     slow = SCRIPT + "time.sleep(600 if float(sys.argv[1]) > 0.5 else 0)\n"
-    plan = sweep(slow, max_total_trials=30, timeout_s=4.0, ending=Ending())
+    plan = sweep(slow, max_total_trials=30, timeout_s=4.0, ending=StoppingCriteria())
     run = LocalBackend().run(plan)
     assert run.status == "Completed" and run.best is not None and run.ended_by == ""
     assert {trial.status for trial in run.trials} == {"Completed", "Canceled"}
@@ -145,7 +147,7 @@ def of_families(
         max_total_trials=30,
         max_concurrent_trials=1,
         timeout_s=seconds,
-        ending=Ending(ensembles=ensembles),
+        ending=StoppingCriteria(ensembles=ensembles),
     )
     return replace(
         plan,
@@ -181,14 +183,16 @@ def test_a_trial_that_would_not_end_in_time_is_not_begun(home: Path, sweep: Swee
 def test_the_start_of_an_interpreter_is_not_the_time_of_a_search(home: Path, sweep: Sweeps) -> None:
     """Packages may take longer to load than all that a short search may take."""
     slow = "import mlflow.store.tracking.sqlalchemy_store\n" + SCRIPT
-    run = LocalBackend().run(sweep(slow, max_total_trials=2, timeout_s=1.0, ending=Ending()))
+    run = LocalBackend().run(
+        sweep(slow, max_total_trials=2, timeout_s=1.0, ending=StoppingCriteria())
+    )
     assert run.status == "Completed" and run.best is not None
 
 
 def test_a_table_that_no_trial_can_fit_ends_the_search(home: Path, sweep: Sweeps) -> None:
     """The first ones tell why; the others would say the same."""
     script = "raise SystemExit('error[single-class]: the target has only No')"
-    plan = sweep(script, max_total_trials=40, max_concurrent_trials=1, ending=Ending())
+    plan = sweep(script, max_total_trials=40, max_concurrent_trials=1, ending=StoppingCriteria())
     run = LocalBackend().run(plan)
     assert (run.status, len(run.trials)) == ("Failed", 3)
     assert run.error is not None and "error[single-class]" in run.error.actual

@@ -108,7 +108,7 @@ def test_a_request(forecaster: Forecaster) -> None:
         ({"known": {}}, "known: other columns, expected promotion"),
         ({"known": {"promotion": [0]}}, "promotion: 1 values, expected 5"),
         ({"known": {"promotion": [None] * 5}}, "promotion: None, expected numbers"),
-        ({"price": 1}, "the body: another form"),
+        ({"price": 1}, "the body: not an object with only known fields"),
     ],
 )
 def test_a_request_of_another_form(

@@ -137,7 +137,7 @@ def test_a_pipe_among_the_specs_is_not_waited_for(faq: Path) -> None:
 )
 def test_newness(older: str, newer: str) -> None:
     """Numbers compare as numbers, and words come before them."""
-    assert assets.newness(older) < assets.newness(newer)
+    assert assets.version_key(older) < assets.version_key(newer)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_newness(older: str, newer: str) -> None:
 )
 def test_local(written: str, expected: str | None, tmp_path: Path) -> None:
     """A path is local unless it begins with a scheme."""
-    result = assets.local(written, tmp_path)
+    result = assets.local_path(written, tmp_path)
     assert result == (tmp_path / expected if expected else None)
 
 

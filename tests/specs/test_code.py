@@ -310,7 +310,7 @@ def test_the_environments_of_the_template_are_known() -> None:
 
 def test_what_packages_bring_is_what_they_require() -> None:
     """Of those that are installed here, by their own metadata."""
-    known = packages._BRINGS
+    known = packages._LIBRARIES_OF
     for name, brings in known.items():
         try:
             direct = requires(name) or []

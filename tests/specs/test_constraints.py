@@ -6,7 +6,7 @@ import pytest
 
 from ml.core.errors import Place
 from ml.specs.plan.plans import Dimension
-from ml.specs.search.constraints import Unclear, names_in, names_of, parse
+from ml.specs.search.constraints import InvalidExpression, names_in, names_of, parse
 
 HERE = Place("sweep.hints.yml", 1)
 VALUES = {"a": 3, "b": 0.5, "kind": "tree", "on": True, "model.depth": 7}
@@ -82,7 +82,7 @@ def test_values_of_expressions(text: str, holds: bool) -> None:
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 def test_invalid_constraints_are_refused(text: str, found: str) -> None:
     """Whatever is not on the list is refused when it is read, and nothing of it is carried out."""
-    with pytest.raises(Unclear) as unclear:
+    with pytest.raises(InvalidExpression) as unclear:
         parse(text, KNOWN)
     assert found in unclear.value.actual
 
@@ -95,7 +95,7 @@ def test_invalid_constraints_are_refused(text: str, found: str) -> None:
 )  # fmt: skip
 def test_an_expression_without_a_value_is_refused(text: str) -> None:
     """It is told with the values that it met, and costs neither time nor memory."""
-    with pytest.raises(Unclear, match="cannot be evaluated for") as unclear:
+    with pytest.raises(InvalidExpression, match="cannot be evaluated for") as unclear:
         parse(text, KNOWN).holds(VALUES)
     assert (
         "a=3" in unclear.value.actual

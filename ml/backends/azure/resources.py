@@ -126,7 +126,7 @@ def _local(spec: AssetSpec) -> Iterator[tuple[str, Path]]:
     """Yield the fields that name a file or folder of this machine, with what they name."""
     for field in ("conda_file", "path", "build.path", "code"):
         written = spec.get(*field.split("."))
-        path = assets.local(written, spec.file.parent) if isinstance(written, str) else None
+        path = assets.local_path(written, spec.file.parent) if isinstance(written, str) else None
         if path is not None and path.exists():
             yield field, path.resolve()
 
@@ -208,7 +208,7 @@ class AzureResources:
 
         key, equals, value = data.partition("=")
         name, data = (key, value) if equals and key.isidentifier() else ("input", data)
-        path = assets.local(data, Path.cwd())
+        path = assets.local_path(data, Path.cwd())
         if path is not None and not path.exists():
             raise UserError.with_code(
                 "missing-file", f"no `{data}`", "a file or folder", "--input PATH"
@@ -268,12 +268,12 @@ def _freeze(deployment: Any, folder: Path) -> dict[Path, str]:
     digests: dict[Path, str] = {}
     configuration = getattr(deployment, "code_configuration", None)
     if configuration is not None and configuration.code:
-        code = assets.local(str(configuration.code), folder)
+        code = assets.local_path(str(configuration.code), folder)
         if code is not None and (taken := snapshot.take(code.resolve())) is not None:
             digests[code.resolve()] = taken.digest
             configuration.code = str(taken.folder)
     model = getattr(getattr(deployment, "model", None), "path", None)
-    if model and (path := assets.local(str(model), folder)) and path.exists():
+    if model and (path := assets.local_path(str(model), folder)) and path.exists():
         digests[path.resolve()] = assets.digest(path)
     return digests
 

@@ -54,7 +54,7 @@ def prepare(plan: Plan) -> Submission:
     code = freeze(job)
     if job.type == "automl":  # azure-ai-ml looks for its data in the working directory
         for key, data in plan.inputs.items():  # as it is written: the entity has no `azureml:`
-            if path := assets.local(data.source or "", plan.spec.folder):
+            if path := assets.local_path(data.source or "", plan.spec.folder):
                 getattr(job, key).path = str(path.resolve())
     digests = [*code.values()]
     name = str(job.name or "") or _name(plan, _digest(plan, spec.document.copy(), digests))
@@ -129,7 +129,7 @@ def _code(task: Any, base: str) -> Path | None:
     A sweep's trial has no base path of its own: the job's is `base`.
     """
     folder = Path(getattr(task, "base_path", None) or base)
-    path = assets.local(str(task.code), folder) if task.code else None
+    path = assets.local_path(str(task.code), folder) if task.code else None
     return path.resolve() if path is not None and path.exists() else None
 
 

@@ -19,7 +19,6 @@ from ml.specs.plan.plans import (
     AutoMLPlan,
     CommandPlan,
     Dimension,
-    Ending,
     Environment,
     Frozen,
     Hints,
@@ -27,6 +26,7 @@ from ml.specs.plan.plans import (
     PipelinePlan,
     Plan,
     Point,
+    StoppingCriteria,
     SweepPlan,
 )
 
@@ -271,7 +271,7 @@ def _sweep(plan: AutoMLPlan) -> SweepPlan:
         timeout_s=plan.timeout_s,
         trial_timeout_s=plan.trial_timeout_s,
         hints=Hints(tuple(_portfolio(tried, plan.task, place))),
-        ending=Ending(
+        ending=StoppingCriteria(
             # azure-ai-ml reads a number in quotes too.
             exit_score=None if score is None else float(score),
             patience=PATIENCE if waits else None,

@@ -305,5 +305,5 @@ def _or_copied(data: InputPlan) -> str:
     """Return a hint that names the folder for a copy of the data asset; "" without a version."""
     if data.asset is None or data.asset.version.startswith("@"):
         return ""
-    place = repository.shown(assets.copied(data.asset.name, data.asset.version))
+    place = repository.shown(assets.local_copy_path(data.asset.name, data.asset.version))
     return f", or put a copy of the data in {place}"

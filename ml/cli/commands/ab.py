@@ -89,11 +89,11 @@ def start(
     )
     _say(
         f"about {ab_test.planned:,} outcomes show a difference of {effect:g} with a power of "
-        f"{power:.0%}, looked at any time ({ab_test.fixed_sample_size:,} if looked at once)"
+        f"{power:.0%}, with repeated looks ({ab_test.fixed_sample_size:,} with a single look)"
     )
     _say(
-        f"no key is sent to B yet; next: ml ab serve {name} --approved-by NAME (it asks the gates; "
-        "B gets all of its keys at once, without a canary)"
+        f"no key is sent to B yet; next: ml ab serve {name} --approved-by NAME (it evaluates the "
+        "gates; B gets all of its keys at once, without a canary)"
     )
 
 
@@ -122,7 +122,7 @@ def serve(
         _say(f"callers send the headers that `ml ab assign {name} KEY` prints; others get A")
     else:
         _say("callers send their key in the header x-routing-key")
-    _say(f"ml ab stop {name} sends every key to A again; no canary does")
+    _say(f"ml ab stop {name} sends every key to A again; B has no canary")
 
 
 @app.command()

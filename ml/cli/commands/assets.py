@@ -85,7 +85,7 @@ def _changed(state: AssetState) -> Problem:
     return Problem(
         "asset-changed",
         f"{state} is registered with other content",
-        "the content that it was registered with: a version does not change",
-        "raise `version:`, and the version in the jobs that use it",
+        "the registered content: a version is immutable",
+        "increment `version:`, here and in the jobs that use it",
         state.spec.place("version") if state.spec.get("version") else state.spec.place(),
     )

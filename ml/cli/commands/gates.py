@@ -40,7 +40,7 @@ def gate(
     from ml.release.promotion.gate_check import check_registered, check_released
 
     if released is bool(model or version) or bool(model) is not bool(version):
-        actual = "a model needs a version; --released takes neither"
+        actual = "give MODEL and VERSION together, and not with --released"
         raise UserError.with_code(
             "no-version", actual, "ml gate MODEL VERSION, or ml gate --released"
         )

@@ -43,7 +43,7 @@ from ml.release.evidence.recomputation import (
     with_predictions,
 )
 from ml.release.serving import model_deployment
-from ml.serving.scoring.table import as_asked, probabilities
+from ml.serving.scoring.table import probabilities, with_fields_of
 from policies.promotion.evidence import Evidence
 from policies.supply_chain.formats import formats, is_faulty
 
@@ -193,7 +193,7 @@ def champion_on(
     answered = {}
     with serve(backend, model_deployment(spec, champion, champion.model)) as server:
         for request in requests:
-            answer = server.score(as_asked(request.request, their_requests[0].request))
+            answer = server.score(with_fields_of(request.request, their_requests[0].request))
             row = rows.rows[request.split][request.unit]
             answered[request.split, request.unit] = _predicted(
                 answer, row, task, pointer, theirs.evaluation.threshold

@@ -180,7 +180,11 @@ def _read(body: str | bytes, spec: Spec) -> tuple[Floats, dict[str, Floats], int
     except (ValueError, RecursionError):
         raise BadRequest("", "not JSON", "an object with `history`") from None
     if not isinstance(document, dict) or document.keys() - FIELDS:
-        raise BadRequest("", "another form", f"an object with {', '.join(sorted(FIELDS))}")
+        raise BadRequest(
+            "",
+            "not an object with only known fields",
+            f"an object with {', '.join(sorted(FIELDS))}",
+        )
     history = _numbers("history", document.get("history"), missing=True)
     if np.isnan(history).all():
         raise BadRequest("history", "no value", "at least one number")

@@ -41,7 +41,7 @@ def probabilities(answer: object) -> dict[str, float] | None:
     return None
 
 
-def as_asked(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, object]:
+def with_fields_of(request: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, object]:
     """Return the request with only the columns or fields of `before`, another version's request.
 
     Raises ValueError with the names of missing ones.
@@ -163,7 +163,7 @@ class Table:
             return
         if np.isfinite(others).all():
             name = self._columns.names[int(sizes.max(axis=0).argmax())]
-            raise BadRequest(name[:80], "a number too large for the model", "one that it can take")
+            raise BadRequest(name[:80], "a number too large for the model", "a smaller number")
 
 
 def _is_finite(answer: NDArray[Any]) -> bool:

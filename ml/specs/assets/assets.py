@@ -61,8 +61,8 @@ class AssetSpec(YamlNode):
         written = self.get("path")
         if not isinstance(written, str):
             return None
-        here = local(written, self.file.parent)
-        if here is None and (copy := copied(self.name, self.version)).exists():
+        here = local_path(written, self.file.parent)
+        if here is None and (copy := local_copy_path(self.name, self.version)).exists():
             return copy
         return here
 
@@ -79,12 +79,12 @@ def parse(text: str) -> AssetReference | None:
     return AssetReference(match["name"], match["version"] or "", match["label"] or "")
 
 
-def copied(name: str, version: str) -> Path:
+def local_copy_path(name: str, version: str) -> Path:
     """Return the path of a local copy of a remote data asset, which may not exist."""
     return home.home() / "data" / check("asset", name) / check("version", version)
 
 
-def local(written: str, folder: Path) -> Path | None:
+def local_path(written: str, folder: Path) -> Path | None:
     """Return the path of `written`, relative to `folder`; None if it is a URL or git reference."""
     text = written.removeprefix("file://").removeprefix("file:")
     if _URI.match(text) or text.startswith("git+"):
@@ -92,9 +92,9 @@ def local(written: str, folder: Path) -> Path | None:
     return Path(folder, text)
 
 
-def included(written: str, folder: Path) -> YamlNode | None:
+def read_referenced(written: str, folder: Path) -> YamlNode | None:
     """Return the YAML file at the path `written`, relative to `folder`; None if unreadable."""
-    path = local(written, folder)
+    path = local_path(written, folder)
     try:
         if path is not None and path.is_file():
             stat = path.stat()
@@ -123,7 +123,7 @@ def component(owner: YamlNode, key: Key, root: Path) -> YamlNode | None:
         return owner.child(key)
     if not isinstance(written, str):
         return None
-    return included(written, owner.folder) or find(written, "component", root)
+    return read_referenced(written, owner.folder) or find(written, "component", root)
 
 
 def find(text: str, kind: str, root: Path, store: Path | None = None) -> AssetSpec | None:
@@ -143,7 +143,7 @@ def find(text: str, kind: str, root: Path, store: Path | None = None) -> AssetSp
         specs += [read_registered(file.parent) for file in store.glob(pattern)]
     if reference.version:
         specs = [spec for spec in specs if spec.version == reference.version]
-    return max(specs, key=lambda spec: newness(spec.version), default=None)
+    return max(specs, key=lambda spec: version_key(spec.version), default=None)
 
 
 def read_registered(folder: Path) -> AssetSpec:
@@ -153,7 +153,7 @@ def read_registered(folder: Path) -> AssetSpec:
     return AssetSpec(document, file, kind=kind, name=name, version=version)
 
 
-def newness(version: str) -> tuple[tuple[int, int, str], ...]:
+def version_key(version: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key for versions: numbers by value, other parts before them."""
     parts = re.split(r"[.\-_]", version)
     return tuple((1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts)

@@ -232,7 +232,7 @@ ON_PYPI = {
 }
 # Package name on PyPI → the libraries that it installs, by module name. A package that is not
 # listed here may install any of them.
-_BRINGS: Mapping[str, str] = {
+_LIBRARIES_OF: Mapping[str, str] = {
     **dict.fromkeys(
         (
             *("azure-identity", "azureml-inference-server-http", "azureml-mlflow", "click", "h11"),
@@ -264,7 +264,7 @@ _BRINGS: Mapping[str, str] = {
 _WITH_SKLEARN = frozenset({"lightgbm", "xgboost"})
 # Library → its package, where the names differ.
 PACKAGES = {"sklearn": "scikit-learn"}
-LIBRARIES = frozenset(" ".join(_BRINGS.values()).split())
+LIBRARIES = frozenset(" ".join(_LIBRARIES_OF.values()).split())
 
 _NAME = re.compile(r"(?:[^\s=<>!~\[]+::)?(?P<name>[A-Za-z0-9][\w.-]*)(?=$|[\s=<>!~\[;@,])")
 # Images with an operating system, perhaps Python, and none of the libraries.
@@ -299,8 +299,8 @@ class Packages:
 
     @property
     def is_known(self) -> bool:
-        """Return True if `libraries` is complete, since `_BRINGS` lists every package."""
-        return self.names <= _BRINGS.keys()
+        """Return True if `libraries` is complete, since `_LIBRARIES_OF` lists every package."""
+        return self.names <= _LIBRARIES_OF.keys()
 
 
 def of_environment(folder: Path, written: str) -> Packages | None:
@@ -310,7 +310,7 @@ def of_environment(folder: Path, written: str) -> Packages | None:
     Dockerfile that does more than install packages.
     """
     root = repository.root(folder)
-    spec = assets.included(written, folder) or assets.find(written, "environment", root)
+    spec = assets.read_referenced(written, folder) or assets.find(written, "environment", root)
     return of_spec(spec) if spec is not None else None
 
 
@@ -318,12 +318,12 @@ def of_spec(spec: YamlNode) -> Packages | None:
     """Return the packages that an environment's spec lists; None if they are unknown."""
     file, context = spec.get("conda_file"), spec.get("build", "path")
     if isinstance(file, str):
-        path = assets.local(file, spec.folder)
+        path = assets.local_path(file, spec.folder)
         if path is None or not path.is_file():
             return None
         contents = conda_file(path)
         return None if contents.problems else _packages(path, contents.dependencies)
-    if isinstance(context, str) and (folder := assets.local(context, spec.folder)):
+    if isinstance(context, str) and (folder := assets.local_path(context, spec.folder)):
         path = folder / str(spec.get("build", "dockerfile_path") or "Dockerfile")
         dependencies = _of_dockerfile(path, folder) if path.is_file() else None
         return None if dependencies is None else _packages(path, dependencies)
@@ -336,7 +336,9 @@ def device_of(owner: YamlNode, *keys: Key) -> Literal["cpu", "cuda", ""]:
     spec: YamlNode | None = owner.child(*keys)
     if isinstance(written, str):
         root = repository.root(owner.file)
-        spec = assets.included(written, owner.folder) or assets.find(written, "environment", root)
+        spec = assets.read_referenced(written, owner.folder) or assets.find(
+            written, "environment", root
+        )
     image = str(written if spec is None else spec.get("image") or "")
     texts = [] if spec is None else [dependency.text for dependency in _listed(spec)]
     if any(map(_CPU_BUILD.search, texts)):
@@ -349,9 +351,11 @@ def _listed(spec: YamlNode) -> Iterator[Dependency]:
     file, context = spec.get("conda_file"), spec.get("build", "path")
     if isinstance(file, dict):
         yield from conda_of_node(spec.child("conda_file")).dependencies
-    elif isinstance(file, str) and (path := assets.local(file, spec.folder)) and path.is_file():
+    elif (
+        isinstance(file, str) and (path := assets.local_path(file, spec.folder)) and path.is_file()
+    ):
         yield from conda_file(path).dependencies
-    elif isinstance(context, str) and (folder := assets.local(context, spec.folder)):
+    elif isinstance(context, str) and (folder := assets.local_path(context, spec.folder)):
         path = folder / str(spec.get("build", "dockerfile_path") or "Dockerfile")
         yield from (_of_dockerfile(path, folder) or ()) if path.is_file() else ()
         text = files.content(path).decode(errors="replace") if path.is_file() else ""
@@ -375,7 +379,7 @@ def _packages(file: Path, dependencies: tuple[Dependency, ...]) -> Packages:
             libraries |= {"sklearn"} if written in _WITH_SKLEARN else set()
         name = re.sub(r"[-_.]+", "-", written)
         names.add(name)
-        libraries |= set(_BRINGS.get(name, "").split())
+        libraries |= set(_LIBRARIES_OF.get(name, "").split())
     return Packages(file, frozenset(names), frozenset(libraries))
 
 

@@ -16,7 +16,7 @@ from ml.specs import kinds
 from ml.specs.assets import assets
 from ml.specs.assets.assets import Links
 from ml.specs.check.clusters import Cluster, Placed, placed
-from ml.specs.check.nodes import Node, inside, nodes, references
+from ml.specs.check.nodes import Node, nested_component_nodes, nodes, references
 from ml.specs.check.rules.rule import NODE_TYPES, RULES, Rule, Subject
 from ml.specs.sdk.load import Spec, from_document, quiet
 from ml.specs.search import hints
@@ -62,7 +62,7 @@ def _targets(subject: Subject, is_checked: bool) -> Iterator[_Target]:
     """Yield a target for a spec, for its nodes, and for nodes of the components that they run."""
     yield _Target(subject, subject, {"spec", subject.spec.kind.family}, is_checked)
     pieces = [(node, is_checked) for node in subject.nodes]
-    pieces += [(node, False) for node in inside(subject.nodes)]
+    pieces += [(node, False) for node in nested_component_nodes(subject.nodes)]
     for node, is_root in pieces:
         scopes = {
             "node",

@@ -182,7 +182,7 @@ def nodes(spec: Spec) -> list[Node]:
         return list(_below(Node(document, file, ("create_job",), type=type_)))
     created = spec.child("create_job")
     written = spec.get("create_job", "job") if kind.family == "schedule" else None
-    job = assets.included(written, spec.folder) if isinstance(written, str) else None
+    job = assets.read_referenced(written, spec.folder) if isinstance(written, str) else None
     job_kind = kind_of(job.get()) if job is not None else None
     if job is None or job_kind is None:
         return []
@@ -190,7 +190,9 @@ def nodes(spec: Spec) -> list[Node]:
     return [user, *_below(Node(job.document, job.file, type=job_kind.type, user=user))]
 
 
-def inside(pieces: Iterable[Node], above: frozenset[Path] = frozenset()) -> Iterator[Node]:
+def nested_component_nodes(
+    pieces: Iterable[Node], above: frozenset[Path] = frozenset()
+) -> Iterator[Node]:
     """Yield the nodes of pipeline components in other files that the nodes run, recursively."""
     for node in pieces:
         inner = node.inner
@@ -198,7 +200,7 @@ def inside(pieces: Iterable[Node], above: frozenset[Path] = frozenset()) -> Iter
         if inner is not None and not inner.keys and inner.file not in above:
             below = list(_below(inner))
             yield from below
-            yield from inside(below, above | {inner.file})
+            yield from nested_component_nodes(below, above | {inner.file})
 
 
 def _below(node: Node) -> Iterator[Node]:
@@ -258,7 +260,7 @@ def _named(owner: YamlNode, root: Path) -> Iterator[tuple[YamlNode, str]]:
             family = next((f for f in ("data", "model") if assets.find(text, f, root)), None)
         if family is None or "${{" in text or _FREE.intersection(keys) - {"inputs", "outputs"}:
             continue
-        part = assets.included(text, owner.folder) if keys[-1] != "path" else None
+        part = assets.read_referenced(text, owner.folder) if keys[-1] != "path" else None
         part = part or (assets.find(text, family, root) if family else None)
         if part is not None:
             yield part, family

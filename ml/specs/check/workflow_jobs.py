@@ -226,7 +226,7 @@ class _Request:
 
     def _compute(self, keys: Keys, value: Any) -> Iterator[Problem]:
         if value not in self.clusters:
-            names = ", ".join(sorted(self.clusters)) or "none; `infra settings` says why"
+            names = ", ".join(sorted(self.clusters)) or "none; `infra settings` reports the reason"
             yield self._problem(keys, value, f"a cluster of the stack files: {names}")
 
     def _placed(self, keys: Keys, job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -266,7 +266,7 @@ class _Request:
         return check
 
     def _code(self, keys: Keys, value: Any) -> Iterator[Problem]:
-        folder = assets.local(value, self.spec.folder) if isinstance(value, str) else None
+        folder = assets.local_path(value, self.spec.folder) if isinstance(value, str) else None
         root = self.spec.boundary
         if folder is None or root is None or not folder.resolve().is_relative_to(root.resolve()):
             yield self._problem(keys, value, "a folder of the repository")
@@ -332,13 +332,19 @@ class _Request:
     def _tags(self, keys: Keys, value: Any) -> Iterator[Problem]:
         for name in value if isinstance(value, dict) else ():
             if name.lower().startswith(RESERVED):
-                yield self._problem((*keys, name), value[name], "a tag of your own")
+                yield self._problem(
+                    (*keys, name),
+                    value[name],
+                    f"a tag that begins with none of {', '.join(RESERVED)}",
+                )
         yield from self._plain(keys, value)
 
     def _variables(self, keys: Keys, value: Any) -> Iterator[Problem]:
         for name in value if isinstance(value, dict) else ():
             if name.upper().startswith(_OF_THE_AGENT):
-                yield self._problem((*keys, name), value[name], "a variable of your own")
+                yield self._problem(
+                    (*keys, name), value[name], "a name that Azure ML's agent does not read"
+                )
         yield from self._plain(keys, value)
 
     # Rules for any mapping or scalar.
@@ -355,7 +361,7 @@ class _Request:
                 if field in rules:
                     yield from rules[field](item_keys, item)
                 else:
-                    yield self._problem(item_keys, item, "nothing here")
+                    yield self._problem(item_keys, item, "no such field")
 
         return check
 
@@ -384,7 +390,7 @@ class _Request:
         if isinstance(value, dict | list):
             yield self._problem(keys, value, "a text or a number")
         elif isinstance(value, str) and _ADDRESS.match(value):
-            yield self._problem(keys, value, "a value, not an address")
+            yield self._problem(keys, value, "a literal value, not a URL of Azure's storage")
 
     def _plain(self, keys: Keys, value: Any) -> Iterator[Problem]:
         """Yield a problem for each nested value that is a URL of Azure's storage."""
@@ -410,7 +416,9 @@ class _Request:
             written = node.get(key)
             if written is None:
                 continue
-            file = assets.included(written, node.folder) if isinstance(written, str) else None
+            file = (
+                assets.read_referenced(written, node.folder) if isinstance(written, str) else None
+            )
             node = file or node.child(key)
         return node.place()
 

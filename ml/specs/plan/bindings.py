@@ -54,7 +54,7 @@ class Bindings:
         name, place = str(keys[-1]), owner.place(*keys, "path")
         source = str(written.get("path") or "")
         kind = str(written.get("type") or DATA_TYPE)
-        path, asset, spec = assets.local(source, owner.folder), None, None
+        path, asset, spec = assets.local_path(source, owner.folder), None, None
         reference = assets.parse(source)
         if reference is not None:
             # A model and a data asset may have the same name, so search only assets of the type.
@@ -78,7 +78,7 @@ class Bindings:
     def code(self, owner: YamlNode, *keys: Key) -> Path | None:
         """Return the folder at `keys`, the job's code; None if it is missing or remote."""
         written = owner.get(*keys)
-        path = assets.local(written, owner.folder) if isinstance(written, str) else None
+        path = assets.local_path(written, owner.folder) if isinstance(written, str) else None
         if path is None and isinstance(written, str):
             self.problems.append(
                 Problem(
@@ -106,7 +106,7 @@ class Bindings:
         image, conda_file = node.get("image"), node.get("conda_file")
         file, conda_spec = None, None
         if isinstance(conda_file, str):
-            file = assets.local(conda_file, node.folder)
+            file = assets.local_path(conda_file, node.folder)
             file = file.resolve() if file is not None else None
             conda_spec = packages.conda_file(file) if file is not None and file.is_file() else None
         elif isinstance(conda_file, dict):
@@ -114,7 +114,7 @@ class Bindings:
         self.problems += conda_spec.problems if conda_spec else ()
         dependencies = conda_spec.dependencies if conda_spec else None
         dockerfile, context = None, node.get("build", "path")
-        if isinstance(context, str) and (folder := assets.local(context, node.folder)):
+        if isinstance(context, str) and (folder := assets.local_path(context, node.folder)):
             dockerfile = folder / str(node.get("build", "dockerfile_path") or "Dockerfile")
         return Environment(name, str(image or ""), dockerfile, file, dependencies, place)
 

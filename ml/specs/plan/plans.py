@@ -253,7 +253,7 @@ class Hints:
 
 
 @dataclass(frozen=True)
-class Ending:
+class StoppingCriteria:
     """The stopping criteria of an AutoML search; a search that meets one is complete."""
 
     exit_score: float | None = None  # value of the primary metric to reach; None: no limit
@@ -327,7 +327,7 @@ class SweepPlan(Job):
     early_termination: EarlyTermination | None = None
     hints: Hints = field(default_factory=Hints)
     # Set for an AutoML job, which completes instead of failing at its time limit.
-    ending: Ending | None = None
+    ending: StoppingCriteria | None = None
 
     @property
     def inputs(self) -> Mapping[str, InputPlan]:

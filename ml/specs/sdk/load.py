@@ -96,7 +96,7 @@ def _count_loads(node: YamlNode, root: Path, counted: dict[Path, int]) -> int:
         level, key = keys.count("jobs"), keys[-1] if keys else ""
         if total > _MAX_LOADS or (key not in _RUNS and not (level and key == "command")):
             continue
-        inner = assets.included(text, node.folder) or assets.find(text, "component", root)
+        inner = assets.read_referenced(text, node.folder) or assets.find(text, "component", root)
         nested = counted.get(inner.file.resolve()) if inner else 0
         if nested is None:
             assert inner is not None
@@ -322,7 +322,7 @@ def _may_add(keys: list[str]) -> bool:
 
 
 def _typed_path(text: str) -> str:
-    if assets.local(text, Path.cwd()) is None:
+    if assets.local_path(text, Path.cwd()) is None:
         return text
     return str(Path(text.removeprefix("file://").removeprefix("file:")).expanduser().resolve())
 

@@ -38,7 +38,7 @@ class Spot:
     def opened(self) -> Spot:
         """Return the root of the YAML file that the value names; itself if it names none."""
         value = self.value
-        file = assets.included(value, self.node.folder) if isinstance(value, str) else None
+        file = assets.read_referenced(value, self.node.folder) if isinstance(value, str) else None
         return replace(self, node=file) if file else self
 
 

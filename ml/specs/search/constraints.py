@@ -61,7 +61,7 @@ MAX_LETTERS, MAX_DEPTH = 500, 50
 _MAX_POWER = 1000
 
 
-class Unclear(Exception):
+class InvalidExpression(Exception):
     """The error of an expression that is not allowed or cannot be evaluated."""
 
     def __init__(self, actual: str, expected: str = "", hint: str = "") -> None:
@@ -91,8 +91,8 @@ class Expression:
 
         It is also True if evaluation needs a parameter that has no value, because it belongs to
         another branch of a nested choice; `given(name)` tests for that. With `partial`, it is True
-        if any parameter lacks a value. Raises Unclear if the expression cannot be evaluated
-        (division by zero).
+        if any parameter lacks a value. Raises InvalidExpression if it cannot be evaluated (division
+        by zero).
         """
         if partial and not self.names <= values.keys():
             return True
@@ -104,7 +104,7 @@ class Expression:
             inputs = ", ".join(f"{name}={values.get(name)}" for name in sorted(self.names))
             message = f"`{self.text}` cannot be evaluated for {inputs}: {error}"
             hint = "exclude that case first: `x == 0 or 1 / x > 2`"
-            raise Unclear(message, "true or false for every point", hint) from None
+            raise InvalidExpression(message, "true or false for every point", hint) from None
 
 
 def names_of(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
@@ -134,46 +134,54 @@ def names_in(space: Mapping[str, object], prefix: str = "") -> set[str]:
 
 
 def parse(text: str, allowed: Collection[str]) -> Expression:
-    """Parse a constraint over the `allowed` names; raises Unclear for anything else."""
+    """Parse a constraint over the `allowed` names; raises InvalidExpression for anything else."""
     if len(text) > MAX_LETTERS:
-        raise Unclear(f"a constraint of {len(text)} letters", f"at most {MAX_LETTERS}")
+        raise InvalidExpression(f"a constraint of {len(text)} letters", f"at most {MAX_LETTERS}")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         message = f"`{text}` is not an expression: {reason}"
-        raise Unclear(message, "for example: depth * width <= 4096") from None
+        raise InvalidExpression(message, "for example: depth * width <= 4096") from None
     names: set[str] = set()
     _demand(tree, set(allowed), names, text, MAX_DEPTH)
     if not names:
-        raise Unclear(f"`{text}` names no hyperparameter", f"one of {_listed(allowed)}")
+        raise InvalidExpression(f"`{text}` names no hyperparameter", f"one of {_listed(allowed)}")
     return Expression(text.strip(), frozenset(names), tree)
 
 
 def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth: int) -> None:
-    """Raise Unclear for a node that is not allowed or too deep; add its names to `names`."""
+    """Add the node's names to `names`; raise InvalidExpression if it is too deep or not allowed."""
     if not depth:
-        raise Unclear(f"`{text}` is nested more than {MAX_DEPTH} deep", "a simpler expression")
+        raise InvalidExpression(
+            f"`{text}` is nested more than {MAX_DEPTH} deep", "a simpler expression"
+        )
     name = _name(node)
     if name is not None:
         if name in allowed:
             names.add(name)
         elif name not in _WORDS:
             near = difflib.get_close_matches(name, sorted(allowed), n=1)
-            raise Unclear(
+            raise InvalidExpression(
                 f"`{name}` in `{text}` is not a hyperparameter of this sweep",
                 f"one of {_listed(allowed)}",
                 f"did you mean `{near[0]}`?" if near else "text needs quotes: 'gbdt'",
             )
     elif isinstance(node, ast.Constant):
         if not isinstance(node.value, int | float | str | bool):
-            raise Unclear(f"`{text}` contains {node.value!r}", "numbers, text, true and false")
+            raise InvalidExpression(
+                f"`{text}` contains {node.value!r}", "numbers, text, true and false"
+            )
     elif isinstance(node, ast.Call):
         called = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
         if called not in FUNCTIONS or node.keywords:
-            raise Unclear(f"`{text}` calls `{called}`", f"no call but {', '.join(FUNCTIONS)}")
+            raise InvalidExpression(
+                f"`{text}` calls `{called}`", f"no call but {', '.join(FUNCTIONS)}"
+            )
         if called == "given" and not (len(node.args) == 1 and _name(node.args[0])):
-            raise Unclear(f"`{ast.unparse(node)}` does not name a hyperparameter", "given(NAME)")
+            raise InvalidExpression(
+                f"`{ast.unparse(node)}` does not name a hyperparameter", "given(NAME)"
+            )
         for argument in node.args:
             _demand(argument, allowed, names, text, depth - 1)
     elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
@@ -191,7 +199,7 @@ def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth:
             if isinstance(child, ast.expr):
                 _demand(child, allowed, names, text, depth - 1)
     else:
-        raise Unclear(
+        raise InvalidExpression(
             f"`{text}` contains `{ast.unparse(node)}`",
             "names, numbers, text, arithmetic, comparisons, and, or, not",
         )

@@ -43,7 +43,7 @@ from ml.specs.plan.plans import (
 )
 from ml.specs.sdk.load import Spec
 from ml.specs.search import constraints, distributions
-from ml.specs.search.constraints import Expression, Unclear
+from ml.specs.search.constraints import Expression, InvalidExpression
 from ml.specs.search.distributions import FixedValue, Misfit
 from ml.specs.yaml_node import YamlNode
 
@@ -190,7 +190,7 @@ class _Reading:
                 continue
             try:
                 expression = constraints.parse(text, names)
-            except Unclear as unclear:
+            except InvalidExpression as unclear:
                 self.problems.append(unclear.problem(entry_node.place()))
                 continue
             if expression.meaning in meanings:
@@ -254,7 +254,7 @@ class _Reading:
                 try:
                     names = constraints.names_in(space)
                     expression = constraints.parse(text, names)
-                except Unclear as unclear:
+                except InvalidExpression as unclear:
                     self.problems.append(unclear.problem(entry_node.place()))
                     continue
                 if self._is_possible(name, expression, entry_node.place()):
@@ -270,7 +270,7 @@ class _Reading:
         later = conditional[conditional.index(name) :]
         for used in sorted(expression.names):
             if (parameter := used.partition(".")[0]) in later:
-                expected = "only parameters without a condition, or with one above"
+                expected = "only parameters without a condition, or with an earlier condition"
                 message = f"the condition of `{name}` names `{parameter}`"
                 if parameter != name:
                     message += ", whose condition stands below"
@@ -287,7 +287,7 @@ class _Reading:
                 message = f"`{expression.text}` holds for no values of the search space"
                 self._invalid(message, "a condition that some points meet", "", place)
                 return False
-        except Unclear as unclear:
+        except InvalidExpression as unclear:
             self.problems.append(unclear.problem(place))
             return False
         return True
@@ -344,7 +344,7 @@ class _Reading:
             try:
                 if not expression.holds(constraints.names_of(values), partial=True):
                     return expression.text
-            except Unclear as unclear:
+            except InvalidExpression as unclear:
                 self.problems.append(unclear.problem(place))
         return ""
 

@@ -28,7 +28,7 @@ from ml.release.evidence import served
 from ml.release.evidence.recomputation import read_predictions, with_predictions
 from ml.release.evidence.served import Evaluated, ParityCheck, parity_check
 from ml.release.rollout import apply as applying
-from ml.serving.scoring.table import as_asked
+from ml.serving.scoring.table import with_fields_of
 from policies.promotion.evidence import Evidence, Served
 
 COUNT, CLASSES = 40, ("high", "low", "middle")
@@ -344,9 +344,9 @@ def test_a_table_is_asked_by_the_columns_of_before() -> None:
     table = {"input_data": {"columns": ["new", "b", "a"], "data": [[1, 2, 3], [4, 5, 6]]}}
     before = {"input_data": {"columns": ["a", "b"], "data": [[0, 0]]}}
     asks = {"input_data": {"columns": ["a", "b"], "data": [[3, 2], [6, 5]]}}
-    assert as_asked(table, before) == asks
+    assert with_fields_of(table, before) == asks
     with pytest.raises(ValueError, match="its requests have the column new"):
-        as_asked(before, table)
+        with_fields_of(before, table)
 
 
 @pytest.mark.attack("An evaluation says otherwise of rows that it does not have asked")

@@ -64,7 +64,10 @@ def automl_algorithms(node: Node) -> Iterator[Finding]:
     if allowed and allowed <= blocked:
         actual = "every algorithm of `allowed_training_algorithms` is blocked"
         yield Finding(
-            keys[1], actual, "one to train", "delete one from `blocked_training_algorithms`"
+            keys[1],
+            actual,
+            "at least one allowed algorithm",
+            "delete one from `blocked_training_algorithms`",
         )
 
 
@@ -102,7 +105,7 @@ def automl_target(node: Node) -> Iterator[Finding]:
         for name in names if isinstance(names, list) else [names]:
             if isinstance(name, str) and name in named:
                 actual = f"`{name}` is named for two purposes"
-                yield Finding(keys, actual, "a column of its own for each")
+                yield Finding(keys, actual, "a different column for each purpose")
             named.add(str(name))
     for key in _DATA:
         folder = _folder(node, key)
@@ -113,7 +116,9 @@ def automl_target(node: Node) -> Iterator[Finding]:
                 if isinstance(name, str) and "${{" not in name and name not in columns:
                     actual = f"`{name}` is not a column of `{_path(node.get(key))}`"
                     expected = f"one of {', '.join(columns[:12])}"
-                    yield Finding(keys, actual, expected, "name one, or add it to the table")
+                    yield Finding(
+                        keys, actual, expected, "name another column, or add it to the table"
+                    )
 
 
 def _folder(node: Node, key: str) -> Path | None:
@@ -127,7 +132,7 @@ def _folder(node: Node, key: str) -> Path | None:
     if not path or "${{" in path:
         return None
     asset = assets.find(path, "data", repository.root(owner.file))
-    return asset.path if asset is not None else assets.local(path, owner.folder)
+    return asset.path if asset is not None else assets.local_path(path, owner.folder)
 
 
 def _path(data: object) -> str:

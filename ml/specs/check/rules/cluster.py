@@ -72,7 +72,7 @@ def cluster_trials(job: Placed) -> Iterator[Finding]:
     for finding in _misfits(
         job,
         ("limits", "max_concurrent_trials"),
-        f"{at_once} trials at once, of {job.nodes} nodes each, do not fit into",
+        f"{at_once} concurrent trials with {job.nodes} nodes each do not fit into",
         lambda cluster: f"at most {max(1, cluster.max_nodes // job.nodes)} at once",
         lambda cluster: job.nodes > cluster.max_nodes or at_once * job.nodes <= cluster.max_nodes,
     ):
@@ -89,8 +89,8 @@ def cluster_gpus(job: Placed) -> Iterator[Finding]:
     yield from _misfits(
         job,
         keys,
-        f"{count} processes a node share the GPUs of",
-        lambda cluster: f"{cluster.gpus}, one a GPU",
+        f"{count} processes per node are too many for",
+        lambda cluster: f"{cluster.gpus}: one process per GPU",
         lambda cluster: cluster.gpus == 0 or count <= cluster.gpus,
     )
 
@@ -145,7 +145,7 @@ def cluster_build(job: Placed) -> Iterator[Finding]:
         for finding in _misfits(
             job,
             keys,
-            f"the build for CPUs of `{text}` leaves the GPUs idle of",
+            f"`{text}` is built for CPU, which does not use the GPUs of",
             lambda cluster: "an environment with a build for CUDA, such as azureml:ml-torch-gpu:1",
             lambda cluster: cluster.gpus == 0,
         ):

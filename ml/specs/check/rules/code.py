@@ -44,7 +44,7 @@ class Imported:
 
     library: str
     module: str
-    at_once: bool = True  # a top-level import; False: only a function imports it
+    is_top_level: bool = True  # a top-level import; False: only a function imports it
 
 
 def file_of(module: str, code: Path) -> Path | None:
@@ -82,7 +82,7 @@ def libraries(
         is_own = f"{name}.".startswith(f"{entry_package}.")
         inner = source(file).lazy.values() if is_own else ()
         lazy = wanted & {library for function in inner for library in function}
-        later += [Imported(library, name, at_once=False) for library in sorted(lazy)]
+        later += [Imported(library, name, is_top_level=False) for library in sorted(lazy)]
         for imported in _absolute(source(file).imports, package):
             top = imported.partition(".")[0]
             if top in wanted and find(top) is None and top not in reported:
@@ -91,7 +91,7 @@ def libraries(
             holder, _, taken = imported.rpartition(".")
             if is_own and (held := find(holder)):
                 for library in sorted(source(held).lazy.get(taken, frozenset()) & wanted):
-                    later.append(Imported(library, name, at_once=False))
+                    later.append(Imported(library, name, is_top_level=False))
             parts = imported.split(".")
             for end in range(1, len(parts) + 1):
                 parent = ".".join(parts[:end])
@@ -168,7 +168,7 @@ def _entries(node: Node) -> Iterator[_Entry]:
     """Yield the modules in a job's `code` that its command runs with `python -m`."""
     prefix: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
     command, written = node.get(*prefix, "command"), node.get(*prefix, "code")
-    code = assets.local(written, node.folder) if isinstance(written, str) else None
+    code = assets.local_path(written, node.folder) if isinstance(written, str) else None
     if code is None or not isinstance(command, str):
         return
     for match in _MODULE.finditer(command):
@@ -196,7 +196,7 @@ def missing_package(subject: Subject) -> Iterator[Finding]:
         written, script = (
             spec.get("code_configuration", key) for key in ("code", "scoring_script")
         )
-        code = assets.local(written, spec.folder) if isinstance(written, str) else None
+        code = assets.local_path(written, spec.folder) if isinstance(written, str) else None
         if code is not None and isinstance(script, str):
             module = ".".join(Path(script).with_suffix("").parts)
             yield from _missing(subject.links, [_Entry(spec, (), code, module)], serves=True)
@@ -212,7 +212,7 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
         item.library: item
         for entry in reversed(entries)
         for item in _libraries(links, entry.module, entry.code.resolve())
-        if item.at_once or not serves
+        if item.is_top_level or not serves
     }
     keys = (*first.prefix, "environment")
     written = first.owner.get(*keys)
@@ -227,10 +227,10 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
     missing = [
         item for library, item in sorted(imported.items()) if library not in environment.libraries
     ]
-    at_once = [item for item in missing if item.at_once] or missing
+    at_once = [item for item in missing if item.is_top_level] or missing
     names = " and ".join(item.library for item in at_once)
     listed = " and ".join(packages.PACKAGES.get(item.library, item.library) for item in at_once)
-    verb = "imports" if at_once[0].at_once else "has or calls a function that imports"
+    verb = "imports" if at_once[0].is_top_level else "has or calls a function that imports"
     file = repository.shown(environment.file.resolve())
     alternative = _other(first.owner, environment, frozenset(imported))
     hint = f"list {listed} in it"
@@ -239,7 +239,7 @@ def _missing(links: Links, entries: list[_Entry], *, serves: bool = False) -> It
         f"{at_once[0].module} {verb} {names}, which {file} does not list",
         f"an environment with {listed}",
         f"environment: {alternative}, or {hint}" if alternative else hint,
-        "error" if at_once[0].at_once and environment.is_known else "warning",
+        "error" if at_once[0].is_top_level and environment.is_known else "warning",
         place=first.owner.place(*keys),
     )
 
@@ -322,7 +322,7 @@ def _arguments(module: str, code: Path) -> frozenset[str]:
             pass
         case _:
             return frozenset()
-    maker = _taken(tree, function, code)
+    maker = _module_of(tree, function, code)
     if maker is None:
         return frozenset()
     functions = [item for item in maker.body if isinstance(item, ast.FunctionDef)]
@@ -372,7 +372,7 @@ def _is_readable(function: ast.stmt) -> bool:
     return len(parsers) == 1 and used == uses
 
 
-def _taken(tree: ast.Module, name: str, code: Path) -> ast.Module | None:
+def _module_of(tree: ast.Module, name: str, code: Path) -> ast.Module | None:
     """Return the module that `name` is, or is imported from; None if it is not imported."""
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
@@ -392,7 +392,7 @@ def _model(tree: ast.Module, project: str, code: Path) -> ast.Module | None:
                 targets=[ast.Name(name)],
                 value=ast.Call(func=ast.Name("Tabular"), args=[_, ast.Name(model), *_]),
             ) if name == project:
-                return _taken(tree, model, code)
+                return _module_of(tree, model, code)
     return None
 
 

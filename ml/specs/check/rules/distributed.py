@@ -44,7 +44,7 @@ def distributed_variables(node: Node) -> Iterator[Finding]:
             if name in _SET.get(kind, ()):
                 yield Finding(
                     (*prefix, "environment_variables", name),
-                    f"`{name}` is the same in every process",
+                    f"`{name}` has one value for all processes",
                     f"the one that `distribution: {kind}` sets for each process",
                     f"remove `{name}`",
                 )
@@ -57,7 +57,7 @@ def shared_memory(node: Node) -> Iterator[Finding]:
         written = node.get(*prefix, "resources", "shm_size")
         if isinstance(written, str) and not re.fullmatch("0*[1-9][0-9]*[bkmgBKMG]", written):
             keys = (*prefix, "resources", "shm_size")
-            hint = "processes of a node exchange batches in it, with NCCL gradients too"
+            hint = "data loaders and NCCL use it on each node"
             yield Finding(keys, f"`{written}`", "a size such as 8g", hint)
 
 
@@ -130,11 +130,11 @@ def elastic_rendezvous(node: Node) -> Iterator[Finding]:
     elif address is None or not 1024 <= port <= 65535:
         yield Finding(keys, f"the rendezvous endpoint is `{endpoint}`", expected)
     if not re.fullmatch("[1-9][0-9]*|[$].*", torch.options.get("max-restarts", "0")):
-        actual = "torchrun starts no process again: the first node that is lost ends the job"
+        actual = "torchrun has no `--max-restarts`: the loss of a node ends the job"
         yield Finding(keys, actual, "--max-restarts 10")
     variables, _ = _field(node, prefix, "environment_variables")
     if str(_field(node, prefix, "environment_variables", _STORE)[1]) != "1":
-        actual = "a world of PyTorch 2.13 cannot grow while torchrun shares its store"
+        actual = "PyTorch 2.13 cannot add nodes while torchrun shares its TCP store"
         hint = "a node that joins ends with DistStoreError after 60 s"
         yield Finding(
             variables, actual, f'environment_variables: {{{_STORE}: "1"}}', hint, "warning"

@@ -81,7 +81,11 @@ def unknown_expression(node: Node) -> Iterator[Finding]:
         if expressions.NESTED.search(text) or text.count("$[[") > text.count("]]"):
             actual = "`$[[` without `]]`"
             yield Finding(
-                keys, actual, "`$[[--NAME ${{inputs.NAME}}]]`", "close each", severity="error"
+                keys,
+                actual,
+                "`$[[--NAME ${{inputs.NAME}}]]`",
+                "close each `$[[` with `]]`",
+                severity="error",
             )
 
 

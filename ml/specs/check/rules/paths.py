@@ -55,7 +55,7 @@ def local_paths(spec: Spec) -> Iterator[tuple[tuple[Key, ...], str, Path]]:
         # Paths from the command line are not restricted.
         if not _is_path(keys, text) or "${{" in text or spec.document.change(*keys):
             continue
-        path = assets.local(text, spec.folder)
+        path = assets.local_path(text, spec.folder)
         if path is not None:
             yield keys, text, path
 
@@ -148,7 +148,7 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
     """
     for node in environments(subject.spec):
         written = node.get("conda_file")
-        path = assets.local(written, node.folder) if isinstance(written, str) else None
+        path = assets.local_path(written, node.folder) if isinstance(written, str) else None
         if path is None and isinstance(written, dict | list):
             contents = packages.conda_of_node(node.child("conda_file"))
         elif path is None or not path.is_file():
@@ -205,7 +205,7 @@ def _table_faults(table: YamlNode) -> Iterator[tuple[tuple[Key, ...], str, str]]
     for number, entry in enumerate(paths if isinstance(paths, list) else ()):
         ways = _WAYS & entry.keys() if isinstance(entry, dict) else set()
         text = entry[min(ways)] if len(ways) == 1 else None
-        path = assets.local(text, table.folder) if isinstance(text, str) else None
+        path = assets.local_path(text, table.folder) if isinstance(text, str) else None
         if not isinstance(text, str):
             yield ("paths", number), f"a path is {entry!r}", _LISTED
         elif path and not any(table.folder.glob(text) if "pattern" in ways else [path.exists()]):
@@ -243,7 +243,7 @@ def _multi_line(folder: Path, entry: Mapping[str, str], delimiter: str) -> str:
     Only the first `_MAX_LINES` lines of each file are read.
     """
     ((way, text),) = ((way, text) for way, text in entry.items() if way in _WAYS)
-    path = assets.local(text, folder)
+    path = assets.local_path(text, folder)
     if path is None:
         return ""
     pattern = folder.glob(text.removeprefix("./")) if way == "pattern" else [path]
@@ -293,7 +293,7 @@ def declared_twice(subject: Subject) -> Iterator[Finding]:
         what = f"{family} {name}:{version}"
     elif spec.file.match("ml/projects/*/endpoint/endpoint.yml"):
         every = sorted(root.glob("ml/projects/*/endpoint/endpoint.yml"))
-        parts = ((file, assets.included(str(file), root)) for file in every)
+        parts = ((file, assets.read_referenced(str(file), root)) for file in every)
         others = [file for file, part in parts if part and part.get("name") == name]
         what = f"endpoint {name}"
     else:

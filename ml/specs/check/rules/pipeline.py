@@ -149,12 +149,12 @@ def not_a_component(node: Node) -> Iterator[Finding]:
     """The file that a step names as its component can be read and holds a mapping."""
     key = node.component_key
     written = node.data.get(key)
-    path = assets.local(written, node.folder) if isinstance(written, str) else None
+    path = assets.local_path(written, node.folder) if isinstance(written, str) else None
     boundary = repository.boundary(node.file)
     is_outside = boundary and path and not path.resolve().is_relative_to(boundary)
     if path is None or is_outside or not path.is_file():
         return  # other rules report missing and remote components
-    component = assets.included(str(written), node.folder)
+    component = assets.read_referenced(str(written), node.folder)
     if component is None:
         try:
             read(path)
@@ -341,7 +341,7 @@ def port_range(node: Node) -> Iterator[Finding]:
             continue
         low, high = _number(port.get("min")), _number(port.get("max"))
         if low is not None and high is not None and low > high:
-            message = f"`{name}` goes from {low:g} down to {high:g}"
+            message = f"`min` of `{name}` is {low:g}, more than `max`, {high:g}"
             yield Finding(("inputs", name, "min"), message, "min below max", "swap them")
         default = port.get("default")
         wrong = fault(default, port) if default is not None else None
@@ -371,7 +371,7 @@ def empty_input(node: Node) -> Iterator[Finding]:
                 ("inputs", name) if port is None else ("inputs", name, "default"),
                 f"`{name}` is an empty text",
                 "a value with a letter or a digit",
-                f"leave `{name}` out where it is optional, else write `none` and read it so",
+                f"omit `{name}` if it is optional; else write `none` and handle it in the code",
                 "error" if port is None else "warning",
             )
 

@@ -118,7 +118,7 @@ def schedule_job(subject: Subject) -> Iterator[Finding]:
     inside = written.get("job") if isinstance(written, dict) else written
     document = written
     if isinstance(inside, str):
-        part = assets.included(inside, subject.spec.folder)
+        part = assets.read_referenced(inside, subject.spec.folder)
         document = part.get() if part is not None else None
     kind = kind_of(document)
     if kind is not None and kind.is_job and kind.type != "pipeline":
@@ -141,7 +141,7 @@ def bad_time_zone(subject: Subject) -> Iterator[Finding]:
 def schedule_input(subject: Subject) -> Iterator[Finding]:
     """A schedule sets only inputs that its job declares, data as data and literals as literals."""
     written = subject.spec.get("create_job", "job")
-    job = assets.included(written, subject.spec.folder) if isinstance(written, str) else None
+    job = assets.read_referenced(written, subject.spec.folder) if isinstance(written, str) else None
     declared = job.mapping("inputs") if job else {}
     for name, value in subject.spec.mapping("create_job", "inputs").items() if job else ():
         keys = ("create_job", "inputs", name)

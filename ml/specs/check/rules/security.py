@@ -14,7 +14,7 @@ from ml.core.errors import Problem
 from ml.specs import expressions
 from ml.specs.assets import assets
 from ml.specs.check import secret_patterns
-from ml.specs.check.nodes import WITH_NODES, Node, inside
+from ml.specs.check.nodes import WITH_NODES, Node, nested_component_nodes
 from ml.specs.check.rules.rule import Finding, Subject, rule
 from ml.specs.expressions import Reference, literal
 from ml.specs.plan.plans import LITERALS
@@ -36,7 +36,7 @@ _ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
 def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
     """No value contains characters that the shell interprets where the value is substituted."""
     problems: dict[object, Problem] = {}
-    for node in [*subject.nodes, *inside(subject.nodes)]:
+    for node in [*subject.nodes, *nested_component_nodes(subject.nodes)]:
         command = node.command[1] if node.command else ""
         references = expressions.references(command)
         references += expressions.references(f"python FILE.py {node.arguments}")
@@ -127,7 +127,7 @@ def _literal(
     if (
         not is_data
         or mode == "direct"
-        or (assets.local(text, part.folder) and _ACTIVE.search(text))
+        or (assets.local_path(text, part.folder) and _ACTIVE.search(text))
     ):
         yield text, part, keys
 
@@ -278,7 +278,7 @@ def environment_faults(deployment: YamlNode) -> Iterator[Finding]:
         root = repository.root(deployment.file)
         part = assets.find(written, "environment", root) or part
     context = part.get("build", "path")
-    if isinstance(context, str) and assets.local(context, part.folder) is None:
+    if isinstance(context, str) and assets.local_path(context, part.folder) is None:
         yield Finding(
             keys,
             f"the build context `{context}` is outside of the repository",

@@ -93,24 +93,24 @@ def bad_environment(subject: Subject) -> Iterator[Finding]:
         build, image = data.get("build"), data.get("image")
         context = build.get("path") if isinstance(build, dict) else None
         if isinstance(build, dict) and not context:
-            hint = "`dockerfile_path` is relative to it, and `Dockerfile` where it is not written"
+            hint = "`dockerfile_path` is relative to it; default: `Dockerfile`"
             yield Finding((*below, "build"), "`build` has no `path`", "the context's folder", hint)
         if build is not None and image is not None:
-            actual = "`image` and `build` exclude each other"
+            actual = "`image` and `build` are both set"
             hint = "start the Dockerfile with FROM"
-            yield Finding((*below, "image"), actual, "one of both", hint)
+            yield Finding((*below, "image"), actual, "only one of them", hint)
         if build is not None and data.get("conda_file") is not None:
             actual, hint = "`conda_file` has no effect with `build`", "install in the Dockerfile"
             yield Finding((*below, "conda_file"), actual, "an `image`", hint, "warning")
         if not image and build is None:
             hint = "image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
-            yield Finding(below, "neither `image` nor `build`", "one of both", hint)
+            yield Finding(below, "neither `image` nor `build`", "one of them", hint)
         yield from _dockerfile(node, context)
 
 
 def _dockerfile(node: YamlNode, context: object) -> Iterator[Finding]:
     """Yield the findings about a local build context's Dockerfile and the files that it copies."""
-    folder = assets.local(context, node.folder) if isinstance(context, str) else None
+    folder = assets.local_path(context, node.folder) if isinstance(context, str) else None
     if folder is None or not folder.exists():
         return  # `missing-file`
     keys, written = (*node.keys, "build", "path"), node.get("build", "dockerfile_path")
@@ -148,7 +148,9 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
         {str(name): whole_number(share) for name, share in spec.mapping(key).items()}
         for key in ("traffic", "mirror_traffic")
     )
-    siblings = [assets.included(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")]
+    siblings = [
+        assets.read_referenced(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")
+    ]
     deployments = [
         part for part in siblings if part and part.get("endpoint_name") == spec.get("name")
     ]
@@ -167,7 +169,7 @@ def bad_traffic(subject: Subject) -> Iterator[Finding]:
                 yield Finding((key, name), actual, f"one of {listed}", severity="warning")
     total = sum(share or 0 for share in shares.values())
     if None not in shares.values() and total not in {0, 100}:
-        hint = "the deployments share all of it, or there is none yet"
+        hint = "give the deployments 100 % in total, or 0 % before the first release"
         yield Finding(("traffic",), f"the traffic adds up to {total} %", "0 or 100", hint)
     if len(mirrors) > 1:
         yield Finding(
@@ -242,7 +244,7 @@ def scoring_script(subject: Subject) -> Iterator[Finding]:
             yield Finding((), "it has no `code_configuration`", "a scoring script", hint, severity)
         return
     code, script = (spec.get(keys[0], key) for key in ("code", keys[1]))
-    folder = assets.local(code, spec.folder) if isinstance(code, str) else None
+    folder = assets.local_path(code, spec.folder) if isinstance(code, str) else None
     if not isinstance(code, str) or not isinstance(script, str):
         hint = "`code` is a folder, and `scoring_script` a file in it"
         yield Finding(keys[:1], f"it has no `{'scoring_script' if code else 'code'}`", "both", hint)
@@ -294,7 +296,7 @@ def missing_script(node: Node) -> Iterator[Finding]:
     """The scripts and modules that a command, parallel or Spark step runs are in its `code`."""
     code_keys, keys = _KEYS[node.type]
     code, text = node.get(*code_keys), node.get(*keys)
-    folder = assets.local(code, node.folder) if isinstance(code, str) else None
+    folder = assets.local_path(code, node.folder) if isinstance(code, str) else None
     if not isinstance(text, str) or (code is not None and not (folder and folder.is_dir())):
         return
     for kind, name in dict.fromkeys(_runs(text) if keys[-1] == "command" else [("file", text)]):
@@ -333,7 +335,7 @@ def _named(spec: Spec, key: str) -> YamlNode | None:
     written = spec.get(key)
     if not isinstance(written, str):
         return spec.child(key) if isinstance(written, dict) else None
-    file = assets.included(written, spec.folder)
+    file = assets.read_referenced(written, spec.folder)
     return file or assets.find(written, key, repository.root(spec.file))
 
 
@@ -412,7 +414,9 @@ def instance_type(subject: Subject) -> Iterator[Finding]:
 def endpoint_name(subject: Subject) -> Iterator[Finding]:
     """The `endpoint_name` of a deployment is the endpoint that its folder declares."""
     spec, name = subject.spec, str(subject.spec.get("endpoint_name"))
-    siblings = [assets.included(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")]
+    siblings = [
+        assets.read_referenced(file.name, spec.folder) for file in spec.folder.glob("*.y*ml")
+    ]
     parts = [part for part in siblings if part and isinstance(part.get(), dict)]
     declared = {
         str(part.get("name")): part.place("name")
@@ -430,7 +434,7 @@ def model_folder(subject: Subject) -> Iterator[Finding]:
     """An MLflow model folder has a file MLmodel; a Triton model folder has NAME/VERSION/FILE."""
     spec = subject.spec
     kind, path = spec.get("type"), spec.get("path")
-    folder = assets.local(path, spec.folder) if isinstance(path, str) else None
+    folder = assets.local_path(path, spec.folder) if isinstance(path, str) else None
     pattern = {"mlflow_model": "MLmodel", "triton_model": "*/*/*"}.get(str(kind))
     if pattern and folder and folder.exists() and not any(folder.glob(pattern)):
         hint = "name the folder that the library saved, or use `type: custom_model`"
@@ -443,6 +447,6 @@ def deployment_build(subject: Subject) -> Iterator[Finding]:
     size = str(subject.spec.get("instance_type"))
     is_gpu = re.match(r"Standard_N[CDGV]", size, re.IGNORECASE)
     if is_gpu and packages.device_of(subject.spec, "environment") == "cpu":
-        actual = f"a build for CPUs leaves the GPUs of {size} idle"
+        actual = f"the environment is built for CPU, so the GPUs of {size} stay idle"
         expected, hint = "an environment with CUDA", "environment: azureml:ml-torch-gpu:1"
         yield Finding(("environment",), actual, expected, hint)

@@ -106,7 +106,12 @@ def log_range(node: Node) -> Iterator[Finding]:
                 f"`{name}` ranges from {_power(low)} to {_power(high)} (e^{low:g} … e^{high:g})"
             )
             hint = f"for {low:g} … {high:g} write {math.log(low):.4g} and {math.log(high):.4g}"
-            yield Finding(("search_space", name), actual, "exponents of e as bounds", hint)
+            yield Finding(
+                ("search_space", name),
+                actual,
+                "exponents as bounds: ln of the smallest and largest value",
+                hint,
+            )
 
 
 def _are_values(low: float, high: float) -> bool:
@@ -129,7 +134,7 @@ def distribution_bounds(node: Node) -> Iterator[Finding]:
         keys = ("search_space", name)
         low, high = _number(node.get(*keys, "min_value")), _number(node.get(*keys, "max_value"))
         if low is not None and high is not None and low > high:
-            message = f"`{name}` goes from {low:g} down to {high:g}"
+            message = f"`min_value` of `{name}` is {low:g}, more than `max_value`, {high:g}"
             yield Finding((*keys, "min_value"), message, "min_value below max_value", "swap them")
         for key in ("sigma", "q", "upper"):
             value = _number(node.get(*keys, key))

@@ -123,9 +123,9 @@ def unknown_asset(subject: Subject) -> Iterator[Finding]:
                 expected = f"azureml:{reference.name}:VERSION, or @latest"
                 yield Finding(keys, actual, expected, "the SDK refuses it when it submits the job")
             elif reference.version and reference.version not in defined:
-                newest = max(defined, key=assets.newness)
+                newest = max(defined, key=assets.version_key)
                 actual = f"no {kind} spec of this repository defines `{text}`"
-                expected = f"version {', '.join(sorted(defined, key=assets.newness))}"
+                expected = f"version {', '.join(sorted(defined, key=assets.version_key))}"
                 hint = f"azureml:{reference.name}:{newest}, or register this version first"
                 yield Finding(keys, actual, expected, hint)
         elif near := nearest(reference.name, {name for family, name in versions if family == kind}):
