@@ -161,7 +161,7 @@ class AuditLog(Protocol):
 
 
 class Resumption(Protocol):
-    """Resuming stopped runs, which not every backend supports."""
+    """Resumes stopped runs; not every backend supports it."""
 
     def find(self, name: str) -> Run:
         """Return the run with that name or id, and repair a damaged record.
@@ -220,7 +220,10 @@ class Backend(Protocol):
         """The log of decisions and releases of this backend."""
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
-        """Return what this backend cannot run; if there is any, the caller exits with code 33."""
+        """Return a problem for each part of the plan that this backend cannot run.
+
+        If there are any, the caller exits with code 33.
+        """
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
         """Return harmless differences from Azure ML, to print before the run."""

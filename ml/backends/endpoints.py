@@ -290,7 +290,7 @@ class Router(Protocol):
 
 
 class Candidate(Protocol):
-    """A server on this machine that only its starter sends requests to."""
+    """A temporary server on this machine, used only by the caller that started it."""
 
     def score(self, body: Mapping[str, object]) -> Answer:
         """Post one request; raise OSError or HTTPException without a response."""

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Known:
-    """A known error of Azure, and our text for it."""
+    """A known error of Azure, with the code, text and hint to report it."""
 
     code: str
     status: int  # HTTP status; 0: every status

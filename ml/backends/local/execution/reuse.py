@@ -53,11 +53,10 @@ def key(
     digest: Callable[[Path], str],
     interpreter: Interpreter = HERE,
 ) -> str:
-    """Return the cache key: a hash of all that the result depends on; `code` is the snapshot's
-    digest.
+    """Return the cache key: a hash of everything that the result depends on.
 
-    It contains the spec's environment with the content of its conda file, and the interpreter with
-    its installed packages.
+    `code` is the snapshot's digest. The environment is hashed as the content of its conda file, and
+    as the interpreter with its installed packages.
     """
     content = [_content(plan, digest), code, interpreter.identity()]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
