@@ -1,8 +1,8 @@
-"""Attestations: who made the evidence of a model version. A part of the port.
+"""Attestations: which workflow made a model version's evidence. Part of the backend port.
 
 The form is that of GitHub's artifact attestations: a Sigstore bundle with an in-toto statement,
-signed by a key whose certificate names the workflow. `gh attestation verify` does the cryptography:
-Sigstore's authorities, its transparency log, the time of the signature.
+signed by a key whose certificate names the workflow. `gh attestation verify` checks the certificate
+chain, the transparency log and the time of the signature.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Statement:
     created: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """Return the in-toto statement: its subjects, which are files, and the predicate."""
+        """Return the in-toto statement as JSON: file digests as its subjects, and the predicate."""
         digests = {"evidence.json": self.evidence, "model": self.model}
         return {
             "_type": STATEMENT_TYPE,
@@ -60,7 +60,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Identity:
-    """The signer: a workflow of a repository on a branch, by the issuer of its token.
+    """The signer of an attestation: a workflow that ran in a repository, on a branch.
 
     The code that the workflow ran is from the same repository and branch.
     """
@@ -73,15 +73,15 @@ class Identity:
     trigger: str  # event that started the workflow, such as `push`
 
     def to_json(self) -> Mapping[str, str]:
-        """Return the fields, as loaded evidence contains them."""
+        """Return the fields by name, as loaded evidence contains them."""
         return asdict(self)
 
 
 class AttestationError(Exception):
-    """An attestation that does not hold; the message says why."""
+    """An attestation is invalid; the message says why."""
 
 
-# Signs a statement as the workflow that runs: the attestation, a bundle as JSON.
+# Signs a statement with the running workflow's identity; returns a Sigstore bundle as JSON.
 Attestor = Callable[[Statement], bytes]
 
 
@@ -89,16 +89,16 @@ class Verifier(Protocol):
     """Verifies attestations."""
 
     def verify(self, evidence: bytes, attestation: bytes, statement: Statement) -> Identity:
-        """Return who attested evidence.json by the statement.
+        """Return the identity that signed the statement about evidence.json.
 
-        Raise AttestationError if nobody did.
+        Raise AttestationError if the attestation is invalid or is about another statement.
         """
 
 
 def run_gh(words: Sequence[str]) -> tuple[int, str, str]:
-    """Return the exit code, stdout and stderr of `gh`.
+    """Run `gh` with these arguments; return its exit code (1 after a timeout), stdout and stderr.
 
-    Raise UserError where it is not installed.
+    Raise UserError if `gh` is not installed.
     """
     program = shutil.which("gh")
     if program is None:
@@ -120,10 +120,10 @@ def run_gh(words: Sequence[str]) -> tuple[int, str, str]:
 
 
 class GitHubAttestations:
-    """Verifies what GitHub's workflows attest, by `gh attestation verify`; implements `Verifier`.
+    """Verifies attestations of GitHub workflows by `gh attestation verify`; implements `Verifier`.
 
-    The commit in the certificate has to be the statement's, and the signature made when the
-    evidence was. Whose workflow counts is not decided here: the gate `attestation` does.
+    The certificate must name the statement's commit, and the signature must be at most `MAX_DELAY`
+    younger than the evidence. The gate `attestation` decides which workflows are trusted.
     """
 
     def __init__(self, run: Callable[[Sequence[str]], tuple[int, str, str]] = run_gh) -> None:
@@ -213,7 +213,7 @@ def _time(text: str) -> datetime:
 
 
 def _check_content(stated: object, statement: Statement) -> None:
-    """Raises AttestationError unless what was signed is the statement, in any order of files."""
+    """Raise AttestationError unless the signed content is the statement; file order is ignored."""
     parts = dict(stated) if isinstance(stated, Mapping) else {}
     expected = statement.to_json()
     for document in (parts, expected):

@@ -1,6 +1,6 @@
-"""The port that every backend implements: it runs plans, keeps their runs, and creates resources.
+"""The port that every backend implements: it runs plans, stores their runs, creates resources.
 
-A backend says where a plan runs, never what it does.
+A backend decides where a plan runs, never what it does.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Resources(Protocol):
         """Return the requests that `apply` would send, without sending them."""
 
     def apply(self, spec: Spec) -> Applied:
-        """Create what the spec declares, or change it to that. Raises UserError."""
+        """Create or update the resource that the spec declares. Raise UserError."""
 
     def score(self, endpoint: str, deployment: str, data: str, watch: Watch = unwatched) -> Run:
-        """Let a batch endpoint score data, and follow the job to its end. Raises UserError.
+        """Score data with a batch endpoint, and follow the job to its end. Raise UserError.
 
-        The data is a local path or an asset; `NAME=DATA` is an input of that name. Without a
-        deployment, the endpoint's default one scores.
+        `data` is a local path or an asset; `NAME=DATA` sets the input of that name. If `deployment`
+        is "", the endpoint's default one scores.
         """
 
 
@@ -75,7 +75,7 @@ class AssetState:
 
 
 class AssetStore(Protocol):
-    """Where jobs find assets by name and version."""
+    """The registered assets, which jobs reference by name and version."""
 
     def compare(self, root: Path) -> Sequence[AssetState]:
         """Return the state of every asset that a spec below `root` defines, by kind and name."""
@@ -84,7 +84,7 @@ class AssetStore(Protocol):
         """Register a missing version from its spec."""
 
 
-# The problem code for data that is only missing on this machine.
+# The problem code for data that exists, but not on this machine.
 DATA_NOT_HERE = "data-not-local"
 # The problem code for a job that is no longer followed but continues.
 UNFINISHED = "run-unfinished"
@@ -112,16 +112,14 @@ class WorkflowRun:
     # Actions job of the workflow run receives this mapping.
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     final: bool = False  # submit no job that is not in `jobs`
-    # `time.monotonic()` at which it stops following its jobs and leaves them to a later workflow
-    # run; None: never.
+    # `time.monotonic()` at which the backend stops following jobs, for a later workflow run to
+    # follow; None: never.
     deadline: float | None = None
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a backend. A backend ignores those that it does not support, or reports them
-    from `refusals`.
-    """
+    """Options of a backend, which ignores unsupported ones or reports them in `refusals`."""
 
     # Receives a command's output.
     echo: TextIO | None = None
@@ -155,26 +153,26 @@ class AuditLog(Protocol):
         """
 
     def append(self, line: Callable[[bytes | None], bytes]) -> None:
-        """Append the line that `line` makes of the present content; nobody else appends in between.
+        """Append `line(content)`, where `content` is the current log; nothing comes in between.
 
-        `line` is called again if another machine was faster. The line is on disk when this returns,
-        completely or not at all. Raises UserError.
+        `line` is called again if another machine appends first. The append is atomic, and durable
+        when this returns. Raise UserError.
         """
 
 
 class Resumption(Protocol):
-    """Resuming stopped runs, which not every backend supports."""
+    """Resumes stopped runs; not every backend supports it."""
 
     def find(self, name: str) -> Run:
-        """Return the run with that name or id, repaired if its record is damaged.
+        """Return the run with that name or id, and repair a damaged record.
 
-        Raise UserError.
+        Raise UserError if there is no such run.
         """
 
     def plan_of(self, run: Run, timeout_s: float | None = None) -> Plan:
-        """Return the plan with which the run would be resumed. Raise UserError when it cannot be.
+        """Return the plan for resuming the run. Raise UserError if it cannot be resumed.
 
-        `timeout_s` is a new limit for a sweep: all its time, the time before included.
+        `timeout_s` is a new limit for a sweep's total time, including the time before the stop.
         """
 
     def resume(
@@ -187,7 +185,7 @@ class Resumption(Protocol):
         """Resume the run and return when it has ended. Raises as `plan_of`."""
 
     def was_stopped(self, run: Run) -> bool:
-        """Return whether the run was ended from outside, so that resuming can complete it."""
+        """Return whether the run was interrupted, so that resuming it can complete it."""
 
 
 class Backend(Protocol):
@@ -199,15 +197,15 @@ class Backend(Protocol):
 
     @property
     def root(self) -> Path:
-        """The root of the repository that it was opened for."""
+        """The root of the repository that the backend was opened for."""
 
     @property
     def simulated(self) -> bool:
-        """Return whether dev, staging and prod are only simulated here."""
+        """Whether dev, staging and prod are only simulated on this machine."""
 
     @property
     def runs(self) -> RunStore:
-        """The runs that it has carried out."""
+        """The runs of this backend."""
 
     @property
     def registry(self) -> Registry:
@@ -222,31 +220,34 @@ class Backend(Protocol):
         """The log of decisions and releases of this backend."""
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
-        """Return what this backend cannot run; if there is any, the caller exits with code 33."""
+        """Return a problem for each part of the plan that this backend cannot run.
+
+        If there are any, the caller exits with code 33.
+        """
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
         """Return harmless differences from Azure ML, to print before the run."""
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
-        """Carry the plan out and return when it has ended, however it ended.
+        """Run the plan and return its run after the end, with any final status.
 
-        A failing script is a Run whose status is Failed, not an exception. KeyboardInterrupt and
-        SIGTERM end every child, leave the tracking run KILLED and return a Canceled run.
+        A failing script does not raise: the run's status is Failed. KeyboardInterrupt and SIGTERM
+        end every child process, set the tracking run to KILLED and return a Canceled run.
         """
 
     def cancel(self, name: str) -> Run:
-        """End an unfinished run with all its processes; return the closed run.
+        """Cancel an active run with all its processes; return the canceled run.
 
-        Raises UserError when it has ended or is a part of another run.
+        Raise UserError if it has ended or is a child of another run.
         """
 
     @property
     def verifier(self) -> Verifier | None:
-        """The verifier of attestations; without one no evidence counts as attested."""
+        """The verifier of attestations; if None, no evidence counts as attested."""
 
     @property
     def cleaner(self) -> Cleaner | None:
-        """The remover of runs and copies; None if this backend removes none."""
+        """Deletes old runs and copied files; None if this backend deletes none."""
 
     @property
     def resumption(self) -> Resumption | None:
@@ -254,14 +255,14 @@ class Backend(Protocol):
 
     @property
     def candidate(self) -> Callable[[ModelDeployment], AbstractContextManager[Candidate]] | None:
-        """Return a context manager that starts a local server for the caller only.
+        """Returns a context manager that runs a local model server for the caller only.
 
-        The server ends with the block. Raises UserError if it does not start.
+        The server stops with the block. Entering raises UserError if it does not start.
         """
 
     @property
     def servers(self) -> Servers | None:
-        """The servers of its endpoints, where they are processes of this machine."""
+        """The processes of its endpoints; None if they are not on this machine."""
 
     @property
     def assets(self) -> AssetStore | None:
@@ -269,30 +270,30 @@ class Backend(Protocol):
 
     @property
     def resources(self) -> Resources | None:
-        """Its schedules and batch endpoints."""
+        """The schedules and batch endpoints; None if the backend has none."""
 
     @property
     def prepare(self) -> Callable[[], object] | None:
-        """Return a function that starts one-time setup in the background."""
+        """Prepares the backend before a spec is read; None if there is nothing to prepare."""
 
     @property
     def serve_pages(self) -> Callable[[int | None, Callable[[str], None]], None] | None:
-        """Serves the UI of the tracking server until Ctrl-C; the callback gets the address.
+        """Serves the tracking server's UI until Ctrl-C; the callback receives the URL.
 
-        Without a port, a free one is used. Raises UserError when there is nothing to serve.
+        If the port is None, a free one is used. Raises UserError if there is nothing to serve.
         """
 
     @property
     def environments(self) -> Callable[[Plan], tuple[EnvironmentComparison, ...]] | None:
-        """Compares the environments that a plan declares with those that its jobs would get."""
+        """Compares the environments that a plan declares with those its jobs would run in."""
 
     @property
     def requests(self) -> Callable[[Plan], tuple[str, ...]] | None:
-        """A function that returns the requests for a plan without sending them, or None."""
+        """Returns the requests for a plan without sending them; None if there are none."""
 
     @property
     def cached(self) -> Callable[[Plan, str], Run | None] | None:
-        """The completed step with the same command, code, environment and data, if it is kept.
+        """Returns the cached run with the same command, code, environment and data, else None.
 
-        Of a pipeline, when all of its steps are kept: the step that wrote the output of that name.
+        For a pipeline with only cached steps, it returns the step that wrote the named output.
         """

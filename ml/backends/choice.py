@@ -1,4 +1,4 @@
-"""Chooses a backend by its name; nothing else outside this folder knows an implementation."""
+"""Open a backend by its name; no code outside this package imports an implementation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _azure(options: Options) -> Backend:
     return AzureBackend(options, candidate=candidate)
 
 
-# The name that `--on` takes → what makes the backend.
+# Value of `--on` → function that creates the backend.
 BACKENDS: dict[str, Callable[[Options], Backend]] = {"local": _local, "azure": _azure}
 
 

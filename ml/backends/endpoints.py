@@ -20,7 +20,7 @@ from ml.serving.scoring.manifest import ManifestError, verify
 SLOTS = ("blue", "green")
 BASELINE = "baseline"
 MAX_EXCERPT = 300
-# Fields that name a deployment without changing how it serves.
+# Fields of deployment.yml that do not change how it serves.
 NAMES = frozenset(
     {"$schema", "name", "endpoint_name", "model", "description", "tags", "properties"}
 )
@@ -39,7 +39,7 @@ def _to_home(path: Path) -> str:
     return str(path)
 
 
-# A path in a file of the home, relative to it where it lies inside, so that the home can be moved.
+# A path that is stored relative to the home if it is inside, so that the home can be moved.
 HomePath = Annotated[Path, PlainValidator(_in_home), PlainSerializer(_to_home)]
 
 
@@ -79,9 +79,9 @@ class DeploymentSpec:
         return self.digest_with(self.code.name)
 
     def digest_with(self, code: str) -> str:
-        """Return the deployment digest: the sha256 of code and settings, in hex.
+        """Return the deployment digest: the sha256 of code and settings, in hexadecimal.
 
-        `code` is the digest of the code's files. Names of the deployment do not count.
+        `code` is the digest of the code's files. The fields in `NAMES` are left out.
         """
         content = {
             "code": code,
@@ -89,7 +89,7 @@ class DeploymentSpec:
             "environment_variables": self.environment_variables,
             "collect": self.collect,
             "settings": {key: value for key, value in self.settings.items() if key not in NAMES},
-            # Without one, so is a release from before it was recorded.
+            # Earlier releases did not record it: their digests must not change.
             **({"environment": self.environment} if self.environment else {}),
             **({"server": self.server} if self.server else {}),
         }
@@ -114,7 +114,7 @@ class ModelDeployment(DeploymentSpec):
     deployment_digest: str = ""
 
     def is_as_released(self) -> bool:
-        """Return whether the present code and settings have the digest that was released."""
+        """Return whether code and settings still have the released digest."""
         try:
             code = trees.digest(trees.files(self.code)).removeprefix(trees.DIGEST_PREFIX)
         except OSError:
@@ -123,8 +123,10 @@ class ModelDeployment(DeploymentSpec):
 
 
 def check_deployment(deployment: ModelDeployment) -> None:
-    """Refuse a model that is not, to the bit, the registered one, or serving code that is not the
-    released one; both are hashed again.
+    """Hash the model and the serving code again.
+
+    Raise UserError if the model is not the registered one (model-corrupt), or if the code is not
+    the released one (serving-code-changed).
     """
     try:
         verify(deployment.model_folder, deployment.digest)
@@ -151,7 +153,7 @@ def check_deployment(deployment: ModelDeployment) -> None:
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answered."""
+    """A running model server."""
 
     __pydantic_config__ = ConfigDict(strict=True)
 
@@ -172,7 +174,7 @@ class Answer:
 
     @property
     def excerpt(self) -> str:
-        """The beginning of the body on one line, for a message."""
+        """The body's first `MAX_EXCERPT` characters on one line, for messages."""
         if isinstance(self.body, str):
             text, complete = repr(self.body[:MAX_EXCERPT])[1:-1], len(self.body) <= MAX_EXCERPT
             return text if complete else f"{text}…"
@@ -182,7 +184,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Canary:
-    """A server beside the live one, and its share of the requests."""
+    """The server of a new version, and its share of the live version's requests."""
 
     __pydantic_config__ = ConfigDict(strict=True)
 
@@ -201,7 +203,7 @@ class Canary:
 
 
 def idle_slot(live: Live | None) -> str:
-    """Return the slot that is not live, for the next version."""
+    """Return the slot (blue or green) that is not live, for the next version."""
     occupied = live.server.slot.name if live else SLOTS[1]
     return next(name for name in SLOTS if name != occupied)
 
@@ -216,7 +218,7 @@ class Live:
 
     @property
     def canary_servers(self) -> tuple[Server, ...]:
-        """Green and its baseline, if there is a canary."""
+        """The canary's server and its baseline if there is one; () without a canary."""
         if self.canary is None:
             return ()
         baseline = self.canary.baseline
@@ -238,7 +240,7 @@ class Live:
         The canary comes first, so that its sticky keys stay while its share grows.
         """
         weight = self.canary.weight if self.canary else 0
-        # The baseline gets the canary's share, as long as blue keeps some.
+        # The baseline gets as much as the canary, unless nothing would remain for the live server.
         weights = (weight, weight if weight <= 50 else 0)
         shares = {
             server.slot.name: share
@@ -248,13 +250,13 @@ class Live:
 
     @property
     def mirror(self) -> Mapping[str, int]:
-        """The share of the requests that each server of the canary gets a copy of, in percent."""
+        """The percentage of requests copied to each of the canary's servers; {} without copies."""
         if self.canary is None or not self.canary.mirror:
             return {}
         return {server.slot.name: self.canary.mirror for server in self.canary_servers}
 
 
-# The requests that a candidate answers before its latency is measured.
+# The number of warm-up requests before a candidate's latency is measured.
 WARM_UP = 20
 # The problem code for an endpoint that someone else changed since the last release.
 CHANGED = "endpoint-changed"
@@ -271,13 +273,13 @@ class Router(Protocol):
         """The address that requests are posted to."""
 
     def renew(self) -> Mapping[str, Any]:
-        """Renew a canary's lease, if the backend has leases, and return the counts.
+        """Renew a canary's lease, if the backend has leases, and return the request counts.
 
-        They are in `tallies`: by deployment, then by kind of request.
+        They are in `tallies`, by deployment and then by kind (`Counters`).
         """
 
     def answers(self, since: int = 0) -> Sequence[Mapping[str, Any]]:
-        """Return the recorded answers after that number, the oldest first."""
+        """Return the recent responses with a number above `since`, the oldest first."""
 
     def sampling(self) -> AbstractContextManager[Callable[[str], None]]:
         """Open a connection; each call of the result sends a body as a sample request and waits.
@@ -288,16 +290,16 @@ class Router(Protocol):
 
 
 class Candidate(Protocol):
-    """A server on this machine that only its starter sends requests to."""
+    """A temporary server on this machine, used only by the caller that started it."""
 
     def score(self, body: Mapping[str, object]) -> Answer:
-        """Post one request; OSError or HTTPException without an answer."""
+        """Post one request; raise OSError or HTTPException without a response."""
 
     def measure(self, bodies: Sequence[Mapping[str, object]], requests: int) -> list[float]:
         """Return the milliseconds of each request; they are sent one by one, cycling the bodies.
 
-        `WARM_UP` requests come first and do not count. Raises ValueError at the first response
-        other than 200: the time of an error is not a latency.
+        `WARM_UP` requests come first and do not count. Raise ValueError at the first status other
+        than 200: the time of an error is not a latency.
         """
 
     def failure(self, code: str, what: str, expected: str = "", hint: str = "") -> UserError:
@@ -305,13 +307,13 @@ class Candidate(Protocol):
 
 
 class Servers(Protocol):
-    """The servers of endpoints, where they are processes of this machine."""
+    """The server processes of endpoints on this machine."""
 
     def names(self) -> Sequence[str]:
         """Return the endpoints that ever had a process, even if no version was ever live."""
 
     def stop(self, endpoint: str) -> bool:
-        """Stop every process of the endpoint, and keep its state; whether one ran."""
+        """Stop every process of the endpoint, keep its state; return whether one ran."""
 
     def log(self, slot: Path) -> Path:
         """Return the log file of the server in the slot."""
@@ -324,37 +326,36 @@ class Endpoints(Protocol):
     """
 
     def name_of(self, model: str, environment: str) -> str:
-        """Return the name of the model's endpoint in the environment, without a request to it."""
+        """Return the name of the model's endpoint in the environment, whether it exists or not."""
 
     def live(self, endpoint: str, *, as_released: bool = True) -> Live | None:
         """Return the live state, running or not; None if no version was ever live.
 
-        With `as_released=False` the state is returned even if somebody changed it.
+        If `as_released`, raise UserError if somebody changed it since the release.
         """
 
     def url(self, endpoint: str) -> str | None:
-        """Return the address that requests are posted to; None when they would not be answered."""
+        """Return the URL that requests are posted to; None if nothing would respond."""
 
     def locked(self, endpoint: str) -> AbstractContextManager[None]:
-        """Hold the endpoint: starting, stopping and switching happen one at a time."""
+        """Lock the endpoint in the block against other processes that start, stop or switch."""
 
     @property
     def reserve(self) -> Reserve | None:
-        """Return the lock that keeps other machines from releasing to the named endpoint.
+        """Locks an endpoint against releases of other machines; None if no other can release.
 
-        If another machine holds it, the function receives which one, and this machine waits. None
-        if no other machine can release.
+        If another machine holds the lock, the callback receives its name, and the call waits.
         """
 
     @property
     def exposed(self) -> Callable[[str, str], Iterator[Mapping[str, Any]]] | None:
-        """Yields the routing keys that an endpoint has split for an experiment, as tickets in `id`.
+        """Yields a record per routing key that an experiment split; `id` is the key's ticket.
 
-        None if callers name the deployment themselves.
+        Arguments: endpoint and experiment. None if callers choose the deployment themselves.
         """
 
     def check_deployment(self, deployment: ModelDeployment) -> None:
-        """Refuse a model or serving code that is not, to the bit, what was released."""
+        """Raise UserError if the model or the serving code differs from the released one."""
 
     def ensure(self, endpoint: str, port: int | None = None) -> tuple[Live, bool]:
         """Start the live deployment if it is down; return it and whether anything was started."""
@@ -363,59 +364,58 @@ class Endpoints(Protocol):
         """Return the endpoint's router, if it runs."""
 
     def start_router(self, endpoint: str, port: int | None = None) -> Router:
-        """Return the endpoint's router, running; the caller holds the endpoint."""
+        """Return the endpoint's router, started if necessary; the caller has the lock."""
 
     def begin(self, deployment: ModelDeployment, slot: str = "") -> Callable[[], Server]:
-        """Start a server without traffic in the slot, and replace the one that was there.
+        """Start a server without traffic in the slot, and replace the slot's previous server.
 
-        The default slot is the one that is not live. The returned function waits until the server
-        answers; if it raises, no process is left running.
+        The default is the slot that is not live. The returned function waits until the server
+        responds; if it raises, no process is left running.
         """
 
     def switch(self, endpoint: str, to: Live | None) -> None:
-        """Make `to` the state, in one step; requests follow it when this returns."""
+        """Set the endpoint's state to `to` atomically; None removes it.
+
+        Requests are routed by the new state when this returns.
+        """
 
     def drain(self, endpoint: str) -> None:
-        """Wait until no request is in flight to a server that the state does not name."""
+        """Wait until no request is in flight to a server that is not part of the state."""
 
     def stop_idle(self, endpoint: str) -> None:
-        """Stop every server that has no part in the state; the caller holds the endpoint."""
+        """Stop every server that is not part of the state; the caller has the lock."""
 
     def is_up(self, server: Server) -> bool:
         """Return whether the server is running."""
 
     def score(self, server: Server, body: Mapping[str, object]) -> Answer:
-        """Post one request to this server; OSError or HTTPException without an answer."""
+        """Post one request to this server; raise OSError or HTTPException without a response."""
 
     def ask(self, endpoint: str, body: Mapping[str, object]) -> Answer:
-        """Post one request to the endpoint, as callers do; raises as `score`.
+        """Post one request to the endpoint, as clients do; raise as `score`.
 
-        `Answer.deployment` is the slot of the server that answered.
+        `Answer.deployment` is the slot of the server that responded.
         """
 
     def collected(self, endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
         """Yield the recorded requests of deployments that have a `data_collector`.
 
         Each has `at` (epoch seconds), `id`, `request`, `answer`, `status` and the model's `digest`;
-        a record that cannot be read is {}. Those from before `since` may be left out.
+        an unreadable record is {}. Records from before `since` may be left out.
         """
 
     def nothing_served(self, endpoint: str) -> UserError:
         """Return the error for an endpoint that no model was promoted to."""
 
     def resident(self, server: Server) -> tuple[float, float] | None:
-        """Return the latest measurement of the server's memory: when (epoch seconds), and the
-        bytes.
-
-        None when that is not known now.
-        """
+        """Return the latest memory usage of the server: (epoch seconds, bytes); None if unknown."""
 
     @property
     def p95_ms(self) -> Callable[[Server, float, float], float | None] | None:
-        """A function that returns a server's p95 latency in ms between two times (epoch seconds).
+        """Returns a server's p95 latency in ms between two times (epoch seconds), None if unknown.
 
-        The server's host measures the latency; the function returns None while it is unknown. The
-        property is None if the gate `latency` already measured on the machine that serves.
+        The serving host measures it. The property is None if the gate `latency` already measured
+        on the serving machine.
         """
 
     def failure(
@@ -427,5 +427,5 @@ class Endpoints(Protocol):
 def reserved(
     endpoints: Endpoints, name: str, waiting: Callable[[str], None]
 ) -> AbstractContextManager[object]:
-    """Reserve the endpoint against other machines, if the backend has any."""
+    """Return `Endpoints.reserve` of the endpoint; a no-op context manager if it is None."""
     return nullcontext() if endpoints.reserve is None else endpoints.reserve(name, waiting)

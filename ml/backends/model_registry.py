@@ -1,4 +1,4 @@
-"""The model registry of a backend: a part of the port."""
+"""The model registry of a backend: part of the backend port."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from ml.core import home, names
 
 DIGEST_PREFIX = "sha256:"
-# The file of the evidence whose sha256 a version is kept with.
+# The evidence's main file; its sha256 identifies the evidence.
 EVIDENCE_FILE = "evidence.json"
-# The number of hexadecimal sha256 digits that name the folder of the evidence.
+# The number of hexadecimal sha256 digits in the name of the evidence's folder.
 _NAMED = 16
 
 
@@ -41,7 +41,7 @@ class Version:
         return next((moment for sha256, moment in self.kept if sha256 == evidence), None)
 
     def served_in(self, deployment_digest: str) -> tuple[str, ...]:
-        """Return the environments that served it with that deployment digest."""
+        """Return the environments that served the version with that deployment digest, sorted."""
         return tuple(sorted({place for place, code, _ in self.served if code == deployment_digest}))
 
     @property
@@ -51,9 +51,9 @@ class Version:
 
     @property
     def evidence_folder(self) -> Path:
-        """The evidence and its predictions on this machine, named after the evidence's sha256.
+        """The local folder of the evidence and its predictions, named by the evidence's sha256.
 
-        What an environment declares stays when the version is measured again for another.
+        So earlier evidence is kept when the version is evaluated again for another environment.
         """
         model, version = names.check("asset", self.model), names.check("version", self.version)
         return home.evidence() / model / version / self.evidence[:_NAMED]
@@ -69,9 +69,9 @@ class Shared(Protocol):
         """Store a folder of the home with the model's versions; its name is its digest."""
 
     def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
-        """Bring such a folder to this machine, as `bring` does.
+        """Download a folder that `keep_folder` stored, as `bring` does.
 
-        `is_content` says whether a folder has the content after which this one is named.
+        `is_content` returns whether a downloaded folder has the content of its digest.
         """
 
     def bring(self, version: Version) -> None:
@@ -83,49 +83,49 @@ class Shared(Protocol):
 
 
 class Registry(Protocol):
-    """Registered model versions. A version is found by its digest: no model is registered twice.
+    """Registered model versions; the same files (by digest) are registered only once.
 
-    An alias per environment (`local`) names the champion there.
+    An alias per environment, such as `local`, names its champion.
     """
 
     @property
     def exists(self) -> Callable[[], bool] | None:
-        """Return a check that a local store still exists: somebody may move it away."""
+        """Returns whether the local store still exists; None for a remote registry."""
 
     @property
     def shared(self) -> Shared | None:
-        """The storage that copies files between machines; None if one machine uses the registry."""
+        """Copies files between machines; None if only one machine uses the registry."""
 
     def register(self, model: str, project: str, digest: str, run: str) -> Version:
-        """Return the version with that digest, made if there is none; its files are in `folder`."""
+        """Return the model's version with that digest; register `model_folder(digest)` if none."""
 
     def versions(self, model: str | None = None) -> Sequence[Version]:
-        """Return every version of the model, or of every model, oldest first: 10 comes after 9."""
+        """Return every version of the model, or of every model, in numeric order."""
 
     def find(self, model: str, version: str) -> Version:
-        """Return that version; raise UserError if there is none."""
+        """Return the version; raise UserError if there is none."""
 
     def champion(self, model: str, environment: str) -> Version | None:
-        """Return the version of the environment's alias; None before the first promotion."""
+        """Return the environment's champion; None before the first promotion."""
 
     def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
-        """Point the environment's alias at the version, and record that it served there.
+        """Make the version the environment's champion, and record that it is served there.
 
-        `deployment_digest` is that of the code and settings that served it. See `Version.served`.
+        `deployment_digest` identifies the code and settings that serve it (see `Version.served`).
         """
 
     def demote(self, model: str, environment: str) -> None:
-        """Remove the environment's alias: nothing is champion there."""
+        """Remove the environment's alias: it has no champion then."""
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
-        """Store the local evidence with that hash, in addition to earlier ones; return the version.
+        """Register the local evidence whose evidence.json has that sha256; return the version.
 
-        `sha256` is the hash of evidence.json.
+        Earlier evidence is kept.
         """
 
 
 def is_evidence(sha256: str) -> Callable[[Path], bool]:
-    """Return a check of whether a folder has the evidence.json with that hash."""
+    """Return a function that returns whether a folder's evidence.json has that sha256."""
 
     def check(folder: Path) -> bool:
         file = folder / EVIDENCE_FILE
@@ -135,17 +135,17 @@ def is_evidence(sha256: str) -> Callable[[Path], bool]:
 
 
 def kept_tag(sha256: str) -> str:
-    """Return the tag of a version that says when the evidence with that hash was kept."""
+    """Return the name of the tag whose value is when that evidence was stored."""
     return f"evidence.{sha256}"
 
 
 def served_tag(environment: str, deployment_digest: str) -> str:
-    """Return the tag that says since when a version served there with that deployment digest."""
+    """Return the name of the tag whose value is when the environment started to serve it."""
     return f"served.{environment}.{deployment_digest}"
 
 
 def marks(tags: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields `kept` and `served` of the version with these tags."""
+    """Parse a version's tags; return the fields `kept` and `served` of `Version`."""
     times: dict[str, set[Any]] = {"evidence": set(), "served": set()}
     for tag, value in tags.items():
         kind, *names = tag.split(".")
@@ -158,10 +158,9 @@ def marks(tags: Mapping[str, str]) -> dict[str, Any]:
 def withdrawn(
     versions: Sequence[Version], version: Version, environment: str, deployment_digest: str
 ) -> list[tuple[Version, str]]:
-    """Return what served in the environment after this version with this deployment digest.
+    """Return (version, deployment digest) of all releases after this one in the environment.
 
-    [] if it never served. To promote it again is a rollback; the pairs are (version, deployment
-    digest).
+    Promoting this one again is a rollback, which withdraws those. [] if it was never released.
     """
     entries = [
         (candidate, code, since)
@@ -175,5 +174,5 @@ def withdrawn(
 
 
 def model_folder(digest: str) -> Path:
-    """Return the folder on this machine for the model files with that digest."""
+    """Return the local folder of the model files with that digest."""
     return home.models() / digest.removeprefix(DIGEST_PREFIX)

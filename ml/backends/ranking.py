@@ -1,4 +1,4 @@
-"""The metric that ranks runs, trials and steps, and the value of each by it."""
+"""Rank runs, trials and steps: choose the metric and its goal, and return a run's value."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def different_data(runs: RunStore, ranked: Iterable[Run]) -> bool:
 
 
 def value(runs: RunStore, run: Run, metric: str, goal: str) -> float | None:
-    """Return the value by which a sweep ranks the run: its best logged one.
+    """Return the run's best logged value of the metric, by which a sweep ranks it.
 
-    None if it logged none; NaN if one of them is not finite, because the training diverged.
+    None if it logged none; NaN if a value is not finite, because the training diverged.
     """
     try:
         curve = [number for _, number in runs.curves([run], metric).get(run.id, ())]
@@ -45,7 +45,7 @@ def objective(
 ) -> tuple[str, str]:
     """Return the requested metric and goal, else those of the first sweep among the entries.
 
-    Raises UserError when neither determines them.
+    Raise UserError if neither determines them.
     """
     candidates = [pair for pair in _objectives(runs, entries) if metric in (None, pair[0])]
     if metric is None:
@@ -63,7 +63,7 @@ def objective(
 
 
 def nothing_to_rank(metric: str, completed: Sequence[Run]) -> Problem:
-    """Return the error when none of the completed runs has the metric."""
+    """Return the problem if none of the completed runs has the metric."""
     logged = {name for run in completed for name in run.metrics}
     near = difflib.get_close_matches(metric, sorted(logged), n=1)
     return Problem(
@@ -84,7 +84,7 @@ def _objectives(runs: RunStore, entries: Iterable[Entry]) -> Iterator[tuple[str,
 
 
 def _leaves(run: Run) -> Iterator[Run]:
-    """Yield the leaf runs: a sweep only has copies of its best trial's metrics."""
+    """Yield the runs without children; a sweep only has copies of its best trial's metrics."""
     parts = (*run.steps, *run.trials)
     if not parts:
         yield run

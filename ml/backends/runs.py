@@ -1,4 +1,4 @@
-"""The runs of a backend, the store that finds them, and retries while it cannot be read.
+"""The runs of a backend, the store that finds them, and retries if it cannot be read.
 
 `ml.backends.ranking` works on any `RunStore`.
 """
@@ -30,9 +30,9 @@ Kind = Literal[
 ]
 Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 STATUSES: tuple[Status, ...] = ("Queued", "Running", "Completed", "Failed", "Canceled")
-# Retries are reported after a minute, then with exponential backoff.
+# Interval in seconds between reports of retries; it then doubles.
 _NEWS_S = 60.0
-# Seconds without progress until the elapsed time is reported, then less and less often.
+# Seconds without events until the elapsed time is reported; the interval then grows.
 QUIET_S = 8.0
 # In the problem of a failed script, the end of its log follows this text.
 LOG_FOLLOWS = "; the end of its log:"
@@ -86,39 +86,36 @@ class Run:
 
     @property
     def exit_code(self) -> Exit:
-        """Return the exit code with which `ml run` ends after this run (not the job's own)."""
+        """The exit code of `ml run` after this run; not that of the job's command."""
         if self.status == "Completed":
             return Exit.DONE
         return Exit.INTERRUPTED if self.ended_by == "SIGINT" else Exit.RUN_FAILED
 
     @property
     def active_s(self) -> float:
-        """The active seconds, until the run ended or until now.
-
-        Pauses do not count.
-        """
+        """The seconds from the start to the end, or to now, without pauses."""
         elapsed = (self.ended or time.time()) - self.started
         return elapsed - sum(pause.until - pause.since for pause in self.pauses)
 
     def trial(self, name: str) -> Run:
-        """Return the trial of that name; KeyError when the sweep has none."""
+        """Return the trial with that name; raise KeyError if there is none."""
         return {trial.name: trial for trial in self.trials}[name]
 
     def step(self, name: str) -> Run:
-        """Return the step of that name, as the pipeline calls it; KeyError when it has none."""
+        """Return the step by its name in the pipeline; raise KeyError if there is none."""
         return {step.name.removeprefix(f"{self.name}."): step for step in self.steps}[name]
 
     def below(self) -> Iterator[Run]:
-        """Yield every run that belongs to this one: steps, their steps, and trials."""
+        """Yield all descendants of this run: steps and trials, and those of nested steps."""
         for part in (*self.steps, *self.trials):
             yield part
             yield from part.below()
 
 
 def without_log(problem: Problem) -> Problem:
-    """Return the problem of a failed script without the end of its log, which the person has read.
+    """Return the problem of a failed script without the end of its log, if that was echoed.
 
-    A rank that failed has a log of its own.
+    Logs of ranks are not echoed, so their end stays.
     """
     text, follows, _ = problem.actual.partition(LOG_FOLLOWS)
     return replace(problem, actual=text) if follows and text.startswith("the command") else problem
@@ -193,7 +190,7 @@ class Entry:
 
     @property
     def snapshot(self) -> Path | None:
-        """The folder with the code as it ran; None once it was removed, or ran elsewhere."""
+        """The folder with the run's code; None if it was removed or is on another machine."""
         digest = str((self.lineage.get("code") or {}).get("digest", "")).removeprefix("sha256:")
         folder = home.snapshots() / digest
         return folder if digest and folder.is_dir() else None
@@ -209,7 +206,7 @@ class Entry:
 
 
 def latest(entries: Iterable[Entry], experiment: str | None = None) -> Run | None:
-    """Return the first run, of the experiment, that a person started."""
+    """Return the first run in `entries` (of the experiment) that a person started; else None."""
     passing = Filter(experiment=experiment, by_person=True).apply(entries)
     return passing[0].run if passing else None
 
@@ -260,12 +257,12 @@ class Records(Protocol):
     """The files of runs on this machine."""
 
     def unreadable(self, entries: Iterable[Entry]) -> list[str]:
-        """Return the names of the runs that `entries` lacks because their record is damaged."""
+        """Return the names of runs that are missing in `entries`, since their record is damaged."""
 
     def original(self, run: Run) -> Run | None:
         """Return the run that wrote the outputs: the run itself, or the step that it reuses.
 
-        None when that step was removed.
+        None if that step was removed.
         """
 
     def artifacts(self, run: Run) -> Path | None:
@@ -273,15 +270,15 @@ class Records(Protocol):
 
 
 class RunStore(Protocol):
-    """The runs of a backend, their metrics and their files. It changes nothing."""
+    """Reads the runs of a backend, their metrics and their files."""
 
     @property
     def poll_s(self) -> float:
-        """Return the polling interval for an unfinished run, in seconds."""
+        """The polling interval for an unfinished run, in seconds."""
 
     @property
     def patience_s(self) -> Callable[[UserError], float] | None:
-        """Return the retry timeout, in seconds by error, for a run that continues elsewhere."""
+        """Returns the retry timeout in seconds after an error; None if reads are not retried."""
 
     @property
     def records(self) -> Records | None:
@@ -293,8 +290,8 @@ class RunStore(Protocol):
     def find(self, name: str, experiment: str | None = None) -> Run:
         """Return the run with that name or id; `latest` is the latest that a person started.
 
-        With `experiment`, `latest` is the latest of that experiment. Steps and trials have names of
-        their own (`calm_river_03.prepare`, `calm_river_03_7`). Raise UserError (exit code 2) if
+        With `experiment`, `latest` is the latest of that experiment. Steps are named like
+        `calm_river_03.prepare`, trials like `calm_river_03_7`. Raise UserError (exit code 2) if
         there is none.
         """
 
@@ -308,76 +305,74 @@ class RunStore(Protocol):
         """Return the run (also a step or trial) with its kind and lineage."""
 
     def parent(self, run: Run) -> Run | None:
-        """Return the sweep or pipeline that the run is a part of; None for a run of its own."""
+        """Return the sweep or pipeline that contains the run; None for a root run."""
 
     def writer(self, pipeline: Run, output: str) -> Run:
         """Return the step that wrote the pipeline's output; the pipeline itself if none did.
 
-        For an output of a trial it is the sweep.
+        For an output of a sweep step's trial, return the sweep.
         """
 
     def metrics(self, run: Run) -> Mapping[str, float]:
-        """Return the last value of every metric; also of a run that has not ended.
+        """Return the last value of every metric, also of an unfinished run.
 
-        Raises TrackingUnavailable.
+        Raise TrackingUnavailable.
         """
 
     def parameters(self, run: Run) -> Mapping[str, Value]:
-        """Return the values of its inputs, then the parameters that its code logged under other
-        names.
+        """Return the run's literal inputs, then other parameters that its code logged.
 
-        Raises TrackingUnavailable.
+        Raise TrackingUnavailable.
         """
 
     def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
-        """Map each run id to every value of the metric; runs without one are left out.
+        """Return run id → curve of the metric; runs without the metric are left out.
 
-        Raises TrackingUnavailable.
+        Raise TrackingUnavailable.
         """
 
     def all_curves(self, run: Run) -> Mapping[str, Curve]:
-        """Map each metric to every value that the run logged. Raises TrackingUnavailable."""
+        """Return metric → curve, for every metric of the run. Raise TrackingUnavailable."""
 
     def tag(self, runs: Sequence[Run], key: str) -> Mapping[str, str]:
-        """Map each run id to the tag's value; runs without the tag are left out.
+        """Return run id → value of the tag; runs without the tag are left out.
 
-        Raises TrackingUnavailable.
+        Raise TrackingUnavailable.
         """
 
     def sample(self, trial: Run) -> Sample | None:
-        """Return the hyperparameters of a trial; None when they were not recorded."""
+        """Return the hyperparameters of a trial; None if they were not recorded."""
 
     def logs(self, run: Run) -> Mapping[str, Path]:
-        """Return the log of each process of the run, as local files.
+        """Return rank → local log file, for each process of the run.
 
-        The key is its rank: `0`, or another number, `ps_0`, `process_0` of a parallel step. Raises
-        UserError when one cannot be read.
+        Ranks are numbers from `0`, `ps_0` for a parameter server, `process_0` for a parallel step's
+        process. Raise UserError if a log cannot be read.
         """
 
     def services(self, run: Run) -> Sequence[Service]:
         """Return the interactive services on the run's first node; empty if it has none.
 
-        Raise UserError when they cannot be read.
+        Raise UserError if they cannot be read.
         """
 
 
 @dataclass
 class Patience:
-    """The retry timeout for a run that cannot be read."""
+    """Retries with a timeout, to follow a run that temporarily cannot be read."""
 
     store: RunStore
     run: str
     again: str  # command that resumes following the run
-    say: Callable[[str], None]  # receives a message at the first failed read, then ever more seldom
+    say: Callable[[str], None]  # receives a message at the first failed read, then less often
     _since: float | None = None
     _news_s: float = 0.0
 
     def endure(self, refused: UserError) -> None:
-        """Return if polling may be retried; raise UserError, with `again` as hint, after the
-        timeout.
+        """Return if the caller may retry; after the timeout raise UserError with `again` as hint.
 
-        The timeout counts from the first error in a row; `patience_s` of the store gives it. A
-        store without `patience_s` never retries: the error is raised unchanged.
+        The store's `patience_s` is the timeout, counted from the first of consecutive errors. If it
+        is None, raise the error unchanged.
         """
         if self.store.patience_s is None:
             raise refused
@@ -402,5 +397,5 @@ class Patience:
 
 
 def original(store: RunStore, run: Run) -> Run:
-    """Return the run that wrote the outputs, or the run itself where that was removed."""
+    """Return the run that wrote the outputs; the run itself if that is removed or unknown."""
     return (store.records.original(run) if store.records else None) or run

@@ -27,21 +27,19 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of `code:` as they were when the run was planned."""
+    """A copy of the files of `code:` from the start of a run."""
 
     folder: Path
     digest: str  # `sha256:<hex>`
 
 
 def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
-    """Return the snapshot of `code` (a folder or one file), copied unless its content is there
-    already.
+    """Return the snapshot of `code` (a folder or a file) without the folders `besides`.
 
-    The folders `besides` are left out.
-
-    Two runs that take the same snapshot at the same moment both copy; the first to finish renames
-    its copy into place and the other throws its own away. Raises OSError when the disk is full, and
-    UserError (snapshot-changed) when the copy is not what its name says.
+    The files are copied, unless a snapshot with this content exists. If two runs copy concurrently,
+    the first to finish renames its copy into place and the other one discards its own. Raise
+    OSError if the disk is full, and UserError (snapshot-changed) if the copy does not match its
+    digest.
     """
     if code is None:
         return None
@@ -51,7 +49,7 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
         files = list(IgnoreFile(code).files({home.home(), *besides}))
     digest = trees.digest(files)
     try:
-        # The time of the last use: cleaning keeps recent snapshots, which a run may need.
+        # Set the time of the last use: cleaning keeps recent snapshots.
         os.utime(_place(digest))
     except FileNotFoundError:
         digest = _copy(files, boundary(code))
@@ -71,21 +69,21 @@ def take(code: Path | None, besides: Collection[Path] = ()) -> Snapshot | None:
 
 
 def copy(code: Path, besides: Collection[Path] = ()) -> Path:
-    """Return the folder of the snapshot that `take` makes of `code`.
+    """Take a snapshot of `code` as `take`, and return its folder.
 
-    Raise UserError when the disk is full.
+    Raise UserError if the disk is full.
     """
     with faults.as_refusals():
         snapshot = take(code, besides)
-    assert snapshot is not None  # it is None for no code alone
+    assert snapshot is not None  # None only without code
     return snapshot.folder
 
 
 def of_plan(plan: Plan) -> dict[Path | None, Snapshot | None]:
     """Return the snapshot of each code folder in a plan.
 
-    Projects are left out of the snapshot if no command with that code names them, so that their
-    changes do not change its digest.
+    Projects that no command with that code names are left out, so that their changes do not change
+    the digest.
     """
     texts = [*_texts(plan)]
     by_code: dict[Path | None, list[str]] = {}
@@ -99,7 +97,7 @@ def of_plan(plan: Plan) -> dict[Path | None, Snapshot | None]:
 
 
 def _texts(plan: Plan) -> Iterator[str]:
-    """Yield all texts of a plan that may name a module: commands, inputs, variables, choices."""
+    """Yield all texts of a plan that may name a project: commands, inputs, variables, choices."""
     if isinstance(plan, AutoMLPlan):
         return
     if isinstance(plan, SweepPlan):
@@ -121,8 +119,8 @@ def unnamed_projects(
 ) -> frozenset[Path]:
     """Return the project folders in `code` that neither the texts nor the named projects use.
 
-    Returns none if one of `started` names no project, or if a text or used code refers to
-    `ml/projects` without naming a project: what it imports is unknown.
+    Return an empty set if one of `started` names no project, or if a text or used code refers to
+    `ml/projects` without naming a project: its imports are then unknown.
     """
     folder = code / "ml" / "projects"
     others = {path.name: path for path in _folders(folder)}
@@ -147,15 +145,15 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def is_whole(snapshot: Snapshot) -> bool:
-    """Return whether the copy still has the content of its digest."""
+    """Return whether the snapshot's files still match its digest."""
     return trees.is_content(snapshot.folder, snapshot.digest)
 
 
 def working_copy(snapshot: Snapshot | None, into: Path) -> Path:
-    """Return a folder for one run to work in, as a node has one.
+    """Copy the snapshot to the folder `into`, a run's working directory; return the folder.
 
-    Files are copied, not linked: a script that appends to a file of its own code would change
-    the snapshot, and with it every later run of the same content, through a hard link.
+    Without a snapshot it is empty. Files are not hard links, through which a script could change
+    the snapshot and all later runs with the same code.
     """
     if snapshot is None:
         into.mkdir(parents=True)
@@ -171,7 +169,7 @@ def _place(digest: str) -> Path:
 def _copy(files: list[tuple[str, Path]], within: Path | None) -> str:
     """Copy the files into a snapshot; return the digest of the copy.
 
-    A file may be saved between reading and copying, so the copy is hashed. Raise UserError
+    A file may change between hashing and copying, so the copy is hashed again. Raise UserError
     (link-escape) if a link leads out of `within`.
     """
     home.snapshots().mkdir(parents=True, exist_ok=True)
@@ -188,7 +186,7 @@ def _copy(files: list[tuple[str, Path]], within: Path | None) -> str:
         try:
             unfinished.rename(_place(digest))
         except OSError:
-            # Another run of the same content was faster.
+            # Another run copied the same content first.
             if not _place(digest).is_dir():
                 raise
         return digest
@@ -197,9 +195,10 @@ def _copy(files: list[tuple[str, Path]], within: Path | None) -> str:
 
 
 def _open(path: Path, within: Path | None) -> BinaryIO:
-    """Open the file that `path` resolves to; no folder on the way may be a link.
+    """Open the file that `path` resolves to, without following links in the resolved path.
 
-    So nobody can replace a folder by a link between the check and the copy.
+    This prevents a race in which a folder is replaced by a link after the check. Raise UserError
+    (link-escape) for such a link, or if the file is outside of `within`.
     """
     real = Path(os.path.realpath(path))
     root = Path(os.path.realpath(within)) if within else Path(real.anchor)

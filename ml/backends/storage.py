@@ -1,4 +1,4 @@
-"""Disk space that runs take, and what of it may be removed."""
+"""Disk usage of runs, and the port of the cleaner that removes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Needed:
 
 @dataclass(frozen=True)
 class Item:
-    """A run, copy or other leftover to remove."""
+    """A run, copied file or leftover to remove."""
 
     kind: ItemKind
     name: str
@@ -43,11 +43,11 @@ class Cleaning:
     items: tuple[Item, ...]
     frees: int  # in bytes
     stay: Mapping[str, str]  # requested run that is kept → reason
-    grace_s: float  # copies that nothing references are kept until this age, in seconds
+    grace_s: float  # minimum age of unreferenced copies to remove, in seconds
 
 
 class Cleaner(Protocol):
-    """Remove the files of runs."""
+    """Removes runs, and copies that nothing references."""
 
     def cleaning(
         self,
@@ -59,12 +59,12 @@ class Cleaner(Protocol):
     ) -> Cleaning:
         """Return what would be removed now: the selected runs, and copies that nothing references.
 
-        Runs are selected that are beyond the `keep` latest and ended before `older_than` (epoch
-        seconds); without both, none. Nothing is changed.
+        Select runs (of the experiment) beyond the `keep` latest that ended before `older_than`
+        (epoch seconds); none if both are None. Nothing is changed.
         """
 
     def remove(self, planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
-        """Remove the items of `planned` that are still in `current`; bytes freed, and errors."""
+        """Remove the items of `planned` still in `current`; return freed bytes and errors."""
 
 
 def size_of(*paths: Path) -> int:
@@ -73,9 +73,9 @@ def size_of(*paths: Path) -> int:
 
 
 def freed_by(paths: Iterable[Path]) -> int:
-    """Return the bytes that removing all of the paths frees.
+    """Return the bytes that are freed if all paths are removed.
 
-    Less than their size if a file has a hard link elsewhere, as outputs of a reused step do.
+    They are less than the paths' size if a file has other hard links, as reused outputs do.
     """
     seen: Counter[tuple[int, int]] = Counter()
     freed = 0

@@ -1,4 +1,4 @@
-"""How requests are split between the deployments of an endpoint, and how answers are counted.
+"""Split requests between the deployments of an endpoint, and count the responses.
 
 The split follows managed online endpoints:
 learn.microsoft.com/azure/machine-learning/how-to-safely-rollout-online-endpoints.
@@ -15,20 +15,20 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, Literal
 
-# The header of managed online endpoints: this deployment, whatever its weight.
+# The header of managed online endpoints that selects a deployment, whatever its weight.
 DEPLOYMENT_HEADER = "azureml-model-deployment"
-# Requests with the same key go to the same deployment for as long as its weight does not shrink.
+# Requests with the same key go to the same deployment until its weight decreases.
 KEY_HEADER = "x-routing-key"
-# Azure ML's inference server answers with the client's id of the request, or with one of its own.
+# Azure ML's inference server returns the client's request id in it, or generates one.
 REQUEST_ID = "x-request-id"
 # Managed online endpoints mirror at most half of the traffic.
 MAX_MIRRORED = 50
 TIMEOUT_MS = 5000  # the default of a managed deployment without `request_settings`
-# Buckets of seconds grow by an eighth of an octave (9 %) from 50 microseconds to about 100 seconds.
+# Histogram buckets of response times: each is 9 % (2 ** (1 / 8)) wider, from 50 µs to 100 s.
 FIRST_S = 50e-6
 PER_OCTAVE = 8
 BUCKETS = 168
-# Limits on the recent answers that a canary reads, of each kind; the oldest are dropped first.
+# Limits of the recent responses per request kind; the oldest are dropped first.
 MAX_ANSWERS = 4096
 MAX_BYTES = 8 * 2**20
 # A longer body is recorded as null.
@@ -36,22 +36,22 @@ MAX_BODY = 64 * 2**10
 
 
 def ticket(key: str, salt: str = "") -> str:
-    """Return the ticket of a key: 16 hex digits, the same in every process, different by salt.
+    """Return the ticket of a routing key: its hash with the salt, 16 hex digits.
 
-    Keyed BLAKE2 (RFC 7693): without the salt, of which the first 64 bytes count, nobody can match a
-    ticket to a key.
+    It is keyed BLAKE2 (RFC 7693) with the first 64 bytes of the salt: nobody can match a ticket to
+    a key without the salt.
     """
     content, secret = (text.encode("utf-8", "surrogateescape") for text in (key, salt))
     return hashlib.blake2b(content, digest_size=8, key=secret[:64]).hexdigest()
 
 
 def position(ticket: str) -> float:
-    """Return a ticket's position between 0 and 100, evenly spread."""
+    """Return a ticket's position from 0 to 100, uniformly distributed."""
     return int(ticket, 16) / 2**64 * 100
 
 
 def choose(point: float, shares: Mapping[str, int], fallback: str) -> str:
-    """Return the name whose share of 100 the point lies in, in order; `fallback` for none."""
+    """Return the name at `point` (0 to 100) of the cumulative shares; `fallback` beyond them."""
     for name, share in shares.items():
         if point < share:
             return name
@@ -70,13 +70,13 @@ def bucket(seconds: float) -> int:
 
 
 RequestKind = Literal["client", "sample", "excluded"]
-# A client's request that the router assigned at random. It can only count against a canary.
+# A client's request that the router assigned at random. It can only end a canary.
 CLIENT: Final = "client"
 # A sample request of the project, sent by the release; clients cannot forge it. Samples decide
 # whether a canary continues.
 SAMPLE: Final = "sample"
-# The client named the deployment or repeated a routing key, or the router was too busy to forward
-# the request. It decides nothing.
+# The client chose the deployment by header or by a repeated routing key, or the router was too busy
+# to forward the request. A canary ignores it.
 EXCLUDED: Final = "excluded"
 # The kinds that a canary compares.
 REQUEST_KINDS: tuple[RequestKind, ...] = (SAMPLE, CLIENT)
@@ -84,7 +84,7 @@ REQUEST_KINDS: tuple[RequestKind, ...] = (SAMPLE, CLIENT)
 
 @dataclass
 class Tally:
-    """Counts and response times of answers."""
+    """Counts and response times of requests."""
 
     requests: int = 0
     errors: int = 0  # with a status of 500 or more, or from the router itself
@@ -96,7 +96,7 @@ class Tally:
     latency: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
     def add(self, status: int, seconds: float, by_deployment: bool) -> None:
-        """Count one answer; `by_deployment` means that the deployment gave it, not the router."""
+        """Count one response; `by_deployment` is False if the router responded with an error."""
         self.requests += 1
         self.statuses[status] = self.statuses.get(status, 0) + 1
         if status >= 500 or not by_deployment:
@@ -116,14 +116,14 @@ class Counters:
     excluded: Tally = field(default_factory=Tally)
 
     def tally(self, kind: RequestKind) -> Tally:
-        """Return the tally of that kind."""
+        """Return the tally of that kind of request."""
         tally: Tally = getattr(self, kind)
         return tally
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One recorded answer."""
+    """One recorded response of a deployment."""
 
     number: int
     deployment: str
@@ -132,7 +132,7 @@ class Answered:
     body: bytes | None  # None if it was longer than MAX_BODY
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, the body as text."""
+        """Return the fields as JSON, with the body as text."""
         text = None if self.body is None else self.body.decode("utf-8", "replace")
         return {**asdict(self), "body": text}
 
@@ -149,7 +149,7 @@ class Recent:
         self.last = 0
 
     def add(self, deployment: str, kind: RequestKind, status: int, body: bytes) -> None:
-        """Record an answer, and drop the oldest of its kind beyond the bound."""
+        """Record a response, and drop the oldest of its kind above the limits."""
         self.last += 1
         short = body if len(body) <= MAX_BODY else None
         answers = self._answers[kind]
@@ -159,7 +159,7 @@ class Recent:
             self._bytes[kind] -= len(answers.popleft().body or b"")
 
     def since(self, number: int) -> list[Answered]:
-        """Return the responses after `number`, the oldest first."""
+        """Return the responses numbered above `number`, the oldest first."""
         answers = chain.from_iterable(self._answers.values())
         return sorted(
             (answer for answer in answers if answer.number > number), key=attrgetter("number")

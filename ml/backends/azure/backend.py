@@ -33,7 +33,7 @@ from ml.specs.check import workflow_jobs
 from ml.specs.plan.plans import AutoMLPlan, PipelinePlan, Plan, SweepPlan, sweeps
 from ml.specs.sdk.errors import translate
 
-# Seconds that a cancellation may take, and between its attempts.
+# Timeout of a cancellation and the pause between its attempts, in seconds.
 CANCEL_S, CANCEL_POLL_S = 120.0, 5.0
 
 
@@ -41,14 +41,14 @@ class AzureBackend:
     """Run jobs of every kind in a workspace (see `Backend`) with azure-ai-ml.
 
     A job's name is derived from its commit and spec, so the same pair runs only once: a second run
-    follows the existing job, and `again` starts another. Somebody could predict such a name and
-    take it, so the names of jobs that workflows submit are unpredictable.
+    follows the existing job, and `again` starts another. Somebody else could predict and take such
+    a name, so jobs that workflows submit get random names.
     """
 
     name = "azure"
     simulated = False
     verifier: Verifier | None = GitHubAttestations()
-    # Nothing is removed: the storage account's lifecycle rules, which `infra` declares, do that.
+    # The storage account's lifecycle rules, which `infra` declares, delete old data instead.
     cleaner = None
     servers = resumption = serve_pages = environments = cached = None
 
@@ -58,7 +58,7 @@ class AzureBackend:
         workspace: Workspace | None = None,
         candidate: Callable[[ModelDeployment], AbstractContextManager[Candidate]] | None = None,
     ) -> None:
-        """`candidate` starts a server on this machine: see `Backend`."""
+        """Create the backend; `candidate` starts a model server on this machine (see `Backend`)."""
         self._options, self.candidate = options or Options(), candidate
         self._workspace, self.root = workspace, self._options.root
 
@@ -92,7 +92,7 @@ class AzureBackend:
         return AzureAssets(self.workspace)
 
     def prepare(self) -> None:
-        """Report missing settings before a spec is read."""
+        """Raise UserError if settings of the workspace are missing, before a spec is read."""
         _ = self.workspace
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
@@ -132,11 +132,11 @@ class AzureBackend:
         try:
             return tuple(submission.requests(self.workspace, self._submission(plan)))
         except MlException as error:
-            # azure-ai-ml's converter looks at what its loader has let through.
+            # azure-ai-ml's converter rejects some specs that its loader accepts.
             raise UserError(*translate(error, spec.kind, spec.document, spec.file)) from error
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
-        """Submit the plan and follow it to its end; Ctrl-C ends the following, not the job."""
+        """Submit the plan and follow the job to its end; Ctrl-C does not cancel the job."""
         wanted, workflow = self._submission(plan), self._options.workflow
         content = submission.content(plan, wanted) if workflow else ""
         job = self._of_workflow(wanted, content, workflow) if workflow else self._started(wanted)
@@ -148,7 +148,7 @@ class AzureBackend:
         return run
 
     def _follow(self, job: str, watch: Watch) -> Run:
-        """Return the job as it ended, with its outputs here if it completed."""
+        """Follow the job to its end and return it; download its outputs if it completed."""
         deadline = self._options.workflow.deadline if self._options.workflow else None
         follower = Follower(self.runs, self._options.echo, self._options.say, deadline)
         try:
@@ -164,7 +164,7 @@ class AzureBackend:
         return run
 
     def _followed(self, name: str, watch: Watch) -> Run:
-        """Return a job that a batch endpoint started."""
+        """Follow a job that a batch endpoint started to its end, and return it."""
         self._options.say(f"azure: {name}")
         return self._follow(name, watch)
 
@@ -173,7 +173,7 @@ class AzureBackend:
             return submission.prepare(plan)
 
     def _started(self, wanted: Submission) -> Any:
-        """Return the existing job of that name, or submit it."""
+        """Return the existing job of that name, or submit one; `again` submits under a new name."""
         existing = self.runs.job(wanted.name)
         number = 1
         while existing is not None and self._options.again:
@@ -188,9 +188,10 @@ class AzureBackend:
         return self._submit(wanted.named(f"{wanted.name}-{number}") if number > 1 else wanted)
 
     def _of_workflow(self, wanted: Submission, content: str, workflow: WorkflowRun) -> Any:
-        """Return the job that the workflow submitted for that content, else a new one.
+        """Return the job that the workflow submitted for that content, or submit one.
 
-        An earlier run may have handed over one that failed since: it is submitted again.
+        A failed or canceled job is submitted again. If `workflow.final`, raise UserError
+        (not-reviewed) instead of submitting.
         """
         submitted = workflow.jobs.get(content)
         job = self.runs.job(submitted["run"]) if submitted else None
@@ -201,7 +202,7 @@ class AzureBackend:
             hint = "re-run all jobs of the workflow"
             expected = ", ".join(job["run"] for job in workflow.jobs.values())
             raise UserError(Problem("not-reviewed", actual, expected, hint))
-        if wanted.job.type == "pipeline":  # no step of a job that somebody else submitted
+        if wanted.job.type == "pipeline":  # reuse no step of another job
             wanted.job.settings.force_rerun = True
         words = wanted.name.rpartition("-")[0]
         job = self._submit(wanted.named(f"{words}-{token_hex(8)}"))
@@ -215,14 +216,14 @@ class AzureBackend:
             try:
                 return self.workspace.client.jobs.create_or_update(wanted.job)
             except AzureError:
-                # The answer may be what was lost, or another process was faster.
+                # The response was lost after the submission, or another process submitted first.
                 existing = self.runs.job(wanted.name)
                 if existing is None:
                     raise
                 return existing
 
     def _explained(self, run: Run, plan: Plan) -> Run:
-        """The run with the line of the spec, the end of its log, and the limit that it reached."""
+        """Return the run; its error names the spec's line and the log's end, or the timeout."""
         if isinstance(plan, PipelinePlan | AutoMLPlan):
             return run
         command = plan.trial if isinstance(plan, SweepPlan) else plan
@@ -244,7 +245,7 @@ class AzureBackend:
         return run
 
     def _log(self, run: Run, rank: str) -> Path | None:
-        """Return the log; None if it cannot be read: the failure is then explained without it."""
+        """Return the log file of that rank; None if it is missing or cannot be read."""
         try:
             return self.runs.logs(run).get(rank)
         except UserError as refused:
@@ -287,7 +288,7 @@ def _hold_outputs(run: Run, job: dict[str, Any]) -> None:
 
 
 def describe_failure(message: str, log: Path | None) -> str:
-    """`the command exited with 3; the end of its log: …`, as the local backend words it."""
+    """Return `the command exited with 3; the end of its log: …`, as the local backend does."""
     import re
 
     exited = re.search(r"exited with (?:status )?code (\d+)", message)
@@ -296,7 +297,7 @@ def describe_failure(message: str, log: Path | None) -> str:
 
 
 def log_end(log: Path | None) -> str:
-    """Return the last lines of a log, to follow a problem; "" for none."""
+    """Return a log's last 20 lines, to append to an error message; "" without a log."""
     text = log.read_text(errors="replace") if log else ""
     end = "\n".join(text.splitlines()[-20:])
     return f"{LOG_FOLLOWS}\n{end}" if end else ""

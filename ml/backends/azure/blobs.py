@@ -1,5 +1,5 @@
-"""What releases keep in the workspace's blob storage, for every machine: the audit log, and a lease
-of each endpoint. `endpoint_record` is there too.
+"""The state of releases in the workspace's blob storage, shared by all machines: the audit log and
+one lease per endpoint. `endpoint_record` stores its record there too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ml.backends.azure.workspace import RELEASES, Workspace
 from ml.core import home
 from ml.core.errors import Exit, Problem, UserError
 
-# For how long an endpoint stays with a machine that is gone. A lease has 15 to 60 seconds.
+# Duration of a lease: how long a crashed machine blocks an endpoint. Azure allows 15 to 60 s.
 LEASE_S = 30
-# How often a machine asks whether the endpoint is free.
+# Polling interval while another machine holds the lease.
 _POLL_S = 1.0
 
 
 class AzureAuditLog:
-    """An append blob: implements `ml.backends.base.AuditLog`."""
+    """The audit log in an append blob; implements `ml.backends.base.AuditLog`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -40,7 +40,7 @@ class AzureAuditLog:
         return or_none(lambda: self._blob.download_blob().readall()) or None
 
     def append(self, line: Callable[[bytes | None], bytes]) -> None:
-        """The service appends at the end that `line` was made for, or refuses."""
+        """Append `line(content)`; call `line` again if another machine appended meanwhile."""
         from azure.core import MatchConditions
         from azure.core.exceptions import HttpResponseError, ResourceExistsError
 
@@ -57,7 +57,7 @@ class AzureAuditLog:
                 except HttpResponseError as error:
                     if error.status_code != 412:  # Precondition Failed
                         raise
-            # Somebody was faster, or it was this very line whose answer was lost.
+            # Another machine appended first, or the response to this append was lost.
             if (self.read() or b"").startswith((content or b"") + added):
                 return
 
@@ -78,7 +78,7 @@ class Lease:
 
     @contextmanager
     def hold(self, waiting: Callable[[str], None]) -> Iterator[Lease]:
-        """Hold the lease; before this machine waits, `waiting` receives the holder."""
+        """Hold the lease in the block; before waiting, call `waiting` with who holds it."""
         from azure.core.exceptions import AzureError
         from azure.storage.blob import BlobLeaseClient
 
@@ -92,7 +92,7 @@ class Lease:
         finally:
             released.set()
             renewing.join()
-            with suppress(AzureError):  # it ends by itself
+            with suppress(AzureError):  # it expires anyway
                 lease.release()
 
     def check(self) -> None:
@@ -133,12 +133,12 @@ class Lease:
 
         while not released.wait(LEASE_S / 3):
             began = time.time()
-            with suppress(AzureError):  # `check` tells when it is too late
+            with suppress(AzureError):  # `check` raises once it may have expired
                 lease.renew()
                 self._note(lease, began)
 
     def _note(self, lease: Any, began: float) -> None:
-        """Say in the blob who holds it, and until when unless it is renewed."""
+        """Write the lease's holder and expiry time to the blob."""
         self._until = began + LEASE_S
         until = datetime.fromtimestamp(self._until, UTC).isoformat(timespec="seconds")
         document = json.dumps({"holder": _identity(), "until": until})
@@ -155,7 +155,7 @@ class Lease:
 
 
 def _identity() -> str:
-    """Return who releases, for messages: the workflow run, or user and machine."""
+    """Return the holder for messages: the URL of the workflow run, or user and machine."""
     if run := os.environ.get("GITHUB_RUN_ID"):
         return f"https://github.com/{os.environ.get('GITHUB_REPOSITORY')}/actions/runs/{run}"
     return f"{home.user()} on {socket.gethostname()}"

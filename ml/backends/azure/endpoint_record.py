@@ -52,7 +52,7 @@ class Written(TypedDict):
 
     # The endpoint's creation time; a record of another endpoint with this name is ignored.
     created: str
-    # During a change, those before and after it; otherwise the current ones alone.
+    # The current routes; during a change, those before and after it.
     routes: Annotated[list[Routes], Field(min_length=1)]
     # Deployment → its fields, flattened, as JSON; None while it is created or deleted.
     deployments: dict[str, dict[str, str] | None]
@@ -62,7 +62,7 @@ _WRITTEN = TypeAdapter(Written)
 
 
 class Record:
-    """The state of an endpoint that releases last wrote, to detect changes by others."""
+    """The blob with the state of an endpoint that releases last wrote (`Written`)."""
 
     def __init__(self, workspace: Workspace, endpoint: str) -> None:
         self._workspace, self._endpoint = workspace, endpoint
@@ -115,7 +115,7 @@ def routes_of(resource: Any) -> Routes:
 
 
 def tags_of(routes: Routes) -> dict[str, str]:
-    """Return the tags of an endpoint with these routes."""
+    """Return the endpoint's tags (`TAGS`) for these routes, without empty ones."""
     return {tag: str(value) for tag, value in routes.items() if tag in TAGS and value}
 
 
@@ -154,7 +154,7 @@ def changes_of(record: Written, routes: Routes, deployments: Mapping[str, Any]) 
         now = content_of(deployments[name])
         for key in sorted(fields.keys() | now.keys()):
             if key.startswith("tags.") and key not in _OWN:
-                continue  # a policy's, or a person's
+                continue  # set by Azure Policy or a person
             if _comparable(key, fields.get(key)) != _comparable(key, now.get(key)):
                 is_now, was = (_told(key, state.get(key)) for state in (now, fields))
                 yield f"{key} of {name} is {is_now}, and was {was}"
@@ -163,26 +163,24 @@ def changes_of(record: Written, routes: Routes, deployments: Mapping[str, Any]) 
 
 
 def _comparable(key: str, value: str | None) -> str | None:
-    """An ARM id has upper case in one answer and lower case in another: "resource names are case
-    insensitive", learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules.
-    Tags and variables are texts, whatever is in them.
+    """Return the value for a comparison: ARM IDs in lower case, tags and variables unchanged.
+
+    Azure returns an ID in different cases: "resource names are case insensitive",
+    learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules.
     """
     is_text = key.startswith(("tags.", "environment_variables."))
     return value.lower() if value and "/subscriptions/" in value and not is_text else value
 
 
 def _told(key: str, value: str | None) -> str:
-    """Return a value of a deployment's field; environment variables are hidden.
-
-    Somebody may have put a secret in one.
-    """
+    """Return a field's value for messages; environment variables may be secrets and are hidden."""
     if value is None:
         return "nothing"
     return "(hidden)" if key.startswith("environment_variables.") else value
 
 
 def refusal_of(endpoint: str, changes: Iterable[str], routes: Routes) -> UserError:
-    """The error for an endpoint that somebody else changed; `routes` are those of the release."""
+    """Return the error for an endpoint that somebody else changed from the release's `routes`."""
     update = f"az ml online-endpoint update --name {endpoint}"
     back = f'{update} --traffic "{_shares(routes["traffic"])}"'
     back += f' --mirror-traffic "{_shares(routes["mirror"])}"' if routes["mirror"] else ""
@@ -210,9 +208,9 @@ def _shown(value: object) -> str:
 
 
 def stack_of(endpoint: str) -> str | None:
-    """Return the stack that declares the endpoint, by its name on Azure."""
+    """Return the stack that declares the endpoint of that name on Azure; None without one."""
     for stack in loader.environments(loader.FOLDER):
-        with suppress(UserError):  # a stack that cannot be read is not the one
+        with suppress(UserError):  # skip stacks with errors
             settings = loader.declared(stack, loader.FOLDER)
             if endpoint in [settings.names.regional(entry.name) for entry in settings.endpoints]:
                 return stack

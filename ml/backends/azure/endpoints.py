@@ -1,4 +1,4 @@
-"""Managed online endpoints, as the port `Endpoints` offers them.
+"""Managed online endpoints: the Azure implementation of the port `Endpoints`.
 
 `infra` creates the endpoints; the stack files name them. The service stores the state: the
 endpoint's traffic, and tags that say which deployment is live and which are a canary's. One request
@@ -72,10 +72,10 @@ _NOT_READY = "ResourceNotReady"
 # Set by the service from `request_settings`.
 _TIMEOUT = "SCORING_TIMEOUT_MS"
 _LOG_LINES = 15
-# For how long a deployment that ran is taken to run.
+# How long `is_up` caches that a deployment runs, in seconds.
 _STATUS_S = 10.0
-# Values of `provisioningState` that pass, or say nothing of the answers: a scaling or an update
-# leaves a deployment running, and one that is deleted is gone by the next look.
+# Temporary values of `provisioningState`, counted as running: scaling and updates do not stop a
+# deployment, and a deleted one is missing at the next poll.
 _PASSING = ("Creating", "Updating", "Scaling", "Deleting", "Canceled")
 _UP = frozenset({"Succeeded", *_PASSING})
 # "If the value is other than these, the operation is still running": learn.microsoft.com/azure/
@@ -84,11 +84,11 @@ _ENDED = frozenset({"Succeeded", "Failed", "Canceled"})
 # Timeout and polling interval for another operation on the endpoint, and the number of retries
 # after a server error or a conflict that `provisioning_state` does not show.
 BUSY_S, BUSY_POLL_S, _FAULTS = 1800.0, 15.0, 3
-# Of a deployment. A canary compares no percentiles: those of a minute mix samples and callers.
+# Metrics of a deployment. A canary compares no per-minute P95: it mixes samples and callers.
 # learn.microsoft.com/azure/azure-monitor/reference/supported-metrics/
 # microsoft-machinelearningservices-workspaces-onlineendpoints-deployments-metrics
 _MEMORY, _LATENCY = "CpuMemoryUtilizationPercentage", "RequestLatency_P95"
-# Azure Monitor has a value for each minute, some minutes later; it is asked this often.
+# Polling interval and look-back: Azure Monitor publishes each minute's value minutes later.
 METRICS_S, _RECENT_S = 20.0, 900.0
 
 
@@ -105,18 +105,18 @@ class AzureEndpoints:
         self._say: Callable[[str], None] = lambda _: None
         self._metrics: dict[tuple[Server, str], tuple[float, list[tuple[float, float]]]] = {}
         self._sizes: dict[str, float] = {}
-        self._is_blind = False  # whether it was said that metrics cannot be read
+        self._is_blind = False  # whether the user knows that metrics cannot be read
 
     def name_of(self, model: str, environment: str) -> str:
-        """Return the endpoint's name by the stack; without a stack Azure has no such endpoint."""
+        """Return the endpoint's name by the stack's settings; MODEL-ENVIRONMENT without a stack."""
         if environment not in loader.environments(loader.FOLDER):
             return f"{model}-{environment}"
         return loader.declared(environment, loader.FOLDER).names.regional(model)
 
     def live(self, endpoint: str, *, as_released: bool = True) -> Live | None:
-        """Read the live state from the endpoint's tags.
+        """Return the live state from the endpoint's tags; None if nothing was released.
 
-        Raise UserError if changed since the release.
+        If `as_released`, raise UserError if the endpoint changed since the last release.
         """
         resource = self._endpoint(endpoint)
         if resource is None:
@@ -214,7 +214,7 @@ class AzureEndpoints:
     def begin(self, deployment: ModelDeployment, slot: str = "") -> Callable[[], Server]:
         """Begin a deployment; return a function that waits for its server.
 
-        A second deployment of the deployed version is a copy of the first.
+        Without `settings`, it is a copy of the running deployment with the same digests.
         """
         self._check_lease(deployment.endpoint)
         resource, deployments = self._check(deployment.endpoint)
@@ -231,7 +231,7 @@ class AzureEndpoints:
         return lambda: self._wait(wait, Path(deployment.endpoint) / name)
 
     def switch(self, endpoint: str, to: Live | None) -> None:
-        """Switch traffic to these shares; only the canary gets a mirror.
+        """Set the endpoint's traffic, mirror and tags to the state; only the canary gets a mirror.
 
         learn.microsoft.com/azure/machine-learning/how-to-safely-rollout-online-endpoints: "You can
         mirror traffic to only one deployment".
@@ -256,7 +256,7 @@ class AzureEndpoints:
             return self._client.online_endpoints.begin_create_or_update(resource)
 
         if after != before:
-            # A release that is killed in between leaves either.
+            # If the release is killed in between, both states are valid.
             self._note(endpoint, routes=[before, after])
             with as_refusals():
                 self._begun(endpoint, put)()
@@ -266,7 +266,7 @@ class AzureEndpoints:
             self._routers[endpoint].follow(to)
 
     def drain(self, endpoint: str) -> None:
-        """The service does not say which requests are in flight: as long as one may take."""
+        """Wait for the idle deployments' request timeout: Azure reports no requests in flight."""
         if idle := self._idle(endpoint).values():
             time.sleep(max(map(_timeout_ms, idle)) / 1000)
 
@@ -286,13 +286,13 @@ class AzureEndpoints:
             deployment = self._deployments(endpoint).get(server.slot.name)
             if deployment is None or deployment.provisioning_state not in _UP:
                 self._seen_up.pop(server.slot, None)
-                self._check(endpoint)  # what somebody deleted is no fault of the version
+                self._check(endpoint)  # raise if somebody deleted it
                 return False
             self._seen_up[server.slot] = now
         return True
 
     def score(self, server: Server, body: Mapping[str, object]) -> Answer:
-        """Raise UserError (deployment-unresponsive) when the model does not answer."""
+        """Return the deployment's response; raise UserError (deployment-unresponsive) if none."""
         slot = server.slot
         try:
             answer = self.start_router(slot.parent.name).post(json.dumps(body), slot.name)
@@ -317,9 +317,7 @@ class AzureEndpoints:
 
     def collected(self, endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
         live = None
-        with suppress(
-            UserError
-        ):  # what was collected can be read where somebody changed the endpoint
+        with suppress(UserError):  # requests stay readable if somebody changed the endpoint
             live = self.live(endpoint, as_released=False)
         states = [state for state in (live, live and live.canary) if state]
         digests = {state.server.slot.name: state.deployment.digest for state in states}
@@ -331,9 +329,9 @@ class AzureEndpoints:
         return UserError(Problem("no-live-deployment", actual, expected, hint))
 
     def resident(self, server: Server) -> tuple[float, float] | None:
-        """Return (time, bytes) of Azure Monitor: the instances' average over the latest minute.
+        """Return (epoch seconds, bytes): the instances' average memory in the latest minute.
 
-        Returns None if the metrics cannot be read: memory is then not judged.
+        Return None if Azure Monitor has no value or cannot be read: memory is then not judged.
         """
         try:
             minutes = self._minutes(server, _MEMORY, time.time() - _RECENT_S)
@@ -351,7 +349,7 @@ class AzureEndpoints:
         return timestamp, percent / 100 * self._instance_bytes(server)
 
     def p95_ms(self, server: Server, since: float, until: float) -> float | None:
-        """Return Azure Monitor's largest P95 per minute; None until it has the last minute."""
+        """Return the largest P95 of a minute (Azure Monitor); None until it has the last minute."""
         minutes = self._minutes(server, _LATENCY, since - since % 60)
         if not minutes or minutes[-1][0] < until - until % 60:
             return None
@@ -384,7 +382,7 @@ class AzureEndpoints:
         return or_none(lambda: self._client.online_endpoints.get(name))
 
     def _minutes(self, server: Server, metric: str, since: float) -> list[tuple[float, float]]:
-        """Return the minutes since then (epoch seconds) of a metric of the server's deployment."""
+        """Return a metric of the deployment since that time: (epoch seconds, value) per minute."""
         now = time.monotonic()
         queried, minutes = self._metrics.get((server, metric), (-METRICS_S, []))
         if now - queried >= METRICS_S:
@@ -395,13 +393,13 @@ class AzureEndpoints:
         return minutes
 
     def _instance_bytes(self, server: Server) -> float:
-        """Return the memory of one instance of the server's deployment."""
+        """Return the memory of one instance of the deployment in bytes; UserError if unknown."""
         with as_refusals():
             deployment = self._client.online_deployments.get(
                 server.slot.name, server.slot.parent.name
             )
             if not self._sizes:
-                # azure-ai-ml 1.35 leaves `memory_gb` empty and sets the service's own name.
+                # azure-ai-ml 1.35 leaves `memory_gb` empty and sets `memoryGB`.
                 self._sizes = {
                     size.name.lower(): vars(size)["memoryGB"] * 2.0**30
                     for size in self._client.compute.list_sizes()
@@ -428,7 +426,7 @@ class AzureEndpoints:
         return {deployment.name: deployment for deployment in listed or ()}
 
     def _idle(self, endpoint: str) -> dict[str, Any]:
-        """Return the deployments of releases that the state does not use; others are not ours."""
+        """Return the releases' deployments that neither the live state nor its canary uses."""
         state = self.live(endpoint)
         named = (
             {server.slot.name for server in (state.server, *state.canary_servers)}
@@ -449,7 +447,7 @@ class AzureEndpoints:
             changes = list(changes_of(record, routes_of(resource), deployments))
             if not changes:
                 return resource, deployments
-            if self._recorded(endpoint)[1] == record:  # else another machine releases meanwhile
+            if self._recorded(endpoint)[1] == record:  # else a release changed it: compare again
                 raise refusal_of(endpoint, changes, record["routes"][-1])
 
     def _recorded(self, endpoint: str) -> tuple[Any, Written]:
@@ -472,9 +470,9 @@ class AzureEndpoints:
         deployments: Mapping[str, dict[str, str] | None] | None = None,
         routes: list[Routes] | None = None,
     ) -> None:
-        """Write down what a release is about to make of the endpoint, or has made.
+        """Update the endpoint's record, before and after the release changes the endpoint.
 
-        A deployment that is None is being made or deleted: it may be there or not.
+        A deployment recorded as None is being created or deleted: it may exist or not.
         """
         if routes is None and not deployments:
             return
@@ -547,7 +545,7 @@ class AzureEndpoints:
         return any(item is not None and item.provisioning_state not in _ENDED for item in every)
 
     def _await_routes(self, endpoint: str, before: Routes, after: Routes) -> None:
-        """Wait until the service returns the new routes (Azure/azure-dev#3881)."""
+        """Wait until Azure returns the new routes (Azure/azure-dev#3881); UserError for others."""
         deadline = time.monotonic() + BUSY_S
         while (now := routes_of(self._recorded(endpoint)[0])) != after:
             if now != before or time.monotonic() > deadline:
@@ -578,7 +576,7 @@ class AzureEndpoints:
         if not deployment.settings:
             for deployed in deployments:
                 if deployed.name not in (*SLOTS, BASELINE):
-                    continue  # somebody else's, whatever its tags say
+                    continue  # not of a release, whatever its tags say
                 tags = deployed.tags or {}
                 if (tags.get(DIGEST), tags.get(DEPLOYMENT_DIGEST)) == (
                     deployment.digest,
@@ -587,7 +585,7 @@ class AzureEndpoints:
                     deployed.name = name
                     if deployed.data_collector is not None:
                         for collection in deployed.data_collector.collections.values():
-                            collection.data = None  # that of the copy has a place of its own
+                            collection.data = None  # the copy collects into its own path
                     return deployed
             raise self.nothing_served(deployment.endpoint)
         file = deployment.code / Path(deployment.scoring_script).parent / "deployment.yml"
@@ -650,7 +648,7 @@ def _share(text: str | None) -> float:
 
 
 def _model_deployment(endpoint: str, entity: Any) -> ModelDeployment:
-    """Return what a deployment serves; its code and settings are not on this machine."""
+    """Return the model deployment from the tags; its code and settings are not on this machine."""
     tags = entity.tags or {}
     digest = tags.get(DIGEST, "")
     return ModelDeployment(

@@ -1,6 +1,6 @@
-"""Translate Azure's errors: what happened, and the next command.
+"""Translate Azure's errors into UserErrors with the next command.
 
-The service's own answer is appended to a log.
+The service's full response is appended to a log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Known:
-    """A known error of Azure, and our text for it."""
+    """A known error of Azure, with the code, text and hint to report it."""
 
     code: str
     status: int  # HTTP status; 0: every status
@@ -39,11 +39,11 @@ class Known:
     exit_code: Exit = Exit.WRONG_CALL  # `RUN_FAILED` if a retry may succeed
 
     def problem(self, message: str) -> Problem:
-        """Return the problem with the service's own message in it."""
+        """Return the problem; `message` is the service's."""
         return Problem(self.code, self.actual.format(message=message), hint=self.hint)
 
 
-# The first that fits counts. A status of 0 fits every status.
+# The first match applies.
 KNOWN = (
     Known(
         "not-signed-in",
@@ -69,7 +69,7 @@ KNOWN = (
     Known(
         "quota",
         0,
-        # Not in a name: every message has that of the endpoint, the job or the asset.
+        # Not inside a name: messages contain the names of endpoints, jobs and assets.
         r"(?<![/-])quota(?!\w*-)",
         "the quota is exceeded: {message}",
         "az ml compute list-usage --location REGION, then request more in the portal",
@@ -182,7 +182,7 @@ _UNCHECKED = (AttributeError, LookupError, TypeError, ValueError, RecursionError
 
 @contextmanager
 def as_refusals() -> Iterator[None]:
-    """Raise every error of Azure's clients as UserError, also those of parsing."""
+    """Raise every error of Azure's clients as UserError, also an unreadable response."""
     from azure.ai.ml.exceptions import MlException
     from azure.core.exceptions import AzureError
 
@@ -218,7 +218,7 @@ def _is_of_client(error: BaseException) -> bool:
 
 
 def explain(error: Exception) -> tuple[Problem, Exit]:
-    """Return the problem behind an error of Azure's clients, and the exit code that it has."""
+    """Translate an error of Azure's clients into a problem and the exit code."""
     from azure.core.exceptions import (
         ClientAuthenticationError,
         DecodeError,
@@ -241,7 +241,7 @@ def explain(error: Exception) -> tuple[Problem, Exit]:
     if status >= 500:
         return _FAILED.problem(f"{status}, {message}"), Exit.RUN_FAILED
     if isinstance(error, HttpResponseError) and _status_of_operation(error) == "canceled":
-        # Without an error of the service, azure-core says that "OK" is an invalid status.
+        # Without one, azure-core's message only says that "OK" is an invalid status.
         reason = f": {message}" if error.error is not None else ""
         return _CANCELED.problem(reason), _CANCELED.exit_code
     refused = _REFUSED.problem(message)
@@ -252,15 +252,15 @@ def explain(error: Exception) -> tuple[Problem, Exit]:
 def is_passing(error: HttpResponseError) -> bool:
     """Return whether a retry of the request may succeed.
 
-    It may after a conflict (409) without a known cause, and after a fault of the service, whose
-    code may be in the details of the error alone.
+    That is true for a conflict (409) without a known cause, and for a fault of the service. Its
+    code may be only in the details of the error.
     """
     is_conflict = error.status_code == 409 and explain(error)[0].code == UNKNOWN
     return is_conflict or not _PASSING.isdisjoint(_codes(error.error))
 
 
 def _codes(error: Any) -> Iterator[str]:
-    """Yield the codes of an error of OData, of its details and of what is inside it."""
+    """Yield the codes of an OData error, of its details and of its inner errors."""
     if isinstance(error, dict):
         yield str(error.get("code"))
         parts = [*(error.get("details") or ()), error.get("innererror")]
@@ -296,7 +296,7 @@ def _status_of_operation(error: HttpResponseError) -> str:
 
 
 def explain_job(message: str) -> Problem | None:
-    """Return the problem behind the failure of a job on Azure's side; None for other failures."""
+    """Return the known problem of Azure that a job's error message matches; None if none does."""
     for entry in KNOWN:
         if entry.status == 0 and re.search(entry.pattern, message, re.I):
             return entry.problem(" ".join(message.split()))
@@ -304,7 +304,7 @@ def explain_job(message: str) -> Problem | None:
 
 
 def log() -> Path:
-    """Return the file with every answer that became a problem, as Azure gave it."""
+    """Return the path of the log of Azure's error responses."""
     return home.home() / "azure" / "errors.log"
 
 
@@ -324,5 +324,5 @@ def _message(error: Exception) -> str:
 
 
 def _without_signature(text: str) -> str:
-    """The text with the signature of each SAS hidden: whoever reads it could read the blob."""
+    """Return the text with SAS signatures hidden, since they grant access to the blob."""
     return re.sub(r"\b(sig=)[^&\s'\")]+", r"\1(hidden)", text)

@@ -16,7 +16,7 @@ from ml.core.errors import Exit, Problem, UserError
 
 # Run history's statuses of a job that has ended (azure-ai-ml's RunHistoryConstants).
 ENDED = frozenset({"Completed", "Failed", "Canceled", "NotResponding"})
-# Seconds between two questions: short while a job is young, because an answer is awaited then.
+# Polling interval in seconds: it grows with each poll, so short jobs are reported at once.
 _FIRST_POLL_S, _LAST_POLL_S, _GROWTH = 0.5, 10.0, 1.2
 
 
@@ -27,7 +27,7 @@ class Follower:
     runs: AzureRuns
     echo: TextIO | None  # receives the log while it is written
     say: Callable[[str], None]
-    # `time.monotonic()` at which following stops, and the job goes on; None: never.
+    # `time.monotonic()` at which following stops while the job continues; None: never.
     deadline: float | None = None
     _log_is_lost: bool = False
 
@@ -44,7 +44,7 @@ class Follower:
         while True:
             try:
                 before, details = owner, self.runs.history(name)
-                # Of a job that run history does not know, the control plane tells the status.
+                # If run history does not know the job, its status is in the control plane.
                 has_ended = not details or details["status"] in ENDED
                 if before is None or has_ended or kind_of(before.job) in COMPOSED:
                     owner = self.runs.look(name)
@@ -56,7 +56,7 @@ class Follower:
                 _tell(before.run if before else None, owner.run, watch)
                 watch(Event("running", owner.run))
                 self._show_log(name, details, partial(watch, Event("output", owner.run)))
-                # The control plane may be behind run history.
+                # The control plane may lag behind run history.
                 if has_ended and owner.run.status not in OPEN:
                     return owner.run
             if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -68,7 +68,7 @@ class Follower:
             wait = min(wait * _GROWTH, _LAST_POLL_S)
 
     def _show_log(self, name: str, details: Mapping[str, Any], echoed: Callable[[], None]) -> None:
-        """Echo what is new of the log. The job is followed without one that cannot be read."""
+        """Echo new text of the log; if it cannot be read, report that once and go on."""
         try:
             for text in self.runs.fetch_logs(name, details):
                 if self.echo is not None:
@@ -83,7 +83,7 @@ class Follower:
 
 
 def _tell(before: Run | None, run: Run, watch: Watch) -> None:
-    """Tell the watcher that the run, its trials and its steps began or ended since `before`."""
+    """Send `watch` the run's start, or each trial and step begun or ended since `before`."""
     if before is None:
         watch(Event("started", run))
         return

@@ -1,4 +1,4 @@
-"""A job of the control plane and its MLflow run, as the `Run` and the `Entry` of the port."""
+"""Convert a job of the control plane and its MLflow run to the port's `Run` and `Entry`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ml.specs.plan import automl
 from ml.specs.plan.bindings import promoted_to
 from ml.specs.plan.plans import Value
 
-# Azure ML's statuses (azure-ai-ml's JobStatus) by what they are here.
+# Status of Azure ML (azure-ai-ml's JobStatus) → status of the port.
 _STATUSES: Mapping[str, Status] = {
     **dict.fromkeys(("NotStarted", "Queued", "Provisioning", "Preparing", "Starting"), "Queued"),
     **dict.fromkeys(("Running", "Finalizing", "CancelRequested"), "Running"),
-    "NotResponding": "Failed",  # its node is gone: azure-ai-ml counts it as ended
+    "NotResponding": "Failed",  # the node is lost; azure-ai-ml counts the job as ended
     **{"Completed": "Completed", "Failed": "Failed", "Canceled": "Canceled", "Paused": "Queued"},
 }
-# MLflow's.
+# Status of MLflow → status of the port.
 _TRACKED: Mapping[str, Status] = {
     **{"SCHEDULED": "Queued", "RUNNING": "Running", "FINISHED": "Completed"},
     **{"FAILED": "Failed", "KILLED": "Canceled"},
 }
 PARENT = "mlflow.parentRunId"
-# The tag of an AutoML job's own run that names its best trial (azureml-examples, "Retrieve the best
-# trial": automl-standalone-jobs), and the property of a sweep that does (azure-ai-ml).
+# The name of the best trial: a tag of an AutoML job's run (azureml-examples, "Retrieve the best
+# trial": automl-standalone-jobs), and a property of a sweep (azure-ai-ml).
 _BEST_FOUND, _BEST_SWEPT = "automl_best_child_run_id", "best_child_run_id"
-# Properties of a job that this template sets, those of git by the names of azure-ai-ml.
+# Job properties that this template sets; azure-ai-ml defines the names of git's.
 SPEC, CODE = "gitops.spec", "gitops.code"
 REPOSITORY, COMMIT, BRANCH, DIRTY = (
     "mlflow.source.git.repoURL",
@@ -40,19 +40,19 @@ REPOSITORY, COMMIT, BRANCH, DIRTY = (
     "mlflow.source.git.branch",
     "azureml.git.dirty",
 )
-# Kinds of jobs that have parts, and those whose parts are trials.
+# Job kinds with child runs, and those whose child runs are trials.
 COMPOSED = frozenset({"sweep", "pipeline", "automl"})
 SEARCHES = frozenset({"sweep", "automl"})
 
 
-# MLflow's runs by the id of their parent.
+# Parent run's id → the MLflow runs of its children.
 Children = dict[str, list[Any]]
 
 
 class Outputs(Mapping[str, Path]):
-    """The outputs of a job by name, as local paths; asking for one downloads it the first time.
+    """The outputs of a job by name, as local paths; the first access to one downloads it.
 
-    `items()` and `values()` name the paths and download nothing.
+    `items()` and `values()` return the paths and download nothing.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class Outputs(Mapping[str, Path]):
         return len(self._types)
 
     def items(self) -> Any:
-        """Return the names and the paths where they are or would be."""
+        """Return (name, local path) of each output, downloaded or not."""
         return {name: self._path(name) for name in self._types}.items()
 
     def values(self) -> Any:
-        """Return the paths where they are or would be."""
+        """Return the local path of each output, downloaded or not."""
         return [self._path(name) for name in self._types]
 
     def _path(self, name: str) -> Path:
         return self._folder / "outputs" / name
 
     def _download(self, name: str, target: Path) -> None:
-        """Download an output into a temporary folder, then move it: a partial one is never used."""
+        """Download an output into a temporary folder, then move it, so no partial one is used."""
         unfinished = self._folder / "unfinished"
         try:
             with as_refusals(), self._workspace.quiet():
@@ -110,7 +110,7 @@ class Outputs(Mapping[str, Path]):
 
 @dataclass(frozen=True)
 class JobReader:
-    """Converts jobs, with their MLflow runs and their parts, to `Run` objects."""
+    """Converts jobs, with their MLflow runs and child runs, to `Run` objects."""
 
     workspace: Workspace
 
@@ -119,7 +119,7 @@ class JobReader:
         return self.workspace.folder / job
 
     def run(self, job: Any, tracked: Mapping[str, Any] | None, children: Children) -> Run:
-        """The run of a job; `tracked` is its MLflow run, `children` are those of its parts."""
+        """Return the run of a job; `tracked` is its MLflow run (JSON), None if there is none."""
         info = tracked["info"] if tracked else {}
         status = status_of(job)
         run = Run(
@@ -137,7 +137,7 @@ class JobReader:
         parts = children.get(job.name, ())
         if kind_of(job) in SEARCHES:
             best = job.properties.get(_BEST_SWEPT)
-            if tracked and kind_of(job) == "automl":  # of a sweep its author may have written it
+            if tracked and kind_of(job) == "automl":  # a sweep's user code may set this tag
                 best = tags_of(tracked).get(_BEST_FOUND) or best
             return self._with_trials(run, job, parts, best)
         if kind_of(job) == "pipeline":
@@ -146,15 +146,14 @@ class JobReader:
         return run
 
     def _outputs(self, job: Any, run: str) -> Outputs:
-        # `default` is the artifacts that every job has.
+        # Every job has an output `default`, with its artifacts.
         types = {name: str(o.type) for name, o in (job.outputs or {}).items() if name != "default"}
         return Outputs(self.workspace, run, types, self.folder(run))
 
     def _with_trials(self, run: Run, job: Any, tracked: Iterable[Any], best_id: str | None) -> Run:
-        """Return the sweep with its trials; outputs, metrics and parameters are those of the best
-        one.
+        """Return the search with its trials, and with metrics, parameters and outputs of the best.
 
-        An AutoML job has outputs of its own: the best model is copied there.
+        An AutoML job keeps its own outputs: Azure copies the best model there.
         """
         trials = sorted(
             (self._trial(run, job, child) for child in numbered(run, tracked)), key=number_of
@@ -167,7 +166,7 @@ class JobReader:
         return replace(run, metrics=best.metrics, parameters=best.parameters, outputs=outputs)
 
     def _part(self, run: Run, tracked: Mapping[str, Any]) -> Run:
-        """Return a step or trial of a run, as far as its MLflow run describes it."""
+        """Return a step or trial as a run, from its MLflow run alone."""
         info = tracked["info"]
         return Run(
             id=info["run_id"],
@@ -186,16 +185,15 @@ class JobReader:
         run = replace(run, parameters={**_literals(job), **run.parameters})
         if run.status == "Completed" and kind_of(job) == "sweep":
             return replace(run, outputs=self._outputs(job, run.id))
-        # A trial that was cancelled while its sweep went on was ended by the sweep's policy.
+        # The policy canceled the trial, because the sweep itself was not canceled.
         stopped = run.status == "Canceled" and sweep.status != "Canceled"
         early = getattr(job, "early_termination", None)
         return replace(run, ended_by=early.type) if early and stopped else run
 
     def _step(self, pipeline: Run, job: Any, tracked: Mapping[str, Any], children: Children) -> Run:
-        """Return a step of a pipeline, which has a GUID on Azure and the pipeline's and its own
-        name here.
+        """Return a step of a pipeline, named `PIPELINE.STEP`; Azure names it by a GUID.
 
-        Its trials are ranked as its own objective says.
+        The trials of a sweep or AutoML step are ranked by the step's objective.
         """
         label = label_of(tracked)
         run, node = self._part(pipeline, tracked), job.jobs.get(label)
@@ -209,9 +207,9 @@ class JobReader:
         return self._with_ranked_trials(run, node, children.get(run.id, ()))
 
     def _with_ranked_trials(self, run: Run, node: Any, tracked: Iterable[Any]) -> Run:
-        """Return a pipeline's sweep with its trials and the best one.
+        """Return a sweep or AutoML step with its trials and the metrics of the best one.
 
-        The best is computed here: no job of the control plane names it.
+        The best is computed here, since the control plane does not return it for a step.
         """
         trials = []
         for child in sorted(
@@ -227,7 +225,7 @@ class JobReader:
         return replace(run, metrics=best.metrics, parameters=best.parameters) if best else run
 
     def entry(self, job: Any, run: Run) -> Entry:
-        """Return the run with the lineage that its job states."""
+        """Return the run with its kind and the lineage in the job's fields and properties."""
         properties, kind = job.properties or {}, kind_of(job)
         task = job.trial if kind == "sweep" else job
         lineage: dict[str, Any] = {
@@ -257,37 +255,37 @@ class JobReader:
 
 
 def status_of(job: Any) -> Status:
-    """Return the status of a job of the control plane."""
+    """Return the port's status of a job of the control plane; Running if unknown."""
     return _STATUSES.get(str(getattr(job.status, "value", job.status)), "Running")
 
 
 def studio(job: Any) -> str:
-    """Return the address of the job's page in Azure ML's studio."""
+    """Return the URL of the job's page in Azure ML studio; "" if there is none."""
     return str(getattr(job, "studio_url", "") or "")
 
 
 def task_of(step: Any) -> Any:
-    """The component that a step of a pipeline runs, or a reference to it; None for AutoML."""
-    # By the type: a node of azure-ai-ml has any attribute that one asks for.
+    """Return the component that a pipeline step runs, or its reference; None for AutoML."""
+    # `hasattr` does not help: nodes of azure-ai-ml return a value for any attribute.
     if step.type == "automl":
         return None
     return step.trial if step.type == "sweep" else step.component
 
 
 def promoted(step: Any) -> set[str]:
-    """Return the outputs of the pipeline to which a step's outputs are bound."""
+    """Return the names of the pipeline's outputs that a step's outputs are bound to."""
     outputs = (step.outputs or {}).values() if step is not None else ()
     written = map(_written, outputs)
     return {promoted_to(getattr(output, "path", output)) for output in written}
 
 
 def short(environment: str) -> str:
-    """`azureml:name:version` of an ARM id; another reference as it is."""
+    """Shorten an environment's ARM ID to `azureml:NAME:VERSION`; return other text unchanged."""
     return re.sub(r"^/subscriptions/.*/environments/([^/]+)/versions/", r"azureml:\1:", environment)
 
 
 def objective_of(search: Any) -> dict[str, str]:
-    """Return the metric and goal of a sweep or an AutoML job."""
+    """Return `primary_metric` and `goal` (maximize, minimize) of a sweep or an AutoML job."""
     if kind_of(search) == "automl":
         metric = automl.snake(getattr(search.primary_metric, "value", search.primary_metric))
         return {"primary_metric": automl.logged(metric), "goal": automl.goal(metric)}
@@ -296,12 +294,12 @@ def objective_of(search: Any) -> dict[str, str]:
 
 
 def kind_of(job: Any) -> str:
-    """`command`, `sweep`, `pipeline`, `automl` …"""
+    """Return the job's type in lower case: `command` (the default), `sweep`, `pipeline` …"""
     return str(job.type or "command").lower()
 
 
 def numbered(parent: Run, tracked: Iterable[Any]) -> list[Any]:
-    """The trials among the parts of a search: AutoML also has runs that set up and explain."""
+    """Return the child runs that are trials; AutoML also has set-up and explanation runs."""
     pattern = re.compile(re.escape(parent.id) + r"_\d+")
     return [entry for entry in tracked if pattern.fullmatch(entry["info"]["run_id"])]
 
@@ -312,12 +310,12 @@ def number_of(trial: Run) -> int:
 
 
 def _order(trial: str) -> int:
-    """Return the number of a trial, with which its name ends."""
+    """Return the number at the end of a trial's name: 3 for `sweep_3`."""
     return int(trial.rpartition("_")[2])
 
 
 def label_of(tracked: Mapping[str, Any]) -> str:
-    """Return the name of a step in its pipeline, which is its run's name."""
+    """Return a step's name in its pipeline: MLflow's run name; "" without one."""
     return tags_of(tracked).get("mlflow.runName", "")
 
 
@@ -326,13 +324,13 @@ def _seconds(milliseconds: object) -> float | None:
 
 
 def _literals(job: Any) -> dict[str, Value]:
-    """Return the inputs that are values; Azure ML keeps them as text."""
+    """Return the literal inputs, converted from Azure ML's text to numbers where possible."""
     inputs = _inputs(job)
     return {name: _value(text) for name, text in inputs if isinstance(text, str | int | float)}
 
 
 def _inputs(job: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the inputs of a job: data or literals."""
+    """Yield (name, value) of a job's inputs; a value is a data input or a literal."""
     if kind_of(job) == "automl":
         yield from ((name, getattr(job, name)) for name in automl.DATA if getattr(job, name, None))
         return
@@ -341,15 +339,15 @@ def _inputs(job: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _written(port: Any) -> Any:
-    """Return the value of an input or output; azure-ai-ml has no public access to a literal.
+    """Return the value of an input or output.
 
-    The `path` of an input raises ValidationException for one.
+    azure-ai-ml has no public access: an input's `path` raises ValidationException for a literal.
     """
     return getattr(port, "_data", port)
 
 
 def _value(text: object) -> Value:
-    """`0.1` is a number, as in the spec."""
+    """Parse a literal: int, else float, else text."""
     for kind in (int, float):
         try:
             return kind(str(text))
@@ -370,7 +368,7 @@ def metrics_of(tracked: Mapping[str, Any]) -> dict[str, float]:
 
 
 def parameters_of(tracked: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the parameters of an MLflow run; one without a value is ""."""
+    """Return the parameters of an MLflow run, parsed; "" for one without a value."""
     return {name: _value(text) for name, text in _texts(tracked, "params").items()}
 
 

@@ -1,6 +1,6 @@
-"""Model versions with the digest of their files as a tag.
+"""Model versions on Azure, with the digest of their files as a tag.
 
-They are in the registry that environments share, or in the workspace where none is named.
+They are in the registry that the environments share; in the workspace if no registry is set.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from ml.core import home
 from ml.core.errors import Exit, Problem, UserError
 from ml.serving.scoring.manifest import ManifestError, folder_digest
 
-# The tags of a version; `champion.ENV` is the alias of an environment, which Azure ML lacks.
+# Tags of a version. `champion.ENV` replaces MLflow's alias, which Azure ML lacks.
 DIGEST, PROJECT, RUN, EVIDENCE = "digest", "project", "run", "evidence"
-# Whose version it is: teams that share a registry may have projects and models of one name.
+# The owner of a version: teams that share a registry may use the same model names.
 REPOSITORY = "repository"
 _CHAMPION = "champion."
 _YES = "true"
-# Between a model's name and the folder of the home that is kept beside its versions.
+# Separates a model's name from the folder that is stored with it: `churn--evidence`.
 _BESIDE = "--"
 _KEPT = tuple(_BESIDE + folder for folder in ("evidence", "servings", "snapshots"))
-# Whoever writes to the registry sets the tags: only a digest names a folder on this machine.
+# Any writer to the registry sets tags, and digests name local folders: so check their form.
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class AzureRegistry:
-    """Implements `model_registry.Registry` with the versions of this repository alone."""
+    """Implements `model_registry.Registry`; only versions of this repository are visible."""
 
     exists = None
 
@@ -81,7 +81,7 @@ class AzureRegistry:
         self._add(_beside(model, folder), folder.name, folder, {})
 
     def bring_folder(self, model: str, folder: Path, is_content: Callable[[Path], bool]) -> None:
-        """Download the folder; skip other files that somebody tagged with its digest."""
+        """Download the folder, unless it exists; skip versions whose content does not match."""
         name = _beside(model, folder)
         self._bring(name, self._tagged(name, folder.name), folder, is_content)
 
@@ -101,7 +101,7 @@ class AzureRegistry:
         identity |= {tag: tags[tag] for tag in (PROJECT, REPOSITORY) if tag in tags}
         while True:
             listed = self._versions_of(name)
-            # Another's under the name of this one is not this one's, whatever its content.
+            # Versions of another project or repository with this name do not count.
             if same := [
                 entity for entity in listed if identity.items() <= (entity.tags or {}).items()
             ]:
@@ -131,8 +131,9 @@ class AzureRegistry:
     def _bring(
         self, name: str, versions: Sequence[str], into: Path, is_content: Callable[[Path], bool]
     ) -> None:
-        """Download the first version with that content, which was uploaded from a folder of this
-        name: whole or not at all.
+        """Download the first version that `is_content` accepts to `into`, atomically.
+
+        Do nothing if `into` exists; raise UserError if no version is accepted.
         """
         if into.is_dir():
             return
@@ -167,7 +168,7 @@ class AzureRegistry:
         return next(map(_version, self._champions(model, environment)), None)
 
     def promote(self, version: Version, environment: str, deployment_digest: str = "") -> None:
-        """The new champion first: between the two writes there are two, and never none."""
+        """Tag the new champion before untagging the old one, so there is always a champion."""
         registered = self.find(version.model, version.version)
         for former, code in withdrawn(
             self.versions(version.model), version, environment, deployment_digest
@@ -199,7 +200,7 @@ class AzureRegistry:
 
     @cached_property
     def _repository(self) -> str:
-        """Return the GitHub repository that the stack files name; "" without one."""
+        """The GitHub repository in the stack files, in lower case; "" without one."""
         named = (
             loader.declared(stack, loader.FOLDER).github for stack in loader.stacks(loader.FOLDER)
         )
@@ -209,7 +210,7 @@ class AzureRegistry:
         return bool((model.tags or {}).get(REPOSITORY, "") == self._repository)
 
     def _registered(self, model: str | None) -> list[Any]:
-        """Return our versions of a model, or of all models, oldest first: 10 comes after 9."""
+        """Return this repository's versions of a model, or of all models, in numeric order."""
         with as_refusals():
             names = [entity.name for entity in self._models.list()]
         listed = [
@@ -255,7 +256,7 @@ class AzureRegistry:
 
 
 def _beside(model: str, folder: Path) -> str:
-    """The name under which a folder of the home is kept: `tiny--evidence`, `tiny--servings`."""
+    """Return the registry's name for a folder of the home: `churn--evidence` …"""
     return model + _BESIDE + folder.relative_to(home.home()).parts[0]
 
 
@@ -272,7 +273,7 @@ def _other_files(name: str, versions: Sequence[str], expected: str) -> UserError
 
 
 def _is_model(digest: str) -> Callable[[Path], bool]:
-    """Return a check of whether a folder has the model files with that digest."""
+    """Return a function that returns whether a folder's model files have the digest."""
 
     def check(folder: Path) -> bool:
         try:

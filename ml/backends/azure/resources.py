@@ -29,7 +29,7 @@ from ml.specs.plan.batch import OUTPUT
 from ml.specs.sdk import load
 from ml.specs.sdk.load import Spec
 
-# The tag of a version with the digest of its spec and of all that the spec names.
+# Tag of an asset's version: the digest of its spec and of the files that the spec names.
 CONTENT = "content"
 # Kind of spec → the operations of azure-ai-ml's MLClient. Models are registered by releases.
 _OPERATIONS = {"environment": "environments", "data": "data", "component": "components"}
@@ -46,19 +46,19 @@ class AzureAssets:
         self._workspace = workspace
 
     def compare(self, root: Path) -> Sequence[AssetState]:
-        """Return the state of every asset; one request for each."""
+        """Return the state of each asset that a spec defines; send one request per asset."""
         order = [*_OPERATIONS, *_OF_FEATURE_STORE]
         specs = [spec for spec in assets.definitions(root) if spec.kind in order]
         if self._workspace.feature_store and any(spec.kind == "feature_set" for spec in specs):
-            _ = self._workspace.offline_store  # Refused without one, before anything is registered
+            _ = self._workspace.offline_store  # raise UserError before anything is registered
         specs.sort(key=lambda spec: (order.index(spec.kind), spec.name, spec.version))
         return [self._compare(spec) for spec in specs]
 
     def create(self, state: AssetState) -> None:
         """Upload the files of the spec and register the version with its digest.
 
-        A folder is uploaded from its snapshot: azure-ai-ml would match every file below the folder
-        itself, including `.venv`, several times.
+        A folder is uploaded from its snapshot: in the folder itself, azure-ai-ml would match every
+        file against .amlignore several times, even those of `.venv`.
         """
         spec = state.spec
         if spec.kind in _OF_FEATURE_STORE:
@@ -77,9 +77,9 @@ class AzureAssets:
             self._operations(spec).create_or_update(entity)
 
     def _create_features(self, state: AssetState) -> None:
-        """Register an entity, or a set with the FeatureSetSpec of its materialised files.
+        """Register a feature store entity, or a feature set that reads the materialised files.
 
-        Without `materialization_settings`: Azure's Spark would materialise the values again.
+        Remove `materialization_settings`, or Azure's Spark would materialise the values again.
         """
         spec = state.spec
         with TemporaryDirectory() as folder:
@@ -114,7 +114,7 @@ def _digest(spec: AssetSpec) -> str:
     """Return the sha256 of the spec's fields and of the files and folders that they name."""
     parts = [repr(sorted(spec.document.data.items(), key=str))]
     for _, path in _local(spec):
-        # As azure-ai-ml uploads it: without what the folder's ignore file leaves out.
+        # azure-ai-ml does not upload files that the folder's ignore file excludes.
         taken = snapshot.take(path) if path.is_dir() else None
         parts.append(taken.digest if taken else assets.digest(path))
     if spec.kind == "feature_set":
@@ -123,7 +123,7 @@ def _digest(spec: AssetSpec) -> str:
 
 
 def _local(spec: AssetSpec) -> Iterator[tuple[str, Path]]:
-    """Yield the fields that name a file or folder of this machine, with what they name."""
+    """Yield each field of the spec that names an existing local file or folder, and its path."""
     for field in ("conda_file", "path", "build.path", "code"):
         written = spec.get(*field.split("."))
         path = assets.local_path(written, spec.file.parent) if isinstance(written, str) else None
@@ -131,7 +131,7 @@ def _local(spec: AssetSpec) -> Iterator[tuple[str, Path]]:
             yield field, path.resolve()
 
 
-# Seconds between two lines about an operation that goes on, and until one is begun again.
+# Seconds between two progress lines of an operation, and before a retry.
 SAY_S, BUSY_POLL_S = 30.0, 15.0
 
 
@@ -139,7 +139,7 @@ SAY_S, BUSY_POLL_S = 30.0, 15.0
 class _Declaration:
     """The request that a spec declares."""
 
-    entity: Any  # azure-ai-ml's entity, with a tag of its content
+    entity: Any  # azure-ai-ml's entity, with the tag `CONTENT`
     kind: str
     path: str  # ARM path below the workspace
     code: tuple[str, ...]  # lines about uploaded code
@@ -177,7 +177,7 @@ class AzureResources:
             return self._deploy(declared)
 
     def _deploy(self, declared: _Declaration) -> Applied:
-        """Return a deployment; the first one of an endpoint becomes its default."""
+        """Create or update a batch deployment; an endpoint's first one becomes its default."""
         client, entity = self.workspace.client, declared.entity
         endpoint = or_none(lambda: client.batch_endpoints.get(entity.endpoint_name))
         if endpoint is None:
@@ -193,14 +193,14 @@ class AzureResources:
         return Applied(declared.kind, entity.name, change, (command,))
 
     def _put(self, entity: Any, before: Any, put: Callable[[Any], Any]) -> Any:
-        """Create or update the entity; nothing is sent where the same content is there."""
+        """Create or update the entity unless `before` has its content; return which was done."""
         if before is not None and (before.tags or {}).get(CONTENT) == entity.tags[CONTENT]:
             return "unchanged"
         self._carry_out(entity, put)
         return "updated" if before is not None else "created"
 
     def _carry_out(self, entity: Any, put: Callable[[Any], Any]) -> None:
-        """Send the entity; again where the resource has another operation now."""
+        """Send the entity and wait; retry transient errors, such as a concurrent operation."""
         retried(lambda: ended(put(entity), entity.name, self.say), BUSY_POLL_S)
 
     def score(self, endpoint: str, deployment: str, data: str, watch: Watch = unwatched) -> Run:
@@ -224,13 +224,14 @@ class AzureResources:
         run = self.follow(str(job.name), watch)
         if run.outputs or run.status != "Completed":
             return run
-        # A model's deployment: "score" of the only step (how-to-use-batch-model-deployments).
+        # A model deployment's job has one step, with the output "score"
+        # (how-to-use-batch-model-deployments).
         (step,) = run.steps
         types = {OUTPUT: "uri_folder"}
         return replace(run, outputs=Outputs(self.workspace, step.id, types, step.folder))
 
     def _declaration(self, spec: Spec) -> _Declaration:
-        """Return the entity of a spec; its code is a snapshot, as a job's is."""
+        """Return the request of a spec; its code is replaced by a snapshot, as in jobs."""
         with load.quiet():
             entity = load.from_document(spec.document, spec.file, {}).entity
             content = json.dumps(load.fields_of(entity), sort_keys=True, default=str)
@@ -254,7 +255,7 @@ class AzureResources:
 
 
 def ended(poller: Any, name: str, say: Callable[[str], None], every_s: float = SAY_S) -> Any:
-    """Return the result of an operation on the resource of that name, once it has ended."""
+    """Wait for a long-running operation and return its result; `say` receives the progress."""
     began = time.monotonic()
     while True:
         poller.wait(every_s)
@@ -264,7 +265,10 @@ def ended(poller: Any, name: str, say: Callable[[str], None], every_s: float = S
 
 
 def _freeze(deployment: Any, folder: Path) -> dict[Path, str]:
-    """Replace the code of a deployment by its snapshot, and resolve the path of its model."""
+    """Replace a batch deployment's code by its snapshot; return the digests of local files.
+
+    They are those of the code folder and of the model, by path.
+    """
     digests: dict[Path, str] = {}
     configuration = getattr(deployment, "code_configuration", None)
     if configuration is not None and configuration.code:

@@ -1,7 +1,7 @@
-"""The runs of a workspace, as the port `RunStore` offers them.
+"""The runs of a workspace: the Azure implementation of the port `RunStore`.
 
 Jobs come from the control plane. Times, metrics and trials come from MLflow tracking, where a job's
-run has the job's name. A list needs one request to each for every page that is shown.
+run has the job's name. A list needs one request to each of them per page.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ _LOG = re.compile(
     r"user_logs/(?:(retry_\d{1,9})/)?(std_log[A-Za-z0-9_-]{0,100}\.txt)"
     r"|azureml-logs/((?:70_driver_log[A-Za-z0-9_-]{0,100}|20_image_build_log)\.txt)"
 )
-# Of a process, or of a node's worker or parameter server: std_log_process_03, std_log_node_00_ps,
-# 70_driver_log_3, 70_driver_log-worker-0.
+# Log names with a rank, of a process or of a node's worker or parameter server (ps), such as
+# std_log_process_03, std_log_node_00_ps, 70_driver_log_3, 70_driver_log-worker-0.
 _RANK = re.compile(
     r"(?:std_log|70_driver_log)(?:[_-](?P<before>process|node|rank|worker|ps))?"
     r"(?:[_-](?P<number>\d{1,9}))?(?:[_-](?P<after>worker|ps))?"
 )
-# A data asset, as azure-ai-ml shortens it or by its ARM id.
+# A data asset's reference, `azureml:NAME:VERSION` or its ARM ID.
 _DATA = re.compile(r"(?:^(?:azureml:)?|/data/)([\w.-]+)(?::|/versions/)([\w.-]+)$")
 _COMPONENT = re.compile(
     r"^(?:(?:azureml:)?|/subscriptions/.*/components/)([\w.-]+)(?::|/versions/)([\w.-]+)$"
@@ -73,13 +73,13 @@ _COMPONENT = re.compile(
 
 @dataclass(frozen=True)
 class Owner:
-    """azure-ai-ml's job, and the run of it with all its parts."""
+    """A root job: azure-ai-ml's entity, and its run with trials and steps."""
 
     job: Any
     run: Run
 
     def node(self, step: Run) -> Any:
-        """Return the step as the pipeline declares it; None for other runs."""
+        """Return azure-ai-ml's node of a pipeline's step; None for other runs."""
         label = step.name.removeprefix(f"{self.run.name}.")
         return self.job.jobs.get(label) if kind_of(self.job) == "pipeline" else None
 
@@ -88,15 +88,15 @@ class Owner:
 class AzureRuns:
     """Implements `ml.backends.runs.RunStore`."""
 
-    # As often as azure-ai-ml's `stream` looks at first (RunHistoryConstants).
+    # The first polling interval of azure-ai-ml's `stream` (RunHistoryConstants).
     poll_s: ClassVar[float] = 2.0
-    # How long errors that the service calls its own may last; a sign-in is renewed within a minute,
-    # and a replica that does not know a run yet has it by then.
+    # Seconds to retry after errors of the service, and after other errors: a sign-in is renewed
+    # within a minute, and a lagging replica knows a new run by then.
     LONG_S: ClassVar[float] = 1800.0
     SHORT_S: ClassVar[float] = 120.0
     records: ClassVar[None] = None
     workspace: Workspace
-    # Jobs that have ended, by name, and the names of the jobs that other runs are parts of.
+    # Cache of ended jobs by name, and the root job's name by the name or id of its child runs.
     _ended: dict[str, Owner] = field(default_factory=dict)
     _roots: dict[str, str] = field(default_factory=dict)
 
@@ -128,9 +128,9 @@ class AzureRuns:
         raise UserError(_no_such_run(name, self.workspace))
 
     def _owner(self, name: str) -> Owner | None:
-        """Return the job that is the run of that name or id, or that the run is a part of.
+        """Return the root job of the run with that name or id; None if there is none.
 
-        A step has its pipeline's name and its own: `pipeline.step`, `pipeline.sweep_3`.
+        Names of steps and their trials begin with the pipeline's: `pipeline.step`.
         """
         root = self._roots.get(name) or name.partition(".")[0]
         if root in self._ended:
@@ -148,7 +148,7 @@ class AzureRuns:
         return owner
 
     def history(self, name: str) -> dict[str, Any]:
-        """Run history's details of a run; {} of one that it does not know."""
+        """Return run history's details of a run (JSON); {} if run history does not know it."""
         with as_refusals(), _legible(name):
             details = self.workspace.history(name)
             if details and not isinstance(details["status"], str):
@@ -156,7 +156,10 @@ class AzureRuns:
             return details
 
     def look(self, name: str) -> Owner:
-        """Return the job's present state. Raise UserError if a part of it is missing on Azure."""
+        """Return the job's current state.
+
+        Raise UserError if there is no such job, or if a completed one has no MLflow run.
+        """
         job = self.job(name)
         if job is None:
             raise UserError(_no_such_run(name, self.workspace))
@@ -173,7 +176,7 @@ class AzureRuns:
         return None if job is None or kind_of(job) == "base" else job
 
     def read(self, job: Any) -> Run:
-        """Return the run of a job as it is now, with its trials."""
+        """Return the current run of a job, with its trials, steps and error."""
         with as_refusals():
             tracked = self._tracked(job.name)
             children: Children = {}
@@ -209,10 +212,10 @@ class AzureRuns:
             return bool(wanted.apply([self.reader.entry(job, self.reader.run(job, None, {}))]))
 
     def _tracked_with_children(self, jobs: Sequence[Any]) -> tuple[dict[str, Any], Children]:
-        """Return the MLflow runs of these jobs by name, and those of their parts by parent.
+        """Return the MLflow runs of these jobs by name, and those of their children by parent.
 
-        Runs are listed from the latest, and a part starts after its parent. So the listing stops
-        when each job is found, or when all other runs are older than the jobs.
+        The service lists the newest runs first, and a child starts after its parent. So the listing
+        stops once each job is found, or all other runs are older than the jobs.
         """
         tracked: dict[str, Any] = {}
         children: Children = defaultdict(list)
@@ -231,7 +234,7 @@ class AzureRuns:
         return tracked, children
 
     def _children(self, job: Any, experiment: str) -> Children:
-        """The parts of a sweep or a pipeline by their parents; one request for each parent."""
+        """Return the child runs of a search or a pipeline by parent; one request per parent."""
         children: Children = {}
         parents = [job.name]
         while parents:
@@ -239,7 +242,7 @@ class AzureRuns:
             condition = f"tags.{PARENT} = '{parent}'"
             children[parent] = list(self.workspace.tracked_runs(condition, [experiment]))
             if kind_of(job) == "pipeline":
-                # Only a step that is a sweep or a pipeline has parts.
+                # Only steps of these kinds have child runs.
                 composed = {name for name, node in job.jobs.items() if kind_of(node) in COMPOSED}
                 parents += [
                     child["info"]["run_id"]
@@ -269,7 +272,7 @@ class AzureRuns:
         return Entry(run, "sweep" if run.trials else "command", lineage)
 
     def _environments(self, step: Any) -> Iterator[str]:
-        """Yield the environments of a step's component that is in the workspace (AutoML: none)."""
+        """Yield the environments of a step's registered component; none for AutoML."""
         component = _COMPONENT.search(str(task_of(step) or ""))
         if component is None:
             return
@@ -283,7 +286,7 @@ class AzureRuns:
             yield short(str(entity.environment))
 
     def _with_digest(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The data of a run with the digest that its asset was registered with, if it is one."""
+        """Return a data input's lineage with the digest of its data asset, if it is an asset."""
         match = _DATA.search(str(data["asset"]))
         if match is None:
             return data
@@ -359,10 +362,9 @@ class AzureRuns:
         return {rank: folder / name for rank, name in ranks.items()}
 
     def fetch_logs(self, job: str, details: Mapping[str, Any]) -> Iterator[str]:
-        """Download what is new in each log of a job; yield the new text of rank 0.
+        """Download new text of each log of a job; yield that of rank 0 and of the image build.
 
-        The log of the image build, which precedes the job, counts as rank 0's. Raises UserError if
-        a log cannot be read.
+        Raise UserError if a log cannot be read.
         """
         with as_refusals(), _legible(job):
             listed = dict(details.get("logFiles") or {})
@@ -387,7 +389,7 @@ class AzureRuns:
 
     @property
     def reader(self) -> JobReader:
-        """Return the converter of jobs to runs."""
+        """The converter of jobs to runs."""
         return JobReader(self.workspace)
 
     def services(self, run: Run) -> Sequence[Service]:
@@ -404,7 +406,7 @@ class AzureRuns:
         )
 
     def _ssh(self, run: Run) -> str:
-        """Return the command that connects, from Azure ML's guide how-to-interactive-jobs."""
+        """Return the `az` command for SSH, from Azure ML's guide how-to-interactive-jobs."""
         options = {
             **{"--name": run.id, "--node-index": "0", "--private-key-file-path": "KEY"},
             **{"--resource-group": self.workspace.group, "--workspace-name": self.workspace.name},
@@ -436,19 +438,19 @@ class AzureRuns:
 
 
 def _local_name(file: str) -> str | None:
-    """Return the local name of a service log: its own, after the folder of a retry if any.
+    """Return the unique local file name of a log; None if it is an internal log of the service.
 
-    None unless it is a log of the user's program or of the image build. Local names are unique. The
-    names are those of azure-ai-ml's JobLogPattern and of tests.
+    Logs of a retry get a prefix: `retry_001.std_log.txt`. The names are from azure-ai-ml's
+    JobLogPattern.
     """
     match = _LOG.fullmatch(file)
     return None if match is None else ".".join(filter(None, match.groups()))
 
 
 def _by_rank(names: Iterable[str]) -> dict[str, str]:
-    """Map ranks to log names; a log without a rank, or with one already taken, keeps its name."""
+    """Map ranks to log names; a log without a rank, or with a taken one, is under its own name."""
     ranks: dict[str, str] = {}
-    # Those of the common runtime, std_log, come before the earlier 70_driver_log, as in the SDK.
+    # As in the SDK, the common runtime's std_log takes precedence over the older 70_driver_log.
     for name in sorted(names, key=lambda name: (not name.startswith("std_log"), name)):
         stem = name.removesuffix(".txt")
         match = _RANK.fullmatch(stem)
@@ -462,7 +464,7 @@ def _by_rank(names: Iterable[str]) -> dict[str, str]:
 
 @contextmanager
 def _legible(what: str) -> Iterator[None]:
-    """Raise an error of the service if a run in its response has an unexpected form."""
+    """Raise DecodeError if the block fails to parse a response of the service."""
     from azure.core.exceptions import DecodeError
 
     try:

@@ -1,4 +1,4 @@
-"""The request of a job: its spec, and a name that is the same for the same commit and spec."""
+"""The request of a job: its spec, and a name derived from the commit and the spec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ml.specs.assets import assets
 from ml.specs.plan.plans import Plan, supplied_inputs
 from ml.specs.sdk import load
 
-# "letters, digits, - and _, at most 255" (azure-ai-ml's job schema); what is shown stays short.
+# azure-ai-ml's job schema allows "letters, digits, - and _, at most 255"; these are shorter.
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _WORDS, _DIGITS = 40, 12
 
@@ -34,7 +34,7 @@ class Submission:
     code: Mapping[Path, str]  # code folder → digest of its uploaded files
 
     def named(self, name: str) -> Submission:
-        """Return the same job under another name."""
+        """Rename the job and return its submission."""
         self.job.name = name
         return Submission(name, self.job, self.code)
 
@@ -42,19 +42,18 @@ class Submission:
 def prepare(plan: Plan) -> Submission:
     """Return the submission of a plan that was made from a spec; nothing is sent.
 
-    The name consists of the display name and a digest of all that determines the result: the
-    commit, the uploaded code, the spec with its `--set`, and local data. The code is a snapshot:
-    azure-ai-ml would match every file of the repository, even those of .venv, against .amlignore,
-    and would upload later edits.
+    The name consists of the display name and a digest of the commit, the uploaded code, the spec
+    with its `--set`, and local data. The code is a snapshot: azure-ai-ml would match every file of
+    the repository, even those of .venv, against .amlignore, and would upload later edits.
     """
     spec = plan.spec
-    # An entity of its own: azure-ai-ml changes the one that it submits.
+    # Load a new entity, since azure-ai-ml changes the one that it submits.
     with load.quiet():
         job = load.from_document(spec.document, spec.file, {}).entity
     code = freeze(job)
-    if job.type == "automl":  # azure-ai-ml looks for its data in the working directory
-        for key, data in plan.inputs.items():  # as it is written: the entity has no `azureml:`
-            if path := assets.local_path(data.source or "", plan.spec.folder):
+    if job.type == "automl":  # azure-ai-ml resolves its data from the working directory
+        for key, data in plan.inputs.items():  # the plan's path: the entity drops `azureml:`
+            if path := assets.local(data.source or "", plan.spec.folder):
                 getattr(job, key).path = str(path.resolve())
     digests = [*code.values()]
     name = str(job.name or "") or _name(plan, _digest(plan, spec.document.copy(), digests))
@@ -67,9 +66,9 @@ def prepare(plan: Plan) -> Submission:
 
 
 def _source(folder: Path) -> dict[str, str]:
-    """Return the spec's commit as properties; a remote URL with credentials is left out.
+    """Return git properties of the spec's repository; a URL with credentials is left out.
 
-    azure-ai-ml would use the commit of the working directory: see `no_repository`.
+    azure-ai-ml would use those of the working directory: see `no_repository`.
     """
     status = git.ask(folder, "status", "--porcelain", "--untracked-files=normal")
     address = git.ask(folder, "remote", "get-url", "origin") or ""
@@ -99,7 +98,7 @@ def no_repository() -> Iterator[None]:
 
 
 def freeze(job: Any) -> dict[Path, str]:
-    """Replace each folder of code in a job by a snapshot of it; the digests of the snapshots."""
+    """Replace each code folder of a job by its snapshot; return folder → snapshot's digest."""
     code: dict[Path, str] = {}
     for task in _tasks(job):
         folder = _code(task, job.base_path)
@@ -111,7 +110,7 @@ def freeze(job: Any) -> dict[Path, str]:
 
 
 def _tasks(job: Any) -> Iterator[Any]:
-    """Yield what has code in a job: the job, a sweep's trial, or each step's component."""
+    """Yield each object of a job with code: the job, a sweep's trial, or a step's component."""
     if job.type == "automl":
         return
     if job.type != "pipeline":
@@ -120,13 +119,13 @@ def _tasks(job: Any) -> Iterator[Any]:
     for step in job.jobs.values():
         component = task_of(step)
         if component is not None and not isinstance(component, str):
-            yield from _tasks(component)  # one that is registered brings its own code
+            yield from _tasks(component)  # a registered one has its code
 
 
 def _code(task: Any, base: str) -> Path | None:
-    """Return the folder of a task's code; None without code, and where it is not on this machine.
+    """Return the local folder of a task's code; None without code or if it is not local.
 
-    A sweep's trial has no base path of its own: the job's is `base`.
+    A relative path starts at the task's base path; a sweep's trial has none and uses `base`.
     """
     folder = Path(getattr(task, "base_path", None) or base)
     path = assets.local_path(str(task.code), folder) if task.code else None
@@ -139,12 +138,12 @@ def _name(plan: Plan, digest: str) -> str:
 
 
 def content(plan: Plan, submission: Submission) -> str:
-    """Return the digest of all that the result depends on: the request, with its components, the
-    code and the local data. The same for another commit, on another machine and by another display
-    name.
+    """Return the digest of the request with its components, of the code and of local data.
+
+    It does not depend on the commit, the machine or the display name.
     """
     request = load.request(plan.spec)
-    # Of a job without one azure-ai-ml makes it up.
+    # azure-ai-ml generates a display name if the job has none.
     request["properties"].pop("displayName", None)
     text = json.dumps(request, sort_keys=True)
     local = _local_data(plan)
@@ -156,7 +155,7 @@ def content(plan: Plan, submission: Submission) -> str:
 
 
 def _local_data(plan: Plan) -> dict[str, tuple[Path, str]]:
-    """Return the path and the digest of the data that lie on this machine, by their fields."""
+    """Return field → (path, digest) of the plan's local data; assets are left out."""
     return {
         field: (data.path, assets.digest(data.path))
         for field, data in supplied_inputs(plan)
@@ -165,15 +164,15 @@ def _local_data(plan: Plan) -> dict[str, tuple[Path, str]]:
 
 
 def _digest(plan: Plan, document: Any, code: list[str]) -> str:
-    """Return the digest in a job's name; local data counts by content, not by location.
+    """Return the digest for a job's name, in hexadecimal.
 
-    Another machine thus finds the same job.
+    Local data is hashed by content, not by path, so another machine finds the same job.
     """
     data = {field: digest for field, (_, digest) in _local_data(plan).items()}
     for field in data:
         *parents, name = field.split(".")
         owner = document
-        for key in parents:  # what a component supplies is not in the document
+        for key in parents:  # the document lacks data of a component
             owner = owner.get(key) or {}
         if isinstance(owner.get(name), dict):
             owner[name].pop("path", None)
@@ -185,21 +184,21 @@ def _digest(plan: Plan, document: Any, code: list[str]) -> str:
 
 
 def hashed(value: Any) -> str:
-    """Return the digest of a value as JSON."""
+    """Return `sha256:HEX` of a value as JSON."""
     text = json.dumps(value, sort_keys=True, default=str)
     return f"sha256:{sha256(text.encode()).hexdigest()}"
 
 
 def upload(folder: Path, digest: str) -> str:
-    """Return the line of a dry run for code that would be uploaded."""
+    """Return the dry run's line about code to upload."""
     return f"upload {repository.shown(folder)} ({digest[:19]}…), unless the workspace has it"
 
 
 def requests(workspace: Workspace, submission: Submission) -> list[str]:
-    """Return the requests that submitting would send: uploads as sentences, the job's body in full.
+    """Return the dry run's lines: uploads as sentences, then the job's URL and full body.
 
-    Components and environments that the spec defines are in that body; azure-ai-ml registers them
-    first and sends their names instead.
+    The body contains the components and environments that the spec defines. azure-ai-ml registers
+    them first and sends their names instead.
     """
     return [
         *(upload(folder, digest) for folder, digest in submission.code.items()),

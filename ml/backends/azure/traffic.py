@@ -1,9 +1,8 @@
-"""The requests of a managed endpoint: samples sent and timed here, clients' from its request log,
-and payloads that data collectors kept.
+"""Count the requests of a managed endpoint, and read the payloads of its data collectors.
 
-Samples name their deployment, drawn at random by the endpoint's shares, since the service does not
-say which one answered. What the service splits itself, requests of clients, is in its log.
-Collectors write requests and answers as collections of their own, files of an hour with JSON lines:
+Sample requests are sent and timed here. Each names its deployment, drawn at random by the traffic
+shares, since the response does not name it. The service splits clients' requests itself and logs
+them. Collectors write requests and responses as separate collections, JSON lines in hourly files:
 learn.microsoft.com/azure/machine-learning/how-to-collect-production-data
 """
 
@@ -27,11 +26,11 @@ from ml.backends.endpoints import Answer, Live
 from ml.backends.traffic import DEPLOYMENT_HEADER, REQUEST_ID, SAMPLE, Counters, Recent, choose
 from ml.core.errors import UserError
 
-# The client's name of a request, which the log has as XMSClientRequestId.
+# The header with the client's id of a request: XMSClientRequestId in the log.
 CLIENT_ID = "x-ms-client-request-id"
 # Prefix of the ids of requests that a release sends itself.
 MARK = "release-"
-# The log is asked this often; a request is in it after minutes.
+# Polling interval of the log in seconds; Azure adds a request after some minutes.
 LOG_S = 10.0
 _QUERY = """\
 AmlOnlineEndpointTrafficLog
@@ -40,7 +39,7 @@ AmlOnlineEndpointTrafficLog
 | where Ingested > datetime({since})
 | project Ingested, DeploymentName, ResponseCode, ModelStatusCode, TotalDurationMs
 | order by Ingested asc"""
-# Where a collection without a path of its own is: azure-ai-ml's `DEFAULT_MDC_PATH`.
+# Default folder of collections: azure-ai-ml's `DEFAULT_MDC_PATH`.
 _FOLDER = "modelDataCollector"
 _REQUEST, _RESPONSE = "request", "response"
 _HOUR = "%Y/%m/%d/%H"
@@ -52,7 +51,7 @@ class AzureRouter:
     def __init__(
         self, workspace: Workspace, endpoint: str, url: str, say: Callable[[str], None]
     ) -> None:
-        """`say` receives the reason when requests of clients cannot be counted."""
+        """Create the router; `say` receives the reason if clients' requests cannot be counted."""
         self.url = url
         self._workspace, self._endpoint, self._say = workspace, endpoint, say
         self._is_blind = False
@@ -67,7 +66,7 @@ class AzureRouter:
         self._asked = time.monotonic()
 
     def follow(self, state: Live) -> None:
-        """Use these shares from now on; while requests are mirrored, those of the mirror."""
+        """Draw samples by the state's mirror shares, or by its traffic without a mirror."""
         with self._lock:
             self._live, self._shares = state.server.slot.name, state.mirror or state.traffic
             for name in state.traffic:
@@ -99,7 +98,7 @@ class AzureRouter:
             self._recent.add(name, SAMPLE, answer.status, content.encode())
 
     def post(self, body: str, deployment: str = "") -> Answer:
-        """Post one request, to that deployment if one is named; OSError without an answer."""
+        """Post one request, to that deployment if named; raise OSError without a response."""
         headers = {CLIENT_ID: f"{self._mark}-{uuid4()}"}
         if deployment:
             headers |= {DEPLOYMENT_HEADER: deployment, REQUEST_ID: headers[CLIENT_ID]}
@@ -112,7 +111,7 @@ class AzureRouter:
     def _read_log(self) -> None:
         """Count the new entries of the request log.
 
-        If the log cannot be read, the canary judges the version by sample requests alone.
+        If it cannot be read, say so once: the canary then judges by sample requests alone.
         """
         query = _QUERY.format(endpoint=self._endpoint, mark=self._mark, since=self._since)
         rows: Sequence[Mapping[str, Any]] = ()
@@ -131,7 +130,7 @@ class AzureRouter:
             for row in rows:
                 self._since = row.get("Ingested") or self._since
                 if not row.get("DeploymentName") or not row.get("ResponseCode"):
-                    continue  # the endpoint's own answer
+                    continue  # no deployment responded
                 counters = self._counters.setdefault(row["DeploymentName"], Counters())
                 status, by_model = int(row["ResponseCode"]), int(row.get("ModelStatusCode") or 0)
                 by_deployment = bool(by_model) or status < 400
@@ -150,11 +149,11 @@ def collected(
     *,
     digests: Mapping[str, str],
 ) -> Iterator[Mapping[str, Any]]:
-    """See `Endpoints.collected`; requests sent by releases are excluded.
+    """Yield the collected requests as `Endpoints.collected` does, without those of releases.
 
     A response names its model (`model_digest`), because deployments are reused. An error response
-    names none: it is attributed to the model of the preceding response, else to the deployment's
-    present model (`digests`, by deployment).
+    names none: it is attributed to the model of the preceding response. If no response names a
+    model, all are attributed to the deployment's current one (`digests`, by deployment).
     """
     first = datetime.fromtimestamp(since, UTC).strftime(_HOUR) if since else ""
     files: dict[str, set[str]] = defaultdict(set)
@@ -174,10 +173,10 @@ def collected(
 def _pairs(
     container: Any, folder: str, files: list[str], live_digest: str | None
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the requests of a deployment, each with its answer: they have an id in common."""
+    """Yield a deployment's requests, joined with their responses by correlation id."""
     unanswered: dict[str, Mapping[str, Any]] = {}
     digest: str | None = None
-    unknown: list[Mapping[str, Any]] = []  # answered before any answer had a digest
+    unknown: list[Mapping[str, Any]] = []  # before the first response with a digest
     for file in files:
         for event in _events(container, f"{folder}/{_REQUEST}/{file}"):
             if not {"correlationid", "data", "time"} <= event.keys():
@@ -185,7 +184,7 @@ def _pairs(
             elif not str(event.get("xrequestid", "")).startswith(MARK):
                 unanswered[str(event["correlationid"])] = event
         for event in _events(container, f"{folder}/{_RESPONSE}/{file}"):
-            # Answers to a release's own requests count here: they show a new version first.
+            # Use responses to a release's requests too: they come first from a new version.
             answer = event.get("data")
             named = answer.get("model_digest") if isinstance(answer, dict) else None
             digest = str(named) if named else digest
@@ -226,7 +225,7 @@ def _event(text: bytes) -> Mapping[str, Any]:
 def _record(
     request: Mapping[str, Any], response: Mapping[str, Any], digest: str | None
 ) -> Mapping[str, Any]:
-    """Return the pair as the router of this machine records one."""
+    """Return request and response in the local router's format; {} for an invalid time."""
     try:
         timestamp = datetime.fromisoformat(str(request["time"])).timestamp()
     except ValueError:

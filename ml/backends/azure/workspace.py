@@ -1,4 +1,4 @@
-"""The workspace: which one it is, its client, and the two data planes that the client lacks."""
+"""The workspace: its names, azure-ai-ml's client, and HTTP clients for what that lacks."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from ml.core.azure import AUDIENCE
 from ml.core.errors import Exit, Problem, UserError
 from ml.specs.sdk import load, patches
 
-# The variables that name the workspace, and the `az` command that prints the value of each.
+# Environment variables that name the workspace → the `az` command that prints the value.
 VARIABLES = {
     "AZURE_SUBSCRIPTION_ID": "az account show --query id",
     "AZUREML_RESOURCE_GROUP": "az group list --query '[].name'",
     "AZUREML_WORKSPACE_NAME": "az ml workspace list --query '[].name'",
 }
-# The variable that names the registry which environments share.
+# The environment variable with the name of the registry that the environments share.
 REGISTRY = "AZUREML_REGISTRY_NAME"
-# The variable that names the feature store, in the workspace's resource group.
+# The environment variable with the feature store's name; it is in the workspace's resource group.
 FEATURE_STORE = "AZUREML_FEATURE_STORE_NAME"
-# The variables that choose the cloud, as azure-ai-ml reads them: its name, and where Azure Resource
-# Manager describes its clouds. Without them it is the public one.
+# azure-ai-ml's environment variables that choose the cloud: its name, and the URL of the clouds'
+# metadata. The default is the public cloud.
 CLOUD, METADATA = "AZUREML_CURRENT_CLOUD", "ARM_CLOUD_METADATA_URL"
 _METADATA_PATH = "metadata/endpoints?api-version=2019-05-01"
 PUBLIC: Mapping[str, Any] = {
@@ -44,25 +44,25 @@ PUBLIC: Mapping[str, Any] = {
     "suffixes": {"storage": "core.windows.net"},
     "logAnalyticsResourceId": "https://api.loganalytics.io",
 }
-# Where every workspace keeps its files.
+# The default datastore of every workspace.
 DATASTORE = "workspaceblobstore"
-# The version of the API in which azure-ai-ml asks for its secrets, which may expire there.
+# The API version that azure-ai-ml uses for datastore secrets; it supports expiring ones.
 _SECRETS_API = "2024-10-01-preview"
-# What releases note lies in a container of its own in the same account, a folder for each
-# workspace: jobs may not write there (infra/program/storage.py).
+# Releases store their state in a separate container of the account, in a folder per workspace:
+# jobs may not write there (infra/program/storage.py).
 RELEASES = "releases"
-# Where a job of GitHub's gets tokens that say which it is, for the audience of Azure's sign-in:
+# GitHub Actions sets these for a job: the URL for OIDC tokens, and the token to request them with:
 # docs.github.com/actions/reference/security/oidc, "Methods for requesting the OIDC token".
 WORKFLOW_URL, WORKFLOW_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 # "If your model container returns a non-200 response, Azure returns a 424": learn.microsoft.com/
 # azure/machine-learning/how-to-troubleshoot-online-endpoints#http-status-codes
 MODEL_ERROR = 424
-# 408: "The model execution took longer than the timeout"; all others are the service's own.
+# 408: "The model execution took longer than the timeout". The service sets all other statuses.
 BY_MODEL = frozenset({200, 408, MODEL_ERROR})
 # MLflow's REST API: "runs/search … max_results: the maximum number of runs desired".
 PAGE = 1000
-# Upper limit of a response's Retry-After, in seconds: azure-core would sleep as long as it says,
-# but following a run and waiting for an operation have their own timeouts.
+# Upper limit of a response's Retry-After, in seconds: azure-core would sleep for any duration, but
+# following a run and waiting for an operation have their own timeouts.
 LONGEST_S = 60.0
 # The ARM id of an offline store, as azure-ai-ml's `STORE_REGEX_PATTERN` has it.
 _CONTAINER = re.compile(
@@ -72,7 +72,7 @@ _CONTAINER = re.compile(
 
 @dataclass(frozen=True)
 class Workspace:
-    """An Azure Machine Learning workspace; nothing is sent before the first request."""
+    """An Azure Machine Learning workspace; clients are created at the first access."""
 
     subscription: str
     group: str
@@ -90,16 +90,15 @@ class Workspace:
 
     @property
     def folder(self) -> Path:
-        """Return the local folder for logs and outputs, with one folder per job."""
+        """The local folder for logs and outputs, with one folder per job."""
         return home.home() / "azure" / self.name
 
     @cached_property
     def client(self) -> Any:
-        """azure-ai-ml's MLClient, signed in as `az login`, a managed identity or OIDC does.
+        """azure-ai-ml's MLClient, signed in by `az login`, a managed identity or OIDC.
 
-        It shows progress, and `quiet` hides it: told to show none, azure-ai-ml 1.35 does not look
-        at the result of an upload and waits for ever when a file has failed (`upload_directory`).
-        See also `ml.specs.sdk.patches`.
+        Progress stays enabled, and `quiet` hides it: with `show_progress=False`, azure-ai-ml 1.35
+        ignores failed uploads and hangs (`upload_directory`). See also `ml.specs.sdk.patches`.
         """
         client = self._client(self.subscription, self.group, self.name)
         patches.skip_unreadable_jobs(client.jobs)
@@ -107,7 +106,7 @@ class Workspace:
 
     @cached_property
     def models(self) -> Any:
-        """azure-ai-ml's operations on models: those of the shared registry where one is named."""
+        """azure-ai-ml's model operations, of the shared registry if set, else of the workspace."""
         if not self.registry:
             return self.client.models
         return self._client(registry_name=self.registry).models
@@ -119,9 +118,9 @@ class Workspace:
 
     @cached_property
     def offline_store(self) -> str:
-        """The URL of the container that is the feature store's offline store.
+        """The `abfss://` URL of the feature store's offline store.
 
-        Raises UserError when no feature store has that name, or it has no such container.
+        Raise UserError if the feature store does not exist or has no offline store.
         """
         with self.quiet():
             store = or_none(lambda: self.features.feature_stores.get(self.feature_store))
@@ -145,15 +144,15 @@ class Workspace:
 
     @cached_property
     def blobs(self) -> Any:
-        """azure-storage-blob's client of the container of the default datastore.
+        """azure-storage-blob's client of the default datastore's container.
 
-        azure-ai-ml signs it in as it does for uploads: as this client, or by a SAS where the
-        datastore has credentials.
+        It signs in as azure-ai-ml does for uploads: by a SAS if the datastore has credentials, else
+        as `client`.
         """
         return self._storage_account.get_container_client(self._datastore.container_name)
 
     def release_blob(self, name: str) -> Any:
-        """azure-storage-blob's client of what releases of this workspace note under a name."""
+        """Return azure-storage-blob's client of a blob with state of this workspace's releases."""
         return self._storage_account.get_blob_client(RELEASES, f"{self.name}/{name}")
 
     @cached_property
@@ -166,14 +165,14 @@ class Workspace:
         from azure.storage.blob import BlobServiceClient
 
         host = f"{self._datastore.account_name}.blob.{self._cloud['suffixes']['storage']}"
-        # It would wait 15 seconds before it repeats a request.
+        # The default is to wait 15 seconds before a retry.
         return BlobServiceClient(
             f"https://{host}", credential=self._storage_credential, initial_backoff=1
         )
 
     @property
     def _storage_credential(self) -> Any:
-        """Return a SAS valid for an hour, as azure-ai-ml uses, or the client's own credential.
+        """A SAS valid for an hour, as azure-ai-ml uses, or the credential of `client`.
 
         MLClient's public `get(include_secrets=True)` returns the account key instead.
         learn.microsoft.com/rest/api/azureml/datastores/list-secrets
@@ -198,8 +197,7 @@ class Workspace:
 
         who = [os.environ.get(name) for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID")]
         if os.environ.get(WORKFLOW_URL) and all(who):
-            # In a workflow the token of `az login` expires after an hour; a training may take
-            # longer.
+            # A workflow's `az login` token expires after an hour; training may take longer.
             return ClientAssertionCredential(*who, _workflow_token)
         return DefaultAzureCredential()
 
@@ -209,7 +207,7 @@ class Workspace:
 
     @cached_property
     def _data_plane(self) -> Any:
-        """An HTTP client with Azure's retries that signs in as the MLClient does."""
+        """The HTTP client of MLflow tracking and run history, with retries and a token."""
         from azure.core.exceptions import DecodeError
 
         uri = self._resource.mlflow_tracking_uri
@@ -219,7 +217,7 @@ class Workspace:
         return self._signed_in(self.address, host.replace("azureml:", "https:"))
 
     def _signed_in(self, audience: str, host: str = "", retries: bool = True) -> Any:
-        """Return a client of Azure's with a token for that audience."""
+        """Return an azure-core HTTP client that sends a token for that audience."""
         from azure.core import PipelineClient
         from azure.core.configuration import Configuration
         from azure.core.pipeline import policies
@@ -237,7 +235,7 @@ class Workspace:
 
     @cached_property
     def _storage(self) -> Any:
-        """An HTTP client without a token: the addresses of logs contain a SAS."""
+        """The HTTP client for log files. It sends no token, since their URLs contain a SAS."""
         from azure.core import PipelineClient
         from azure.core.configuration import Configuration
         from azure.core.pipeline import policies
@@ -248,19 +246,19 @@ class Workspace:
 
     @cached_property
     def _endpoints(self) -> Any:
-        """An HTTP client that sends a request once: its status and its time are what counts."""
+        """The HTTP client for endpoints, without retries: the first status and time count."""
         return self._signed_in("https://ml.azure.com", retries=False)
 
     @cached_property
     def address(self) -> str:
-        """The URL of Azure Resource Manager in the cloud that the variables choose."""
+        """The URL of Azure Resource Manager in the chosen cloud, without a final slash."""
         return str(self._cloud["resourceManager"]).rstrip("/")
 
     @cached_property
     def _cloud(self) -> Mapping[str, Any]:
-        """The cloud that azure-ai-ml's variables choose, as Azure Resource Manager describes it.
+        """The metadata of the cloud that `CLOUD` and `METADATA` choose, in the form of `PUBLIC`.
 
-        Raises UserError when its metadata cannot be read, or do not have that cloud.
+        Raise UserError if the metadata cannot be read or lacks that cloud.
         """
         from azure.core import PipelineClient
         from azure.core.rest import HttpRequest
@@ -286,18 +284,17 @@ class Workspace:
 
     @cached_property
     def _logs(self) -> Any:
-        # Of Azure Monitor's query API:
         # learn.microsoft.com/azure/azure-monitor/logs/api/azure-resource-queries
         return self._signed_in(str(self._cloud["logAnalyticsResourceId"]))
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Silence the SDK, which writes warnings and the progress of uploads on stderr."""
+        """Silence the SDK, which writes warnings and upload progress to stderr."""
         with load.quiet(), redirect_stderr(StringIO()):
             yield
 
     def history(self, run: str) -> dict[str, Any]:
-        """Run history's details of a run: status, log files, error; {} of one unknown to it."""
+        """Return run history's details of a run: status, log files, error; {} if unknown."""
         from azure.core.exceptions import ResourceNotFoundError
 
         try:
@@ -307,14 +304,14 @@ class Workspace:
             return {}
 
     def tracking(self, call: str, **values: Any) -> dict[str, Any]:
-        """Send one request of MLflow's REST API (`runs/get`, `runs/search` …)."""
+        """Send a request to MLflow's REST API (`runs/get`, `runs/search` …); return its JSON."""
         method = "POST" if call.endswith("search") else "GET"
         demanded = "run" if call == "runs/get" else ""
         path = f"/mlflow/v2.0{self.id}/api/2.0/mlflow/{call}"
         return self._send(self._data_plane, method, path, demanded, **values)
 
     def tracked_runs(self, condition: str, experiments: list[str]) -> Iterator[dict[str, Any]]:
-        """Yield the runs of experiments (ids) that MLflow's filter selects, the newest first."""
+        """Yield the runs in these experiments (ids) that match MLflow's filter, newest first."""
         token = ""
         while experiments:
             values = {
@@ -343,9 +340,9 @@ class Workspace:
         return content if response.status_code == 206 else content[offset:]
 
     def score(self, url: str, body: str, headers: Mapping[str, str]) -> tuple[int, str, bool]:
-        """Post a request to an endpoint; return the status, the body, and who answered.
+        """Post a request to an endpoint; return the status, the body, and `by_model`.
 
-        The last is True if the model answered or was too slow, False if the service did instead.
+        `by_model` is True if the model responded or timed out, False if the service responded.
         Raise OSError without a response, and UserError if the endpoint rejects the caller.
         """
         from azure.core.exceptions import AzureError, ClientAuthenticationError
@@ -361,7 +358,7 @@ class Workspace:
                 raise
             raise OSError(str(error)) from error
         status = response.status_code
-        if status in (401, 403):  # the service's own answers: a model's are MODEL_ERROR
+        if status in (401, 403):  # by the service: a model's error is MODEL_ERROR
             raise UserError(
                 Problem(
                     "no-permission",
@@ -377,7 +374,7 @@ class Workspace:
         return int(status), str(response.text()), by_model
 
     def answer(self, plane: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return the status of any response, and its JSON; None for other content.
+        """Send a request; return the response's status and its JSON, None if it is not JSON.
 
         `plane` is `resource_manager`, `data_plane` or `logs`.
         """
@@ -391,7 +388,7 @@ class Workspace:
             return response.status_code, None
 
     def logs(self, query: str) -> list[dict[str, Any]]:
-        """Return the rows that a query finds in the logs of the workspace, each by column."""
+        """Return the rows of a query (KQL) of the workspace's logs, each as column → value."""
         path = f"/v1{self.id}/query"
         tables = self._send(self._logs, "POST", path, "tables", query=query)["tables"]
         return [
@@ -402,9 +399,9 @@ class Workspace:
         ]
 
     def metric(self, resource: str, name: str, since: float) -> list[tuple[float, float]]:
-        """Return a metric of a resource of the workspace: the minutes since then (epoch seconds)
-        that Azure Monitor has, the oldest first, each with its average; not those without a value.
+        """Return (epoch seconds, average) per minute of a resource's metric, the oldest first.
 
+        `resource` is a path below the workspace. Minutes without a value are left out.
         learn.microsoft.com/rest/api/monitor/metrics/list
         """
         span = "/".join(
@@ -436,7 +433,7 @@ class Workspace:
 def _transport() -> Any:
     """Return an HTTP transport that waits no longer than `LONGEST_S` at a time.
 
-    azure-core asks the transport to sleep, between attempts and between looks at an operation.
+    azure-core calls the transport's `sleep` between retries and between polls of an operation.
     """
     from azure.core.pipeline.transport import RequestsTransport
 
@@ -447,9 +444,9 @@ def _transport() -> Any:
 
 
 def _checked(response: Any) -> Any:
-    """Return the response, or its error in the class in which azure-ai-ml's clients raise it.
+    """Return the response; raise the same error classes as azure-ai-ml's clients.
 
-    azure-core's own `raise_for_status` has one class for every status.
+    azure-core's `raise_for_status` has one class for every status.
     """
     from azure.core.exceptions import ClientAuthenticationError, ResourceNotFoundError, map_error
 
@@ -460,7 +457,10 @@ def _checked(response: Any) -> Any:
 
 
 def _document(response: Any, demanded: str = "") -> dict[str, Any]:
-    """Return the JSON object in a response, with that field; a gateway may answer with a page."""
+    """Return the response's JSON object, with the field `demanded`.
+
+    Raise DecodeError for other content, such as a gateway's HTML page.
+    """
     from azure.core.exceptions import DecodeError
 
     try:
@@ -475,10 +475,7 @@ def _document(response: Any, demanded: str = "") -> dict[str, Any]:
 
 
 def configured(environment: Mapping[str, str] | None = None) -> Workspace:
-    """Return the workspace that the environment variables name.
-
-    Raise UserError for those not set.
-    """
+    """Return the workspace that the environment variables name; UserError if some are not set."""
     values = os.environ if environment is None else environment
     missing = [name for name in VARIABLES if not values.get(name)]
     if missing:
@@ -500,9 +497,9 @@ def configured(environment: Mapping[str, str] | None = None) -> Workspace:
 
 
 def _workflow_token() -> str:
-    """Return a new token of the workflow's job, which Azure exchanges for one of its identity.
+    """Return a new OIDC token of the GitHub Actions job, which Azure exchanges for its own.
 
-    Raises ClientAuthenticationError, as a sign-in does, when GitHub gives none.
+    Raise ClientAuthenticationError, as azure-identity does, if GitHub returns none.
     """
     from azure.core.exceptions import ClientAuthenticationError
 

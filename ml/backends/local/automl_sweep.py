@@ -1,6 +1,6 @@
 """Compile an AutoML plan to a sweep with trials of `ml.automl.trial`.
 
-The sweep first tries a portfolio of settings of each family, then samples as a Bayesian sweep.
+The sweep first tries each family's portfolio of settings, then samples as a Bayesian sweep.
 Unsupported fields of a spec are rejected with their line.
 """
 
@@ -30,27 +30,26 @@ from ml.specs.plan.plans import (
     SweepPlan,
 )
 
-if TYPE_CHECKING:  # NumPy is loaded for an AutoML job alone
+if TYPE_CHECKING:  # import NumPy only for AutoML jobs
     from ml.automl.forecasting.families import Forecasters
     from ml.automl.models.families import Family
 
 SEED = 0
-# The output with a trial's out-of-fold predictions, which ensembles are fitted to.
+# The output with a trial's out-of-fold predictions, on which ensembles are fitted.
 PREDICTIONS = "predictions"
 BEST_MODEL = "best_model"
-# With fewer trials none is reserved for an ensemble; a stack that the spec does not request needs
-# more.
+# The fewest trials for which one is an ensemble, and for which a stack runs without a request.
 FEWEST_WITH_ENSEMBLE, FEWEST_WITH_STACK = 4, 10
 # "No early stopping for the first 20 iterations (landmarks) … the early stopping window starts on
 # the 21st iteration and looks for early_stopping_n_iters (10)" (how-to-configure-auto-train).
 PATIENCE, LANDMARKS = 10, 20
 _EXTRA = "skl2onnx"
 FORECASTING = "forecasting"
-# The package without which no forecaster is fitted.
+# The package that forecasting needs.
 _FORECASTING_EXTRA = "statsforecast"
 _TIME, _HORIZON, _FREQUENCY = "time_column_name", "forecast_horizon", "frequency"
 _AGGREGATE = "target_aggregate_function"
-# Fields that take a whole number of steps, and those of them that may be automatic.
+# Fields with a whole number of steps, and those of them that allow `auto`.
 _NUMBERS = (_HORIZON, "cv_step_size", "seasonality", "target_rolling_window_size", "target_lags")
 _AUTOMATIC = frozenset(_NUMBERS[2:])
 # Fields that a forecasting job rejects: validation, weight and test data.
@@ -79,7 +78,7 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     "training": frozenset(
         {"allowed_training_algorithms", "blocked_training_algorithms", "enable_vote_ensemble"}
         | {"enable_stack_ensemble", "stack_ensemble_settings"}
-        # Every model that comes out is explained when it is evaluated, and loads without a pickle.
+        # Always on here: evaluation explains every model, and no model needs a pickle.
         | {"enable_model_explainability", "enable_onnx_compatible_models"}
         | {"ensemble_model_download_timeout", "ensemble_model_download_timeout_minutes"}
     ),
@@ -88,19 +87,19 @@ _FIELDS: Mapping[str, frozenset[str]] = {
         | {"transformer_params"}
     ),
 }
-# Of a stack: no rows are kept for its meta model, which is fitted to answers across folds, and
-# azure-ai-ml 1.35 loads no spec with `stack_meta_learner_kwargs`.
+# The only setting of a stack. Its meta model is fitted on out-of-fold predictions, so no training
+# share is needed, and azure-ai-ml 1.35 rejects `stack_meta_learner_kwargs`.
 _META = "stack_meta_learner_type"
-# Transformers without which a family could not be fitted, and those whose parameters are read.
+# Transformers that families need, and the imputer's supported strategies.
 _NEEDED = frozenset({"one_hot_encoder", "label_encoder"})
 _STRATEGIES = ("mean", "median", "most_frequent", "constant")
-# Settings that select the validation rows, and the test rows.
+# Settings that select the validation rows, and the test rows: at most one of each group.
 _ONE_OF = (
     ("validation_data", "validation_data_size", "n_cross_validations", "cv_split_column_names"),
     ("test_data", "test_data_size"),
 )
-# glibc would keep tens of megabytes of a million rows that are freed: from 128 KiB on, it returns
-# what is freed at once (mallopt(3), M_MMAP_THRESHOLD).
+# glibc would keep tens of megabytes of freed memory after a million rows. With this threshold it
+# returns freed blocks from 128 KiB at once (mallopt(3), M_MMAP_THRESHOLD).
 MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}
 # Values that switch off a setting: they are accepted even if the setting is unsupported.
 _OFF = [(type(value), value) for value in (False, None, "auto", 1, -1, "non_distributed")]
@@ -204,7 +203,7 @@ def _of_transformers(plan: AutoMLPlan) -> Iterator[Problem]:
 
 
 def _featurization(plan: AutoMLPlan) -> dict[str, Any]:
-    """Return the field as trials read it: transformers in snake case."""
+    """Return the spec's `featurization` with transformer names in snake case, for the trials."""
     settings = dict(plan.settings.get("featurization") or {})
     if blocked := settings.pop("blocked_transformers", None):
         settings["blocked_transformers"] = [snake(str(name)) for name in blocked]
@@ -229,7 +228,7 @@ def _refused(plan: AutoMLPlan, field: str, actual: str, expected: str) -> Proble
 
 
 def _known(plan: AutoMLPlan) -> Mapping[str, Family | Forecasters]:
-    """Return the families of the plan's task by Azure ML's names."""
+    """Return the model families of the plan's task, by Azure ML's name; {} for another task."""
     from ml.automl.forecasting.families import FAMILIES
     from ml.automl.models.families import of_task
 
@@ -239,7 +238,7 @@ def _known(plan: AutoMLPlan) -> Mapping[str, Family | Forecasters]:
 def families(plan: AutoMLPlan) -> Mapping[str, Family | Forecasters]:
     """Return the model families to try: those the spec allows, or the defaults, minus blocked.
 
-    Forecasting also tries the naive ones, whatever the spec allows.
+    Forecasting also tries the naive ones (`ALWAYS`), unless they are blocked.
     """
     from ml.automl.forecasting.families import ALWAYS
 
@@ -300,7 +299,7 @@ def _ensembles(plan: AutoMLPlan) -> tuple[str, ...]:
 
 
 def _trial(plan: AutoMLPlan) -> CommandPlan:
-    """Return the command of every trial; what to fit comes in AZUREML_SWEEP_model."""
+    """Return the command of every trial; AZUREML_SWEEP_model holds the family and settings."""
     place = plan.place
     data = " ".join(f"--{key.replace('_', '-')} ${{{{inputs.{key}}}}}" for key in plan.inputs)
     outputs = dict(plan.outputs) or {BEST_MODEL: OutputPlan(BEST_MODEL, "custom_model", place)}
@@ -340,7 +339,7 @@ def _trial(plan: AutoMLPlan) -> CommandPlan:
 def _branch(
     name: str, family: Family | Forecasters, task: str, place: Place
 ) -> Mapping[str, object]:
-    """Return the space of a family, one of the choices of `model`."""
+    """Return a family's search space: one choice of the dimension `model`."""
     space = family.space_of(task).items()
     dimensions = {key: Dimension(key, entry[0], entry[1:], place) for key, entry in space}
     return Frozen({"family": name, **dimensions})
@@ -356,7 +355,7 @@ def _portfolio(
         for turn, settings in family.portfolio.items()
     ]
     for number, (_, name, settings) in enumerate(sorted(turns, key=lambda entry: entry[0]), 1):
-        # A task's own dimensions list their default first.
+        # Dimensions that a portfolio does not set, such as `balance`, list their default first.
         usual = {key: definition[1] for key, definition in tried[name].space_of(task).items()}
         values = Frozen({"family": name, **usual, **settings})
         because = f"{name} with settings {number} of the portfolio"

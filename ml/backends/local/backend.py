@@ -1,4 +1,4 @@
-"""The local backend: what it cannot run, what differs from Azure ML, and how it runs a plan."""
+"""The local backend: runs plans, and reports unsupported parts and differences from Azure ML."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ MEANINGLESS = frozenset(
 
 
 class LocalAuditLog:
-    """`audit.jsonl` in the local home: implements `ml.backends.base.AuditLog`."""
+    """The audit log `audit.jsonl` in the local home; implements `ml.backends.base.AuditLog`."""
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the file."""
         return home.home() / "audit.jsonl"
 
     @property
@@ -77,17 +77,17 @@ class LocalAuditLog:
 
     def append(self, line: Callable[[bytes | None], bytes]) -> None:
         with faults.as_refusals(), files.locked(self.path.with_suffix(".lock")):
-            # All of it or nothing: half a line would break the chain.
+            # Append atomically: a partial line would break the hash chain.
             files.append(self.path, line(self.read()), durable=True)
 
 
 class LocalBackend:
     """Runs command, sweep and pipeline jobs as processes of this machine (see `Backend`).
 
-    `echo` receives the output of a command job while it runs; a sweep's trials write only to their
-    logs. Ignored, and reported: compute, environment, resources, the isolation of a node (a script
-    can read whatever its user can). `isolated` runs every command in an environment built from its
-    conda file; `say` receives the progress. `evictions` apply to every command.
+    Options: `echo` receives the output of a command job while it runs; a sweep's trials write only
+    to their logs. `isolated` runs every command in an environment built from its conda file, and
+    `say` receives the progress. `evict_after` applies to every command. Compute, environment and
+    resources of a spec are ignored and reported. A job can read every file that its user can.
     """
 
     name = "local"
@@ -126,8 +126,7 @@ class LocalBackend:
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """Return a problem for each part of the plan that this machine cannot run.
 
-        These are steps of other kinds, components, code or data that are not here, and launchers
-        that are not installed.
+        These are steps of other kinds, missing components, code or data, and missing launchers.
         """
         if plan.not_here:
             return plan.not_here
@@ -155,7 +154,7 @@ class LocalBackend:
         return tuple(dict.fromkeys(problems))
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
-        """Return how running here differs from running on Azure, one line for each difference."""
+        """Return one line for each difference between this run and a run on Azure."""
         lines: list[str] = []
         plan = _compiled(plan)
         here = f"this machine, {cores()} core{'s' if cores() != 1 else ''}"
@@ -192,7 +191,7 @@ class LocalBackend:
         return tuple(dict.fromkeys(lines))
 
     def _where(self, environment: Environment) -> str:
-        """Return which Python replaces an environment, and how it differs from it."""
+        """Return a line: which Python replaces the environment, and which packages differ."""
         name = f"local: environment `{environment.reference or 'inline'}`"
         if self._isolated and environment.dependencies is not None:
             recipe = building.recipe(environment)
@@ -202,10 +201,7 @@ class LocalBackend:
         return f"{name} → this interpreter, Python {platform.python_version()}; {summary}"
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
-        """Carry the plan out; see the protocol.
-
-        Raises UserError when the disk or the store fails.
-        """
+        """Run the plan as `Backend.run`; raise UserError if the disk or the run store fails."""
         if plan.not_here:
             raise UserError(*plan.not_here, exit_code=Exit.CANNOT_HONOUR)
         _demand_inputs(plan)
@@ -234,7 +230,7 @@ class LocalBackend:
         return run
 
     def cached(self, plan: Plan, output: str) -> Run | None:
-        """Return an earlier run of the same plan; None for a sweep: trials are never reused."""
+        """Return a cached run of the same plan; None if there is none, or for a sweep."""
         job = _compiled(plan)
         return None if isinstance(job, SweepPlan) else reuse.find_job(job, output)
 
@@ -268,7 +264,7 @@ def _launching(command: CommandPlan, is_isolated: bool) -> Iterator[Problem]:
 
 
 def _hinted(sweep: SweepPlan) -> str:
-    """Summarize the hints; raise UserError if their constraints exclude the whole space."""
+    """Summarize a sweep's hints; raise UserError if the constraints exclude every point."""
     from ml.sweeps.samplers import feasible_share
 
     points, constraints = len(sweep.hints.points), len(sweep.hints.constraints)
@@ -285,7 +281,7 @@ def _hinted(sweep: SweepPlan) -> str:
 
 
 def _demand_inputs(plan: Plan) -> None:
-    """Raise UserError if data was removed since the plan was made."""
+    """Raise UserError if a local input of the plan does not exist any more."""
     missing = [
         Problem(
             "input-not-found",
@@ -302,7 +298,7 @@ def _demand_inputs(plan: Plan) -> None:
 
 
 def _or_copied(data: InputPlan) -> str:
-    """Return a hint that names the folder for a copy of the data asset; "" without a version."""
+    """Return a hint with the folder for a copy of the data asset; "" without a version number."""
     if data.asset is None or data.asset.version.startswith("@"):
         return ""
     place = repository.shown(assets.local_copy_path(data.asset.name, data.asset.version))

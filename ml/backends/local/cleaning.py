@@ -1,6 +1,6 @@
-"""Remove runs on request, and copies that nothing references.
+"""Remove runs on request, and collect unreferenced snapshots, environments and models.
 
-What other runs need is kept, as are files that running jobs may use and the targets of links.
+Files that other runs, running jobs or symbolic links reference are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ml.backends.runs import Entry, Filter, Run
 from ml.backends.storage import Cleaning, Item, ItemKind, Needed, freed_by, size_of
 from ml.core import home
 
-# Time from taking a snapshot, or storing a model, until something refers to it.
+# Minimum age in seconds of unreferenced files: a new snapshot or model is referenced later.
 GRACE_S = 600.0
 _REMOVING, _UNFINISHED = ".removing-", ".unfinished-"
 
@@ -34,7 +34,7 @@ def plan(
     older_than: float | None = None,
     experiment: str | None = None,
 ) -> Cleaning:
-    """Return what would be removed now; see `Cleaner.cleaning`."""
+    """Return the items that a cleaning would remove now; see `Cleaner.cleaning`."""
     entries = LocalRuns().entries()
     retention = Retention(needed, entries)
     requested = _requested(Filter(experiment=experiment).apply(entries), keep, older_than)
@@ -53,7 +53,7 @@ def plan(
 def remove(planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
     """Remove the items of `planned` that are still in `current`; return freed bytes and errors.
 
-    Each is first renamed, so that a killed command leaves no partial run.
+    Each is first moved to a trash folder, so that a killed command leaves no partial run.
     """
     paths = {path for item in current.items for path in item.paths}
     errors: list[str] = []
@@ -93,7 +93,7 @@ def _run(entry: Entry, keep: int | None, older_than: float | None) -> Item:
     parts += [attempt for part in parts for attempt in part.former]
     ids = [run.id for run in parts if run.id]
     paths = tuple(path for run_id in ids for path in home.artifacts().glob(f"*/{run_id}"))
-    # The folder last: while it is there, a later cleaning finds the artifacts.
+    # Remove the folder last: without it, a later cleaning would not find the artifacts.
     paths = (*paths, entry.run.folder)
     why = [f"not among the {keep} latest"] * (keep is not None)
     why += ["older than --older-than"] * (older_than is not None)
@@ -101,7 +101,7 @@ def _run(entry: Entry, keep: int | None, older_than: float | None) -> Item:
 
 
 def _orphans(retention: Retention, others: Iterable[Entry]) -> Iterator[Item]:
-    """Yield snapshots and stored models without references."""
+    """Yield snapshots, environments and stored models without references."""
     referred = [references(entry) for entry in others]
     used = {digest for entry in referred for digest in entry.snapshots}
     built = {digest for entry in referred for digest in entry.environments}
@@ -123,7 +123,7 @@ def _orphans(retention: Retention, others: Iterable[Entry]) -> Iterator[Item]:
 
 
 def _stale_notes(removed: set[str]) -> Iterator[Item]:
-    """Yield cache records of steps whose run is removed."""
+    """Yield cache entries (`reuse`) of steps whose run is removed."""
     for path in _listed(home.reusable()):
         with suppress(OSError, ValueError, KeyError):
             folder = Path(json.loads(path.read_text())["folder"])
@@ -133,7 +133,7 @@ def _stale_notes(removed: set[str]) -> Iterator[Item]:
 
 
 def _unfinished(retention: Retention, names: set[str]) -> Iterator[Item]:
-    """Yield temporary files of killed programs."""
+    """Yield temporary files of killed processes, and job folders without a record."""
     for folder in (home.snapshots(), retention.needed.models, home.assets(), home.home()):
         for path in _listed(folder):
             half = path.name.startswith((_REMOVING, _UNFINISHED))
@@ -163,7 +163,7 @@ def _remove_protected(function: Callable[..., object], failed: str, error: objec
 
 @dataclass(frozen=True)
 class References:
-    """What a run refers to: snapshots, environments and runs by name, paths outside its folder."""
+    """A run's references: snapshots, environments and runs by name, paths outside its folder."""
 
     snapshots: frozenset[str]
     runs: frozenset[str]
@@ -172,9 +172,9 @@ class References:
 
 
 def references(entry: Entry) -> References:
-    """Return the snapshots, runs, paths and environments that a run and its parts reference.
+    """Return the snapshots, runs, paths and environments that a run and its children reference.
 
-    A run that has ended references no other run: what its steps reuse is linked into its folder.
+    An ended run references no runs by name: reused outputs are links in its folder (`paths`).
     """
     snapshots, runs, paths, environments = set(), set(), set(), set()
     for run in (entry.run, *entry.run.below()):
@@ -182,7 +182,7 @@ def references(entry: Entry) -> References:
             if path.is_symlink() and not path.resolve().is_relative_to(entry.run.folder.resolve()):
                 paths.add(path.resolve())
     is_running = jobs.is_alive(entry.run.name)
-    # Trials have the snapshot and the data of their sweep.
+    # Trials use the snapshot and the data of their sweep.
     for part in (entry, *(LocalRuns().entry(step) for step in _steps(entry.run))):
         code = part.lineage.get("code") or {}
         snapshots.add(str(code.get("digest", "")).removeprefix("sha256:"))
@@ -205,7 +205,7 @@ def _steps(run: Run) -> Iterator[Run]:
 
 
 class Retention:
-    """The rules of one cleaning; `entries` are all runs that there are."""
+    """Decides what one cleaning keeps; `entries` are all runs."""
 
     def __init__(self, needed: Needed, entries: Sequence[Entry]) -> None:
         self.needed = needed
@@ -214,19 +214,19 @@ class Retention:
         locks = list(home.live().iterdir()) if home.live().is_dir() else []
         running = [path for path in locks if jobs.is_alive(path.name)]
         started = [path.stat().st_mtime for path in running if path.exists()]
-        # A pipeline takes the code of all its steps before the first: it may use it hours later.
+        # A pipeline takes all snapshots before its first step, and may use one hours later.
         self._horizon = min([time.time(), *started]) - GRACE_S
 
     def is_settled(self, path: Path) -> bool:
-        """Return whether the path is so old that no starting run can be about to reference it."""
+        """Return whether the path is too old for a starting or running job to reference it yet."""
         return path.lstat().st_mtime < self._horizon
 
     def is_held(self, path: Path) -> bool:
-        """Return whether something references the path, or may be about to."""
+        """Return whether something references the path, or a job may soon do so."""
         return self._why(path) != "" or not self.is_settled(path)
 
     def stay(self, requested: Sequence[Entry]) -> dict[str, str]:
-        """Return which of the requested runs must be kept: name → why."""
+        """Return name → reason of the requested runs that must be kept."""
         stay = {entry.run.name: why for entry in requested if (why := self._why_run(entry))}
         before = -1
         while before != len(stay):
@@ -239,7 +239,7 @@ class Retention:
         return stay
 
     def _referred(self, entry: Entry, others: Sequence[Entry]) -> dict[str, str]:
-        """Return the runs among `others` that `entry`, which is kept, refers to: name → why."""
+        """Return name → reason of the runs in `others` that the kept run `entry` references."""
         if not others:
             return {}
         referred = references(entry)
@@ -259,7 +259,7 @@ class Retention:
         return self._why(entry.run.folder)
 
     def _why(self, path: Path) -> str:
-        """Return why the path is kept, or "": it is needed, below a needed path or above one."""
+        """Return why the path is kept, "" if it is not: a needed path is equal, above or below."""
         target = path.resolve()
         for folder in (target, *target.parents):
             if folder in self._paths:

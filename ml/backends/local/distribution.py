@@ -1,10 +1,10 @@
-"""A distributed job on one machine: who starts its processes, and which of them failed first.
+"""Launch a distributed job on one machine, and find the rank that failed first.
 
-The nodes are this machine: they share one working copy, one MLflow run and 127.0.0.1. What Azure ML
-gives to a process is in its distributed GPU training guide (how-to-train-distributed-gpu): for
-pytorch MASTER_ADDR, MASTER_PORT, WORLD_SIZE, NODE_RANK, RANK and LOCAL_RANK; for mpi Open MPI's
-OMPI_COMM_WORLD_* and AZ_BATCH_MASTER_NODE; for tensorflow TF_CONFIG. A ray job is one process on
-the head of a Ray cluster, whose nodes are processes of this machine.
+All nodes are this machine: they share one working copy, one MLflow run and 127.0.0.1. Processes get
+the environment variables of Azure ML's guide how-to-train-distributed-gpu: for pytorch MASTER_ADDR,
+MASTER_PORT, WORLD_SIZE, NODE_RANK, RANK and LOCAL_RANK; for mpi Open MPI's OMPI_COMM_WORLD_* and
+AZ_BATCH_MASTER_NODE; for tensorflow TF_CONFIG. A ray job is one process on the head of a Ray
+cluster, whose nodes are processes of this machine.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ml.specs.plan.plans import CommandPlan
 def launch_command(
     plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
 ) -> str:
-    """Return the shell command that runs `command` as every process of the job in `folder`.
+    """Write launch settings to `folder`; return the shell command that starts all processes.
 
-    A job without `distribution` is its own command. Raises OSError when the disk is full.
+    Without `distribution`, return `command`. Raise OSError if the disk is full.
     """
     launcher = plan.distribution
     if launcher is None:
@@ -71,21 +71,21 @@ def elastic_node(plan: CommandPlan) -> int | None:
 
 
 def culprit(folder: Path) -> tuple[Path, str]:
-    """Return the log to read after a failure, that of the rank that failed first, and its name.
+    """Return the log to show after a failure, and its name: that of the rank that failed first.
 
-    A job with one process has only the command's log.
+    If no rank failed, it is mpirun's log (if any), or the log of the command.
     """
     try:
         name = (folder / "failed_rank").read_text().split()[0]
     except FileNotFoundError:
-        # mpirun writes to a log of its own; it may have failed before any rank began.
+        # mpirun has a separate log; it may fail before any rank starts.
         logs = [path for path in folder.glob("logs/node_*.txt") if path.stat().st_size]
         return (min(logs), "the launcher") if logs else (files.log(folder), "the command")
     return folder / "logs" / f"{name}.txt", name.replace("_", " ")
 
 
 def differences(plan: CommandPlan) -> Iterator[str]:
-    """Yield how this machine differs from the nodes of the job, for the user."""
+    """Yield a line for the user for each difference from the job's nodes on Azure."""
     nodes, launcher = plan.instance_count, plan.distribution
     if launcher is None:
         if nodes > 1 and plan.parallel is None:
@@ -116,17 +116,16 @@ exit $code
 """
 
 
-# All torchrun agents run on the rendezvous host, so any could bind it: wait for the first node.
+# All torchrun agents share one host, so any could bind MASTER_PORT: wait for the first node.
 _WAIT_FOR_MASTER = """\
 for ((tries = 0; tries < 600; tries++)); do
     (exec 3<>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null && break
     sleep 0.1
 done
 """
-# Ray's sockets are in the folder `scratch`: their paths have at most 107 characters, and those of
-# jobs are long. It is the home of Ray and of the command, which share `~/.ray/auth_token`: Ray
-# writes one there, and takes up one of the person's. The object store would take a third of the
-# memory for each node.
+# Ray's sockets are in `scratch`, since their paths may have at most 107 characters and job folders
+# are longer. `scratch` is also HOME: Ray and the command share `~/.ray/auth_token` there, and the
+# user's token is not used. By default, each node's object store would take a third of the memory.
 _RAY = """\
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/ray-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
@@ -153,18 +152,18 @@ class Process:
     argv: tuple[str, ...]
     environment: Mapping[str, str]  # additional environment variables
     log: str  # file name
-    # The job ends when all processes that wait have ended; the others are servers.
+    # The job ends with its last process that has `waits`; the others are servers.
     waits: bool = True
 
 
 def pytorch(
     plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
 ) -> Iterator[Process]:
-    """Yield the ranks, node by node, with the variables that Azure ML gives them.
+    """Yield the ranks, node by node, with Azure ML's environment variables.
 
-    Azure ML starts each process itself too: the command needs no launcher. One that is a launcher
-    (torchrun, accelerate) has one process a node, and MASTER_PORT is free for it to bind.
-    Of an elastic job the first node binds it, as on Azure: the others wait for that.
+    As on Azure, the command needs no launcher. A command that is one (torchrun, accelerate) runs
+    once per node, and MASTER_PORT is free for it to bind. In an elastic job the first node binds
+    it, and the other nodes wait for that.
     """
     nodes, per_node, port = plan.instance_count, _each(plan), str(free_ports(1)[0])
     for rank in range(nodes * per_node):
@@ -186,9 +185,9 @@ def pytorch(
 def mpi(
     plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
 ) -> Iterator[Process]:
-    """Yield one mpirun, or without Open MPI the ranks with the variables that it would set.
+    """Yield one mpirun; without Open MPI, yield the ranks with Open MPI's variables.
 
-    mpirun sees one node, so the local ranks are set to those of the nodes that the job requests.
+    mpirun sees one node, so the script sets the local ranks by the job's number of nodes.
     """
     total, per_node = plan.instance_count * _each(plan), _each(plan)
     master = {"AZ_BATCH_MASTER_NODE": f"{HOST}:{free_ports(1)[0]}"}
@@ -218,7 +217,7 @@ def mpi(
 def tensorflow(
     plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
 ) -> Iterator[Process]:
-    """Workers, then parameter servers, which are ended when the workers have ended."""
+    """Yield the workers, then the parameter servers, which are ended after the workers."""
     assert plan.distribution is not None
     workers = plan.distribution.workers(plan.instance_count)
     servers = plan.distribution.parameter_server_count
@@ -240,7 +239,7 @@ def tensorflow(
 def ray(
     plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
 ) -> Iterator[Process]:
-    """Yield the command, after Ray's head and a worker for each other node have been started.
+    """Yield one process: it starts Ray's head and a worker per other node, then the command.
 
     Ray's processes leave the process group; the reaper ends them with the run.
     """
@@ -284,7 +283,7 @@ def open_mpi(path: str | None) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports, different for two jobs that start at the same time."""
+    """Return distinct free ports of `HOST`."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [int(listener.getsockname()[1]) for listener in sockets]

@@ -1,4 +1,4 @@
-"""The files of one run: what its folder holds before, while and after the command works in it."""
+"""The files of one run: create its inputs, outputs and working copy, and remove the copy."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ml.backends.snapshot import Snapshot, working_copy
 from ml.specs.expressions import literal
 from ml.specs.plan.plans import CommandPlan, InputPlan
 
-# Modes in which the job may write into its input: it gets a copy, the original stays as it is.
+# Modes in which a job may write to its input: it gets a copy, so the original stays unchanged.
 COPIED = frozenset({"download", "rw_mount", "eval_download"})
-# Files of an input whose state is compared before and after: 20,000 take a tenth of a second.
+# Maximum number of an input's files to check for changes: 20,000 take 0.1 s.
 LOOKED_AT = 20_000
-# Folders of the working folder that a node makes before the command starts, and uploads after.
+# Folders that Azure ML creates in the working directory before the command and uploads after it.
 UPLOADED = ("outputs", "logs")
 
 
 def inputs(plan: CommandPlan, folder: Path) -> dict[str, str | PurePath | None]:
-    """Return the values of `${{inputs.x}}`: a literal's text, a data path, None if not given."""
+    """Return the values of `${{inputs.NAME}}`: a literal's text or a path; None if not set."""
     return {name: _input(name, data, folder) for name, data in plan.inputs.items()}
 
 
@@ -35,7 +35,7 @@ def _input(name: str, data: InputPlan, folder: Path) -> str | PurePath | None:
 
 
 def mounted(plan: CommandPlan) -> dict[str, Path]:
-    """The inputs that the command reads where they lie, and may not write to (`ro_mount`)."""
+    """Return the paths of inputs that the command reads in place (`ro_mount`), without copies."""
     return {
         name: data.path
         for name, data in plan.inputs.items()
@@ -44,22 +44,21 @@ def mounted(plan: CommandPlan) -> dict[str, Path]:
 
 
 def states(mounts: Mapping[str, Path]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return size and modification time of each mount's files by relative name, up to a maximum
-    number of files."""
+    """Return input → file's relative path → (bytes, mtime in ns), for up to `LOOKED_AT` files."""
     return {name: dict(_states(path)) for name, path in mounts.items()}
 
 
 def _states(path: Path) -> Iterator[tuple[str, tuple[int, int]]]:
     files = [path] if path.is_file() else (below for below in path.rglob("*") if below.is_file())
     for file in islice(files, LOOKED_AT):
-        with suppress(OSError):  # it may go while we look
+        with suppress(OSError):  # the file may be deleted meanwhile
             state = file.stat()
             name = file.name if file == path else str(file.relative_to(path))
             yield name, (state.st_size, state.st_mtime_ns)
 
 
 def outputs(plan: CommandPlan, folder: Path) -> dict[str, Path]:
-    """Return the folder for each `${{outputs.NAME}}` of the command."""
+    """Return the path of each output, the value of `${{outputs.NAME}}`."""
     return {name: folder / "outputs" / name for name in plan.outputs}
 
 
@@ -74,9 +73,9 @@ def log(folder: Path) -> Path:
 
 
 def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
-    """Create the command's files; return the working directory. Raises OSError if the disk is full.
+    """Create the command's files; return the working directory. Raise OSError if the disk is full.
 
-    A folder that is an output exists before the command starts, as on Azure ML; a file does not.
+    As on Azure ML, an output folder exists before the command starts, an output file does not.
     """
     if snapshot and not (folder / "snapshot").is_symlink():
         (folder / "snapshot").symlink_to(snapshot.folder)
@@ -88,21 +87,23 @@ def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
             copy = folder / "inputs" / name / data.path.name
             copy.parent.mkdir(parents=True, exist_ok=True)
             if copy.exists():
-                continue  # it was written to before a restart
+                continue  # from before a restart, perhaps changed
             if data.path.is_dir():
                 shutil.copytree(data.path, copy)
             else:
                 shutil.copy2(data.path, copy)
     work = working_copy(snapshot, folder / "work")
     for name in UPLOADED:
-        with suppress(FileExistsError):  # the code has something of that name
+        with suppress(FileExistsError):  # the code contains this folder
             (work / name).mkdir()
     return work
 
 
 def take_over(plan: CommandPlan, attempts: Sequence[Path], folder: Path) -> None:
-    """Move the mounted outputs of attempts that were cut off, the first first, into the folder of
-    the next one: it finds what was written last, as on a spot node after an eviction.
+    """Move each mounted output to `folder`, from the latest interrupted attempt that wrote it.
+
+    `attempts` are in order of time. The next attempt thus finds the outputs, as on a spot node
+    after a preemption.
     """
     for name, path in outputs(plan, folder).items():
         if plan.outputs[name].mode == "upload":
@@ -117,7 +118,7 @@ def take_over(plan: CommandPlan, attempts: Sequence[Path], folder: Path) -> None
 
 
 def artifacts(folder: Path, snapshot: Snapshot | None) -> list[Path]:
-    """`./outputs` and `./logs`, where the command wrote to them."""
+    """Return those of `./outputs` and `./logs` that the command wrote files to."""
     written = (work(folder) / name for name in UPLOADED)
     return [
         path
@@ -134,14 +135,14 @@ def _has_files(folder: Path) -> bool:
 
 
 def promote(folder: Path, name: str, path: Path) -> Path:
-    """Link an output of a part of the run among the outputs of the run.
+    """Link a step's or trial's output `path` as the run's output `name`; return the link.
 
     A link within the run's folder is relative, so that it survives a move of the folder.
     """
     link = folder / "outputs" / name
     link.parent.mkdir(exist_ok=True)
     inside = path.is_relative_to(folder)
-    link.unlink(missing_ok=True)  # of the time before the run was stopped
+    link.unlink(missing_ok=True)  # from before a resume
     link.symlink_to(Path("..") / path.relative_to(folder) if inside else path)
     return link
 
@@ -149,7 +150,7 @@ def promote(folder: Path, name: str, path: Path) -> Path:
 def clear_up(folder: Path) -> None:
     """Remove the working copy."""
     copy = work(folder)
-    try:  # a trial without code has left three empty folders
+    try:  # fast case: without code there are only empty folders
         for name in UPLOADED:
             (copy / name).rmdir()
         copy.rmdir()
@@ -158,7 +159,7 @@ def clear_up(folder: Path) -> None:
 
 
 def link(source: str, target: str) -> None:
-    """Make `target` a hard link to the file, or a copy where that is not possible."""
+    """Create `target` as a hard link to `source`, or as a copy if that fails."""
     try:
         os.link(source, target)
     except OSError:  # another disk, or more links than the file system allows

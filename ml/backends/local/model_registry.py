@@ -1,6 +1,6 @@
 """The model registry of this machine: MLflow's registered models on SQLite.
 
-It imports MLflow only to write; what it returns comes from `ml.backends.local.tracking.reader`.
+Importing MLflow is slow, so only writes do it; `ml.backends.local.tracking.reader` reads.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 
 class LocalRegistry:
-    """Implements `model_registry.Registry`; every method raises UserError for a store that cannot
-    be read or written.
-    """
+    """Implements `model_registry.Registry`; methods raise UserError if the store fails."""
 
     shared = None
 
@@ -53,7 +51,7 @@ class LocalRegistry:
         return self.find(model, str(version.version))
 
     def versions(self, model: str | None = None) -> Sequence[Version]:
-        """Empty before the first run made the store."""
+        """Return the versions of a model, or of all; [] before the first run created the store."""
         if not self.exists():
             return []
         with faults.as_refusals():
@@ -108,12 +106,12 @@ class LocalRegistry:
 
 
 def _client() -> MlflowClient:
-    """Return an MLflow client for writing; the first call takes a second.
+    """Return an MLflow client for writing; raise UserError if the store is damaged.
 
-    Raise UserError for a damaged store.
+    The first call takes a second.
     """
     with faults.as_refusals():
-        Tracking()  # makes the store when there is none
+        Tracking()  # creates a missing store
         from mlflow.tracking import MlflowClient
 
         return MlflowClient(home.tracking_uri(), home.tracking_uri())

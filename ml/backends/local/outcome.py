@@ -1,4 +1,4 @@
-"""The messages about how a run ended: a command, a trial, a sweep, a pipeline."""
+"""The errors and warnings of ended runs: commands, trials, sweeps and pipelines."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ States = Mapping[str, Mapping[str, tuple[int, int]]]
 _NO_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '([^']+)'|bash: line \d+: (\S+): command not found"
 )
-# MLflow's duplicate check fails for NaN, so SQLite rejects the second one. `log_model` logs the
-# metrics of its step again.
+# MLflow's duplicate check fails for NaN, so SQLite rejects a second NaN of the same step.
+# `log_model` logs the metrics of its step again.
 _NAN_AGAIN = "UNIQUE constraint failed: metrics.key"
-# Below this much free space a failing script has most likely failed for want of more.
+# With less free space, a full disk is taken as the cause of a script's failure.
 NO_ROOM_BYTES = 1 << 20
 
-# Why a step was never started.
+# `ended_by` of a step that was never started.
 NOT_STARTED = "not-started"
-# Why running steps are ended: another one has failed.
+# `ended_by` of a running step that was stopped because another one failed.
 STEP_FAILED = "step_failed"
 
 REASONS = {
@@ -46,7 +46,7 @@ REASONS = {
 
 
 def last_lines(log: Path) -> list[str]:
-    """Return the end of a log; a log of gigabytes is not read whole."""
+    """Return a log's last `LAST_LINES` lines, from its last 16 KiB; [] without a log."""
     if not log.is_file():
         return []
     with log.open("rb") as file:
@@ -63,11 +63,10 @@ def log_end(log: Path, nothing: str = "") -> str:
 def script_failed(
     code: int, plan: CommandPlan, log: Path, who: str = "the command", is_built: bool = False
 ) -> Problem:
-    """Return the problem of a failed command with exit code `code` (−N: signal N), its log's end
-    and a hint.
+    """Return the problem of a failed command, with its log's end and a hint.
 
-    `who` is the process that failed first, and `log` its log. `is_built` says that it ran in an
-    environment made from its conda file.
+    `code` is the exit code (−N: signal N), `who` the process that failed first, and `log` its log.
+    `is_built`: it ran in an environment that was built from its conda file.
     """
     disk = os.statvfs(log.parent)
     if disk.f_bavail * disk.f_frsize < NO_ROOM_BYTES:
@@ -129,7 +128,7 @@ def _missing(lines: Sequence[str], plan: CommandPlan, is_built: bool) -> str:
 
 
 def canceled(ended_by: str, plan: CommandPlan, log: Path) -> Problem | None:
-    """Return why a run was ended early; None when the early termination of a sweep ended it."""
+    """Return the problem of a stopped run; None if the early termination policy ended it."""
     if ended_by in {"timeout", "trial_timeout"}:
         limit = f"limits.{ended_by}"
         return Problem(
@@ -148,11 +147,10 @@ def canceled(ended_by: str, plan: CommandPlan, log: Path) -> Problem | None:
 
 
 def written_inputs(plan: CommandPlan, before: States, after: States) -> tuple[Problem, ...]:
-    """Return a warning for every input that is mounted read-only on Azure ML and was changed
-    meanwhile.
+    """Return a warning for each mounted input whose files changed during the run.
 
-    There the command fails when it writes to one ("Read-only file system"); here nothing keeps it
-    from the data itself.
+    On Azure ML it is mounted read-only, so a write fails ("Read-only file system"). Here the
+    command can write to the original data.
     """
     warnings = []
     for name, then in before.items():
@@ -178,7 +176,7 @@ def written_inputs(plan: CommandPlan, before: States, after: States) -> tuple[Pr
 
 
 def empty_outputs(plan: CommandPlan, run: Run) -> tuple[Problem, ...]:
-    """Return a warning for every declared output that the command left empty.
+    """Return a warning for every declared output that is empty or missing.
 
     Azure ML completes such a job too; the next step then fails when it reads the output.
     """
@@ -196,9 +194,9 @@ def empty_outputs(plan: CommandPlan, run: Run) -> tuple[Problem, ...]:
     )
 
 
-# What Azure ML takes of a run: how many, and the characters of a name and of a text. Of tags and
-# metrics by resource-limits-capacity, the number of parameters by azure-sdk-for-python#35685. No
-# document of Azure ML has the lengths of a parameter: 500 is MLflow's older limit (mlflow#1976).
+# Azure ML's limits per run: the count, and the characters of a name and of a value. Sources:
+# resource-limits-capacity for tags and metrics, azure-sdk-for-python#35685 for the number of
+# parameters. Azure ML does not document a parameter's length: 500 was MLflow's (mlflow#1976).
 _LIMITS = {"parameter": (200, 255, 500), "tag": (50, 100, 1000), "metric": (50, 255, 255)}
 
 
@@ -207,8 +205,8 @@ def beyond_azure(
 ) -> tuple[Problem, ...]:
     """Return a warning for each limit of Azure ML's tracking server that the run exceeded.
 
-    The 250 values of one batch are not among them: MLflow keeps no batches. `ml_tags` are the tags
-    of this backend. A NaN of a trial is the warning of its sweep.
+    The limit of 250 values per batch is not checked, since MLflow does not store batches. `ml_tags`
+    are this backend's tags, which do not count. `metric_warnings` reports a trial's NaN.
     """
     logged = dict(reader.logged(run.id))
     logged["tag"] = [(name, text) for name, text in logged["tag"] if name not in ml_tags]
@@ -239,7 +237,7 @@ def beyond_azure(
 
 
 def metric_warnings(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Problem, ...]:
-    """Return a warning when the trial cannot be ranked: the metric is missing, or not finite."""
+    """Return a warning if the trial cannot be ranked: its metric is missing or not finite."""
     if curve and all(map(math.isfinite, curve)):
         return ()
     metric, place = plan.primary_metric, plan.places.get("objective", plan.place)
@@ -262,7 +260,7 @@ def metric_warnings(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tupl
 
 
 def trial_warnings(trials: Sequence[Run]) -> tuple[Problem, ...]:
-    """Return the problems of single trials in a sweep that completed: a warning for each code."""
+    """Return the problems of a completed sweep's trials, merged to one warning per code."""
     kinds: dict[str, list[Problem]] = {}
     for trial in trials:
         for problem in (*trial.warnings, trial.error):
@@ -279,10 +277,10 @@ def trial_warnings(trials: Sequence[Run]) -> tuple[Problem, ...]:
 
 
 def nothing_to_rank(plan: SweepPlan, trials: Sequence[Run]) -> Problem:
-    """Return the error of a sweep in which all trials failed or none logged the metric as a number.
+    """Return the error of a sweep without a best trial.
 
-    Azure ML does not document when a sweep job fails. A sweep without a best trial has no outputs
-    and no model, and is a failure here.
+    Azure ML does not document when a sweep fails. Here it fails without a best trial, since it then
+    has no outputs and no model.
     """
     warnings = [problem for trial in trials for problem in trial.warnings]
     for code in ("metric-missing", "metric-not-finite"):
@@ -334,7 +332,10 @@ def _completed(sweep: Run) -> int:
 def pipeline_status(
     plan: PipelinePlan, run: Run, steps: Sequence[Run], cut_short: str
 ) -> tuple[Status, Problem | None]:
-    """Return a pipeline's status, from the statuses of its steps, and why it is not Completed."""
+    """Return a pipeline's status, and the problem if it is not Completed.
+
+    `cut_short` is the reason if the pipeline was stopped; "" otherwise.
+    """
     if cut_short:
         done = sum(step.status == "Completed" for step in steps)
         why = REASONS.get(cut_short, cut_short)

@@ -14,8 +14,8 @@ from pathlib import Path
 from ml.core.home import tracking_uri
 from ml.specs.plan.plans import Environment, Value
 
-# Inherited from the caller. Nothing else is, as on a node: tokens do not reach training code, and
-# PYTHONPATH cannot hide an import that would fail on Azure.
+# Variables that a run inherits. As on a node, it inherits no others: no token reaches training
+# code, and PYTHONPATH cannot hide an import that would fail on Azure.
 PASSED = (
     *("HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM"),
     *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
@@ -24,7 +24,7 @@ PASSED = (
 )
 # The target of `pip install` in a job, in its working copy.
 PACKAGES = ".packages"
-# The variables whose values differ between runs.
+# Variables whose values differ between runs.
 OF_A_RUN = frozenset({"MLFLOW_RUN_ID", "PIP_TARGET", "PYTHONPATH"})
 # The variables that locate the run in MLflow; a job cannot override them.
 TRACKING = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME")
@@ -43,18 +43,18 @@ class Interpreter:
 
     @property
     def bin(self) -> Path:
-        """The first folder of PATH. Not resolved: a venv's python is a symbolic link."""
+        """The first folder of PATH; not resolved, since a venv's python is a symbolic link."""
         return self.python.parent
 
     def identity(self) -> list[str]:
-        """Return the Python and the names and versions of what is installed for it."""
+        """Return the Python version and the `*.dist-info` names of the installed packages."""
         return [self.version, *_installed(self.python)]
 
 
 HERE = Interpreter(Path(sys.executable), platform.python_version())
 
 
-# The interpreters that were built for environments; every other command runs in `HERE`.
+# Environment → the interpreter that was built for it; all others use `HERE`.
 Interpreters = Mapping[Environment, Interpreter]
 
 
@@ -76,28 +76,27 @@ def variables(
 ) -> dict[str, str]:
     """Return the environment variables of one run.
 
-    `job_variables` (environment_variables) overrides all but the three MLFLOW variables, which
-    locate this run and are those that Azure ML sets. `threads` is this run's share of the cores:
-    two LightGBM fits that take two threads each on two cores are a hundred times slower than with
-    one each, since waiting OpenMP threads spin (OMP_WAIT_POLICY lets them sleep). A sweep's values
-    are passed as AZUREML_SWEEP_<name> (azure-ai-ml's SweepJob documents them). pip installs into
-    the working copy `work`, as on a separate node, and never into the interpreter. `python` on PATH
-    is `interpreter`'s. `passed` is `of_the_caller`, if it is known already.
+    `job_variables` (the spec's environment_variables) override all but the three MLFLOW variables,
+    which locate this run, as on Azure ML. `threads` is this run's share of the cores: two LightGBM
+    fits with two threads each on two cores are a hundred times slower than with one each, since
+    waiting OpenMP threads spin (OMP_WAIT_POLICY lets them sleep). A sweep's values are passed as
+    AZUREML_SWEEP_<name> (see azure-ai-ml's SweepJob). pip installs into the working copy `work`,
+    never into the interpreter. `passed` defaults to `of_the_caller()`.
     """
     packages = str(work / PACKAGES)
     passed = of_the_caller() if passed is None else passed
     return {
         **passed,
-        # The first is relative to the working copy, so that every run has the same PATH.
+        # The first folder is relative to the working copy, so that every run has the same PATH.
         "PATH": os.pathsep.join([f"{PACKAGES}/bin", str(interpreter.bin), passed["PATH"]]),
-        # A log file is not a terminal: without this the last lines of a killed script are lost.
+        # Output to a file is buffered: without this, a killed script's last lines are lost.
         "PYTHONUNBUFFERED": "1",
         "PIP_TARGET": packages,
         "PYTHONPATH": packages,
         **dict.fromkeys(THREADS, str(threads)),
         "OMP_WAIT_POLICY": "PASSIVE",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        # Its import opens a database and starts threads: no process could be forked after it.
+        # Else importing ONNX Runtime opens a database and starts threads, which prevents a fork.
         "ORT_DISABLE_TELEMETRY": "1",
         "GIT_PYTHON_REFRESH": "quiet",
         **{f"{_SWEEP}{name}": text(value) for name, value in sampled.items()},
@@ -116,17 +115,17 @@ def of_the_caller() -> dict[str, str]:
 
 
 def is_of_a_run(name: str) -> bool:
-    """Return whether the value of that variable differs from run to run."""
+    """Return whether the variable's value differs between runs."""
     return name in OF_A_RUN or name.startswith(_SWEEP)
 
 
 def text(value: object) -> str:
-    """Return a value as the command line spells it: a nested choice is JSON, true is `True`."""
+    """Return a value as text for a command line: JSON for a nested choice, else `str(value)`."""
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
 def literals(values: Mapping[str, object]) -> dict[str, Value]:
-    """Return the values as parameters of a run: nested choices become their JSON text."""
+    """Return the values as run parameters, with nested choices as JSON text."""
     return {
         name: value if isinstance(value, str | int | float | bool) else text(value)
         for name, value in values.items()

@@ -1,15 +1,15 @@
-"""Runs the processes of a distributed job and ends them together. Started as a script.
+"""Run the processes of a distributed job and end them together. Started as a script.
 
-The one argument is a file that `distribution` wrote: the processes, each with its
-command, what it finds in its environment besides this one's, and its log. They start at the same
-time. The first that fails ends the others (SIGTERM, then SIGKILL after the grace period), as losing
-a node ends the job on Azure ML. Servers (`waits: false`) end when all others have. Whoever ends the
-job sends SIGTERM to every process of it, and SIGKILL when the time is over.
+The argument is a file that `distribution` wrote, with the command, additional environment variables
+and log of each process. All start at the same time. The first one that fails ends the others
+(SIGTERM, then SIGKILL after the grace period), as losing a node ends the job on Azure ML. Servers
+(`waits: false`) end after all others. To end the job, the executor sends SIGTERM to all processes,
+and SIGKILL after the grace period.
 
-Of an elastic job whoever evicts a node writes its number into the file `evicted` and ends its
-processes: the others go on. SIGUSR1 starts the node again.
+To preempt a node of an elastic job, `spot` writes its number to the file `evicted` and ends its
+processes; the others continue. SIGUSR1 starts the node again.
 
-The exit code is the first failure's. Imports nothing of the repository, as `reaper`.
+The exit code is the first failure's. The script imports nothing of the repository, like `reaper`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 
 class Ranks:
-    """The processes that are running."""
+    """The running processes of the job; creating it starts them."""
 
     def __init__(self, launch: dict[str, Any]) -> None:
         self._grace_s = float(launch["grace_s"])
@@ -57,7 +57,7 @@ class Ranks:
             self._waited_for.add(started.pid)
 
     def wait(self) -> int:
-        """Wait until all processes have ended; return their common exit code."""
+        """Wait until all processes have ended; return the first failure's exit code, else 0."""
         while self._running:
             pid, status = os.waitpid(-1, 0)
             number, _ = self._running.pop(pid, (-1, None))
@@ -73,7 +73,7 @@ class Ranks:
         if not self._evicted.is_file() or self._evicted.read_text() != str(number):
             return False
         self._evicted.unlink()
-        self._failed.unlink(missing_ok=True)  # what its command ended with is no failure
+        self._failed.unlink(missing_ok=True)  # its exit code is no failure
         return True
 
     def _return(self) -> None:
@@ -82,16 +82,16 @@ class Ranks:
             self._start(number)
 
     def _leave(self) -> None:
-        """The ranks have the signal too; wait for them."""
+        """Handle SIGTERM: set the exit code; the ranks received the signal too."""
         if not self._ending:
             self._code, self._ending = 128 + signal.SIGTERM, True
 
     def _end(self, code: int) -> None:
-        """End the remaining processes; `code` is 0 if they are servers, no longer needed."""
+        """End the remaining processes; `code` becomes the exit code, 0 if only servers remain."""
         if self._ending:
             return
         self._code, self._ending = code, True
-        # To all of the group: this one, whom the signal finds too, is about to end anyway.
+        # This process is in the group too; its handler ignores the signal now.
         os.killpg(0, signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, self._grace_s)
 
@@ -102,14 +102,14 @@ class Ranks:
 
 
 def main() -> None:
-    """Run what the file says; exit with the code of the rank that failed first."""
+    """Run the processes in the file argv[1]; exit with the code of the first failed rank."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     launch = json.loads(Path(sys.argv[1]).read_text())
     code = Ranks(launch).wait()
     failed = Path(launch["failed"])
     if code and failed.is_file():
-        # mpirun ends with a code of its own whatever its rank ended with.
+        # mpirun has a different exit code than the failed rank.
         code = int(failed.read_text().split()[1])
     sys.exit(128 - code if code < 0 else code)
 

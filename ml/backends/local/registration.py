@@ -1,8 +1,8 @@
-"""Outputs that name an asset: registered on this machine when the run completes, as on Azure ML.
+"""Register outputs that name an asset when the run completes, as on Azure ML.
 
-An asset is an Azure ML spec (`az ml data create -f`, `az ml model create -f` take it) beside the
-content that it names. It does not change: the files are hard links to those of the run, read-only,
-and their digest is compared at each use. "A name can be set without setting a version"
+A registered asset is a folder with an Azure ML spec (for `az ml data create -f` or `az ml model
+create -f`) and its content. It is immutable: its files are read-only hard links to the run's, and
+their digest is checked at each use. "A name can be set without setting a version"
 (azure.ai.ml.Output): then the version is the next number.
 """
 
@@ -40,11 +40,10 @@ _UNFINISHED = ".unfinished-"
 
 
 def register_outputs(outputs: Mapping[str, OutputPlan], run: Run) -> Run:
-    """Return the run with its named outputs registered, if it completed; Failed when that is not
-    possible.
+    """Register the named outputs of a completed run; return it, with status Failed on an error.
 
-    An output that was not written is left out: the run has a warning about it. An existing version
-    does not change: the same content is that version, other content is a problem.
+    Outputs that were not written are skipped; the run already has a warning about them. If the
+    version exists with the same content, it is reused; with other content it is an error.
     """
     if run.status != "Completed":
         return run
@@ -76,12 +75,12 @@ def _registered(
 
 
 def without_assets(outputs: Mapping[str, OutputPlan]) -> dict[str, OutputPlan]:
-    """The outputs without assets: of a sweep, only those of the best trial are registered."""
+    """Return the outputs without assets for trials: a sweep registers only its best one's."""
     return {name: replace(output, asset=None) for name, output in outputs.items()}
 
 
 def differences(plan: Plan) -> Iterator[str]:
-    """Yield a line for each data asset of the plan that jobs here registered or redefined."""
+    """Yield a line for each input asset from a local job, and each output to be registered."""
     for field, data in supplied_inputs(plan):
         if data.asset is None or data.asset.version.startswith("@"):
             continue
@@ -112,13 +111,13 @@ def _outputs(plan: Plan) -> Iterator[tuple[str, OutputPlan]]:
 
 
 def kind_of(type_: str) -> str:
-    """Return "model" or "data": the kind of asset that an output of that type is."""
+    """Return the asset kind of an output's type: "model" or "data"."""
     return "model" if type_ in MODELS else "data"
 
 
 def _register(output: OutputPlan, asset: Asset, path: Path, run: Run, name: str) -> Asset | Problem:
     digest = assets.digest(path)
-    # Two runs that register at once get two versions.
+    # The lock gives two concurrent runs different versions.
     with locked(home.assets() / ".lock"):
         if not asset.version:
             earlier = _registered_before(output, asset.name, run, name, digest)
@@ -151,7 +150,7 @@ def _register(output: OutputPlan, asset: Asset, path: Path, run: Run, name: str)
 def _write(
     folder: Path, output: OutputPlan, asset: Asset, path: str, run: Run, name: str, digest: str
 ) -> None:
-    """The asset's spec. JSON is YAML; what a person reads has one field a line."""
+    """Write the asset's spec: each line is a field, with its value as JSON, which is YAML."""
     spec = {
         "$schema": _SCHEMA.format(kind_of(output.type)),
         "name": asset.name,
@@ -165,7 +164,7 @@ def _write(
 
 
 def _next(output: OutputPlan, name: str) -> str:
-    """Return the number after the greatest that is registered here or defined by the repository."""
+    """Return the next version number, after those registered here or defined by specs."""
     kind, root = kind_of(output.type), repository.root(Path(output.place.path).absolute())
     taken = [path.name for path in (home.assets() / kind / name).glob("*")]
     taken += [
@@ -177,7 +176,7 @@ def _next(output: OutputPlan, name: str) -> str:
 def _registered_before(
     output: OutputPlan, asset: str, run: Run, name: str, digest: str
 ) -> str | None:
-    """The version that this run registered with that content before it was killed, if any."""
+    """Return the version that a resumed run registered with this content before; None if none."""
     if not run.pauses:
         return None
     wanted = (run.id, name, digest)
@@ -193,7 +192,7 @@ def _place(output: OutputPlan, asset: Asset) -> Path:
 
 
 def _other(data: InputPlan) -> str:
-    """The run that registered other content under the name and version of an input's asset."""
+    """Return the run that registered other content as the input's asset; "" if none did."""
     asset = data.asset
     if asset is None:
         return ""
@@ -223,15 +222,15 @@ def _is_written(path: Path) -> bool:
 
 
 def _link(source: str, target: str) -> None:
-    """Make `target` a hard link to the file, which becomes read-only.
+    """Create `target` as a hard link to `source`, and make the file read-only.
 
-    A file that has other links, or is a symbolic link, may be somebody's data: it is copied.
+    A file with other hard links, or a symbolic link, may be the user's data, so it is copied.
     """
     state = os.lstat(source)
     if stat.S_ISREG(state.st_mode) and state.st_nlink == 1:
         files.link(source, target)
     else:
         shutil.copy2(source, target)
-    with suppress(OSError):  # a file of another owner: the digest shows a change all the same
+    with suppress(OSError):  # another user owns the file; its digest still detects changes
         mode = Path(target).stat().st_mode
         Path(target).chmod(mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))

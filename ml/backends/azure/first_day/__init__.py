@@ -1,1 +1,1 @@
-"""The first day on a real subscription: what Azure should answer, and whether it does."""
+"""Checks for the first day on a real subscription: expected and actual responses of Azure."""

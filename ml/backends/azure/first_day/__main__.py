@@ -1,6 +1,6 @@
-"""Compares what a workspace answers with what is expected: `make azure-first-day`.
+"""Compare a workspace's responses with the expected ones: `make azure-first-day`.
 
-The requests only read. The forms of Azure's answers are recorded, those of a stand-in never.
+All requests are read-only. Only Azure's responses are recorded, not those of a stand-in.
 """
 
 from __future__ import annotations

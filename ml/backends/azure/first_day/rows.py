@@ -1,4 +1,4 @@
-"""The rows of `rows.yml`: a request to Azure, and how its response is compared.
+"""Read `rows.yml`: requests to Azure with the expected responses, and their comparison.
 
 A response is first reduced to its form: the fields and words that the row lists, and the types of
 other values. So neither the comparison nor a recorded response contains an id, a name or a secret.
@@ -23,7 +23,7 @@ class Row:
 
     group: str
     name: str
-    # The CLI's form of `request`; else run by a person (if `decision`) or by make with ENV set.
+    # The az command equal to `request`; without one, a person (see `decision`) or make runs it.
     command: str
     source: str  # a public page or issue, a module of azure-ai-ml, or a file of this repository
     remedy: str
@@ -31,7 +31,7 @@ class Row:
     decision: str = ""  # what the command starts or changes: a person decides whether to run it
     request: str = ""  # `PLANE METHOD PATH`, with a plane of `Workspace.answer`; "" for none
     body: Mapping[str, Any] | None = None
-    # Placeholder in later requests for the workspace's location or a list's first item.
+    # Placeholder in later requests for the workspace's location or a list's first item's name.
     keep: str = ""
     status: int = 200
     # Fields of the response, with their type or allowed values.
@@ -39,12 +39,12 @@ class Row:
 
     @property
     def facts(self) -> list[str]:
-        """The facts of a correct answer: the status, and each field's allowed values or type."""
+        """The expected response as lines: the status, and each field's allowed values or type."""
         fields = (f"{path}: {spec.split(' ~ ')[0]}" for path, spec in _leaves(self.shape))
         return [f"status {self.status}", *fields]
 
     def compare(self, status: int, form: Any) -> tuple[bool, list[str]]:
-        """Return whether a status and body match the row, and the facts of this answer."""
+        """Return whether a status and a body's form match the row, and both as lines."""
         is_right, facts = status == self.status, [f"status {status}"]
         for path, spec in _leaves(self.shape):
             values = {*_values(form, path)}
@@ -60,12 +60,12 @@ def load() -> list[Row]:
 
 
 def words(spec: str) -> list[str]:
-    """Return the words of the service that a leaf of a shape lists; none for a type."""
+    """Return the allowed values in a leaf of a shape, as in `A|B ~ C`; [] if it is a type."""
     return [] if spec in _TYPES.values() else spec.replace(" ~ ", "|").split("|")
 
 
 def form_of(shape: Any, answer: Any) -> Any:
-    """Return the form of an answer; equal items of a list are one."""
+    """Reduce a response to its form (see the module); equal list items are merged."""
     if isinstance(shape, Mapping) and isinstance(answer, dict):
         return {name: form_of(shape[name], answer[name]) for name in shape if name in answer}
     if isinstance(shape, list) and isinstance(answer, list):
@@ -76,7 +76,7 @@ def form_of(shape: Any, answer: Any) -> Any:
 
 
 def _leaves(shape: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path of each leaf, with its words or its type."""
+    """Yield each leaf of a shape: its dotted path, and its allowed values or type."""
     if isinstance(shape, Mapping):
         for name, inner in shape.items():
             yield from _leaves(inner, f"{path}.{name}".lstrip("."))
@@ -87,7 +87,7 @@ def _leaves(shape: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _values(form: Any, path: str) -> Iterator[str]:
-    """Yield the value at a dotted path of a form, once for each item of the lists on the way."""
+    """Yield the values at a dotted path of a form, one for each item of a list (`name[]`)."""
     name, _, subpath = path.partition(".")
     value = form.get(name.removesuffix("[]"), "missing") if isinstance(form, dict) else "missing"
     for item in value if name.endswith("[]") and isinstance(value, list) else [value]:

@@ -1,1 +1,1 @@
-"""Azure ML's environments here: the packages that one declares, and those that a job gets."""
+"""Azure ML environments on this machine: compare their packages, or build them with uv."""

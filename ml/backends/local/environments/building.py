@@ -1,6 +1,6 @@
-"""`--isolated`: every command in an environment that `uv` builds from its conda file.
+"""`--isolated`: run every command in an environment that `uv` builds from its conda file.
 
-There is one for each content of a conda file, and every run with that content uses it.
+Runs whose conda files have the same content share one environment.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ml.core import faults, files, home
 from ml.core.errors import Exit, Problem, UserError
 from ml.specs.plan.plans import Environment, Plan, commands
 
-# Written last: an environment without it was never finished.
+# Written last: a folder without this file is an unfinished environment.
 COMPLETE = "environment.json"
 LOCKS = ".locks"
 LAST_LINES = 12
-# pip is in every conda environment, and jobs call it.
+# Installed always, as in conda environments, since jobs call it.
 _SEED = "pip"
 
 
@@ -47,7 +47,7 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """The name of what this builds on this machine."""
+        """The environment's folder name: a hash of the recipe and this platform, in hexadecimal."""
         parts = [self.python, *self.requirements, platform.machine(), sys.platform]
         parts += [str(self.folder)] if any(map(_is_path, self.requirements)) else []
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -61,7 +61,7 @@ class Recipe:
 def recipe(environment: Environment) -> Recipe:
     """Return the packages and the Python version to build the environment with.
 
-    `python` is in the form of `uv`; it is the version of this interpreter unless one is required.
+    The Python version defaults to that of this interpreter.
     """
     packages = list(requirements.parse(environment.dependencies or ()))
     python = next(
@@ -88,12 +88,12 @@ def build(
     locks.mkdir(parents=True, exist_ok=True)
     complete = plan.place / COMPLETE
     with (locks / plan.digest).open("a") as lock:
-        # Who uses it shares the lock, who builds or removes it has it alone.
+        # Users of the environment share the lock; building and removing need it exclusively.
         fcntl.flock(lock, fcntl.LOCK_SH)
         while not complete.is_file():
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not complete.is_file():
-                # A program that built it was killed half way.
+                # Remove the rest of an interrupted build.
                 shutil.rmtree(plan.place, ignore_errors=True)
                 _build(plan, environment, reaper, say)
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -108,14 +108,14 @@ def is_used(digest: str) -> bool:
 
 
 def move(place: Path, to: Path) -> None:
-    """Take an environment away, unless somebody works in it at this moment."""
+    """Move an environment to `to`, unless a process uses or builds it."""
     with suppress(BlockingIOError), (home.environments() / LOCKS / place.name).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         place.rename(to)
 
 
 def _mlflow(interpreter: Interpreter) -> dict[str, str]:
-    """Return the MLflow packages that an interpreter has, and their versions."""
+    """Return name → version of the interpreter's MLflow packages."""
     versions = {}
     for entry in interpreter.identity()[1:]:
         name, _, version = entry.removesuffix(".dist-info").partition("-")
@@ -157,7 +157,7 @@ def _build(
 def _venv(
     environment: Environment, plan: Recipe, reaper: Reaper, say: Callable[[str], None]
 ) -> None:
-    """The empty environment: of a patch release that is not available, the nearest other one."""
+    """Create the virtual environment; replace an unavailable patch release by another one."""
     output = uv.venv(plan.python, plan.place, reaper, _mark(plan))
     minor = re.fullmatch(r"(\d+\.\d+)\.\d+", plan.python)
     if output and minor is not None:
@@ -174,7 +174,7 @@ def _mark(plan: Recipe) -> str:
 
 
 def _failed(environment: Environment, output: str) -> UserError:
-    """Return an error with uv's output, at the line of the package that could not be found."""
+    """Return the error with uv's last lines; it names the spec's line of a package not found."""
     lines = [line for line in output.splitlines() if line.strip()][-LAST_LINES:]
     place = environment.place
     for package in requirements.parse(environment.dependencies or ()):
@@ -204,12 +204,12 @@ def _is_path(requirement: str) -> bool:
 
 
 def environments(plan: Plan) -> list[Environment]:
-    """Return the environments of the plan's commands without duplicates, in their order."""
+    """Return the distinct environments of the plan's commands, in order."""
     return list(dict.fromkeys(command.environment for command in commands(plan)))
 
 
 def refusals(plan: Plan) -> tuple[Problem, ...]:
-    """Return why the plan cannot run isolated: packages of conda alone, or no conda file."""
+    """Return the problems of an isolated run: no conda file, or packages that PyPI lacks."""
     every = environments(plan)
     if not any(environment.dependencies is not None for environment in every):
         return tuple(
@@ -238,7 +238,10 @@ def refusals(plan: Plan) -> tuple[Problem, ...]:
 
 @contextmanager
 def build_all(plan: Plan, reaper: Reaper, say: Callable[[str], None]) -> Iterator[Interpreters]:
-    """Return the interpreters of the plan's commands, all built before the first one starts."""
+    """Build all environments of the plan; yield their interpreters, locked in the block.
+
+    An interpreter with another MLflow version gets the URI of a tracking server.
+    """
     with ExitStack() as stack:
         interpreters: dict[Environment, Interpreter] = {}
         for environment in environments(plan):

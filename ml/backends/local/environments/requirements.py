@@ -1,8 +1,8 @@
-"""The requirements of a job's environment as `packaging` and `uv` read them, and their mismatches.
+"""Convert a conda file's requirements for `packaging` and `uv`, and compare them with this Python.
 
 Conda's match specifications follow its documentation ("Package match specifications",
-docs.conda.io/projects/conda-build): `numpy=1.26` means 1.26 and all below it, `numpy==1.26` that
-version alone, `|` means or; a third part is the build, which only conda has.
+docs.conda.io/projects/conda-build): `numpy=1.26` matches 1.26.*, `numpy==1.26` only that version,
+`|` means or. A third part is the build, which is ignored.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MATCH = re.compile(
     r"(?:\[(?:.*?version\s*=\s*['\"]?(?P<inside>[^'\"\],]+)['\"]?.*)?\]|(?P<rest>.*))$"
 )
 _OPTION = re.compile(r"\s--?[A-Za-z].*$")
-# What a Python that Azure ML's images have is called in a conda file.
+# The name of Python itself in a conda file.
 _PYTHON = "python"
-# The environment that Azure ML brings for AutoML jobs; `automl_sweep` gives it to their trials.
+# Azure ML's built-in environment of AutoML jobs; `automl_sweep` sets it for trials.
 AUTOML = "azureml:AutoML:1"
 
 
@@ -45,7 +45,7 @@ class Package:
 
     @property
     def is_python(self) -> bool:
-        """True if the package is Python itself."""
+        """Whether the package is Python itself."""
         return self.dependency.manager == "conda" and self.name == _PYTHON
 
     def accepts(self, version: str) -> bool:
@@ -63,9 +63,9 @@ class Package:
 
 
 def parse(dependencies: Sequence[Dependency]) -> Iterator[Package]:
-    """Yield the dependencies that apply on this machine, without the parts of Python itself.
+    """Yield the dependencies that apply on this machine, without the libraries of Python itself.
 
-    What `packaging` cannot read (an address, a folder, an option of pip) has the name "".
+    The name is "" if `packaging` cannot parse it: a URL, a folder, an option of pip.
     """
     for dependency in dependencies:
         package = _conda(dependency) if dependency.manager == "conda" else _pip(dependency)
@@ -90,15 +90,15 @@ def _conda(dependency: Dependency) -> Package | None:
     if name in _CONDA_ONLY.split() or name.startswith("r-"):
         return Package(dependency, name, versions, None)
     pypi = ON_PYPI.get(name, name)
-    # uv knows no "or": it gets the first alternative; a build's name is conda's alone.
+    # uv does not support `|`: it gets the first alternative.
     requirement = pypi + (str(versions[0]) if versions else "")
     return Package(dependency, pypi.partition("[")[0], versions, requirement)
 
 
 def _versions(text: str) -> Iterator[SpecifierSet]:
-    """`1.26`, `=1.26.*`, `==1.26.4=py311_0`, `>=1.2,<2|3.*` → what packaging makes of them.
+    """Yield a SpecifierSet for each alternative of a conda version; none if all versions match.
 
-    Nothing when any version will do.
+    Examples: `1.26`, `=1.26.*`, `==1.26.4=py311_0`, `>=1.2,<2|3.*`. Raise InvalidSpecifier.
     """
     if text in {"", "*"}:
         return
@@ -133,13 +133,13 @@ def _pip(dependency: Dependency) -> Package | None:
     return Package(dependency, requirement.name, versions, dependency.text)
 
 
-# What Python itself is made of in a conda environment: any other Python has it.
+# Conda packages that belong to Python itself: every other Python contains them.
 _OF_PYTHON = (
     "_libgcc_mutex _openmp_mutex bzip2 ca-certificates expat icu ld_impl_linux-64 libexpat"
     " libffi libgcc libgcc-ng libgomp libnsl libsqlite libstdcxx libstdcxx-ng libuuid"
     " libxcrypt libzlib ncurses openssl python_abi readline sqlite tk xz zlib"
 )
-# Programs and libraries that are not Python packages, or other packages of that name on PyPI.
+# Conda packages that PyPI lacks, or whose name is another package there.
 _CONDA_ONLY = (
     "blas boost c-compiler compilers cuda cuda-nvcc cuda-toolkit cudatoolkit cudatoolkit-dev"
     " cudnn cxx-compiler ffmpeg gcc gcc_linux-64 gdal git git-lfs gmp gxx gxx_linux-64"
@@ -149,7 +149,7 @@ _CONDA_ONLY = (
     " yaml"
 )
 
-# Differences that a line names; the others are counted (--dry-run has all).
+# The number of differences to name in a summary; --dry-run lists all.
 NAMED = 4
 
 
@@ -176,14 +176,14 @@ def differences(environment: Environment) -> tuple[Mismatch, ...]:
 
 
 def summary(environment: Environment) -> str:
-    """Return the comparison in a few words."""
+    """Summarize the comparison in one line, for messages."""
     if environment.dependencies is None:
         return _why_not(environment)
     different = differences(environment)
     total = len(environment.dependencies)
     if not different:
         return f"all {total} required packages are installed" if total else "no packages required"
-    # What the job may miss first.
+    # First missing packages, then other versions, then packages that cannot be compared.
     ranked = sorted(different, key=lambda entry: (entry.here is None, bool(entry.here)))
     named = ", ".join(map(str, ranked[:NAMED]))
     remaining = len(different) - NAMED
@@ -192,7 +192,7 @@ def summary(environment: Environment) -> str:
 
 
 def as_json(environment: Environment) -> dict[str, Any]:
-    """The comparison for a program; `compared` is false where there was nothing to compare."""
+    """Return the comparison as JSON; `compared` is False without a conda file."""
     return {
         "reference": environment.reference,
         "conda_file": str(environment.conda_file) if environment.conda_file else None,

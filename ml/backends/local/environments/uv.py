@@ -1,8 +1,8 @@
-"""uv, called so that it finds the Pythons and the packages that pip would find here.
+"""Call uv with pip's configuration, so that it uses the same indexes as pip.
 
-uv reads none of pip's configuration. pip merges its own files and `PIP_…` variables and is asked
-for the outcome (`pip config list`; pip.pypa.io, "Configuration": variables, then the section of the
-command, then `[global]`). A uv variable that is set already is left as it is.
+uv ignores pip's configuration. `pip config list` prints the settings from files and `PIP_…`
+variables; variables take precedence, then the section `install`, then `[global]` (pip.pypa.io,
+"Configuration"). uv's own variables are not overridden.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def install(
     Raise UserError when pip's configuration cannot be read.
     """
     settings = pip_settings(os.environ)
-    # As pip does: of all the indexes the best version, not the first index that has one.
+    # As pip: take the best version of all indexes, not that of the first index with the package.
     options = ("--index-strategy", "unsafe-best-match", *pip_options(settings))
     words = ("pip", "install", *options, "--python", str(python), "-r", str(requirements))
     environ = {**os.environ, **uv_variables(os.environ, settings)}
@@ -48,7 +48,10 @@ def _call(
     reaper: Reaper,
     name: str,
 ) -> str:
-    """Run it; `name` is the mark by which the reaper ends it when this program is killed."""
+    """Run uv; return "" or its error output.
+
+    If this process is killed, the reaper ends uv by `name`, in the variable MLFLOW_RUN_ID.
+    """
     # Variables of this Python must not affect another interpreter.
     inherited = {k: v for k, v in environ.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
     reaper.tell("+", name)
@@ -77,8 +80,10 @@ def _program() -> str:
 
 
 def _search_path(environ: Mapping[str, str]) -> str:
-    """PATH for uv: pyenv's shims fail for every Python but the active one, so that uv gives up
-    the search; the Pythons that they stand for take their place."""
+    """Return PATH for uv, with pyenv's shims replaced by the folders of its Pythons.
+
+    A shim fails for every Python but the active one, and uv would end its search there.
+    """
     root = Path(environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     folders: list[str] = []
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
@@ -89,7 +94,7 @@ def _search_path(environ: Mapping[str, str]) -> str:
     return os.pathsep.join(folders)
 
 
-# pip's option → uv's variable, and what separates several values in it; "" for those with one.
+# pip's option → uv's variable, and the separator of its values; "" if it has one value.
 _VARIABLES = {
     "index-url": ("UV_DEFAULT_INDEX", ""),
     "extra-index-url": ("UV_INDEX", " "),
@@ -118,16 +123,16 @@ def uv_variables(environ: Mapping[str, str], settings: Mapping[str, str]) -> dic
 
 
 def pip_options(settings: Mapping[str, str]) -> Iterator[str]:
-    """Yield the options of `uv pip` for what uv has no variable for."""
+    """Yield options of `uv pip` for pip's settings `no-index` and `pre`, which have no variable."""
     for option, words in (("no-index", ("--no-index",)), ("pre", ("--prerelease", "allow"))):
         if settings.get(option, "").lower() in {"1", "true", "yes", "on", "t", "y"}:
             yield from words
 
 
 def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """pip's options of this machine: its name → its value, several separated by white space.
+    """Return pip's configuration: option → value, or values separated by white space.
 
-    UserError when pip cannot read its own files. Without pip only the variables count.
+    Raise UserError if pip cannot read its files. Without pip, return only its variables.
     """
     words = [sys.executable, "-P", "-m", "pip", "config", "list"]
     done = subprocess.run(words, env=dict(environ), capture_output=True, text=True)

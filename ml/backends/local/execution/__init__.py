@@ -1,1 +1,1 @@
-"""Jobs that run: commands, sweeps and pipelines, and how they are resumed."""
+"""Run commands, sweeps and pipelines, and resume stopped ones."""

@@ -1,4 +1,4 @@
-"""Binds the inputs of a step to values and to the paths that other steps wrote."""
+"""Bind the inputs of a pipeline's step to the pipeline's inputs and to other steps' outputs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _input(
 def _texts(
     inputs: Mapping[str, InputPlan], written: Mapping[FromStep, Path]
 ) -> dict[str, str | None]:
-    """Return the text for each binding in a command, by the path of the binding."""
+    """Return binding (`inputs.X`, `jobs.STEP.outputs.X`) → its text; None for unset inputs."""
     texts = {f"inputs.{k}": _text(data) for k, data in inputs.items()}
     return texts | {f"jobs.{s.step}.outputs.{s.output}": str(p) for s, p in written.items()}
 
@@ -96,7 +96,7 @@ def _filled(text: str, texts: Mapping[str, str | None]) -> str:
 
 
 def used_outputs(plan: PipelinePlan, name: str) -> set[str]:
-    """Return the outputs of a step that other steps, or the pipeline, take."""
+    """Return the outputs of the step `name` that other steps or the pipeline's outputs use."""
     sources = [s for step in plan.steps.values() for s in step.sources.values()]
     taken = [*sources, *plan.origins.values()]
     return {s.output for s in taken if isinstance(s, FromStep) and s.step == name}

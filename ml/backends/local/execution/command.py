@@ -1,6 +1,6 @@
-"""One command, of a job, a step or a trial, from its folder to its closed run.
+"""Run one command (of a job, a step or a trial): from creating its folder to closing its run.
 
-A `Session` is what one command works with; all commands of a run share a `Preparation`.
+A `Session` is the context of one command; all commands of a run share a `Preparation`.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ class Session:
 class Preparation:
     """The state that all parts of a run share.
 
-    Code is copied once, before the first step: a file that is saved later changes no step.
+    Code is copied once, before the first step, so later edits do not affect any step.
     """
 
     tracking: Tracking
     pool: Pool
     snapshots: Mapping[Path | None, Snapshot | None]
     interpreters: Interpreters = field(default_factory=dict)
-    # The assets that the pipeline was given, by content: a step that hands one on unchanged (one
-    # that checks the data) does not make other data of it.
+    # Digest of an input asset → `azureml:NAME:VERSION`. Copies of it that a step writes unchanged
+    # (a step that checks the data) are recorded as the same asset.
     assets: Mapping[str, str] = field(default_factory=dict)
-    # The lineage of every folder of code, as far as it is known.
+    # Code folder → its lineage, once it is computed.
     code: dict[Path | None, dict[str, Any]] = field(default_factory=dict)
     _digests: dict[Path, str] = field(default_factory=dict)
-    # For every command that is started.
+    # Simulated preemptions, applied to every command.
     evictions: Evictions = field(default_factory=Evictions)
 
     def __post_init__(self) -> None:
@@ -83,8 +83,8 @@ class Preparation:
     def session(self, plan: CommandPlan, parent: str | None, threads: int) -> Session:
         """Return the session of a command: its code, interpreter, threads and lineage.
 
-        `parent` is the id of the run above. The data of a job without a parent is hashed only if
-        its digest is recorded anyway.
+        `parent` is the parent run's id. Inputs of a job without a parent are not hashed here; their
+        digest is recorded only if it is cached.
         """
         snapshot = self.snapshots[plan.code]
         interpreter = self.interpreters.get(plan.environment, HERE)
@@ -103,7 +103,7 @@ class Preparation:
         )
 
     def keep(self, folder: Path, plan: saved_plan.CompiledPlan) -> None:
-        """Save the plan with which a run is started, so that it can be resumed."""
+        """Save the plan in the job's folder, so that the run can be resumed."""
         for command in commands(plan):
             interpreter = self.interpreters.get(command.environment, HERE)
             code = self.code.get(command.code)
@@ -112,9 +112,9 @@ class Preparation:
         saved_plan.save(folder, plan, self.code, self.digest, bool(self.interpreters))
 
     def digest(self, path: Path) -> str:
-        """Return the sha256 of data, cached at the first request; "" if it does not exist.
+        """Return the sha256 of a file or folder, cached; "" if it does not exist.
 
-        Steps write each output once, so all steps of a pipeline see its data in one state.
+        The cache stays valid, since each output of a pipeline is written once.
         """
         if path not in self._digests:
             self._digests[path] = assets.digest(path) if path.exists() else ""
@@ -122,12 +122,12 @@ class Preparation:
 
 
 def assets_of(plan: Plan) -> dict[str, str]:
-    """Return the assets that a plan is given: digest of the content → `azureml:name:version`."""
+    """Return the plan's input assets: digest of the content → `azureml:NAME:VERSION`."""
     named = (data.asset for _, data in supplied_inputs(plan) if data.asset)
     return {asset.digest: str(asset) for asset in named if asset.digest}
 
 
-# How often the metrics of a command are read for a watcher.
+# Interval in seconds for reading a command's metrics for a watcher.
 METRICS_S = 0.5
 
 
@@ -154,7 +154,7 @@ class Execution:
     run: Run = field(init=False)
     _lineage: dict[str, Any] = field(init=False)
     _began: float = field(init=False)
-    # Of the mounted inputs before the start.
+    # State of the mounted inputs before the start, to detect changes.
     _mounted: outcome.States = field(init=False, default_factory=dict)
     _process: RunProcess | spot.SpotProcess | None = field(init=False, default=None)
     _tail: Tail = field(init=False)
@@ -164,9 +164,9 @@ class Execution:
     _fault: Problem | None = field(init=False, default=None)
 
     def start(self) -> Run:
-        """Make the MLflow run, the folder and the working copy, and start the command.
+        """Create the MLflow run, the folder and the working copy, and start the command.
 
-        A command that cannot be resolved is refused before anything is made (exit code 2).
+        If the command cannot be resolved, raise UserError before anything is created.
         """
         literals = {k: i.value for k, i in self.plan.inputs.items() if i.is_literal}
         command, variables, outputs = self._resolved()
@@ -196,14 +196,14 @@ class Execution:
         return self.run
 
     def warm(self) -> None:
-        """Begin to warm an interpreter for this trial and those after it; make nothing else."""
+        """Start a forkserver with the trials' imports; create no run and no folder."""
         if self.plan.parallel is None and self.plan.distribution is None:
-            with suppress(UserError):  # the trial itself will be
+            with suppress(UserError):  # `start` will raise it
                 command, variables, _ = self._resolved()
                 self.session.pool.warm(self._job("", command, variables), self.session.snapshot)
 
     def _resolved(self) -> tuple[str, dict[str, str], dict[str, Path]]:
-        """Return the command, the job's own variables, and the paths of the outputs."""
+        """Return the command and the spec's variables with resolved bindings, and output paths."""
         sampled = {name: process_environment.text(value) for name, value in self.sampled.items()}
         inputs = files.inputs(self.plan, self.folder)
         outputs = files.outputs(self.plan, self.folder)
@@ -255,7 +255,7 @@ class Execution:
 
     @property
     def is_one_of_many(self) -> bool:
-        """True if more runs with the same imports follow, which a forkserver makes faster."""
+        """Whether it is a trial: more runs with the same imports follow, so fork them."""
         return bool(self.sampled)
 
     def _restart(self, after_s: float) -> None:
@@ -291,12 +291,12 @@ class Execution:
         return has_ended
 
     def widen(self, cores: int) -> int:
-        """See `Task`: a command keeps the threads that it was started with."""
+        """See `Task`: return 0, since a running command cannot use more threads."""
         return 0
 
     @property
     def has_begun(self) -> bool:
-        """True if there is or was a process; False while a forkserver still imports packages."""
+        """Whether the process has started; False while a forkserver still imports packages."""
         process = self._process
         return (
             self.code is not None
@@ -305,7 +305,7 @@ class Execution:
         )
 
     def poll(self) -> bool:
-        """Stop the command at the job's time limit; return whether it has ended."""
+        """Return whether the command has ended; stop it at the job's time limit."""
         if self._process is None:
             return True
         limit = self.plan.timeout_s
@@ -313,7 +313,7 @@ class Execution:
             self.stop(self.time_limit)
         try:
             self.code = self._process.poll()
-        except OSError as error:  # what a restart needs has no room
+        except OSError as error:  # the disk was full at a restart
             self._fault = faults.explain(error)
             if self._fault is None:
                 raise
@@ -321,9 +321,9 @@ class Execution:
         return self.code is not None
 
     def stop(self, ended_by: str) -> bool:
-        """Ask the command to end: SIGTERM, and SIGKILL after the grace period.
+        """Terminate the command: SIGTERM, and SIGKILL after the grace period.
 
-        False when it had ended, or had been asked, before.
+        Return False if it has ended or was stopped before.
         """
         if self._process is None or self.code is not None or self.ended_by:
             return False
@@ -332,15 +332,15 @@ class Execution:
         return True
 
     def kill(self) -> None:
-        """End the command at once."""
+        """Kill the command without a grace period."""
         if self._process is not None:
             self._process.kill()
 
     def finish(self, warnings: tuple[Problem, ...] = ()) -> Run:
         """Write the record and close the MLflow run; `warnings` are recorded if it completed.
 
-        Raise the errors of `faults` if the disk or the store fails: the next run then closes what
-        was left open.
+        Raise OSError or a database error if the disk or the store fails: the next run then closes
+        this one.
         """
         status, error = self._verdict()
         metrics = reader.latest(self.run.id)
@@ -365,7 +365,7 @@ class Execution:
         return self.run
 
     def _warnings(self, status: Status, warnings: tuple[Problem, ...]) -> tuple[Problem, ...]:
-        """Collect warnings: about changed inputs always, all others if the run completed."""
+        """Return warnings: those about changed inputs, and all others if the run completed."""
         now = files.states(files.mounted(self.plan))
         changed = outcome.written_inputs(self.plan, self._mounted, now)
         if status != "Completed":
@@ -393,17 +393,17 @@ class Execution:
 
 
 class Tail:
-    """Copies what a log has gained since the last `pump` to `sink`; does nothing without one."""
+    """Copies new text of a log to `sink` at each `pump`; does nothing if `sink` is None."""
 
     def __init__(self, log: Path, sink: TextIO | None) -> None:
         self._log = log
         self._sink = sink
         self._at = 0
-        # A character may be written in two halves.
+        # A multi-byte character may be split between two writes.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def pump(self) -> bool:
-        """Copy the new bytes; whether there were any."""
+        """Copy the new bytes; return whether there were any."""
         if self._sink is None or not self._log.exists():
             return False
         with self._log.open("rb") as file:

@@ -1,9 +1,9 @@
 """Run a job: the `Task` protocol of commands, sweeps and pipelines, and the loop that polls it.
-The steps of a pipeline are separate runs, up to one per core at once.
 
-`drive` polls the job and hands it the signals that `processes.interruption` collected. The job ends
-its processes by `processes.process` (SIGTERM, then SIGKILL after the grace period); what a killed
-executor leaves is ended by `processes.reaper`.
+The steps of a pipeline are separate runs, up to one per core at once. `drive` polls the job and
+passes it the signals that `processes.interruption` collected. `processes.process` ends the job's
+processes (SIGTERM, then SIGKILL after the grace period). If the executor is killed,
+`processes.reaper` ends them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ml.specs.plan.plans import (
     SweepPlan,
 )
 
-# How often tasks are polled; the end of a process that the pool forked wakes this program.
+# Polling interval of tasks in seconds; the end of a forked process wakes `drive` earlier.
 POLL_S = 0.02
 
 
@@ -44,13 +44,13 @@ class Task(Protocol):
 
     @property
     def run(self) -> Run:
-        """The run as it stands."""
+        """The current state of the run."""
         ...
 
     def turn(self, stop: str, at_once: bool) -> bool:
-        """Poll it and do what is due; True when it has ended. Called until then.
+        """Poll the task and advance it; return whether it has ended. Called until it has.
 
-        `stop` is the reason for ending it, "" to continue; with `at_once` there is no grace period.
+        `stop` is the reason for ending it, "" to continue; `at_once` skips the grace period.
         """
         ...
 
@@ -59,12 +59,12 @@ class Task(Protocol):
         ...
 
     def finish(self) -> Run:
-        """Close its run, once it has ended."""
+        """Close the run of the ended task and return it."""
         ...
 
 
 def drive(task: Task, pool: Pool, interruption: Interruption, watch: Watch) -> Run:
-    """Poll a job until it has ended, and close it; signals that were collected end it."""
+    """Poll a job until it has ended, and return its closed run; collected signals end it."""
     watch(Event("started", task.run))
     while not task.turn(interruption.name, interruption.impatient):
         jobs.beat(task.run.folder.name)
@@ -86,9 +86,9 @@ def start_task(
     former: tuple[Run, ...] = (),
     echo: TextIO | None = None,
 ) -> Task:
-    """Start the plan in its folder; a run that was `stopped` there continues.
+    """Start the plan in `folder`, or resume the run that was `stopped` there.
 
-    A step has a `name` and the run id of its `parent`, and may have `former` attempts.
+    A step has a `name`, its `parent`'s run id, and perhaps `former` attempts.
     """
     name = name or folder.name
     if isinstance(plan, PipelinePlan):
@@ -98,7 +98,7 @@ def start_task(
     if isinstance(plan, SweepPlan):
         saved = saved_sweep(folder, plan.primary_metric) if stopped else None
         return Sweep(plan, session, folder, watch, name, cores, saved)
-    # The metrics of a step are in the pipeline's run when it has ended.
+    # A pipeline's run shows a step's metrics only after the step's end.
     watch_metrics = watch if parent is None else None
     execution = Execution(
         session,
@@ -126,11 +126,10 @@ def session_for(
 
 
 class Pipeline:
-    """The state of one pipeline, nested or not, a `Task`. One that was `stopped` continues.
+    """A pipeline, nested or not, as a `Task`; if `stopped` is given, that run is resumed.
 
-    `cores` are for all of its steps together. A step gets its share when it starts. A step that
-    becomes ready later does so because another ended, and gets the share of that one. Cores that
-    no step waits for go to the sweeps that are running.
+    All steps share `cores`. Ready steps divide the free cores equally when they start. Cores that
+    no ready step needs go to running sweeps.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class Pipeline:
         )
 
     def _retake(self, stopped: Run) -> None:
-        """Restore the ended steps of a stopped pipeline; the others continue when they start."""
+        """Restore the ended steps of a stopped pipeline; the others run again or resume later."""
         for run in sorted(stopped.steps, key=lambda step: step.ended or 0.0):
             name = run.folder.name
             wrote = records.original(run)
@@ -206,7 +205,7 @@ class Pipeline:
         return taken
 
     def finish(self) -> Run:
-        """See `Task`: the pipeline's outputs are those of its steps."""
+        """See `Task`: the pipeline's outputs are the bound outputs of its steps."""
         steps = tuple(self._ended.values())
         status, error = outcome.pipeline_status(self._plan, self.run, steps, self._cut_short)
         outputs = {}
@@ -246,7 +245,7 @@ class Pipeline:
                 self._start(name, step, max(1, self._free // (len(ready) - number)))
 
     def _start(self, name: str, step: StepPlan, share: int) -> None:
-        """Start a step with its share of the cores, or take over the outputs of an earlier run."""
+        """Start a step with `share` cores, or reuse the outputs of a cached run."""
         plan = bind(step, self._plan, self._written)
         folder, label, key = self.run.folder / "steps" / name, f"{self.run.name}.{name}", ""
         preparation, tracking = self._preparation, self._preparation.tracking
@@ -294,15 +293,15 @@ class Pipeline:
         self._tell("step_ended", run)
 
     def _take_in(self, name: str, run: Run, former: Mapping[str, Path]) -> dict[str, Path]:
-        """Record a step that has ended, and return its outputs for the steps that wait for it.
+        """Record a step that has ended; return the paths of its outputs, for later steps.
 
-        `former` has the folders of outputs that other runs wrote.
+        `former` has the folders of implicit outputs that an earlier run wrote, by output.
         """
         self._ended[name] = run
-        # A sweep's outputs are links to its best trial's; MLflow refuses to read through one.
+        # A sweep's outputs are symbolic links to its best trial's, which MLflow does not follow.
         paths = {output: path.resolve() for output, path in run.outputs.items()}
         for output in used_outputs(self._plan, name) - set(paths):
-            # Azure ML's implicit output: what the step left in ./outputs and ./logs.
+            # Azure ML's implicit output: the files that the step wrote to ./outputs and ./logs.
             if output in former or run.id:
                 artifacts_of = self._preparation.tracking.artifacts_of
                 paths[output] = former.get(output) or artifacts_of(run.id)
@@ -312,7 +311,7 @@ class Pipeline:
         return paths
 
     def _leave_out(self, name: str, why: str) -> None:
-        """End a step that waits in vain, with the reason as a warning."""
+        """Cancel a step that cannot start, with the reason as a warning."""
         del self._waiting[name]
         warning = Problem(
             outcome.NOT_STARTED,
@@ -325,7 +324,7 @@ class Pipeline:
         self._tell("step_ended", self._ended[name])
 
     def _unstarted_run(self, name: str, status: Status, **fields: Any) -> Run:
-        """Return the Run of a step that was not started: it has no MLflow run id."""
+        """Return the run of a step that was not started; its id is ""."""
         now, run = time.time(), self.run
         label, folder = f"{run.name}.{name}", run.folder / "steps" / name
         return Run("", label, status, run.experiment, folder, now, now, **fields)
@@ -348,6 +347,6 @@ class Pipeline:
 
 
 def _at(refused: UserError, step: StepPlan) -> Problem:
-    """Return the first problem, at the step if it has no place of its own."""
+    """Return the first problem, with the step's place if it has none."""
     problem = refused.problems[0]
     return problem if problem.place else Problem(problem.code, problem.actual, place=step.place)

@@ -1,9 +1,8 @@
-"""Resuming runs that a kill, an interruption or a full disk stopped.
+"""Resume runs that were killed or interrupted, or that a full disk stopped.
 
-The plan is the saved one and the run is the same run, in MLflow too. A command starts again in its
-folder, as on a spot node. Parts that had ended are kept; a part that was cut off runs again under
-its name with its values and finds its mounted outputs; the rest of its first attempt is set aside:
-kept, and counted nowhere.
+The run continues with its saved plan and the same MLflow run. A command restarts in its folder, as
+on a spot node. Ended steps and trials are kept. An interrupted one runs again with the same name,
+values and mounted outputs; other files of its first attempt are moved aside and ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +42,10 @@ def plan_of(run: Run, timeout_s: float | None = None) -> saved_plan.CompiledPlan
 
 
 def was_stopped(run: Run) -> bool:
-    """Return whether the run, or a step that made it fail, was ended from outside the job."""
+    """Return whether the run or a step was interrupted, had a full disk, or reached its limit.
+
+    Steps that another step's failure stopped do not count.
+    """
     if lifecycle.was_cut_off(run) or run.ended_by == "timeout":
         return True
     consequences = {NOT_STARTED, STEP_FAILED}
@@ -56,10 +58,10 @@ def resume(
     timeout_s: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Run:
-    """Resume the run and return it when it has ended. Raise UserError as `plan_of`.
+    """Resume the run and return it after its end. Raise UserError as `plan_of`.
 
-    If two processes resume it at once, one is rejected. A run that another process has completed is
-    returned unchanged. `say` receives notes for the user.
+    If two processes resume a run at once, one raises UserError. A run that another process has
+    completed is returned unchanged. `say` receives notes for the user.
     """
     with ExitStack() as stack:
         stack.enter_context(faults.as_refusals())
@@ -97,10 +99,9 @@ def resume(
 
 
 def find(name: str) -> Run:
-    """Return the run of that name or id, as `LocalRuns.find`; a damaged record is written again
-    first.
+    """Return the run with that name or id, as `LocalRuns.find`.
 
-    It is restored from the saved plan and MLflow's store.
+    A damaged record is first restored from the saved plan and MLflow's store.
     """
     folder = home.jobs() / Path(name).name
     if not records.is_torn(folder):
@@ -123,7 +124,10 @@ def find(name: str) -> Run:
 
 @contextmanager
 def _held(name: str) -> Iterator[float | None]:
-    """Return the lock of the run; raise UserError when another process has it."""
+    """Hold the run's lock in the block; raise UserError if another process has it.
+
+    Yield the time of the last sign of life of the previous executor; None if unknown.
+    """
     try:
         with jobs.hold(name) as last_sign:
             yield last_sign
@@ -157,7 +161,7 @@ def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> saved_plan.Com
 
 
 def _lineage(saved: SavedPlan) -> dict[str, Any]:
-    """Return the lineage that the record of a run with this plan had."""
+    """Return the lineage for the record of a run, computed from its saved plan."""
     plan = saved.plan
     if isinstance(plan, PipelinePlan):
         return records.pipeline_lineage(plan, None, saved.code)

@@ -32,7 +32,7 @@ from ml.specs.plan.plans import (
 _APART = frozenset(
     {"place", "places", "display_name", "experiment", "tags", "compute", "code", "timeout_s"}
     | {"description"}
-    | {"because", "file"}  # of hints: why, and where it says so
+    | {"because", "file"}  # of hints: the reason and the file
 )
 
 # The record in a completed step's folder: its key, and its outputs with their digests.
@@ -41,7 +41,7 @@ RECORD = "reuse.json"
 
 @dataclass(frozen=True)
 class Kept:
-    """A completed step whose outputs (by name, with their digests) are still what it wrote."""
+    """A completed step in the cache, with the paths of its unchanged outputs by name."""
 
     run: Run
     paths: Mapping[str, Path]
@@ -53,18 +53,17 @@ def key(
     digest: Callable[[Path], str],
     interpreter: Interpreter = HERE,
 ) -> str:
-    """Return the cache key: a hash of all that the result depends on; `code` is the snapshot's
-    digest.
+    """Return the cache key: a hash of everything that the result depends on.
 
-    The environment is the spec's (with the content of its conda file) and the interpreter with
-    the packages that are installed in it, since that is what runs the step.
+    `code` is the snapshot's digest. The environment is hashed as the content of its conda file, and
+    as the interpreter with its installed packages.
     """
     content = [_content(plan, digest), code, interpreter.identity()]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def find(name: str) -> Kept | None:
-    """Return the step with that key; None if the step or its outputs have changed since.
+    """Return the cached step with the key `name`; None if it is missing or has changed.
 
     The outputs are hashed again. The index and the record in the step's folder must be equal.
     """
@@ -86,7 +85,7 @@ def find(name: str) -> Kept | None:
 
 
 def keep(name: str, run: Run, paths: Mapping[str, Path], digest: Callable[[Path], str]) -> None:
-    """Record a completed step for reuse, unless it left an output unwritten."""
+    """Add a completed step to the cache under the key `name`, unless an output is missing."""
     if not all(path.exists() for path in paths.values()):
         return
     data = {
@@ -102,7 +101,7 @@ def keep(name: str, run: Run, paths: Mapping[str, Path], digest: Callable[[Path]
 def take_over(
     kept: Kept, folder: Path, name: str, plan: CommandPlan | SweepPlan, session: Session
 ) -> Run:
-    """A completed run in `folder` with the outputs, metrics and parameters of the kept one."""
+    """Create a completed run in `folder` with outputs, metrics and parameters of the cached one."""
     former = kept.run.reused_from or kept.run.name
     outputs = _outputs(kept, folder)
     tracking, tags = session.tracking, {"reused_from": former}
@@ -122,9 +121,9 @@ def take_over(
 
 
 def _outputs(kept: Kept, folder: Path) -> dict[str, Path]:
-    """Return the kept outputs in a new folder, without a second copy on the disk.
+    """Create `folder` with the cached outputs as hard links; return their paths by name.
 
-    They outlive the folder of the run that wrote them.
+    Hard links stay valid after the original run is removed.
     """
     folder.mkdir(parents=True)
     outputs = {name: folder / "outputs" / name for name in kept.run.outputs}
@@ -139,7 +138,7 @@ def _outputs(kept: Kept, folder: Path) -> dict[str, Path]:
 
 
 def _content(value: Any, digest: Callable[[Path], str]) -> Any:
-    """Return a plan, or a part of it, as JSON values that do not depend on absolute paths."""
+    """Return the value of a plan as JSON for hashing, without absolute paths."""
     if isinstance(value, InputPlan):
         if value.is_literal:
             return [value.type, None if value.value is None else str(value.value)]
@@ -158,7 +157,10 @@ def _content(value: Any, digest: Callable[[Path], str]) -> Any:
 
 
 def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
-    """The kept step that wrote this output of the job; None unless every step of it is kept."""
+    """Return the cached command, or the pipeline's cached step that wrote `output`.
+
+    Return None unless all steps are cached.
+    """
     if isinstance(plan, CommandPlan):
         hit = _find_now(plan)
         return hit.run if hit else None
@@ -166,7 +168,7 @@ def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
     written: dict[FromStep, Path] = {}
     waiting = dict(plan.steps)
     while waiting and not plan.force_rerun:
-        # A plan has no circles: of the steps that are left, one waits for nothing.
+        # A plan has no cycles, so one of the remaining steps has all its dependencies.
         name = next(n for n, step in waiting.items() if not waiting.keys() & set(step.after))
         step = waiting.pop(name)
         complete = bind(step, plan, written)
@@ -182,6 +184,6 @@ def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
 
 
 def _find_now(plan: CommandPlan | SweepPlan) -> Kept | None:
-    """Return the step with the code as it is now."""
+    """Return the cached step of this plan with the current code; None if it is not cached."""
     (copy,) = snapshot.of_plan(plan).values()
     return find(key(plan, copy.digest if copy else "", assets.digest))

@@ -1,7 +1,7 @@
-"""`plan.json`: the plan with which a run was started, saved before anything else.
+"""`plan.json`: the plan with which a run was started, saved before the run starts.
 
-A run is resumed with this plan, whatever became of the spec since, and only with the code and the
-data with which it was started. A command's data is not compared: it would be read at every start.
+A run is resumed with this plan, even if the spec was edited, and only with unchanged code and data.
+A command's data is not compared, since it would have to be hashed at every start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ml.specs.plan.plans import (
 
 # A plan in which AutoML jobs are compiled to sweeps.
 CompiledPlan = CommandPlan | SweepPlan | PipelinePlan
-# The number of changed packages that are named.
+# The number of changed packages to name in a message.
 _NAMED = 5
 
 
@@ -58,7 +58,7 @@ class SavedPlan:
     packages: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[str]:
-        """Changes that do not prevent the run from being resumed."""
+        """Yield a line about changed packages, which do not prevent resuming the run."""
         changed = sorted(set(self.packages) ^ set(HERE.identity()))
         if self.packages and not self.isolated and changed:
             names = ", ".join(name.removesuffix(".dist-info") for name in changed[:_NAMED])
@@ -66,10 +66,7 @@ class SavedPlan:
             yield f"this interpreter has changed since the run was started: {names}{more}"
 
     def snapshots(self) -> dict[Path | None, Snapshot | None]:
-        """Return the snapshots of the code.
-
-        Raise UserError when the code or the data has changed.
-        """
+        """Return code folder → its snapshot. Raise UserError if code or data has changed."""
         problems = [*self._changed(), *self._gone()]
         if problems:
             raise UserError(*problems)
@@ -118,7 +115,7 @@ def save(
     digest: Callable[[Path], str] = assets.digest,
     isolated: bool = False,
 ) -> None:
-    """Save the plan in the job folder, with the code and the data; data is read for its digest."""
+    """Save the plan in the job folder, with the code's lineage and the digests of data."""
     data = [
         {"field": field, "path": str(source.path), "digest": digest(source.path)}
         for field, source in supplied_inputs(plan)
@@ -161,7 +158,7 @@ def _path(text: str | None) -> Path | None:
     return Path(text) if text is not None else None
 
 
-# Plans as JSON and back, without loss. Every value carries its type: a dataclass of a plan is
+# Plans are encoded as JSON without loss. Every value carries its type: a dataclass is
 # `{"is": "InputPlan", "with": …}`, and a mapping keeps its order and the types of its keys.
 
 
@@ -180,7 +177,7 @@ def kinds() -> dict[str, Any]:
 
 
 def to_json(value: Any) -> Any:
-    """A plan or a part of it as JSON values; TypeError for a type that plans do not contain."""
+    """Encode a plan or a value in it as JSON; raise TypeError for an unknown type."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Path):
@@ -196,7 +193,7 @@ def to_json(value: Any) -> Any:
         raise TypeError(f"a plan cannot contain {type(value)}")
     return {
         "is": name,
-        # Fields that do not count in comparisons (the spec behind the plan) are left out.
+        # Leave out fields that comparisons ignore, such as the plan's spec.
         "with": {
             item.name: to_json(getattr(value, item.name)) for item in fields(value) if item.compare
         },
@@ -204,7 +201,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(data: Any) -> CompiledPlan:
-    """Return the plan that `to_json` wrote. ValueError when it has another format."""
+    """Decode a plan that `to_json` encoded; raise ValueError for another format."""
     try:
         decoded = _value(data)
     except (KeyError, TypeError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""A sweep: trials as processes of their own, a few at a time, ended early by the policy."""
+"""Run a sweep: concurrent trials in separate processes, with an early termination policy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ml.sweeps.samplers import sampler_for
 
 TrialEvent = Literal["trial_started", "trial_metric", "trial_ended"]
 
-# How often the metrics of trials are read, and trials that have to end are polled.
+# Intervals in seconds for reading trials' metrics, and for polling trials that were killed.
 METRICS_S = 0.25
 POLL_S = 0.02
 # The reason for ending a trial when the sweep itself has run out of time.
@@ -52,10 +52,7 @@ def concurrency(plan: SweepPlan) -> int:
 
 
 class Sweep:
-    """The state of one sweep, a `Task`. One that was `saved` continues where it stopped.
-
-    Up to `cores` trials run at once.
-    """
+    """A sweep as a `Task`, with up to `cores` concurrent trials; `saved` is one to resume."""
 
     def __init__(
         self,
@@ -74,7 +71,7 @@ class Sweep:
         self._repeats: deque[Sample] = deque()
         self._cut_short = ""
         self._failure: Problem | None = None
-        # Whether a trial found that the data or a setting of the search is wrong, for all trials.
+        # Whether a trial ended with EX_DATAERR: data or settings are invalid for all trials.
         self._is_refused = False
         self._lineage = saved.lineage if saved else records.sweep_lineage(plan, session.lineage)
         seed = self._lineage["sampling"]["seed"]
@@ -94,18 +91,18 @@ class Sweep:
         self._feed = reader.Feed(plan.primary_metric)
         self._read_at = time.monotonic()
         self._start_time = self._read_at - self.run.active_s
-        # The seconds that trials which completed took, and whether one has begun.
+        # Durations of completed trials in seconds, and whether a first trial has begun.
         self._took: list[float] = []
         self._has_begun = saved is not None or plan.ending is None
 
     def widen(self, cores: int) -> int:
-        """See `Task`: each core is one more trial at once."""
+        """See `Task`: each additional core allows one more concurrent trial."""
         more = min(cores, concurrency(self._plan) - self._limit)
         self._limit += more
         return more
 
     def turn(self, stop: str, at_once: bool) -> bool:
-        """See `Task`: poll, close and start trials once. A fault of this machine ends the sweep."""
+        """See `Task`: poll, close and start trials once. A full disk or a store error ends it."""
         try:
             with faults.as_refusals():
                 return self._turn(stop, at_once)
@@ -116,7 +113,7 @@ class Sweep:
 
     def _turn(self, stop: str, at_once: bool) -> bool:
         if not self._has_begun:
-            # The time of a search is that of its trials: on Azure no limit counts a node's start.
+            # Count AutoML's time limit from its first trial: Azure does not count a node's start.
             self._start_time = time.monotonic()
             self._has_begun = any(trial.has_begun for trial in self._running.values())
         limit = math.inf if self._plan.timeout_s is None else self._plan.timeout_s
@@ -137,7 +134,7 @@ class Sweep:
         for name in [name for name, execution in self._running.items() if execution.poll()]:
             self._read_metrics()
             self._close(name)
-        # After those that ended: their places are taken in the same turn.
+        # Start trials after closing others, so free places are filled in the same turn.
         while not reason and len(self._running) < self._limit and self._start_trial():
             pass
         return not self._running
@@ -179,7 +176,7 @@ class Sweep:
         return True
 
     def _next(self) -> Sample | None:
-        """Return the next trial's sample: first those that were cut off, then new ones."""
+        """Return the next sample: of an interrupted trial, a new one, or an ensemble; else None."""
         if self._repeats:
             return self._repeats.popleft()
         return self._sampler.ask() if self._is_searching() else self._ensemble()
@@ -195,7 +192,7 @@ class Sweep:
         hopeless = 1 if self._is_refused else HOPELESS
         if len(scores) >= hopeless and not any(score is not None for score in scores):
             return False
-        # A trial of median duration would not end in time.
+        # Stop if a trial of median duration would not end in time.
         if self._left() < (median(self._took) if self._took else 0.0):
             return False
         return not objective.is_enough(scores, self._plan.goal, ending)
@@ -205,7 +202,7 @@ class Sweep:
         return any(name in str(run.parameters.get("model")) for name in names)
 
     def _members(self) -> tuple[str, list[Run]] | None:
-        """Return the next ensemble and its members; None if there is none."""
+        """Return the next ensemble's name and its member trials; None if there is none."""
         names = self._plan.ending.ensembles if self._plan.ending else ()
         models = [str(run.parameters.get("model")) for run in self._trials.runs]
         waiting = [name for name in names if not any(name in model for model in models)]
@@ -218,7 +215,7 @@ class Sweep:
         return waiting[0], members
 
     def _ensemble(self) -> Sample | None:
-        """Return the next ensemble: those come last, when every other trial has ended."""
+        """Return the sample of the next ensemble; None while trials run, or if there is none."""
         chosen = None if self._running else self._members()
         if chosen is None:
             return None
@@ -230,7 +227,7 @@ class Sweep:
         return sample
 
     def _read_metrics(self) -> None:
-        """Read what trials have logged since the last time, and apply the policy to it."""
+        """Read new metrics of the trials, and apply the early termination policy."""
         self._read_at = time.monotonic()
         for name, before in self._trials.log(self._feed.new()).items():
             self._report("trial_metric", name)
@@ -256,7 +253,7 @@ class Sweep:
         self._watch(Event(kind, self.run, self._trials[name]))
 
     def _end_trials(self) -> None:
-        """End and close the trials that run or were starting: the sweep cannot continue."""
+        """Kill and close all running and starting trials, because the sweep failed."""
         for execution in self._running.values():
             execution.stop("sweep_failed")
             execution.kill()
@@ -268,7 +265,7 @@ class Sweep:
             self._session.tracking.end(run_id, "Canceled", {})
 
     def finish(self) -> Run:
-        """See `Task`: the best trial's metrics and outputs become those of the sweep."""
+        """See `Task`: copy the best trial's metrics, parameters and outputs to the sweep."""
         status, error = self._status()
         best = self._trials[self.run.best] if self.run.best else None
         written: dict[str, Path] = {}
@@ -278,7 +275,7 @@ class Sweep:
             self._session.tracking.tag(self.run.id, tags)
             written = {k: files.promote(self.run.folder, k, v) for k, v in best.outputs.items()}
         if self._plan.ending and status == "Completed":
-            # Pickles that only its trials had a use for; one that is resumed still has.
+            # Only trials use these pickles; a sweep that may be resumed keeps them.
             shutil.rmtree(self.run.folder / CACHE, ignore_errors=True)
         self.run = replace(
             self.run,
@@ -310,5 +307,5 @@ class Sweep:
 
 
 def _family(run: Run) -> str:
-    """Return the family of an AutoML trial's model."""
+    """Return the model family of an AutoML trial."""
     return str(json.loads(str(run.parameters["model"]))["family"])

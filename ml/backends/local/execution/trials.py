@@ -1,6 +1,6 @@
-"""The trials of a sweep: their runs, what they have logged, and which of them leads.
+"""The trials of a sweep: their runs, their primary metrics, and the best one.
 
-Those of a sweep that was stopped are read from its folder and restored.
+Trials of a stopped sweep are restored from its folder.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Trials:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Every trial as it is now."""
+        """The current run of every trial."""
         return tuple(self._runs.values())
 
     @property
     def best(self) -> str | None:
-        """The leader among the completed trials; of equals the one that started first."""
+        """The name of the best completed trial; in a tie the one that started first."""
         return self._best
 
     def curve(self, name: str) -> Sequence[float]:
@@ -57,7 +57,7 @@ class Trials:
         return self._curves[name]
 
     def score(self, name: str) -> float | None:
-        """Return the trial's best value, once it has completed and can be ranked."""
+        """Return a completed trial's best value of the primary metric; None for other trials."""
         return self._scores.get(name)
 
     @property
@@ -75,8 +75,8 @@ class Trials:
     def put(self, run: Run, logged: Iterable[float] = ()) -> None:
         """Add a trial that started, or close one that ended.
 
-        `logged` is what a trial from before a resume logged of the primary metric. The curve of a
-        trial that ended is dropped: MLflow has it.
+        `logged` are the values of the primary metric from before a resume. The curve of an ended
+        trial is dropped, since MLflow stores it.
         """
         name = run.name
         self._runs[name] = run
@@ -95,7 +95,7 @@ class Trials:
         self._best = objective.leader({key: self._scores[key] for key in pair}, self._plan.goal)
 
     def log(self, values: Iterable[tuple[str, float]]) -> dict[str, int]:
-        """Add (run id, value) to the curves; the trials with news, and their lengths before."""
+        """Add pairs (run id, value) to the curves; return changed trial → its previous length."""
         before: dict[str, int] = {}
         for run_id, value in values:
             if name := self._running.get(run_id):
@@ -107,7 +107,7 @@ class Trials:
         return before
 
     def verdict(self, name: str, before: int) -> Verdict | None:
-        """The policy's verdict on the intervals that the trial reached since it had `before`."""
+        """Return the policy's verdict on the trial's intervals after `before`; None to continue."""
         if self._policy is None:
             return None
         intervals = range(before + 1, len(self._curves[name]) + 1)
@@ -132,7 +132,7 @@ class SavedTrial:
     counts: bool
 
     def recall(self, sampler: Sampler) -> Sample:
-        """Return the trial's sample, which the sampler repeats, or makes again when it was lost."""
+        """Restore the trial in the sampler; return its sample, drawn again if the file is lost."""
         if self.sample is not None:
             sampler.recall(self.sample)
             return self.sample
@@ -173,7 +173,7 @@ def saved_sweep(folder: Path, metric: str) -> SavedSweep:
 
 
 def _trial_count(sweep: Path) -> int:
-    """Return one more than the highest number of a trial with a folder or a kept attempt."""
+    """Return the number of trials that had started: one more than the highest trial number."""
     traces = [*(sweep / "trials").glob("*"), *(sweep / records.ATTEMPTS).glob("*")]
     numbers = [int(n) for path in traces if (n := path.name.partition(".")[0]).isdecimal()]
     return max(numbers, default=-1) + 1
@@ -185,7 +185,7 @@ def _trial(sweep: Run, number: int, metric: str) -> SavedTrial:
     sample = next(filter(None, map(records.read_sample, folders)), None)
     run = records.read_if_whole(part) or _lost(sweep, number, part)
     curve = tuple(reader.curve(run.id, metric))
-    # A machine that went off may have taken the last seconds of the store with it.
+    # After a power failure, the last seconds of the store may be missing.
     is_there = bool(curve) or metric not in run.metrics
     counts = is_there and not lifecycle.was_cut_off(run)
     return SavedTrial(number, run, sample, curve if counts else (), counts)

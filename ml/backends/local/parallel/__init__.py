@@ -1,1 +1,1 @@
-"""Parallel jobs: data divided into mini-batches and handed to processes."""
+"""Run parallel jobs: divide data into mini-batches, and process them in several processes."""

@@ -1,13 +1,13 @@
-"""One process of a parallel job: init(), run() for a mini-batch after another, shutdown().
+"""One process of a parallel job: call init(), then run() for each mini-batch, then shutdown().
 
-Started as a script by `batches`, with the interpreter that the job asks for:
-`batch_worker.py SETTINGS TASKS ANSWERS`, the last two being open file descriptors that carry JSON
-lines. What the entry script prints goes to this process's own log. Imports nothing of the
-repository but the reader of tables, which it loads by its path, when the data are a table.
+`batches` starts it as a script with the job's interpreter: `batch_worker.py SETTINGS TASKS
+ANSWERS`. The last two are open file descriptors that carry JSON lines. Output of the entry script
+goes to this process's log. Of the repository it imports only the reader of tables, by its path, if
+the data is a table.
 
-What an entry script may rely on is in how-to-use-parallel-job-in-pipeline: run() gets a list of
-file paths or a DataFrame, and returns a DataFrame, a list or a tuple with an item for each that it
-has dealt with. Public examples let it take a second argument, `mini_batch_context`.
+how-to-use-parallel-job-in-pipeline documents the entry script: run() gets a list of file paths or a
+DataFrame, and returns a DataFrame, a list or a tuple with an item for each processed input. In
+public examples it has a second argument, `mini_batch_context`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file: its modules are none of the job's
+    del sys.path[0]  # this file's folder: hide its modules from the job
 
 import importlib.util
 import inspect
@@ -30,7 +30,7 @@ from typing import Any
 
 
 class Worker:
-    """The entry script, loaded, and the data that it is given."""
+    """The loaded entry script, and the reader of its mini-batches."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
@@ -42,13 +42,13 @@ class Worker:
         self._with_context = len(takes) > 1
 
     def call(self, name: str) -> None:
-        """init() or shutdown(), when the script has it."""
+        """Call init() or shutdown(), if the script defines it."""
         function = getattr(self._script, name, None)
         if callable(function):
             function()
 
     def data(self, batch: Mapping[str, Any]) -> Any:
-        """Return the argument of run(): paths, or the rows of the mini-batch."""
+        """Return the argument of run(): a list of paths, or a DataFrame with the rows."""
         if "files" in batch:
             return list(batch["files"])
         if "group" in batch:
@@ -58,7 +58,7 @@ class Worker:
         return frame.iloc[batch["start"] : batch["stop"]].reset_index(drop=True)
 
     def _table(self, part: int | None, keys: list[str]) -> Any:
-        """Return a table and its groups, cached: mini-batches of one file follow one another."""
+        """Return (DataFrame, row numbers per group) of a file, cached for its next mini-batch."""
         if self._cached[0] != (part, tuple(keys)):
             tables = _load(Path(self._settings["reader"]))
             frame = tables.frame(self._settings["table"], part)
@@ -67,10 +67,7 @@ class Worker:
         return self._cached[1]
 
     def run(self, batch: Mapping[str, Any], data: Any) -> int:
-        """Process a mini-batch, write its results to one file, and return the number of items.
-
-        The file has all items, or does not exist.
-        """
+        """Process a mini-batch, write its results to a file atomically, return their number."""
         context = SimpleNamespace(
             mini_batch_id=batch["id"], partition_key_value=batch.get("keys") or {}
         )
@@ -113,7 +110,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Process every task from the input; return at its end."""
+    """Process the tasks from the file descriptor TASKS until it is closed."""
     settings = json.loads(Path(sys.argv[1]).read_text())
     tasks = os.fdopen(int(sys.argv[2]))
     answers = os.fdopen(int(sys.argv[3]), "w")

@@ -1,16 +1,16 @@
-"""Drives a parallel job: divides data, dispatches mini-batches, retries, counts failures.
+"""Drive a parallel job: divide data, dispatch mini-batches, retry, count failures.
 
-Started as a process of its own, which is the job's command: what it prints is the job's log, its
-exit code the job's. The entry script runs in processes of its own (`batch_worker`), whose logs lie
-beside. Semantics by reference-yaml-job-parallel and how-to-debug-parallel-run-step:
+This is the process of the job's command: its output is the job's log, and its exit code the job's.
+The entry script runs in other processes (`batch_worker`), with separate logs. The semantics follow
+reference-yaml-job-parallel and how-to-debug-parallel-run-step:
 
-- A run() that raises, that takes longer than the timeout or whose process dies is tried again;
-  what failed every time is a failed mini-batch, and all of its items are failed items.
-- Items that run() gave nothing back for are failed items. Such a mini-batch counts as failed too,
-  but is not run again ("a run() is failed if an exception is thrown, or nothing is returned when
-  the timeout is reached"). Under partition_keys a result for each partition is what the public
-  examples give back, so there it does not count.
-- More failures than a threshold allows abort the job at once; -1 allows any.
+- A run() that raises, exceeds the timeout or loses its process is retried. If all retries fail, the
+  mini-batch and all of its items count as failed.
+- Items without a result of run() count as failed, and so does their mini-batch. It is not retried
+  ("a run() is failed if an exception is thrown, or nothing is returned when the timeout is
+  reached"). With partition_keys this is not checked: public examples return one result per
+  partition.
+- More failures than a threshold allows abort the job at once; -1 allows any number.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from ml.backends.local.process_environment import THREADS
 from ml.toolkit.data import mltables
 from ml.toolkit.data.mltables import Unreadable, frame
 
-# "The default value is 1" (reference-yaml-job-parallel, for files); for tables, where it is a
-# size, the same document has none, and azure-ai-ml says 1 MB.
+# Default mini_batch_size: for files "The default value is 1" (reference-yaml-job-parallel); for
+# tables, where it is a size in bytes, azure-ai-ml's default is 1 MB.
 FILES = 1
 TABLE_BYTES = 1 << 20
 
 
 def describe(data: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the files of a folder, of a file or of an MLTable, as the reader of tables has them.
+    """Return the description (`mltables.describe`) of a folder, a file or an MLTable.
 
-    Raises Unreadable, also for `keys` to divide files by: that is for the rows of a table.
+    Raise Unreadable if it cannot be read, or if there are `keys` and it is not a table.
     """
     table = mltables.describe(data)
     if keys and not table["read"]:
@@ -52,8 +52,7 @@ def describe(data: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def divide(table: Mapping[str, Any], size: int, keys: list[str]) -> list[dict[str, Any]]:
-    """Return the mini-batches, numbered from 0: what a process needs to read its own, and its
-    items.
+    """Return the mini-batches: each has its `id` from 0, its location, and the number of `items`.
 
     "If both partition_keys and mini_batch_size are specified, the partition keys take effect."
     A mini-batch of a table never crosses the boundary of a file (how-to-debug-parallel-run-step).
@@ -71,7 +70,7 @@ def divide(table: Mapping[str, Any], size: int, keys: list[str]) -> list[dict[st
 
 
 def _rows(table: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
-    """Even runs of rows, as many as make up the size of the file that they are in."""
+    """Divide each file's rows evenly into mini-batches of about `size` bytes."""
     batches = []
     for part, file in enumerate(table["files"]):
         rows = len(frame(table, part))
@@ -83,7 +82,7 @@ def _rows(table: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
 
 
 def _groups(table: Mapping[str, Any], keys: list[str]) -> list[dict[str, Any]]:
-    """Rows with the same values in the key columns; in the order of the values."""
+    """Divide the rows by equal values in the key columns, ordered by value."""
     rows_of_all = frame(table, None)
     lacking = [key for key in keys if key not in rows_of_all.columns]
     if lacking:
@@ -96,12 +95,12 @@ def _groups(table: Mapping[str, Any], keys: list[str]) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a column as JSON has it; a date as its text."""
+    """Return a column's value as a JSON value; a date as text."""
     value = value.item() if hasattr(value, "item") else value
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-# Consecutive processes that end before init() returns until the job is aborted.
+# Abort the job after this many consecutive processes that end before init() returns.
 STARTS = 3
 TABLE = ("mini_batch", "items", "returned", "tries", "seconds", "process", "error")
 
@@ -123,7 +122,7 @@ class Batches:
         self._rows: list[tuple[Any, ...]] = []
 
     def run(self) -> None:
-        """Process all mini-batches. Raises Aborted or mltables.Unreadable."""
+        """Process all mini-batches. Raise Aborted or mltables.Unreadable."""
         settings = self._settings
         keys = settings["partition_keys"]
         table = describe(Path(settings["data"]), keys)
@@ -160,7 +159,7 @@ class Batches:
                 process.give(self._waiting.pop(0))
             self._listen(process, 0.02 / len(self._processes))
             if error := process.failure():
-                self._listen(process, 0)  # what it answered at the last moment
+                self._listen(process, 0)  # read its last messages
                 if process.batch is not None:
                     self._retry(process, error)
                 elif not process.was_ready:
@@ -233,7 +232,7 @@ class Batches:
             _say(f"{_many(self._failed, 'mini-batch')} failed, which the thresholds allow")
 
     def _report(self, items: int) -> None:
-        """A table of the mini-batches for a person, and the counts for `parallel.warnings`."""
+        """Write mini_batches.csv for the user, and counts.json for `parallel.warnings`."""
         with (self._results.parent / "logs" / "mini_batches.csv").open("w", newline="") as sink:
             writer = csv.writer(sink)
             writer.writerow(TABLE)
@@ -244,7 +243,7 @@ class Batches:
         _say(f"{len(self._rows)} of {self._total} mini-batches done, {self._failed} failed")
 
     def _gather(self) -> None:
-        """Write what run() returned to the common file, in the order of the mini-batches."""
+        """Write the results of run() to the output file, in the order of the mini-batches."""
         if not self._settings["append_to"]:
             return
         target = Path(self._settings["append_to"])
@@ -272,7 +271,7 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Run the job that the file of the one argument describes."""
+    """Run the job with the settings file in argv[1]; exit with 1 if the job fails."""
     path = Path(sys.argv[1])
     try:
         Batches(json.loads(path.read_text()), path).run()
@@ -286,9 +285,10 @@ if __name__ == "__main__":
 
 
 class BatchProcess:
-    """`batch_worker` under the interpreter of the job. `settings` name it and its time limits.
+    """A process that runs `batch_worker` with the job's interpreter.
 
-    `batch` is what it works on, `since` when it began to. `error` is why init() failed.
+    `batch` is its current mini-batch or None, `since` the start of that in monotonic seconds, and
+    `error` the reason if init() failed.
     """
 
     def __init__(self, number: int, path: Path, settings: dict[str, Any]) -> None:
@@ -316,12 +316,12 @@ class BatchProcess:
 
     @property
     def is_idle(self) -> bool:
-        """True if the process is ready and has no mini-batch."""
+        """Whether the process is ready and has no mini-batch."""
         free = self.was_ready and not self._leaves and self.batch is None
         return free and self._process.poll() is None
 
     def give(self, batch: dict[str, Any]) -> None:
-        """Send a mini-batch to the process; if it has just died, `failure` reports that."""
+        """Send a mini-batch to the process; if the process has died, `failure` reports it."""
         self.batch, self.since = batch, time.monotonic()
         limit = self._settings["overhead_timeout_s"]
         self._deadline, self._late = self.since + limit, f"reading it took more than {limit:g} s"
@@ -330,7 +330,7 @@ class BatchProcess:
             self._sink.flush()
 
     def release(self) -> dict[str, Any]:
-        """Return the mini-batch that it worked on; it has none afterwards."""
+        """Take the current mini-batch from the process and return it."""
         assert self.batch is not None
         batch, self.batch = self.batch, None
         return batch
@@ -358,7 +358,7 @@ class BatchProcess:
             )
 
     def failure(self) -> str:
-        """Return why the process has ended, "" while it runs. Kill it after its deadline."""
+        """Return why the process has ended, "" while it runs; kill it after its deadline."""
         code = self._process.poll()
         if code is None:
             busy = self.batch is not None or not self.was_ready
@@ -374,7 +374,7 @@ class BatchProcess:
         return f"the process ended with exit code {code}"
 
     def dismiss(self) -> None:
-        """End the input, so that the process calls shutdown(); its errors are only in its log."""
+        """Close the task pipe, so that the process calls shutdown() and exits."""
         with contextlib.suppress(OSError):
             self._sink.close()
 

@@ -1,4 +1,4 @@
-"""A parallel step as a command: what drives it on this machine, and what it came to."""
+"""Run a parallel step as a command (see `batches`), and report its problems."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ml.core.imports import BIND
 from ml.specs.plan.plans import CommandPlan, Parallel
 from ml.toolkit.data import mltables
 
-# reference-yaml-job-parallel, predefined arguments. The overhead is 30 there and 600 in
-# how-to-use-parallel-job-in-pipeline: a slow disk should not fail a job here.
+# Default timeouts in seconds. The overhead's default is 30 in reference-yaml-job-parallel and 600
+# in how-to-use-parallel-job-in-pipeline; take 600, so that a slow disk fails no job.
 OVERHEAD_S = 600.0
 START_S = 600.0
 
@@ -26,9 +26,9 @@ START_S = 600.0
 def launch_command(
     plan: CommandPlan, arguments: str, folder: Path, environment: Mapping[str, str], threads: int
 ) -> str:
-    """Return the shell command that carries out a parallel step in `folder` with so many cores.
+    """Write the settings of a parallel step to `folder`; return the shell command that runs it.
 
-    Raises OSError when the disk is full.
+    `threads` limits processes and threads together. Raise OSError if the disk is full.
     """
     task = plan.parallel
     assert task is not None
@@ -66,7 +66,7 @@ def launch_command(
 
 
 def processes(plan: CommandPlan) -> int:
-    """Return the number of processes on all nodes together, as on Azure."""
+    """Return the number of processes that Azure would run on all nodes together."""
     per_node = plan.parallel.max_concurrency_per_instance if plan.parallel else 1
     return plan.instance_count * (per_node or cores())
 
@@ -124,7 +124,7 @@ def _append_to(plan: CommandPlan, folder: Path) -> str:
 
 
 def _argument(words: Sequence[str], name: str) -> str | None:
-    """Return the value of a predefined argument: `--name value` or `--name=value`."""
+    """Return the value of `--name value` or `--name=value`; None without one."""
     for place, word in enumerate(words):
         if word == f"--{name}":
             return words[place + 1] if place + 1 < len(words) else None

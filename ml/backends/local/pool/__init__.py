@@ -1,1 +1,1 @@
-"""Trials of plain Python commands, forked from a process that has their imports loaded."""
+"""Start trials of plain Python commands by forking a process with loaded imports."""

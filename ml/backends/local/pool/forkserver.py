@@ -1,9 +1,9 @@
-"""A forkserver: it imports modules once, then forks a process for every run that is requested.
+"""A forkserver: import modules once, then fork a process for every requested run.
 
-Runs as a script in the interpreter of the runs and imports the standard library alone. A forked
-process executes its script by `runpy` and ends as every Python process does: a process of
-`multiprocessing` would skip atexit handlers and lose what open files have not written yet.
-tests/backends/test_pool_faithful.py lists what differs from a fresh start.
+It runs as a script in the runs' interpreter and imports only the standard library. A forked process
+executes its script by `runpy` and exits normally: with `multiprocessing` it would skip atexit
+handlers and lose unflushed files. tests/backends/test_pool_faithful.py lists the differences from a
+fresh start.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from typing import Any
 
 
 def serve(control: socket.socket, modules: list[str]) -> socket.socket:
-    """Import the modules and fork for each socket received; the server ends with its client.
+    """Import the modules, then fork a process for each socket that `control` receives.
 
-    Returns in the forked process, with the socket. The server sends the exit code there.
+    Return only in the forked process, with its socket; the server sends the exit code there. The
+    server exits when its client closes `control`, or if an import has side effects.
     """
     before = _state()
     for name in modules:
-        with contextlib.suppress(Exception, SystemExit):  # the script will meet it as well
+        with contextlib.suppress(Exception, SystemExit):  # the script will raise it too
             importlib.import_module(name)
         if _state() != before:
             sys.exit(f"importing `{name}` prints something, starts a thread or leaves a file open")
     gc.collect()
-    gc.freeze()  # forked processes do not collect what was imported: 0.7 s each
+    gc.freeze()  # else each forked process spends 0.7 s on its garbage collection
     children: dict[int, tuple[int, socket.socket]] = {}
     while True:
         sources: list[Any] = [control, *children]
@@ -60,19 +61,19 @@ def serve(control: socket.socket, modules: list[str]) -> socket.socket:
 
 
 def _state() -> tuple[int, int, int]:
-    """Return the state that an import must not change: bytes printed, threads, open files."""
+    """Return (printed bytes, threads, open files), which an import must not change."""
     sys.stdout.flush()
     return os.fstat(1).st_size, threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 def execute(connection: socket.socket) -> dict[str, Any]:
-    """Send the process id, receive the run, and execute its script; the globals of the script."""
+    """Send the process id, receive the run, execute its script, return the script's globals."""
     os.setsid()
     try:
         with connection, connection.makefile() as file:
             connection.sendall(b"%d" % os.getpid())
             run = json.load(file)
-    except (OSError, ValueError):  # the client has cancelled the run, or has ended
+    except (OSError, ValueError):  # the client canceled the run or exited
         sys.exit()
     log = os.open(run["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(log, 1)
@@ -82,7 +83,7 @@ def execute(connection: socket.socket) -> dict[str, Any]:
     os.environ.clear()
     os.environ.update(run["environment"])
     if numpy := sys.modules.get("numpy.random"):
-        numpy.seed()  # `random` does it after every fork
+        numpy.seed()  # Python seeds `random` after every fork
     path = os.path.join(run["cwd"], run["target"])  # noqa: PTH118
     folder = run["cwd"] if run["is_module"] else os.path.dirname(os.path.realpath(path))  # noqa: PTH120
     sys.path[:0] = [folder, run["environment"]["PYTHONPATH"]]
@@ -100,7 +101,7 @@ def execute(connection: socket.socket) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file: its modules are none of the script's
+    del sys.path[0]  # this file's folder: hide its modules from the script
     names = execute(serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]))
-    atexit.register(len, names)  # keeps the globals of the script until atexit handlers have run
+    atexit.register(len, names)  # keep the script's globals until its atexit handlers have run
     del names

@@ -1,10 +1,9 @@
-"""Trials that start in milliseconds: forked by a process that has imported what they import.
+"""Start trials in milliseconds, by forking a process that has loaded their imports.
 
-`Pool.start` does that for trials whose command is a plain `python …` (`parse_command`), on Linux;
-the text of the command and its scripts is parsed, never executed, to see what to import.
-Every other command gets a shell, and the reason is kept with the run. So does a trial whose
-forkserver ends before it has forked it. `MLOPS_POOL=off` turns the pool off.
-tests/backends/test_pool_faithful.py lists what a script can see of it.
+`Pool.start` forks trials whose command is a plain `python …` (`parse_command`), on Linux. It parses
+the scripts, without executing them, to find their imports. Every other command runs in a shell, and
+so does a trial whose forkserver ends early; the run records the reason. `MLOPS_POOL=off` turns the
+pool off. tests/backends/test_pool_faithful.py lists the differences that a script can observe.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from ml.backends.local.processes import reaper as reaper_script
 from ml.backends.local.processes.process import Job, Reaper, RunProcess, Shell
 from ml.backends.snapshot import Snapshot
 
-# Words that mean the same to bash and to `shlex`.
+# Commands that bash and `shlex` split into the same words.
 _WORDS = re.compile(r"""(?:[^\s'"\\$`!;&|<>(){}*?\[\]~#]|[ \t]|'[^'\n]*'|"[^"\\$`!\n]*"|\\\n)+""")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _SITE = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-# Packages read the environment when they are imported; modules are found by the two lists of `sys`.
+# Code that changes the environment, which packages read at import, or `sys.modules` or `sys.path`.
 _STEERS_IMPORTS = re.compile(
     rb"environ\s*(\[[^\]\n]*\]\s*=[^=]|\.\s*(update|setdefault|pop|popitem|clear)\b|\|=)"
     rb"|\bdel\b.*environ|putenv|unsetenv|load_dotenv|sys\s*\.\s*(modules|path)\b"
@@ -49,7 +48,7 @@ _STEERS_IMPORTS = re.compile(
 
 @dataclass(frozen=True)
 class Invocation:
-    """`program flags script arguments`, or `program flags -m module arguments`."""
+    """A parsed command: `program flags target arguments`, with `-m` if `is_module`."""
 
     program: str
     flags: tuple[str, ...]
@@ -59,7 +58,7 @@ class Invocation:
 
 
 class Unfit(Exception):
-    """Raised, with the reason, for a command that needs its own shell and interpreter."""
+    """A command must run in a shell, with a new interpreter; the message says why."""
 
 
 def parse_command(command: str) -> Invocation:
@@ -79,11 +78,11 @@ def parse_command(command: str) -> Invocation:
 
 
 def script_imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
-    """Return the third-party modules that the command, started in `root`, imports; `from a import
-    b` may mean two, a and a.b.
+    """Return the third-party modules that the command imports when it is started in `root`.
 
-    Imports inside functions count; those under `if TYPE_CHECKING` do not. A file that cannot be
-    parsed contributes nothing. Raises Unfit when modules may not be imported before the script.
+    `from a import b` counts as a and a.b. Imports inside functions count; those under `if
+    TYPE_CHECKING` do not. A file that cannot be parsed is skipped. Raise Unfit if importing the
+    modules before the script could change its result.
     """
     path = root / invocation.target
     base = root if invocation.is_module else path.parent
@@ -94,7 +93,7 @@ def script_imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
     else:
         raise Unfit(f"`{invocation.target}` is not a file of the code")
     names: dict[str, None] = {}
-    for file in files:  # which grows
+    for file in files:  # the loop appends to it
         for name in _names(file, base):
             top = name.partition(".")[0]
             if (base / top).is_dir() or (base / f"{top}.py").is_file():
@@ -110,14 +109,17 @@ def script_imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
 
 
 def _files(base: Path, name: str) -> Iterator[Path]:
-    """Yield the files of the code that `import name` executes."""
+    """Yield the files below `base` that `import name` executes."""
     for part in name.split("."):
         base /= part
         yield from filter(Path.is_file, (base / "__init__.py", base.with_suffix(".py")))
 
 
 def _names(file: Path, base: Path) -> Iterator[str]:
-    """Yield the modules that a file of the code imports. Raise Unfit when it changes how."""
+    """Yield the modules that a file of the code imports.
+
+    Raise Unfit if the file changes the environment or the import path (`_STEERS_IMPORTS`).
+    """
     try:
         source = file.read_bytes()
         tree = ast.parse(source)
@@ -148,11 +150,11 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
 SWITCH = "MLOPS_POOL"
 FORKED = "forked after its imports"
 SINGLE = "a single run would wait for the same imports"
-# The most forkservers, enough for a pipeline's sweeps. Each keeps its packages in memory.
+# The maximum number of forkservers: enough for a pipeline's sweeps, and each needs memory.
 MOST = 4
-# Modules that packages import lazily.
+# Package → a module that it imports lazily, to be imported too.
 _LAZY = {"mlflow": "mlflow.store.tracking.sqlalchemy_store"}
-# Files of a working folder that Python or a package looks for when it starts or is imported.
+# Files in the working directory that Python or a package reads at its start or import.
 _READ_AT_START = (process_environment.PACKAGES, "matplotlibrc", ".env")
 
 
@@ -167,7 +169,7 @@ class ServerSettings:
 
 
 class Pool:
-    """The forkservers of one executor. `close` it at the end."""
+    """The forkservers of one job; call `close` at the end."""
 
     def __init__(self, reaper: Reaper) -> None:
         self.reaper = reaper
@@ -186,20 +188,20 @@ class Pool:
             return self.shell(job, str(unfit))
 
     def warm(self, job: Job, snapshot: Snapshot | None) -> None:
-        """Start a forkserver for such trials: it takes seconds in which others can work."""
+        """Start a forkserver for trials like `job` in advance, since its imports take seconds."""
         with contextlib.suppress(Unfit):
             self._server(parse_command(job.command), job, snapshot)
 
     def shell(self, job: Job, why: str) -> RunProcess:
-        """Start the job in a shell, without the pool."""
+        """Start the job in a shell; `why` is the reason, which the run records."""
         return Shell(job, self.reaper, why)
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but not longer than until a process that it forked has begun or ended."""
+        """Sleep for `seconds`, or until a forked process has started or ended."""
         connection.wait([forked.connection for forked in self.running], seconds)
 
     def close(self) -> None:
-        """End the forkservers; runs have ended before."""
+        """End the forkservers; all runs must have ended."""
         for server in self._servers.values():
             server.close()
 
@@ -231,7 +233,7 @@ class Pool:
             if (snapshot.folder / name).exists():
                 raise Unfit(f"the code has {name}, which is read before the script")
         program = shutil.which(invocation.program, path=job.environment["PATH"])
-        # Environments that were built have links to the same Python: the folder tells them apart.
+        # Built environments link to the same Python: compare the folders, not the resolved file.
         if program is None or not Path(program).parent.samefile(Path(sys.executable).parent):
             raise Unfit(f"`{invocation.program}` is another interpreter")
         if job.environment["PYTHONPATH"] != str(job.cwd / process_environment.PACKAGES):
@@ -256,7 +258,7 @@ class Pool:
 
 
 class ForkServer:
-    """A process that runs `forkserver`, and ends with the executor."""
+    """A process that runs `forkserver`; it ends with this process."""
 
     def __init__(self, settings: ServerSettings, reaper: Reaper) -> None:
         self.program, self._reaper, self._name = settings.program, reaper, uuid.uuid4().hex
@@ -278,11 +280,11 @@ class ForkServer:
 
     @property
     def has_ended(self) -> bool:
-        """True if the forkserver has exited."""
+        """Whether the forkserver has exited."""
         return self._process.poll() is not None
 
     def end(self) -> str:
-        """End it, and say how it ended: its exit code and its last line."""
+        """Wait 5 s, then kill it; return a message with its exit code and last line of output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         self._process.kill()
@@ -294,12 +296,12 @@ class ForkServer:
     def fork(self) -> socket.socket:
         """Return a socket to a new process: read its pid, send a run, read its exit code."""
         mine, its = socket.socketpair()
-        with its, contextlib.suppress(OSError):  # it has ended: nothing will be sent
+        with its, contextlib.suppress(OSError):  # it has ended: the socket will be closed
             socket.send_fds(self._control, [b"+"], [its.fileno()])
         return mine
 
     def close(self) -> None:
-        """End it, and what forked processes have left in sessions of their own."""
+        """End the forkserver, and remaining processes of its runs in other sessions."""
         self._control.close()
         reaper_script.kill(self._name, self._process.pid)
         self._process.wait()
@@ -310,7 +312,7 @@ class ForkServer:
 class Forked(RunProcess):
     """A run whose process a forkserver forks, or a shell starts if the forkserver has ended.
 
-    `connection` is readable when the process is there, and when it has ended.
+    `connection` becomes readable when the process has started, and when it has ended.
     """
 
     def __init__(self, job: Job, invocation: Invocation, server: ForkServer, pool: Pool) -> None:
@@ -350,7 +352,7 @@ class Forked(RunProcess):
                 self.connection.sendall(self._run())
                 self.connection.shutdown(socket.SHUT_WR)
         elif number or self._pid is not None:
-            # Without the number the forkserver was killed, and how the process ends is unknown.
+            # Without a number the forkserver was killed, and the exit code is unknown.
             self._end(int(number or -signal.SIGKILL))
         else:
             self._end(None)
@@ -362,9 +364,9 @@ class Forked(RunProcess):
         self.connection.close()
 
     def _run(self) -> bytes:
-        """Return the run, as `forkserver.execute` reads it."""
+        """Return the run as JSON, for `forkserver.execute`."""
         cwd = str(self._job.cwd)
-        # bash sets three variables when it executes a command.
+        # The three variables that bash sets for a command.
         bash = {"PWD": cwd, "SHLVL": "0", "_": self._server.program}
         run = {
             "target": self._invocation.target,

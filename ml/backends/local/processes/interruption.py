@@ -1,6 +1,6 @@
-"""Ctrl-C, SIGTERM and `ml runs cancel`: the signals that ask an executor to close its run.
+"""Handle Ctrl-C, SIGTERM and `ml runs cancel`: the signals that make an executor close its run.
 
-An executor checks for them between two steps, never in the middle of one.
+The executor checks for collected signals once per polling turn; a handler only records them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ml.core import home
 from ml.core.errors import Exit, Problem, UserError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# The grace that a stubborn command gets, and the time to close a run on a busy machine.
+# Timeout of a cancellation: the command's grace period, and the time to close the run.
 PATIENCE_S = GRACE_S + 60.0
 POLL_S = 0.05
 
 
 class Interruption:
-    """Collects the signals that ask this process to end, from entering to leaving the context.
+    """A context manager that collects `SIGNALS` sent to this process.
 
-    `name` is the first signal's ("SIGINT"), "" while there was none; `impatient` whether a second
-    one followed. Outside of the main thread Python hands out no signals: nothing is collected.
+    `name` is the first signal's name ("SIGINT"), "" before it; `impatient` is True after a second
+    signal. Outside of the main thread Python cannot handle signals, so nothing is collected.
     """
 
     def __init__(self) -> None:
@@ -57,10 +57,10 @@ class Interruption:
 
 
 def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
-    """End the run of that name or id, with all that it started; the run as it was closed.
+    """Cancel the run with that name or id and all its processes; return the closed run.
 
-    Raises UserError when it is not going on, when it is a part of another run, or when its executor
-    does not end in time.
+    Raise UserError if it is not active, if it is a child of another run, or if its executor does
+    not end within `patience_s` seconds.
     """
     run = LocalRuns().find(wanted)
     jobs.demand_its_own(run, "cancel", "ends")
@@ -82,7 +82,7 @@ def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
 def _signalled(number: int, name: str) -> bool:
     """Send SIGTERM to the process if it holds the lock of the run; return whether it did.
 
-    In a container its number may be another's, so it has to have the lock file open.
+    The lock file may contain a process id of another container: check that it has the file open.
     """
     import psutil
 

@@ -1,4 +1,4 @@
-"""A run's processes: started in a group of their own, ended together."""
+"""A run's processes: start them in a separate process group, and end them together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ml.backends.local.processes import reaper as reaper_script
 
-# The record of a process that was not forked by a forkserver; the reason follows.
+# Prefix of `RunProcess.way` for a process that no forkserver forked; the reason follows.
 ALONE = "started by itself: "
 
 
@@ -42,7 +42,7 @@ class Reaper:
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """End the reaper; it ends what is still listed first."""
+        """Stop the reaper; it first ends the processes that are still registered."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -51,7 +51,7 @@ class Reaper:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be started: a resolved command, its run, its working copy, and its output."""
+    """A process to start: a resolved command, its run, working copy, variables and log."""
 
     command: str
     run_id: str
@@ -63,8 +63,8 @@ class Job:
 class RunProcess(ABC):
     """A run's first process and its descendants (see `Shell` and `pool.Forked`).
 
-    `poll` has to be called now and then: it sees the end and sends SIGKILL when SIGTERM was not
-    enough. Whatever the command leaves running in the background ends with it, as a node would.
+    Call `poll` regularly: it detects the end, and sends SIGKILL after the grace period. Background
+    processes end with the command, as on a node.
     """
 
     def __init__(self, run_id: str, reaper: Reaper) -> None:
@@ -77,21 +77,21 @@ class RunProcess(ABC):
     @property
     @abstractmethod
     def way(self) -> str:
-        """How the process was started, for the run's record: for example by a shell or forked."""
+        """How the process was started, for the run's record: forked, or alone with the reason."""
 
     @property
     @abstractmethod
     def group(self) -> int | None:
-        """The process group, which is the first process's id; None when it is not known yet."""
+        """The process group: the first process's id; None until it is known."""
 
     @abstractmethod
     def _first(self) -> int | None:
-        """Return the exit code of the first process, None while it goes on."""
+        """Return the exit code of the first process; None while it is running."""
 
     def poll(self) -> int | None:
         """Return the exit code (−N: ended by signal N); None while the command is running.
 
-        After `terminate` the shell may end first: its children get the rest of the grace period.
+        If the shell ends first after `terminate`, its children get the rest of the grace period.
         """
         if self._returncode is not None:
             return self._returncode
@@ -103,7 +103,7 @@ class RunProcess(ABC):
             if terminated and late:
                 reaper_script.send(signal.SIGKILL, self._run_id, self.group)
             return None
-        # What it left in the background.
+        # Kill background processes.
         reaper_script.kill(self._run_id, self.group)
         self._reaper.tell("-", self._run_id)
         self._returncode = code
@@ -119,13 +119,13 @@ class RunProcess(ABC):
         self._kill_at = min(kill_at, self._kill_at or kill_at)
 
     def kill(self) -> None:
-        """End every process of the run at once."""
+        """Kill every process of the run without a grace period."""
         self._kill_at = time.monotonic()
         reaper_script.send(signal.SIGKILL, self._run_id, self.group)
 
 
 class Shell(RunProcess):
-    """`bash -c COMMAND` for one run, its output in the job's `log`."""
+    """`bash -c COMMAND` for one run, with its output in the job's `log`."""
 
     def __init__(self, job: Job, reaper: Reaper, why: str) -> None:
         super().__init__(job.run_id, reaper)
@@ -157,5 +157,5 @@ class Shell(RunProcess):
 
 
 def cores() -> int:
-    """Return the cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,11 +1,11 @@
-"""Ends the processes of a killed executor. Started as a script, one for each executor.
+"""End the processes of a killed executor. Each executor starts this script once.
 
 The executor writes `+ <run id>` before it starts a run's processes, `+ <run id> <process group>`
 afterwards, and `- <run id>` when they have ended. When the executor ends, even by SIGKILL, the pipe
-closes and every listed run is terminated. A child that is just being forked keeps the pipe open
-until it has become the run's own process, so none is missed.
+closes and every registered run is terminated. A child between fork and exec keeps the pipe open
+until it has the run's environment, so none is missed.
 
-Imports nothing of the repository: it starts in 20 ms and does not depend on later edits.
+It imports nothing of the repository, so it starts in 20 ms and later edits do not affect it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import sys
 import time
 from pathlib import Path
 
-# Between SIGTERM and SIGKILL. Azure ML's own is not documented; Kubernetes gives 30 s, a person
-# at a terminal waits less.
+# Grace period between SIGTERM and SIGKILL. Azure ML's is not documented, and Kubernetes' is 30 s;
+# a person at a terminal waits less.
 GRACE_S = 5.0
 
 
 def processes_of(run_id: str, group: int | None = None, node: int | None = None) -> list[int]:
-    """Return the processes of the session `group`, and those with the run's MLFLOW_RUN_ID.
+    """Return the ids of processes in the session `group` or with the run's MLFLOW_RUN_ID.
 
-    The latter include processes that left the session. With `node`, only those with that NODE_RANK.
-    Reads /proc: on other systems than Linux the list is empty, and the process group has to
-    suffice.
+    The latter finds processes that left the session. With `node`, it needs that NODE_RANK too. The
+    list comes from /proc, so it is empty on other systems than Linux.
     """
     marks, numbers = {f"MLFLOW_RUN_ID={run_id}".encode()}, []
     if node is not None:
@@ -35,7 +34,7 @@ def processes_of(run_id: str, group: int | None = None, node: int | None = None)
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             variables, pid = (entry / "environ").read_bytes().split(b"\0"), int(entry.name)
-            # A process that has ended and that nobody has waited for has no variables.
+            # A zombie process has no variables.
             if marks <= {*variables} or (variables != [b""] and os.getsid(pid) == group):
                 numbers.append(pid)
     return [pid for pid in numbers if pid != os.getpid()]
@@ -68,7 +67,7 @@ def kill(run_id: str, group: int | None, node: int | None = None) -> None:
 
 
 def main() -> None:
-    """Listen until the executor is gone, then end what it had started."""
+    """Read run ids from stdin until the executor ends, then end the registered runs."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     runs: dict[str, int | None] = {}

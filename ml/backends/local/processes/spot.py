@@ -1,15 +1,14 @@
-"""Simulated preemption: a run is killed and restarted, as on a spot node.
+"""Simulate preemption: kill and restart a run, as on a spot node.
 
-Azure ML's low-priority nodes are preempted without a reliable signal, so a script has to survive
-SIGKILL. Optionally SIGTERM comes first, as Kubernetes sends it to pods and as Azure's Scheduled
-Events announce it 30 s before a spot machine is preempted.
+Azure ML preempts low-priority nodes without a reliable signal, so a script must survive SIGKILL.
+Optionally SIGTERM comes first, as Kubernetes sends it to pods and as Azure's Scheduled Events
+announce it 30 s before a spot machine is preempted.
 
-For a job of elastic agents one node is preempted (`ElasticProcess`), for any other job all.
+In an elastic job one node is preempted (`ElasticProcess`), in any other job all nodes.
 
-The restarted job is the same run: the same MLflow run, to which metrics are appended, and the
-command from its start in a fresh copy of the code. `./outputs`, `./logs` and mounted outputs are
-kept. What existed only on the node is lost: other files, packages, downloaded inputs and outputs of
-mode `upload`.
+The restarted command has the same MLflow run, to which it appends metrics, and a fresh copy of the
+code. `./outputs`, `./logs` and mounted outputs are kept. Files that exist only on the node are
+lost: other files, packages, downloaded inputs and outputs of mode `upload`.
 """
 
 from __future__ import annotations
@@ -41,11 +40,10 @@ class Evictions:
 
 
 class SpotProcess:
-    """A process on a simulated spot node: `start` starts it again after each preemption.
+    """A process on a simulated spot node: `start` restarts it after each preemption.
 
-    `restart` is called when the node is gone, and prepares the files for the next one. A command
-    that ends after the notice is restarted whatever its exit code, because the notice asked it to
-    end.
+    Before that, `restart` prepares the files for the new node. A command that ends after SIGTERM is
+    restarted whatever its exit code.
     """
 
     def __init__(
@@ -62,13 +60,13 @@ class SpotProcess:
         self._process, self._began = start(), time.monotonic()
 
     def poll(self) -> int | None:
-        """See `RunProcess`; the end of an evicted one is not the end."""
+        """See `RunProcess`; return None if the process was preempted, and restart it."""
         code, now = self._process.poll(), time.monotonic()
         if self._gone_at is not None:
             if code is not None and (self._notice_s or code == -signal.SIGKILL):
                 self._go_on()
                 return None
-            return code  # without a notice: it had ended a moment before it was killed
+            return code  # it ended just before SIGKILL
         if code is None and self._left and now - self._began >= self._left[0]:
             self._gone_at = now + self._notice_s
             if self._notice_s:
@@ -88,7 +86,7 @@ class SpotProcess:
         return self._process.way
 
     def terminate(self) -> None:
-        """See `RunProcess`; from now on nothing is evicted and nothing is started again."""
+        """See `RunProcess`; from now on there is no preemption and no restart."""
         self._left, self._gone_at = [], None
         self._process.terminate()
 
@@ -98,8 +96,8 @@ class SpotProcess:
         self._process.kill()
 
 
-# A node of an elastic job is away for so long: torchrun's others note that it has gone (15 s) and
-# wait for another (30 s) before they go on without it.
+# Seconds until a preempted node of an elastic job is replaced. torchrun's other agents detect the
+# loss (15 s), wait for a new node (30 s), then continue without it.
 AWAY_S = 60.0
 
 
@@ -174,7 +172,7 @@ def lay_out_again(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) ->
 
 
 def record_restart(run: Run, log: Path, after_s: float, node: int | None) -> Run:
-    """Return the run with one more restart, which is written to its log as well."""
+    """Return the run with one more restart, and write a line about it to the log."""
     run = replace(run, restarts=(*run.restarts, time.time()))
     who = f"node {node} " if node is not None else ""
     then = f"another comes after {AWAY_S:g} s" if who else "started again"
@@ -186,7 +184,7 @@ def record_restart(run: Run, log: Path, after_s: float, node: int | None) -> Run
 
 
 def explain_timeout(problem: Problem | None, run: Run) -> Problem | None:
-    """Return the problem; a time limit that an evicted run has reached gets its likely cause."""
+    """Return the problem; if a preempted run timed out, add that restarts are the likely cause."""
     if problem is None or problem.code != "timed-out" or not run.restarts:
         return problem
     count = len(run.restarts)
@@ -200,7 +198,7 @@ def explain_timeout(problem: Problem | None, run: Run) -> Problem | None:
 
 
 def warnings(run: Run, evictions: Evictions) -> tuple[Problem, ...]:
-    """Return a warning when the run ended before it could be evicted as often as requested."""
+    """Return a warning if the run ended before the last requested preemption."""
     count, requested = len(run.restarts), len(evictions.after_s)
     if count >= requested:
         return ()

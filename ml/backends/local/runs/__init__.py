@@ -1,1 +1,1 @@
-"""Runs on this machine: their folders, records and lineage, and the store that lists them."""
+"""Runs on this machine: folders, records, lineage, and the store that lists them."""

@@ -1,4 +1,4 @@
-"""Job folders: a name for every run, and a lock that says whether its executor is alive."""
+"""Job folders: a unique name for every run, and a lock that its executor holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ml.backends.runs import Run
 from ml.core import files, home
 from ml.core.errors import Problem, UserError
 
-# The plan of a run with parts, kept in its folder before anything else is.
+# The saved plan of a run, the first file in its folder.
 PLAN = "plan.json"
 
 _ADJECTIVES = (
@@ -31,12 +31,12 @@ _NOUNS = (
 )
 
 
-# A process that asks whether a run is alive holds its lock for some microseconds.
+# How long to wait for a lock in seconds: `is_alive` holds it for some microseconds.
 _PATIENCE_S = 1.0
 
 
 class Held(Exception):
-    """Another process executes this run: its number, None when it is not known."""
+    """Another process executes the run; `executor` is its process id, None if unknown."""
 
     def __init__(self, executor: int | None) -> None:
         super().__init__(f"process {executor}")
@@ -66,8 +66,8 @@ def new() -> Iterator[Path]:
 def hold(name: str) -> Iterator[float | None]:
     """Lock a run while this process works on it; raise Held if another process has the lock.
 
-    Yield when a killed executor was last alive; None if it left no lock file. After an error in the
-    block the lock file remains and marks an abandoned run.
+    Yield the time (epoch seconds) of a killed executor's last heartbeat; None without a lock file.
+    After an error in the block the lock file remains and marks an abandoned run.
     """
     home.live().mkdir(parents=True, exist_ok=True)
     path = home.live() / name
@@ -87,7 +87,7 @@ def _locked(path: Path) -> TextIO:
         lock = path.open("a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its former holder may have ended and removed the file since it was opened.
+            # The previous holder may have removed the file after it was opened here.
             if os.path.samestat(path.stat(), os.fstat(lock.fileno())):
                 return lock
         except BlockingIOError:
@@ -102,13 +102,13 @@ def _locked(path: Path) -> TextIO:
 
 
 def beat(name: str) -> None:
-    """Write a heartbeat: the active time of a killed run ends at its last one."""
+    """Touch the lock file as a heartbeat; a killed run counts as ended at its last heartbeat."""
     with suppress(FileNotFoundError):
         os.utime(home.live() / name)
 
 
 def last_sign(name: str) -> float | None:
-    """Return when the run's executor last touched its lock file; None if that is gone."""
+    """Return the time (epoch seconds) of the run's last heartbeat; None without a lock file."""
     try:
         return (home.live() / name).stat().st_mtime
     except FileNotFoundError:
@@ -132,7 +132,7 @@ def executor(name: str) -> int | None:
 def abandoned() -> list[str]:
     """Return the runs whose executor was killed before it could close them.
 
-    A child between fork and exec keeps the lock for some milliseconds more.
+    A child between fork and exec may still hold the lock, so check the executor's process too.
     """
     if not home.live().is_dir():
         return []
@@ -148,7 +148,7 @@ def _is_gone(process: int | None) -> bool:
 
 
 def demand_its_own(run: Run, command: str, what: str) -> None:
-    """Raise UserError for a step or trial: only its whole run can be ended or resumed.
+    """Raise UserError for a step or trial, which cannot be canceled or resumed alone.
 
     `command` is the subcommand of `ml runs` to suggest; `what` is the verb of the message.
     """
@@ -160,14 +160,14 @@ def demand_its_own(run: Run, command: str, what: str) -> None:
 
 
 def forget(name: str) -> None:
-    """Drop the lock file of a run that has been closed for its executor."""
+    """Remove the lock file of a run."""
     (home.live() / name).unlink(missing_ok=True)
 
 
 def _new_folder() -> Path:
     """Create a run folder with a new name, such as `calm_river_03`."""
     home.jobs().mkdir(parents=True, exist_ok=True)
-    # The operating system's randomness: a job that seeds `random` must not repeat names.
+    # Use the operating system's randomness, since a seeded `random` would repeat names.
     generator = random.SystemRandom()
     while True:
         words = [generator.choice(words.split()) for words in (_ADJECTIVES, _NOUNS)]

@@ -1,8 +1,7 @@
-"""A run from start to end, in MLflow and in its record, and its resumption.
+"""Start, finish, close and reopen runs, in MLflow and in their records.
 
-Commands, sweeps and pipelines start and finish their runs here. Runs that a killed executor left
-open are closed. A run can be reopened: a trial or step that was interrupted is moved away and runs
-again.
+Commands, sweeps and pipelines start and finish their runs here. Runs of a killed executor are
+closed. To resume a run, it is reopened; an interrupted trial or step is moved aside and runs again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ml.core.errors import Problem
 from ml.specs.plan.plans import OutputPlan, Plan, Value
 
 EXECUTOR_GONE = "executor-killed"
-# Reasons from outside a run: not its own command, its limits or the policy of a sweep.
+# Reasons of an interruption: not the command itself, its limits or the sweep's policy.
 FROM_OUTSIDE = frozenset(
     {EXECUTOR_GONE, "SIGINT", "SIGTERM", "SIGHUP", "sweep_timeout", "sweep_failed", "step_failed"}
 )
@@ -43,9 +42,9 @@ def start(
     former: tuple[Run, ...] = (),
     tags: Mapping[str, str] | None = None,
 ) -> Run:
-    """Return a run that is Running, in MLflow and with a record in `folder`, which exists.
+    """Start a run in MLflow, write its record to the existing `folder`, and return it.
 
-    `origin` is its lineage, `former` are earlier attempts; parameters without a value are left out.
+    `origin` is its lineage, `former` are earlier attempts; parameters that are None are left out.
     """
     run_id = tracking.start(
         plan.experiment, folder, name, {**plan.tags, **records.lineage_tags(origin), **(tags or {})}
@@ -73,8 +72,8 @@ def finish(
 ) -> Run:
     """Close a run that has its final status; if it completed, register its named outputs.
 
-    The record is written first, so that open MLflow runs can later get their status from it. The
-    parameters of a sweep are those of its best trial, which MLflow has in that trial's run.
+    The record is written first, so that an open MLflow run can later get its status from it. A
+    sweep's parameters are those of its best trial, whose MLflow run already has them.
     """
     run = registration.register_outputs(outputs, run)
     records.write(run, origin)
@@ -83,16 +82,16 @@ def finish(
 
 
 def as_it_is(run: Run) -> Run:
-    """Return the run as a reader should see it: Canceled when its executor is gone."""
+    """Return the run; if it is open and its executor has ended, with the status Canceled."""
     if run.status not in OPEN or jobs.is_alive(run.name):
         return run
     return _closed(run, jobs.last_sign(run.name) or run.started)
 
 
 def close_abandoned(tracking: Tracking) -> list[str]:
-    """Mark every abandoned run KILLED, in MLflow and in its record; their names.
+    """Close every abandoned run in MLflow (KILLED) and in its record; return their names.
 
-    A run that another process resumes at this moment is left to that process.
+    Runs that another process is resuming are skipped.
     """
     names = []
     for name in jobs.abandoned():
@@ -103,10 +102,10 @@ def close_abandoned(tracking: Tracking) -> list[str]:
 
 
 def close_parts(tracking: Tracking, name: str, last_sign: float | None) -> None:
-    """Close the open parts of a run without an executor; the caller holds its lock.
+    """Close a run without an executor, with its trials and steps; the caller holds its lock.
 
-    A run whose record was closed, but not its MLflow run (the disk was full), gets the status of
-    the record. The executor's reaper has ended the processes already.
+    If only the record was closed (the disk was full), the MLflow run gets its status. The reaper
+    has already ended the processes.
     """
     recorded = {run.id: run for run in records.within(home.jobs() / name)}
     for run_id in tracking.running(home.jobs() / name):
@@ -125,7 +124,7 @@ def reopen(
     origin: Mapping[str, Any],
     outputs: Mapping[str, Path] | None = None,
 ) -> Run:
-    """Let a closed run be Running again; the pause is recorded. A command has `outputs` at once."""
+    """Set a closed run to Running, record the pause, return the run with `outputs`."""
     now = time.time()
     why = run.ended_by or (run.error.code if run.error else "")
     pauses = (*run.pauses, Pause(run.ended or run.started, now, why))
@@ -153,7 +152,7 @@ def _closed(run: Run, ended: float) -> Run:
 
 
 def was_cut_off(run: Run) -> bool:
-    """Return whether the run is open, or was ended from outside or by a fault of this machine."""
+    """Return whether the run is open, was interrupted, or failed by a fault of this machine."""
     if run.status == "Failed":
         return run.error is not None and run.error.code in faults.CODES
     return run.status in OPEN or (run.status == "Canceled" and run.ended_by in FROM_OUTSIDE)
@@ -167,16 +166,16 @@ def has_lost_output(run: Run) -> bool:
 
 
 def resumable(tracking: Tracking, part: Path) -> Run | None:
-    """Return the record of a sweep or pipeline step that can be resumed; None when it cannot."""
+    """Return a sweep or pipeline step's run that can be resumed; None without a valid record."""
     run = records.read_if_whole(part)
     return run if run is not None and run.id in tracking.runs_in(part) else None
 
 
 def set_aside(tracking: Tracking, part: Path, name: str) -> tuple[Run, ...]:
-    """Set an attempt at a trial or step aside; return all earlier attempts, oldest first.
+    """Move an interrupted attempt of a trial or step aside; return all attempts, oldest first.
 
-    Its folder is moved, and its MLflow run becomes KILLED. This is idempotent: a program that is
-    killed in the middle repeats it with the same result.
+    Its folder is moved, and its MLflow run becomes KILLED. If this process is killed meanwhile, a
+    second call completes it.
     """
     former = earlier(part)
     if part.exists():
@@ -192,7 +191,7 @@ def set_aside(tracking: Tracking, part: Path, name: str) -> tuple[Run, ...]:
 
 
 def earlier(part: Path) -> list[Path]:
-    """Return the folders of the attempts that were set aside, the first first."""
+    """Return the folders of attempts that were moved aside, oldest first."""
     folders: list[Path] = []
     while (folder := records.attempt_folder(part, len(folders) + 1)).exists():
         folders.append(folder)
@@ -200,7 +199,7 @@ def earlier(part: Path) -> list[Path]:
 
 
 def end_processes(run_ids: Iterable[str]) -> None:
-    """End every process of runs whose executor is gone."""
+    """Kill every process of these runs, whose executor has ended; wait until none is left."""
     for run_id in run_ids:
         while reaper.send(signal.SIGKILL, run_id, None):
             time.sleep(_POLL_S)

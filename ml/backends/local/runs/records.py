@@ -1,7 +1,7 @@
-"""The records and the lineage of a run, beside its logs and outputs, readable without MLflow.
+"""The record and the lineage of a run, as JSON in its folder, readable without MLflow.
 
 `job.json` is the run, `sampling.json` the sample of a trial. The sample is written before the
-trial's process starts, so that a trial that is cut off can be run again with the same values.
+trial's process starts, so that an interrupted trial can run again with the same values.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from ml.specs.plan.plans import (
 
 FILE = "job.json"
 SAMPLE = "sampling.json"
-# The kinds of runs with parts, and the folder of the parts.
+# Kind of a run with child runs → the folder of these.
 PARTS = {"sweep": "trials", "pipeline": "steps"}
-# Beside them: earlier attempts at trials and steps that were cut off, as `<part>.<attempt>`.
+# The folder of interrupted attempts at trials and steps, named `CHILD.ATTEMPT`.
 ATTEMPTS = "attempts"
 # Fields of a run that are JSON values.
 _AS_THEY_ARE = (
     *("id", "name", "status", "experiment", "started", "ended"),
     *("best", "ended_by", "reused_from"),
 )
-# What reading raises for a record that is missing or damaged.
+# Exceptions of reading a missing or damaged record.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -70,7 +70,7 @@ def _inside(path: str) -> str:
 
 
 class _Record(TypedDict):
-    """What a record holds: fields that are read, with their types."""
+    """The schema of a record, to validate it."""
 
     id: str
     name: Annotated[str, AfterValidator(_name)]
@@ -102,44 +102,42 @@ def _form() -> TypeAdapter[_Record]:
 
 
 def write(run: Run, lineage: Mapping[str, Any]) -> None:
-    """Replace the run's record in one step: a reader sees the old one or the new one.
+    """Replace the run's record atomically.
 
-    The record of a sweep or pipeline is on the disk when this returns. That of a trial or step may
-    be damaged when the machine goes off, and the part is then run again: waiting for the disk takes
-    longer than everything else that is done for a trial.
+    For a sweep or pipeline the write is durable. After a power failure the record of a trial, step
+    or command may be damaged, and it runs again: syncing the disk would take longer than all other
+    work of the executor for a trial.
     """
     data = to_json(run) | {"lineage": lineage}
     replace(run.folder / FILE, data, durable=data["kind"] in PARTS)
 
 
 def replace(path: Path, data: Any, *, durable: bool) -> None:
-    """Write JSON to a file in one step; with `durable` it survives a machine that goes off."""
-    # A line for each field. With an indent it is Python that writes it instead of C, and a sweep
-    # of a thousand trials feels that.
+    """Write JSON to a file atomically; if `durable`, it survives a power failure."""
+    # One field per line without `indent`, which would use the slow encoder: that matters for a
+    # sweep of a thousand trials.
     files.replace(path, json.dumps(data, separators=(",\n", ": ")) + "\n", durable)
 
 
 def read(folder: Path) -> Run:
-    """Return the run of that folder; while it is running, with the trials and steps that have
-    started.
+    """Return the run in the folder; if it is running, with its started trials and steps.
 
-    Raises OSError or ValueError when there is no record or it cannot be read.
+    Raise OSError or ValueError if the record is missing or cannot be read.
     """
     return from_json(folder, document(folder))
 
 
 def read_if_whole(folder: Path) -> Run | None:
-    """Return the run of that folder; None when its record is missing or damaged."""
+    """Return the run in the folder; None if its record is missing or damaged."""
     with suppress(*UNREADABLE):
         return read(folder)
     return None
 
 
 def document(folder: Path) -> dict[str, Any]:
-    """Return the record; while the run is running, with the current records of its trials and
-    steps.
+    """Return the record as JSON; if the run is running, with its children's current records.
 
-    Raises as `read`.
+    Raise as `read`.
     """
     try:
         data: dict[str, Any] = json.loads((folder / FILE).read_text())
@@ -153,25 +151,25 @@ def document(folder: Path) -> dict[str, Any]:
 
 
 def entry(folder: Path) -> Entry:
-    """Return the run of that folder with its kind and its lineage. Raise as `read`."""
+    """Return the run in the folder with its kind and its lineage. Raise as `read`."""
     data = document(folder)
     return Entry(from_json(folder, data), data["kind"], data["lineage"])
 
 
 def _parts(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of trials or steps that can be read."""
+    """Yield the readable records of the trials or steps in the folder."""
     for path in folder.glob(f"*/{FILE}"):
         with suppress(*UNREADABLE):
             yield document(path.parent)
 
 
 def _number(name: str) -> int:
-    """Return the number in a trial's name: the sweep's name, an underscore and the number."""
+    """Return the number at the end of a trial's name: 3 for `SWEEP_3`."""
     return int(name.rpartition("_")[2])
 
 
 def within(folder: Path) -> Iterator[Run]:
-    """Yield every run of a job folder whose record can be read; the job itself comes last."""
+    """Yield a job's trials, steps and attempts with readable records; the job comes last."""
     for kind in (*PARTS.values(), ATTEMPTS):
         for part in sorted((folder / kind).glob("*")):
             yield from within(part)
@@ -180,7 +178,7 @@ def within(folder: Path) -> Iterator[Run]:
 
 
 def original(run: Run) -> Run | None:
-    """The run that wrote the outputs: `run` itself, or the step that it reuses; None if removed."""
+    """Return the run that wrote the outputs: `run`, or the step that it reuses; None if removed."""
     if not run.reused_from:
         return run
     name, *steps = run.reused_from.split(".")
@@ -196,13 +194,13 @@ def is_torn(folder: Path) -> bool:
 
 
 def lineage(folder: Path) -> dict[str, Any]:
-    """Return the lineage in the record: see `ml.backends.local.runs.records`."""
+    """Return the lineage in the record of the folder (see `lineage_of`)."""
     recorded: dict[str, Any] = json.loads((folder / FILE).read_text())["lineage"]
     return recorded
 
 
 def to_json(run: Run) -> dict[str, Any]:
-    """Return the run as plain JSON; paths relative to its folder, NaN and infinities as text."""
+    """Return the run as JSON: paths relative to its folder, NaN and infinities as text."""
     return {
         "schema_version": 1,
         "kind": _kind(run.folder),
@@ -222,13 +220,13 @@ def to_json(run: Run) -> dict[str, Any]:
 
 
 def _kind(folder: Path) -> str:
-    # Texts: a folder's path is not taken apart and put together again a thousand times.
+    # Strings are faster than Path objects, for a thousand trials.
     kinds = (kind for kind, parts in PARTS.items() if os.path.isdir(f"{folder}/{parts}"))  # noqa: PTH112
     return next(kinds, "command")
 
 
 def from_json(folder: Path, data: Mapping[str, Any]) -> Run:
-    """Return the run that `to_json` described, in the folder where it is now."""
+    """Return the run that `to_json` encoded; `folder` is its current folder."""
     return Run(
         folder=folder,
         **{name: data[name] for name in (*_AS_THEY_ARE, "parameters", "registered")},
@@ -268,14 +266,14 @@ def _finite(number: float) -> float | str:
 
 
 def write_sample(folder: Path, sample: Sample) -> None:
-    """Keep the sample in a trial's folder, which is made when it does not exist."""
+    """Write the sample to a trial's folder; create the folder if necessary."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Without `indent` the encoder is the fast one, written in C.
+    # Without `indent`, json uses its fast C encoder.
     (folder / SAMPLE).write_text(json.dumps(asdict(sample)) + "\n")
 
 
 def read_sample(folder: Path) -> Sample | None:
-    """Return the sample in a trial's folder; None when it is missing or incomplete."""
+    """Return the sample in a trial's folder; None if it is missing or incomplete."""
     with suppress(*UNREADABLE):
         data = json.loads((folder / SAMPLE).read_text())
         return Sample(data["number"], data["values"], data["origin"])
@@ -290,8 +288,8 @@ def lineage_of(
 ) -> dict[str, Any]:
     """Return the lineage of a run of `plan` for job.json (JSON values only).
 
-    A trial fills in `parent`, the MLflow run id of its sweep. `code` is the result of `code_of`, if
-    already known. The spec and the conda file count as code.
+    `parent` is None: the caller sets it. `code` is the result of `code_of`, if already known. An
+    uncommitted spec or conda file makes the code dirty.
     """
     dependencies = plan.environment.dependencies
     packages = "\n".join(f"{entry.manager} {entry.text}" for entry in dependencies or ())
@@ -316,7 +314,7 @@ def lineage_of(
 
 
 def sweep_lineage(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lineage of a sweep: that of its trials (`origin`), and how they are sampled."""
+    """Return the lineage of a sweep: that of its trials (`origin`), sampling and objective."""
     seed = plan.seed if plan.seed is not None else secrets.randbelow(2**32)
     return {
         **origin,
@@ -333,10 +331,9 @@ def sweep_lineage(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
 def pipeline_lineage(
     plan: PipelinePlan, parent: str | None, code: Mapping[Path | None, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the lineage of a pipeline; its steps have the environment, and their `code` by its
-    folder.
+    """Return the lineage of a pipeline; environments and code digests are in those of its steps.
 
-    It is dirty where one of them is.
+    `code` maps code folders to the result of `code_of`. The pipeline is dirty if a step is.
     """
     steps = [code[command.code] for command in commands(plan)]
     spec = Path(plan.place.path)
@@ -359,7 +356,7 @@ def plan_labels(plan: Plan) -> dict[str, Any]:
 
 
 def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
-    """Return the data of the inputs."""
+    """Return the lineage of data inputs: asset, source, digest and the run that made it."""
     return {
         name: {
             "asset": str(data.asset) if data.asset else "",
@@ -373,11 +370,10 @@ def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
 
 
 def code_of(code: Path, snapshot: Snapshot | None, commit: Commit | None) -> dict[str, Any]:
-    """Return the code (a folder or a file): commit, branch, whether it is dirty, digest of the
-    snapshot.
+    """Return the lineage of code (a folder or a file): commit, branch, dirty, snapshot's digest.
 
-    It is dirty unless every file of the snapshot is in the commit with the same content; what does
-    not run does not count. Outside of a git work tree `commit` is "" and `dirty` is true.
+    It is dirty if a file of the snapshot differs from the commit; ignored files do not count.
+    Without a git work tree, `commit` is "" and `dirty` is True.
     """
     return {
         "commit": commit.id if commit else "",
@@ -388,7 +384,7 @@ def code_of(code: Path, snapshot: Snapshot | None, commit: Commit | None) -> dic
 
 
 def _is_committed(code: Path, snapshot: Snapshot | None, commit: Commit) -> bool:
-    """Return whether the commit has the copied code, and the files that choose what is copied."""
+    """Return whether the commit contains the snapshot's files and the ignore file."""
     if snapshot is None:
         return True
     if code.is_file():
@@ -406,7 +402,7 @@ def _is_committed(code: Path, snapshot: Snapshot | None, commit: Commit) -> bool
 
 def _is_locked(snapshot: Snapshot, commit: Commit) -> bool:
     """Return whether the copied framework is the wheel that the commit of a thin fork locks."""
-    # Not by importlib.metadata: its backport, where something imported it, skips missing files.
+    # importlib.metadata is not used: its backport, if it was imported, skips missing files.
     (record,) = imports.FRAMEWORK.glob("*.dist-info/RECORD")
     ignored, lock = IgnoreFile(imports.FRAMEWORK), imports.ROOT / repository.FRAMEWORK_LOCK
     rows = csv.reader(record.read_text().splitlines())
@@ -423,13 +419,13 @@ def _is_locked(snapshot: Snapshot, commit: Commit) -> bool:
 
 
 def _are_committed(commit: Commit | None, *specs: Path | None) -> bool:
-    """Return whether the commit has all of the specs that are files."""
+    """Return whether the commit contains those of `specs` that are files."""
     files = [path for path in specs if path is not None and path.is_file()]
     return commit is not None and all(map(commit.has, files))
 
 
 def lineage_tags(lineage: Mapping[str, Any]) -> dict[str, str]:
-    """Return the lineage as MLflow tags; those of git have Azure ML's names."""
+    """Return the lineage as MLflow tags; git's tags have Azure ML's names."""
     code = lineage["code"]
     tags = {
         "mlflow.source.name": lineage["spec"],
@@ -439,7 +435,7 @@ def lineage_tags(lineage: Mapping[str, Any]) -> dict[str, str]:
         "code.digest": code["digest"],
         "environment": lineage["environment"],
         "mlflow.parentRunId": lineage["parent"] or "",
-        # What MLflow shows as a run's description.
+        # MLflow shows this tag as the run's description.
         "mlflow.note.content": lineage.get("description") or "",
     }
     for name, data in lineage["data"].items():

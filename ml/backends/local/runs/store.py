@@ -1,4 +1,4 @@
-"""The runs of this machine, as the port `RunStore` offers them."""
+"""The runs of this machine: the local implementation of the port `RunStore`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from ml.specs.plan.plans import Sample, Value
 
 
 class LocalRuns:
-    """Every run that left a record on this machine; it implements `ml.backends.runs.RunStore`.
+    """Every run with a record on this machine; implements `ml.backends.runs.RunStore`.
 
-    Lists read records only: a thousand runs take a fraction of a second.
+    Lists read only records, so a thousand runs take a fraction of a second.
     """
 
     poll_s = 0.2
     document = staticmethod(records.to_json)
     original = staticmethod(records.original)
-    patience_s = None  # what is here is seen at once
+    patience_s = None  # local reads need no retry
 
     @property
     def records(self) -> LocalRuns:
@@ -57,7 +57,7 @@ class LocalRuns:
         for run in pipeline.below():
             if run.steps or wrote not in {path.resolve() for path in run.outputs.values()}:
                 continue
-            with suppress(UserError):  # cleaned away since: what took it over has all that it had
+            with suppress(UserError):  # if it was removed, the reusing run has its outputs
                 return self.find(run.reused_from) if run.reused_from else run
             return run
         return pipeline
@@ -65,7 +65,7 @@ class LocalRuns:
     def entries(self) -> list[Entry]:
         entries = []
         for folder in _folders():
-            # A folder without a record is being made, or its run was killed before its first.
+            # A folder without a record is new, or its run was killed before writing one.
             with suppress(OSError, ValueError, KeyError):
                 entry = records.entry(folder)
                 entries.append(Entry(as_it_is(entry.run), entry.kind, entry.lineage))
@@ -123,14 +123,14 @@ class LocalRuns:
         return {"0" if rank == "std_log" else rank: path for path, rank in ranks.items()}
 
     def services(self, run: Run) -> Sequence[Service]:
-        return ()  # this machine starts none: `ml run` says so when a spec asks for one
+        return ()  # unsupported here, and `ml run` reports it
 
     def artifacts(self, run: Run) -> Path | None:
         place = reader.artifacts(run.id)
         return Path(place) if place else None
 
     def all(self) -> Iterator[Run]:
-        """Yield every run whose record can be read, by name; steps and trials are in their runs."""
+        """Yield every root run with a readable record, by name, with its steps and trials."""
         for folder in _folders():
             with suppress(OSError, ValueError, KeyError):
                 yield as_it_is(records.read(folder))

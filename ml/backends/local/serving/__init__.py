@@ -1,1 +1,1 @@
-"""Endpoints of this machine: their servers, their router, and what is recorded of requests."""
+"""Endpoints of this machine: servers, router, and recorded requests."""

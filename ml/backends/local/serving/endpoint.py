@@ -1,8 +1,7 @@
 """An endpoint of this machine: two slots, blue and green, behind a router, and the file live.json.
 
-live.json says which server is live, which canary runs beside it, and who gets which requests; the
-router follows its `routes`. It is replaced in one step; the router reads it then. A canary may
-have a third slot, its baseline.
+live.json names the live server, the canary and the traffic split; the router uses its `routes`. It
+is replaced atomically, and the router then reads it. A canary may have a third slot, its baseline.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from ml.core.errors import Exit, Problem, UserError
 ROUTER = "router"
 STATE = "live.json"
 POLL_S = 0.02
-# A canary that nobody has watched for this long gets no more traffic; the live slot gets all.
+# If a release does not renew the lease for this long, the live server gets all traffic.
 LEASE_S = 15.0
 
 
@@ -42,7 +41,7 @@ _LIVE = TypeAdapter(Live)
 def folder(endpoint: str) -> Path:
     """Return `endpoints/<endpoint>/` of the local home: the state, the lock, and the slots.
 
-    The path is resolved, because processes are found by it however the home was spelled. Raise
+    The path is resolved, since processes are found by the path in their command line. Raise
     UserError for an invalid endpoint name.
     """
     return home.home().resolve() / "endpoints" / forms.check("endpoint", endpoint)
@@ -53,12 +52,12 @@ def names() -> Sequence[str]:
 
 
 def name_of(model: str, environment: str) -> str:
-    """Return the endpoint of an environment; `local` uses the name in endpoint.yml."""
+    """Return the name of the model's endpoint: MODEL for `local`, else MODEL-ENVIRONMENT."""
     return model if environment == "local" else f"{model}-{environment}"
 
 
 def live(endpoint: str, *, as_released: bool = True) -> Live | None:
-    """Return the live state in the state file, running or not; None if nothing was ever live.
+    """Return the state in live.json, running or not; None if nothing was ever live.
 
     Only releases write that file. Raise UserError if it cannot be read.
     """
@@ -66,7 +65,7 @@ def live(endpoint: str, *, as_released: bool = True) -> Live | None:
     try:
         with faults.as_refusals():
             content = path.read_bytes() if path.exists() else None
-    except FileNotFoundError:  # an apply took it back meanwhile
+    except FileNotFoundError:  # a release removed it meanwhile
         return None
     if content is None:
         return None
@@ -114,9 +113,9 @@ def router(endpoint: str) -> RouterProcess | None:
 def collected(endpoint: str, since: float | None = None) -> Iterator[Mapping[str, Any]]:
     running = router(endpoint)
     if running is not None:
-        running.refresh()  # what waits in it is written out
+        running.refresh()  # flush its recorded requests
     for path in numbered(folder(endpoint) / FOLDER):
-        with suppress(FileNotFoundError):  # it made room for a newer one
+        with suppress(FileNotFoundError):  # the router deleted the oldest file
             yield from files.json_lines(path)
 
 
@@ -131,11 +130,10 @@ def url(endpoint: str) -> str | None:
 
 
 def start_router(endpoint: str, port: int | None = None) -> RouterProcess:
-    """Return the endpoint's running router, on that port if one is given; the caller holds the
-    endpoint.
+    """Return the endpoint's router, started on `port` if necessary; the caller has the lock.
 
-    Without a port it keeps its last one. Raises UserError (port-in-use, router-failed); a router
-    that ran before then goes on.
+    If `port` is None, it keeps its last one. Raise UserError (port-in-use, router-failed); a
+    previous router then keeps running.
     """
     slot = folder(endpoint) / ROUTER
     running = process.find(slot)
@@ -157,9 +155,9 @@ def start_router(endpoint: str, port: int | None = None) -> RouterProcess:
 
 
 def drain(endpoint: str) -> None:
-    """Wait until no request is in flight to a deployment that the routes no longer name.
+    """Wait until no request is in flight to a deployment outside the current routes.
 
-    Returns after the request timeout at the latest, at once without a router; raises as
+    Wait at most for the request timeout; return at once without a router. Raise as
     `RouterProcess.state`.
     """
     running = router(endpoint)
@@ -176,11 +174,11 @@ def drain(endpoint: str) -> None:
 def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
     """Start the live servers and their router if they are down.
 
-    Return what is live, and whether anything was started. Raise UserError: no-live-deployment,
+    Return the state, and whether anything was started. Raise UserError: no-live-deployment,
     model-corrupt, and the errors of `server.start` and `start_router`.
     """
     current = live(endpoint)
-    if current is None:  # before the lock, which would make its folder
+    if current is None:  # check before locking, which would create the folder
         raise nothing_served(endpoint)
     if _runs(endpoint, current, port):
         return current, False
@@ -194,7 +192,7 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
             check_deployment(current.deployment)
             current = replace(current, server=server.start(current.server.slot, current.deployment))
         if not all(map(server.is_up, current.canary_servers)):
-            # An apply starts its canary anew; an experiment goes on.
+            # A release starts its canary again itself; only an experiment's is restarted here.
             current = replace(current, canary=_restart(current.canary))
         switch(endpoint, current)
         start_router(endpoint, port)
@@ -205,7 +203,7 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
 def stop(endpoint: str) -> bool:
     with locked(endpoint):
         slots = [path for path in folder(endpoint).iterdir() if path.is_dir()]
-        # The router first: the servers behind it then answer the requests in flight.
+        # Stop the router first, while the servers can still respond to requests in flight.
         slots.sort(key=lambda slot: slot.name != ROUTER)
         return bool([slot for slot in slots if processes.stop(slot)])
 
@@ -244,7 +242,7 @@ class LocalCandidate:
 
 @contextmanager
 def candidate(deployment: ModelDeployment) -> Iterator[LocalCandidate]:
-    """Return a server in a slot of its own, while the endpoint is held; raise as `server.start`."""
+    """Run a server in the slot `candidate`, and lock the endpoint; raise as `server.start`."""
     slot = folder(deployment.endpoint) / "candidate"
     with locked(deployment.endpoint):
         started = server.start(slot, deployment)
@@ -286,12 +284,12 @@ def nothing_served(endpoint: str) -> UserError:
 
 
 def document(state: Live) -> Mapping[str, object]:
-    """Return the state and the routes that follow from it, for JSON."""
+    """Return the content of live.json: the state, and the routes derived from it."""
     return {**_LIVE.dump_python(state, mode="json"), "routes": routes(state)}
 
 
 def routes(state: Live) -> Mapping[str, Any]:
-    """Return the routes, as the router reads them."""
+    """Return the routes of the state as JSON, for the router (`RouteTable`)."""
     canary = state.canary
     timeout_ms = int(state.deployment.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
     name = state.server.slot.name
@@ -313,7 +311,7 @@ def routes(state: Live) -> Mapping[str, Any]:
 
 
 def _restart(canary: Canary | None) -> Canary | None:
-    """Restart an experiment's version; None if it fails, since the live version has priority."""
+    """Restart an experiment's canary; return None for a release's, or if the start fails."""
     if canary is None or not canary.experiment:
         return None
     try:
@@ -324,7 +322,7 @@ def _restart(canary: Canary | None) -> Canary | None:
 
 
 def _runs(endpoint: str, current: Live, port: int | None) -> bool:
-    """Return whether the live server, its router and the servers of an experiment run."""
+    """Return whether the live server, the router (on `port`) and an experiment's servers run."""
     running = router(endpoint)
     others = current.canary_servers if current.canary and current.canary.experiment else ()
     up = all(map(server.is_up, (current.server, *others)))

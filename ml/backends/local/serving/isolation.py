@@ -1,14 +1,13 @@
-"""Isolate a model server from its caller: its files, its network, its processes and its user.
+"""Isolate a model server from this machine: its files, network, processes and user.
 
-launch.py calls `enter` before it imports anything of the deployment. Only Linux has what
-this needs. Each part is used where the kernel and the user's rights allow it; the server's log says
-which:
+launch.py calls `enter` before it imports any code of the deployment. Isolation needs Linux. Each
+mechanism is used if the kernel and the user's rights allow it; the server's log lists those in use:
 
-    namespaces  a root folder with only what the server reads, read-only; no network; no other
-                process; what the server starts ends with it (namespaces(7), pivot_root(2))
-    landlock    the same list of files, TCP, and signals to others (landlock(7)); needs no rights
+    namespaces  a read-only root folder with only the files that the server reads; no network; no
+                other process; child processes end with the server (namespaces(7), pivot_root(2))
+    landlock    the same list of files, no TCP, no signals to others (landlock(7)); needs no rights
     seccomp     no sockets, no tracing, no change of a file's mode or owner (seccomp(2))
-    user        `nobody` in place of root, which the files have to be readable for
+    user        `nobody` instead of root; the files must be readable for it
 
 README.md of `ml/backends/local` has a table of platforms. The numbers below are the kernel's.
 """
@@ -29,9 +28,9 @@ from pathlib import Path
 
 NAMESPACES, LANDLOCK, SECCOMP, USER = "namespaces", "landlock", "seccomp", "user"
 NOBODY = 65534
-# The share of this machine's memory that a process may allocate; processes and threads of a user.
+# Limits: the share of this machine's memory per process, and the user's processes and threads.
 MEMORY, PROCESSES = 0.75, 4096
-# What a server may read, where it exists. Of Python's prefix not all: it may have a pip.conf.
+# Paths that a server may read, if they exist. Python's prefix is not whole: it may have a pip.conf.
 _SYSTEM = """
     /usr /bin /lib /lib64 /lib32 /nix/store /opt/cuda /opt/rocm /etc/passwd /etc/group
     /etc/localtime /etc/nsswitch.conf /etc/ld.so.cache /etc/alternatives /etc/ssl/certs
@@ -40,7 +39,7 @@ _SYSTEM = """
 _PYTHON = ("bin", "lib", "lib64", "pyvenv.cfg")
 _PROC = "/proc/cpuinfo /proc/meminfo /proc/stat /proc/self /proc/sys/vm /proc/driver"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "kfd", "dri", "nvidia*")
-# The system calls that fail: socket connect bind sendmsg sendmmsg ptrace process_vm_readv
+# Denied system calls: socket connect bind sendmsg sendmmsg ptrace process_vm_readv
 # process_vm_writev pidfd_getfd io_uring_setup bpf perf_event_open keyctl request_key add_key mount
 # unshare setns. Without namespaces also setsid fchmod fchmodat fchmodat2 fchown fchownat setxattr
 # lsetxattr fsetxattr, and on x86_64 chmod chown lchown utime utimes futimesat.
@@ -54,26 +53,26 @@ _DENIED = {
         "157 52 53 452 55 54 5 6 7",
     ),
 }
-# The numbers of the architecture, pivot_root, clone, and of calls that fail unless an argument is
-# zero: the address of sendto; without namespaces the path of utimensat (times of a file), and the
-# process of prlimit64 and setpriority.
+# Numbers of the architecture, pivot_root, clone, and of calls that are denied unless an argument is
+# zero: the address of sendto; without namespaces also the path of utimensat, and the process of
+# prlimit64 and setpriority.
 _NUMBERS = {
     "x86_64": (0xC000003E, 155, 56, 44, 280, 302, 141),
     "aarch64": (0xC00000B7, 41, 220, 206, 88, 261, 140),
 }
-_BIND, _PRIVATE = 0x5000, 0x44000  # with all mounts below
+_BIND, _PRIVATE = 0x5000, 0x44000  # recursive
 _NEW, _NEW_USER = 0x68020000, 0x10000000  # namespaces: mounts, IPC, processes, network; the user
 _NEW_ANY, _CLONE3 = 0x7E020000, 435  # the flags of clone(2) for namespaces; the same everywhere
-# Rights of Landlock: to read and execute, to write, to use a device, and those that a file has.
+# Landlock rights: read and execute, write, use a device; and those that apply to files.
 _READ, _WRITE, _DEVICE, _FILE = 0xD, 0x75BE, 0x800E, 0xC007
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(folders: Sequence[Path], scratch: Path) -> str:
-    """Isolate this process permanently; return, in the serving process, what isolates it.
+    """Isolate this process permanently; return a log line with the mechanisms in use.
 
-    The server can read `folders` and Python, and write only to `scratch`. With namespaces it is a
-    child with PID 1; its parent ends with it and has its exit status. Raises OSError.
+    The server can read `folders` and Python, and write only to `scratch`. With namespaces, this
+    returns in a child with PID 1; its parent exits with its exit code. Raise OSError.
     """
     parts = available(folders, scratch)
     if sys.platform == "linux":
@@ -82,7 +81,7 @@ def enter(folders: Sequence[Path], scratch: Path) -> str:
 
 
 def available(folders: Sequence[Path], scratch: Path) -> frozenset[str]:
-    """Return the isolation mechanisms that work here, each tried in a child of this process."""
+    """Return the isolation mechanisms that work on this machine; try them in a forked child."""
     if sys.platform != "linux":
         return frozenset()
     always = {LANDLOCK} if _landlock() > 0 else set()
@@ -125,7 +124,7 @@ def _enter(parts: Collection[str], folders: Sequence[Path], scratch: Path) -> No
         os.setresuid(NOBODY, NOBODY, NOBODY)
     _call("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
     _call("prctl", 38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
-    # A change of the user made /proc/self root's, and would leave the parent's end unnoticed.
+    # Changing the user makes root own /proc/self and clears PR_SET_PDEATHSIG: set both now.
     _call("prctl", 4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
     if NAMESPACES in parts:
         _call("prctl", 1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
@@ -136,13 +135,13 @@ def _enter(parts: Collection[str], folders: Sequence[Path], scratch: Path) -> No
 
 
 def _limit(parts: Collection[str]) -> None:
-    """Bound memory, processes and core dumps; without memory the kernel ends the server first."""
+    """Limit memory, processes and core dumps; if memory runs out, this server is killed first."""
     memory = int(MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_DATA: memory}
-    if NAMESPACES in parts or USER in parts:  # else the caller's own count
+    if NAMESPACES in parts or USER in parts:  # else the caller's processes would count
         limits[resource.RLIMIT_NPROC] = PROCESSES
     for limit, most in limits.items():
-        with suppress(ValueError):  # it is lower already
+        with suppress(ValueError):  # the limit is already lower
             resource.setrlimit(limit, (most, most))
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -158,16 +157,16 @@ def _separate() -> None:
         Path("/proc/self/gid_map").write_text(f"{NOBODY} {group} 1")
     child = os.fork()
     if child:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who stops a server signals both
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the child gets the signal too
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os._exit(code if code >= 0 else 128 - code)
-    # The first process gets no signal that it has no handler for.
+    # PID 1 receives only signals that it has a handler for.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 def _pivot(paths: Sequence[Path], write: Sequence[Path]) -> None:
-    """Make a root folder of these paths alone, read-only, and of empty folders to `write` into."""
+    """Switch to a new root folder with only these read-only paths, and empty folders `write`."""
     root = write[0]
     _mount("", "/", "", _PRIVATE)
     _mount("tmpfs", root, "tmpfs", 0, "mode=755")
@@ -195,12 +194,12 @@ def _mount(source: Path | str, target: Path | str, kind: str, flags: int, data: 
 
 
 def _landlock() -> int:
-    """Return the version of Landlock; negative without one."""
+    """Return the kernel's version of Landlock; negative if it is missing."""
     return int(_libc.syscall(444, None, 0, 1))
 
 
 def _restrict(read: Iterable[Path], write: Sequence[Path], devices: Sequence[Path]) -> None:
-    """Deny all files but these, TCP, and signals and abstract sockets of others (landlock(7))."""
+    """Deny all other files, TCP, signals to others and their abstract sockets (landlock(7))."""
     version = _landlock()
     files = 0x1FFF | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
     size = 24 if version >= 6 else 16 if version >= 4 else 8
@@ -218,7 +217,7 @@ def _restrict(read: Iterable[Path], write: Sequence[Path], devices: Sequence[Pat
 def _filter(alone: bool) -> None:
     """Make `_DENIED`, new namespaces and foreign architectures fail with EPERM (seccomp(2)).
 
-    System calls that change files are allowed if `alone`: then the files are read-only already.
+    If `alone` (in namespaces), calls that change files are allowed: files are read-only there.
     """
     machine = platform.machine()
     architecture, _, clone, *conditional = _NUMBERS[machine]

@@ -1,14 +1,14 @@
-"""Runs the inference server of one slot; `ml.backends.local.serving.server` starts it as a file.
-
-Without a MODULE it is the server inside managed online endpoints, unchanged but for its address:
-azmlinfsrv always binds 0.0.0.0, which would offer an unauthenticated model to the whole network.
-Here its gunicorn serves a socket that it inherits, LISTENER, as from systemd (sd_listen_fds(3)). A
-MODULE of the deployment's own code is the server of its container (`ml.serving.fast`).
+"""Run the inference server of one slot; `ml.backends.local.serving.server` starts this file.
 
     python -IBu launch.py SLOT_FOLDER LISTENER SCORING_SCRIPT [MODULE]
 
-First of all the process isolates itself (isolation.py). -I keeps the deployment's code off sys.path
-until then: Python would import a `sitecustomize.py` or a `ctypes.py` of it before.
+Without MODULE it runs azmlinfsrv, the server of managed online endpoints. That always binds
+0.0.0.0, which would expose an unauthenticated model to the network. So its gunicorn serves the
+inherited socket LISTENER, as from systemd (sd_listen_fds(3)). MODULE is another server, from the
+deployment's code (`ml.serving.fast`).
+
+The process first isolates itself (isolation.py). -I keeps the deployment's code off sys.path until
+then: otherwise Python would import its `sitecustomize.py` or `ctypes.py` before.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-FIRST = 3  # the descriptor of the first socket, by that protocol
+FIRST = 3  # the first descriptor of systemd's protocol
 
 
 def main() -> None:
-    """Serve until a signal ends it; exits 3 when the scoring script's init() fails."""
+    """Serve until a signal ends it; exit with 3 if the scoring script's init() fails."""
     slot, listener, script, *module = sys.argv[1:]
     paths = os.environ["PYTHONPATH"].split(os.pathsep)
     model = Path(os.environ["AZUREML_MODEL_DIR"], "model")

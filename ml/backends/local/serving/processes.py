@@ -1,8 +1,8 @@
 """The processes of an endpoint and their ports.
 
-A slot is a folder with a log and the processes that belong to it. The process table is the only
-record of them: a server carries its slot's folder in its command line, so that the next command
-finds every process of a command that was killed.
+A slot is a folder with a log, and the processes that belong to it. Processes are found only by the
+process table: the command line of a server contains its slot's folder. So the next command finds
+the processes of a killed one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import psutil
 
 from ml.core.errors import Exit, Problem, UserError
 
-HOST = "127.0.0.1"  # nothing outside this machine reaches a local endpoint
+HOST = "127.0.0.1"  # reachable only from this machine
 MAX_PORT = 65535
 LAUNCHER = Path(__file__).with_name("launch.py")
 ROUTER = Path(__file__).parent / "router" / "__main__.py"
 _SCRIPTS = (str(LAUNCHER), str(ROUTER))
-# The only variables of the caller that a process of an endpoint gets: no secret reaches it.
+# The only inherited environment variables, so that no secret reaches an endpoint's process.
 _PASSED = ("LANG", "TZ", "LD_LIBRARY_PATH")
 STOP_S = 10.0
 POLL_S = 0.05
@@ -38,9 +38,9 @@ _listeners: dict[tuple[int, int], Listener | None] = {}
 
 
 def listen(port: int = 0) -> socket.socket:
-    """Return a socket that listens on the port, or on a free one for 0; OSError when it is taken.
+    """Return a socket that listens on the port, or a free one for 0; OSError if it is in use.
 
-    A process that is spawned with it has a port that no other process can take before it starts.
+    A process that inherits it has a port that no other process can take before its start.
     """
     return socket.create_server((HOST, port))
 
@@ -53,10 +53,10 @@ def spawn(
     folder: Path,
     environment: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    """Start the script for the slot in `folder`; it outlives this process and its terminal.
+    """Start the script detached in `folder`: `script SLOT LISTENER *arguments`.
 
-    It inherits the listener, whose descriptor is its second argument, after the slot. Its output
-    replaces the slot's log. -I keeps folders off sys.path: the script's own, and PYTHONPATH.
+    It inherits `listener`, and LISTENER is the file descriptor. Its output replaces the slot's log.
+    -I keeps the script's folder and PYTHONPATH off sys.path.
     """
     descriptor = listener.fileno()
     slot.mkdir(parents=True, exist_ok=True)
@@ -72,8 +72,8 @@ def spawn(
             start_new_session=True,
             pass_fds=(descriptor,),
         )
-    # Popen returns when exec closes its pipe, before /proc has the new command line: until then
-    # `stop` would not find the process.
+    # Popen may return before /proc shows the new command line: until then `stop` would not find the
+    # process.
     with suppress(psutil.Error):
         while process.poll() is None and not psutil.Process(process.pid).cmdline():
             time.sleep(0.001)
@@ -81,9 +81,9 @@ def spawn(
 
 
 def stop(slot: Path, patience_s: float = STOP_S) -> bool:
-    """End every process of the slot: first with time to finish its requests, then by SIGKILL.
+    """End every process of the slot: SIGTERM, and SIGKILL after `patience_s` seconds.
 
-    Returns whether there was one. Raises UserError when one survives SIGKILL.
+    Return whether there was one. Raise UserError if one survives SIGKILL.
     """
     processes = set(_processes(slot))
     if not processes:
@@ -112,12 +112,12 @@ def belongs(process: psutil.Process, slot: Path) -> bool:
 
 
 def log(slot: Path) -> Path:
-    """Return the output of the slot's server."""
+    """Return the log file of the slot's server."""
     return slot / "server.log"
 
 
 def last_lines(slot: Path, count: int = 15) -> str:
-    """Return the end of the slot's log, indented for an error message."""
+    """Return the last `count` lines of the slot's log, indented for an error message."""
     return "\n".join(f"    {line}" for line in _lines(slot)[-count:])
 
 
@@ -135,10 +135,10 @@ def port_in_use(port: int, hint: str, exit_code: Exit = Exit.WRONG_CALL) -> User
 
 
 def script_error(slot: Path) -> str:
-    """Return the scoring script's own exception, which the server logs among its own tracebacks."""
+    """Return the line of the scoring script's exception in the server's log."""
     lines = _lines(slot)
     logged = [number for number, line in enumerate(lines) if "Encountered Exception" in line]
-    # A traceback's frames are indented; the first line that is not is the exception.
+    # The frames of a traceback are indented; the first unindented line is the exception.
     for line in lines[logged[-1] + 1 :] if logged else ():
         if re.match(r"[\w.]+(:|$)", line):
             return line
@@ -146,7 +146,7 @@ def script_error(slot: Path) -> str:
 
 
 def is_healthy(port: int, timeout_s: float, path: str = "/") -> bool:
-    """Return whether the server answers its liveness probe with 200 before the timeout."""
+    """Return whether the server responds to a liveness probe with 200 before the timeout."""
     with closing(HTTPConnection(HOST, port, timeout=max(timeout_s, 0.001))) as connection:
         try:
             connection.request("GET", path)
@@ -156,7 +156,7 @@ def is_healthy(port: int, timeout_s: float, path: str = "/") -> bool:
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on now, for a program that takes only a number."""
+    """Return a free port, for a program that needs a number; another process may take it."""
     with listen() as probe:
         return int(probe.getsockname()[1])
 
@@ -164,7 +164,7 @@ def free_port() -> int:
 def port_is_free(port: int) -> bool:
     """Return whether a server could bind the port now."""
     with socket.socket() as probe:
-        # Servers set this too: a connection that has just closed does not block the port.
+        # As servers do: then a connection that has just closed does not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -174,7 +174,7 @@ def port_is_free(port: int) -> bool:
 
 
 def port_holder(port: int) -> str:
-    """Return the process that listens on the port, as `name (process 123, of user)`."""
+    """Return the process that listens on the port, as `NAME (process 123, of USER)`, for errors."""
     try:
         for connection in psutil.net_connections("inet"):
             if connection.pid and _listens(connection, port):
@@ -195,11 +195,11 @@ class Listener:
     pid: int
     port: int
     path: Path  # of the file descriptor in /proc
-    # Of the socket; None without /proc: each check then asks the system who listens.
+    # The socket's; None without /proc: each check then searches the process's connections.
     inode: int | None
 
     def is_open(self) -> bool:
-        """Return whether the process still has this socket."""
+        """Return whether the process still has this socket open."""
         try:
             if self.inode is None:
                 return listener(self.pid, self.port) is not None
@@ -211,7 +211,7 @@ class Listener:
 def listens(pid: int, port: int) -> bool:
     """Return whether this process listens on the port.
 
-    Only the first check reads all connections of the machine: a canary opens thousands.
+    Only the first check reads the process's connections, since a canary opens thousands.
     """
     seen = _listeners.get((pid, port))
     if seen is None or not seen.is_open():
@@ -220,9 +220,9 @@ def listens(pid: int, port: int) -> bool:
 
 
 def listener(pid: int, port: int) -> Listener | None:
-    """Return the socket with which the process listens on the port; None when it does not."""
+    """Return the socket on which the process listens on the port; None if it does not."""
     try:
-        # The kind of HOST alone: "inet" reads four tables.
+        # HOST is IPv4: "tcp4" reads one table, "inet" four.
         for connection in psutil.Process(pid).net_connections("tcp4"):
             if _listens(connection, port):
                 path = Path(f"/proc/{pid}/fd/{connection.fd}")
@@ -246,9 +246,9 @@ def _lines(slot: Path) -> list[str]:
 
 
 def _processes(slot: Path) -> list[psutil.Process]:
-    """Return every live process of the slot and of the sessions that these lead, oldest first.
+    """Return every live process of the slot and of their sessions.
 
-    A scoring script may start a program, which has another command line.
+    Programs that a scoring script started have another command line, but the same session.
     """
     processes = [*psutil.process_iter()]
     members = {process.pid for process in processes if belongs(process, slot)}
@@ -269,8 +269,8 @@ def _session(pid: int) -> int:
 def _wait_until_gone(slot: Path, processes: set[psutil.Process], timeout_s: float) -> bool:
     """Wait for all processes of the slot to end; return whether they did before the timeout.
 
-    A process that is ending loses its command line before it releases its port, so `processes` are
-    waited for by their ids. A child of this process is reaped.
+    An exiting process loses its command line before it releases its port, so `processes` are also
+    checked by their ids. Children of this process are reaped.
     """
     deadline = time.monotonic() + timeout_s
     while any(map(_alive, processes)) or _processes(slot):

@@ -1,4 +1,4 @@
-"""One inference server of this machine: starts it, detached, in a slot, asks it and times it."""
+"""One local inference server: start it detached in a slot, send requests, measure latency."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ START_S = 60.0  # importing LightGBM and scikit-learn on a busy machine with two
 POLL_S = 0.05
 ANSWER_S = 30.0
 MAX_ANSWER = 64 * 2**20
-# A latency is measured again where others use more of a core than this, so many times at most.
+# Repeat a measurement if other processes use more than BUSY of a core, up to MEASUREMENTS times.
 BUSY, MEASUREMENTS, PAUSE_S = 0.25, 3, 1.0
 
 
 @dataclass(frozen=True)
 class Starting:
-    """A server whose process runs, and which may not answer yet."""
+    """A server whose process has started, but which may not respond yet."""
 
     slot: Path
     process: subprocess.Popen[bytes]
@@ -50,8 +50,9 @@ def start(slot: Path, deployment: ModelDeployment, deadline_s: float = START_S) 
 
 
 def begin(slot: Path, deployment: ModelDeployment) -> Starting:
-    """The first half of `start`, so that two servers can load at once; it runs until
-    `wait_until_ready` fails or the slot is stopped.
+    """Start the server's process without waiting, so that two servers can load concurrently.
+
+    It runs until `wait_until_ready` fails or the slot is stopped.
     """
     imports.check_import_path()
     processes.stop(slot)
@@ -69,17 +70,17 @@ def begin(slot: Path, deployment: ModelDeployment) -> Starting:
 
 
 def wait_until_ready(starting: Starting, deadline_s: float = START_S) -> Server:
-    """The second half of `start`; stops the server when it raises."""
+    """Wait until the server responds and return it; stop it and raise UserError if it fails."""
     try:
         _wait(starting.process, starting.slot, starting.port, deadline_s)
     except BaseException:
-        processes.stop(starting.slot, patience_s=0.5)  # it answers nobody yet
+        processes.stop(starting.slot, patience_s=0.5)  # it has no requests yet
         raise
     return Server(starting.slot, _serving(starting.process.pid, starting.port), starting.port)
 
 
 def _serving(pid: int, port: int) -> int:
-    """Return the process that listens: `pid`, or with namespaces its only child."""
+    """Return the id of the process that listens: `pid`, or with namespaces its only child."""
     with suppress(psutil.Error):
         started = psutil.Process(pid)
         for process in (started, *started.children()):
@@ -89,7 +90,7 @@ def _serving(pid: int, port: int) -> int:
 
 
 def is_up(server: Server) -> bool:
-    """Return whether the server still runs and listens on its port."""
+    """Return whether the server runs and listens on its port."""
     try:
         belongs = processes.belongs(psutil.Process(server.pid), server.slot)
         return belongs and processes.listens(server.pid, server.port)
@@ -98,7 +99,10 @@ def is_up(server: Server) -> bool:
 
 
 def _mount(slot: Path, deployment: ModelDeployment) -> Path:
-    """AZUREML_MODEL_DIR as a managed endpoint lays it out: azureml-models/NAME/VERSION/FOLDER."""
+    """Create the slot's azureml-models/NAME/VERSION/model, as on a managed endpoint.
+
+    Return the version's folder, the value of AZUREML_MODEL_DIR.
+    """
     mounted = _empty(slot / "azureml-models") / deployment.model / (deployment.version or "0")
     mounted.mkdir(parents=True)
     (mounted / "model").symlink_to(deployment.model_folder.resolve(), target_is_directory=True)
@@ -112,19 +116,19 @@ def _empty(folder: Path) -> Path:
 
 
 def _environment(deployment: ModelDeployment, mounted: Path, scratch: Path) -> dict[str, str]:
-    """Return the variables that a managed endpoint sets, and those that this machine needs.
+    """Return the server's environment variables: a managed endpoint's, and local ones.
 
-    `scratch` is the home folder, and all that the server may write to. A feature store is that of
-    this machine, whatever the deployment says.
+    `scratch` is HOME, and the only folder that the server may write to. A feature store is always
+    this machine's.
     """
     variables = dict(deployment.environment_variables)
     if FEATURE_STORE in variables:
         store = home.home() / "features"
-        (store / "online").mkdir(parents=True, exist_ok=True)  # the server cannot see it appear
+        (store / "online").mkdir(parents=True, exist_ok=True)  # isolation needs it to exist
         variables[FEATURE_STORE] = str(store)
     return {
         "PYTHONPATH": str(deployment.code),
-        # gunicorn would share one socket in the user's home among all servers.
+        # All gunicorn servers would use the same control socket in the user's home.
         "GUNICORN_CMD_ARGS": "--no-control-socket",
         "ORT_DISABLE_TELEMETRY": "1",
         **variables,
@@ -151,13 +155,13 @@ def _wait(process: subprocess.Popen[bytes], slot: Path, port: int, deadline_s: f
 
 
 def score(port: int, body: Mapping[str, object]) -> Answer:
-    """Post one request; raises OSError or HTTPException without a complete answer."""
+    """Post one request; raise OSError or HTTPException without a complete response."""
     with closing(http.client.HTTPConnection(HOST, port, timeout=ANSWER_S)) as connection:
         return _post(connection, json.dumps(body))
 
 
 def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) -> list[float]:
-    """See `ml.backends.endpoints.Candidate`."""
+    """Return each request's milliseconds, as `ml.backends.endpoints.Candidate.measure`."""
     payloads = [json.dumps(body) for body in bodies]
     times: list[float] = []
     with closing(http.client.HTTPConnection(HOST, port, timeout=ANSWER_S)) as connection:
@@ -202,7 +206,7 @@ def measure_alone(
 
 
 def _work_of_others(pid: int) -> float:
-    """Seconds that the processors worked, but for this process and the server's."""
+    """Return the CPU seconds of all processes except this one and the server's."""
     times = psutil.cpu_times()
     every = sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
     ours = [psutil.Process(), psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]

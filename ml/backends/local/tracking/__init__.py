@@ -1,1 +1,1 @@
-"""MLflow's database: one writer, one reader, and its own servers."""
+"""MLflow's database: a writer, a reader without MLflow, and MLflow's servers."""

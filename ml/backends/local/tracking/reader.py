@@ -1,10 +1,10 @@
-"""The one reader of MLflow's SQLite file: metrics, runs and registered models, without MLflow.
+"""Read metrics, runs and registered models from MLflow's SQLite file, without MLflow.
 
-`import mlflow` takes two seconds and a query through its store milliseconds; a listing, a watcher
-of a sweep and `ml release status` have neither. The connection is read-only, and every statement
-on MLflow's tables is in this module. Tests compare what it returns with MlflowClient, since another
-version of MLflow may change the tables. All functions raise sqlite3.Error when the file cannot be
-read.
+`import mlflow` takes two seconds and a query through its store milliseconds, too slow for lists,
+for watching sweeps and for `ml release status`. The connection is read-only, and every SQL
+statement on MLflow's tables is in this module. Tests compare the results with MlflowClient, since
+another version of MLflow may change the tables. All functions raise sqlite3.Error if the file
+cannot be read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ml.core.home import database
 
 # MLflow stores infinities as the largest finite double, and NaN as 0 with a flag.
 _LARGEST = 1.7976931348623157e308
-# Variables of one statement: SQLite allows 999 at least.
+# Maximum number of variables in a statement: SQLite allows at least 999.
 _VARIABLES = 900
 _DELETED = "Deleted_Internal"
 # The tags of a registered version.
@@ -30,7 +30,7 @@ DIGEST, PROJECT, EVIDENCE = "digest", "project", "evidence"
 
 
 def checked() -> int:
-    """The release of MLflow that last opened the file, as `Tracking` numbers it; 0 if none did."""
+    """Return the MLflow version that last opened the file, as a number; 0 if none did."""
     return int(_rows("PRAGMA user_version")[0][0])
 
 
@@ -43,12 +43,12 @@ def latest(run_id: str) -> dict[str, float]:
 
 
 def curve(run_id: str, metric: str) -> list[float]:
-    """Return every value of the metric, in the order in which the run logged them."""
+    """Return every value of the metric in logging order; [] if the run did not log it."""
     return [value for _, value in curves([run_id], metric).get(run_id, ())]
 
 
 def curves(run_ids: Sequence[str], metric: str) -> Mapping[str, Curve]:
-    """Run id → every (step, value) of the metric; runs without the metric are left out."""
+    """Return run id → every (step, value) of the metric; runs without the metric are left out."""
     points: dict[str, list[tuple[int, float]]] = {}
     for run_id, step, stored, is_nan in _rows_of(
         run_ids,
@@ -61,7 +61,7 @@ def curves(run_ids: Sequence[str], metric: str) -> Mapping[str, Curve]:
 
 
 def all_curves(run_id: str) -> Mapping[str, Curve]:
-    """Metric → every (step, value) that the run logged."""
+    """Return metric → every (step, value) that the run logged."""
     points: dict[str, list[tuple[int, float]]] = {}
     for key, step, stored, is_nan in _rows(
         "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY rowid", run_id
@@ -71,14 +71,14 @@ def all_curves(run_id: str) -> Mapping[str, Curve]:
 
 
 class Feed:
-    """The values of one metric as runs log them, from now on."""
+    """Reads new values of one metric in all runs, from its creation on."""
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
         ((self._last,),) = _rows("SELECT coalesce(max(rowid), 0) FROM metrics")
 
     def new(self) -> list[tuple[str, float]]:
-        """(run id, value) of everything that was logged since the last call; cost: the new rows."""
+        """Return (run id, value) of everything logged since the last call; reads only new rows."""
         rows = _rows(
             "SELECT rowid, key, run_uuid, value, is_nan FROM metrics"
             " WHERE rowid > ? ORDER BY rowid",
@@ -99,9 +99,9 @@ def parameters(run_id: str) -> dict[str, str]:
 
 
 def logged(run_id: str) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Names and texts of the parameters, tags, metrics and models of a run, by these words.
+    """Return a run's (name, text) pairs by `parameter`, `tag`, `metric` and `model`.
 
-    MLflow's own tags are left out. The text of a metric is "nan" where a value was no number.
+    MLflow's own tags are left out. A metric's text is "nan" if a value was NaN, else "".
     """
     statements = {
         "parameter": "SELECT key, value FROM params WHERE run_uuid = ?",
@@ -114,7 +114,7 @@ def logged(run_id: str) -> Mapping[str, Sequence[tuple[str, str]]]:
 
 
 def tag(run_ids: Sequence[str], key: str) -> Mapping[str, str]:
-    """Run id → the tag's value; runs without it are left out."""
+    """Return run id → the tag's value; runs without the tag are left out."""
     return dict(
         _rows_of(
             run_ids, "SELECT run_uuid, value FROM tags WHERE key = ? AND run_uuid IN ({})", key
@@ -134,7 +134,7 @@ def tagged(key: str, value: str) -> list[str]:
 
 
 def running(key: str) -> list[tuple[str, str]]:
-    """(run id, value of the tag) of every run that is RUNNING and has the tag."""
+    """Return (run id, value of the tag) of every RUNNING run with the tag."""
     return _rows(
         "SELECT run_uuid, tags.value FROM runs JOIN tags USING (run_uuid)"
         " WHERE status = 'RUNNING' AND lifecycle_stage = 'active' AND key = ?",
@@ -143,7 +143,7 @@ def running(key: str) -> list[tuple[str, str]]:
 
 
 def artifacts(run_id: str) -> str | None:
-    """Return the address of the run's artifacts; None when there is no such run."""
+    """Return the artifact URI of the run; None if there is no such run."""
     rows = _rows("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
     return str(rows[0][0]) if rows else None
 
@@ -175,21 +175,21 @@ def models() -> list[str]:
 
 
 def aliases() -> list[tuple[str, str, str]]:
-    """(alias, model, version) of every alias of a registered model."""
+    """Return (alias, model, version) of every alias of a registered model."""
     rows = _rows("SELECT alias, name, version FROM registered_model_aliases ORDER BY name, alias")
     return [(alias, model, str(number)) for alias, model, number in rows]
 
 
 def close() -> None:
-    """Close the file until something is read again."""
+    """Close the connection; the next read opens it again."""
     _file.close()
 
 
 class _File:
-    """A connection that stays open: reading the schema again costs more than a query.
+    """A cached connection: SQLite reads the schema at each connect, which is slower than a query.
 
-    Another process or another file of the same name gets a new one. A connection that was
-    inherited over a fork is not even closed, as closing it would be using it.
+    After a fork, or if the file was replaced, a new one is opened. An inherited connection is never
+    closed, since SQLite forbids using it after a fork.
     """
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class _File:
         self._inherited: list[sqlite3.Connection] = []
 
     def connection(self) -> sqlite3.Connection:
-        """Return a connection to the file as it is now."""
+        """Return the connection to the current file."""
         path = database()
         try:
             state = path.stat()
@@ -235,14 +235,14 @@ def _rows(statement: str, *parameters: object) -> list[Any]:
 
 
 def _rows_of(run_ids: Sequence[str], statement: str, *parameters: str) -> Iterator[Any]:
-    """Yield the rows of many runs; the run ids take the place of `{}` in the statement."""
+    """Yield the rows of many runs; `{}` in the statement is replaced by their ids, in batches."""
     for start in range(0, len(run_ids), _VARIABLES):
         some = run_ids[start : start + _VARIABLES]
         yield from _rows(statement.format(", ".join("?" * len(some))), *parameters, *some)
 
 
 def value(stored: float, is_nan: int) -> float:
-    """Return a stored metric as the script logged it: NaN and the infinities come back as such."""
+    """Return a stored metric as the script logged it, with NaN and infinities restored."""
     if is_nan:
         return math.nan
     return math.copysign(math.inf, stored) if abs(stored) >= _LARGEST else stored

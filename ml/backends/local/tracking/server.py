@@ -1,6 +1,6 @@
-"""MLflow's own servers on the local store, as processes that end with their block.
+"""Run MLflow's servers on the local store, as processes that end with their block.
 
-One serves MLflow's pages to a person, the other the store to an MLflow that cannot open it.
+One serves MLflow's UI; the other serves the store to jobs with another version of MLflow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ml.backends.local.tracking.tracking import Tracking
 from ml.core import home
 from ml.core.errors import Exit, Problem, UserError
 
-# MLflow imports for seconds before it answers; this is for a machine that is busy.
+# Timeout of the start: MLflow's imports take seconds, on a busy machine much longer.
 START_S = 120.0
 GRACE_S = 10.0
 _POLL_S = 0.1
@@ -39,14 +39,14 @@ def running(
     command += ["--backend-store-uri", home.tracking_uri()]
     command += ["--host", HOST, "--port", str(port), "--workers", "1"]
     with log.open("wb") as stream:
-        # A session of its own: Ctrl-C reaches this process alone, which then ends all of MLflow's.
+        # In a separate session Ctrl-C reaches only this process, which then ends MLflow's.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
             env={**os.environ, **_SETTINGS, **settings},
-            cwd=home.home(),  # its web server imports from there
+            cwd=home.home(),  # its web server imports modules from the working directory
             start_new_session=True,
         )
     try:
@@ -56,7 +56,7 @@ def running(
 
 
 def answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until it answers; False when it has ended, or has not begun in `START_S` seconds."""
+    """Wait until the server responds; return False if it ends, or after START_S seconds."""
     deadline = time.monotonic() + START_S
     while not processes.is_healthy(port, 2, "/health"):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -66,7 +66,7 @@ def answers(process: subprocess.Popen[bytes], port: int) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to MLflow and its workers, and SIGKILL to what is left of them."""
+    """Send SIGTERM to MLflow and its workers; after GRACE_S seconds or the end, SIGKILL."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
@@ -77,7 +77,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def serve_pages(port: int | None, ready: Callable[[str], None]) -> None:
-    """MLflow's pages: see `ml.backends.base.Backend`."""
+    """Serve MLflow's UI (see `ml.backends.base.Backend`); raise UserError if it fails."""
     if port is not None and not processes.port_is_free(port):
         raise processes.port_in_use(port, "omit --port to use a free one")
     port = port or processes.free_port()
@@ -100,7 +100,7 @@ def serve_pages(port: int | None, ready: Callable[[str], None]) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the server like Ctrl-C; later signals are ignored."""
+    """Raise KeyboardInterrupt in the block for SIGTERM and SIGHUP too; ignore later signals."""
     names = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -123,20 +123,19 @@ def _failure(code: str, log: Path, how: str) -> UserError:
 
 @contextmanager
 def in_front_of_store(reaper: Reaper) -> Iterator[str]:
-    """Return the address of MLflow's server in front of the store, for an MLflow that cannot open
-    it: one of another version, or mlflow-skinny, which azureml-mlflow brings. On Azure ML both
-    reach the workspace over HTTP.
+    """Run MLflow's tracking server on the store; yield its URL.
 
-    It ends with this block, or with this program if that is killed.
+    It is for an MLflow that cannot open the store: another version, or mlflow-skinny, which
+    azureml-mlflow installs. The server ends with the block, or if this process is killed.
     """
-    Tracking()  # makes the tables: the server must not
+    Tracking()  # creates the tables: the server must not
     port = processes.free_port()
     log = home.home() / "tracking-server.log"
     name = f"server-{os.getpid()}-{port}"
     words = ["server", "--no-serve-artifacts", "--default-artifact-root", str(home.artifacts())]
     reaper.tell("+", name)
     try:
-        # The reaper's mark: whatever it starts is ended with it.
+        # By MLFLOW_RUN_ID the reaper finds the server and its child processes.
         with running(words, port, log, {"MLFLOW_RUN_ID": name}) as process:
             reaper.tell("+", name, process.pid)
             if not answers(process, port):

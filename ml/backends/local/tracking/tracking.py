@@ -1,7 +1,7 @@
-"""The MLflow runs of jobs: created, handed to the script, closed with a status.
+"""Create, tag, close and reopen the MLflow runs of jobs.
 
-They are written by MLflow's own store (SqlAlchemyStore), opened once in the process. It is opened
-at the first write: importing MLflow takes two seconds, in which a sweep warms its interpreters.
+Runs are written by MLflow's SqlAlchemyStore. It is opened at the first write: importing MLflow
+takes two seconds, in which a sweep can start its forkserver.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MLFLOW_STATUS: dict[Status, str] = {
     "Failed": "FAILED",
     "Canceled": "KILLED",
 }
-# How long another writer may hold the database before that is an error.
+# Timeout for another writer's lock of the database, in seconds.
 PATIENCE_S = 10.0
 # The tag with the job folder of an MLflow run.
 JOB_FOLDER = "job.folder"
 
 
 def prepare() -> subprocess.Popen[bytes] | None:
-    """Create the database in the background when there is none: it takes MLflow seconds (once)."""
+    """Start creating the database in the background if it is missing, since it takes seconds."""
     if home.database().exists():
         return None
     return subprocess.Popen(
@@ -58,23 +58,23 @@ def prepare() -> subprocess.Popen[bytes] | None:
 
 
 class Tracking:
-    """The local MLflow database, opened for writing; created when there is none.
+    """The local MLflow database, opened for writing, and created if it is missing.
 
-    Methods raise what `ml.core.faults` explains when the database is locked, broken or full.
+    If the database is locked, damaged or full, methods raise errors that `ml.core.faults` explains.
     """
 
     def __init__(self) -> None:
-        # For every import of MLflow in this process.
+        # Settings for every import of MLflow in this process.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-        # Of two first runs at the same moment one creates the tables, the other waits.
+        # If two first runs start concurrently, one creates the tables and the other waits.
         with files.locked(home.home() / ".store.lock"):
             if home.database().exists():
                 faults.probe(home.database(), PATIENCE_S)
             else:
                 _create()
         if reader.checked() != _release():
-            _ = self._store  # refuses an outdated database before anything is created
+            _ = self._store  # raises for an outdated database
             _mark_as_checked(home.database())
         self._experiments: dict[str, str] = {}
 
@@ -105,7 +105,7 @@ class Tracking:
         return self._experiments[name]
 
     def start(self, experiment: str, folder: Path, name: str, tags: Mapping[str, str]) -> str:
-        """Return the id of a new run that is RUNNING under `name` in the job folder `folder`."""
+        """Create a RUNNING run for the job folder; return its id."""
         from mlflow.entities import RunTag
 
         defaults = {"mlflow.source.type": "JOB", JOB_FOLDER: str(folder)}
@@ -126,7 +126,7 @@ class Tracking:
         self._store.log_batch(run_id, [], [], [RunTag(key, value) for key, value in tags.items()])
 
     def metrics(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        """Log the last values of metrics that another run has logged."""
+        """Log metrics as single values at step 0."""
         from mlflow.entities import Metric
 
         now = _now()
@@ -134,10 +134,10 @@ class Tracking:
         self._store.log_batch(run_id, points, [], [])
 
     def end(self, run_id: str, status: Status, parameters: Mapping[str, Value]) -> None:
-        """Close the run. Parameters that the script did not log itself are added, as text.
+        """Close the run, and log the parameters that the script did not log, as text.
 
-        They come last because MLflow refuses a second value: a script that logs `31.0` for the
-        `31` it was given must not fail here when it would not on Azure ML.
+        This comes last, because MLflow rejects a second value: otherwise a script that logs `31.0`
+        for the input `31` would fail here, but not on Azure ML.
         """
         from mlflow.entities import Param, RunStatus
 
@@ -150,30 +150,30 @@ class Tracking:
         )
 
     def reopen(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Let a closed run be RUNNING again; it keeps its end time until the next."""
+        """Set a closed run to RUNNING and add the tags; its end time stays until it ends again."""
         from mlflow.entities import RunStatus
 
         self._store.update_run_info(run_id, RunStatus.RUNNING, None, None)
         self.tag(run_id, tags)
 
     def set_aside(self, run_id: str, name: str, folder: Path) -> None:
-        """Close a run as an attempt that counts for nothing: KILLED, under a name of its own."""
+        """Close the run of an interrupted attempt: KILLED, renamed, with its moved job folder."""
         from mlflow.entities import RunStatus
 
         self._store.update_run_info(run_id, RunStatus.KILLED, _now(), name)
         self.tag(run_id, {JOB_FOLDER: str(folder), "attempt": "cut off"})
 
     def runs_in(self, folder: Path) -> list[str]:
-        """Return the ids of the runs whose job folder is exactly this one."""
+        """Return the ids of the runs with exactly this job folder."""
         return reader.tagged(JOB_FOLDER, str(folder))
 
     def running(self, job: Path) -> list[str]:
-        """Return the ids of the runs of that job folder, trials included, that are not closed."""
+        """Return the ids of the RUNNING runs of a job, with its trials and steps."""
         open_runs = reader.running(JOB_FOLDER)
         return [run_id for run_id, folder in open_runs if Path(folder).is_relative_to(job)]
 
     def artifacts_of(self, run_id: str) -> Path:
-        """Return the folder of the run's artifacts. Raise LookupError when there is no such run."""
+        """Return the folder of the run's artifacts. Raise LookupError if there is no such run."""
         place = reader.artifacts(run_id)
         if place is None:
             raise LookupError(f"MLflow's store has no run {run_id}")
@@ -181,16 +181,15 @@ class Tracking:
 
 
 def _create() -> None:
-    """Create the tables under another name: a creation that is killed leaves no database."""
+    """Create the database under a temporary name, so that a kill leaves no partial one."""
     unfinished = home.database().with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     try:
         _make_tables(unfinished)
-        # In this mode readers (the watcher of a sweep) and writers (its trials) do not wait for
-        # each other.
+        # In WAL mode a sweep's reader and its trials' writers do not block each other.
         with closing(sqlite3.connect(unfinished)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
-        # SQLite would read the log of a database that was moved away as a part of the new one.
+        # SQLite would apply the log of a database that was moved away to the new one.
         for suffix in ("-wal", "-shm"):
             Path(f"{home.database()}{suffix}").unlink(missing_ok=True)
         unfinished.rename(home.database())
@@ -205,16 +204,16 @@ def _make_tables(database: Path) -> None:
 
 
 def _mark_as_checked(database: Path) -> None:
-    """Note in the file that the installed MLflow opened it; it need not be imported to look again.
+    """Record the installed MLflow version in the file, so that later checks need no import.
 
-    SQLite keeps `user_version` for applications (https://sqlite.org/pragma.html#pragma_user_version).
+    SQLite reserves `user_version` for applications (sqlite.org/pragma.html#pragma_user_version).
     """
     with closing(sqlite3.connect(database, PATIENCE_S)) as connection:
         connection.execute(f"PRAGMA user_version = {_release()}")
 
 
 def _release() -> int:
-    """Return the installed MLflow as a number: 3.15.0 is 3015000."""
+    """Return the version of the installed MLflow as a number: 3015000 for 3.15.0."""
     return int("".join(f"{int(part):03}" for part in re.findall(r"\d+", version("mlflow"))[:3]))
 
 
@@ -222,12 +221,11 @@ def _open(database: Path) -> SqlAlchemyStore:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy import event
 
-    # `faults` explains what goes wrong; MLflow and alembic would print a traceback first.
+    # `faults` explains errors; MLflow and alembic would print a traceback before.
     for name in ("mlflow.store.db.utils", "alembic"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     store = SqlAlchemyStore(f"sqlite:///{database}", str(home.artifacts()))
-    # MLflow keeps one engine for each path in a process: its connections may be to a file that was
-    # moved away since.
+    # MLflow caches one engine per path: its connections may be to a file that was moved away.
     store.engine.dispose()
     if not event.contains(store.engine, "connect", _configure):
         event.listen(store.engine, "connect", _configure)
@@ -235,9 +233,9 @@ def _open(database: Path) -> SqlAlchemyStore:
 
 
 def _configure(connection: sqlite3.Connection, _record: object) -> None:
-    """Commits do not wait for the disk.
+    """Set `synchronous = NORMAL`: commits do not wait for the disk.
 
-    A crash of the machine may cost the last seconds, never the database (WAL mode).
+    A power failure may lose the last seconds, but cannot damage the database (WAL mode).
     """
     connection.execute("PRAGMA synchronous = NORMAL")
 

@@ -1,1 +1,1 @@
-"""The traffic router: one process an endpoint, in front of its blue and green servers."""
+"""The traffic router: one process per endpoint, in front of its blue and green servers."""

@@ -1,12 +1,11 @@
-"""The router process of one endpoint, which `process` starts as a file.
+"""The router process of one endpoint; `process.start` runs this file.
 
-    python -P __main__.py FOLDER LISTENER ROUTES_FILE PART…
+    python -IBu __main__.py FOLDER LISTENER ROUTES_FILE PART…
 
-LISTENER is the descriptor of a socket that it inherits, PART each folder with a part of `ml`.
+LISTENER is the descriptor of an inherited socket, and each PART a folder with a part of `ml`.
 
-A second port, the control port, obeys whoever knows the token in FOLDER/router.json, which the
-owner of the endpoint alone can read. Nothing there sends traffic anywhere that the routes file does
-not.
+A second port, the control port, requires the token in FOLDER/router.json, which only the
+endpoint's owner can read. It cannot change the routes, which are only in the routes file.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pathlib import Path
 import uvloop
 from aiohttp import hdrs, web
 
-# Nothing else of the work tree is imported: see ml/core/imports.py, which is not found before.
+# Import only `ml` from the PART folders, then remove them from sys.path (see ml/core/imports.py).
 sys.path.extend(sys.argv[4:])
 import ml  # noqa: F401
 
@@ -38,18 +37,20 @@ from ml.backends.local.serving.processes import HOST  # noqa: E402
 from ml.backends.local.serving.router.front import MAX_CONNECTIONS, BoundedServer, Load, error  # noqa: E402
 from ml.backends.local.serving.router.proxy import Proxy  # noqa: E402
 
-# The routes file is checked this often, in case its writer could not announce a change.
+# Polling interval of the routes file, in case its writer could not call /refresh.
 CHECK_S = 0.5
-# Requests in flight may end before the process does; `ml serve --stop` waits ten seconds.
+# Time for requests in flight at the end; shorter than the ten seconds of `ml serve --stop`.
 PATIENCE_S = 8.0
 BACKLOG = 2048
-# Each client has a connection, and so has each request in flight to a deployment.
+# Limit of file descriptors: each client, and each request to a deployment, has a connection.
 DESCRIPTORS = 4 * MAX_CONNECTIONS
 
 
 class Control:
-    """POST /refresh, POST /renew and GET /state return the state; GET /answers?since=N the recent
-    answers.
+    """The control port's handler.
+
+    POST /refresh, POST /renew and GET /state return the state; GET /answers?since=N returns the
+    recent responses.
     """
 
     def __init__(self, proxy: Proxy, token: str) -> None:
@@ -63,7 +64,7 @@ class Control:
         }
 
     async def handle(self, request: web.BaseRequest, _: bytes, __: Load) -> web.Response:
-        """Answer one request to the control port."""
+        """Return the response to a request: 401 without the token, 404 for an unknown route."""
         header = request.headers.get(hdrs.AUTHORIZATION, "")
         if not hmac.compare_digest(header.encode("utf-8", "surrogateescape"), self._expected):
             return error(401, "the token is missing or wrong")
@@ -109,7 +110,7 @@ class Control:
 
 
 async def serve(folder: Path, listener: socket.socket, file: Path) -> None:
-    """Answer until SIGTERM; then accept no new connection and finish the requests in flight."""
+    """Serve until SIGTERM; then accept no new connection and finish the requests in flight."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -136,7 +137,7 @@ async def serve(folder: Path, listener: socket.socket, file: Path) -> None:
 
 
 def _announce(folder: Path, router: Mapping[str, int | str]) -> None:
-    """Write where the router listens, for its owner alone, in one step."""
+    """Write router.json (ports and secrets) atomically, readable only for its owner."""
     unfinished = folder / f".router.json.{os.getpid()}.tmp"
     unfinished.touch(mode=0o600)
     unfinished.write_text(json.dumps(router))

@@ -1,8 +1,8 @@
-"""The clients' side of the router: their connections, and bounds on what they make it hold.
+"""The client side of the router: an HTTP server with limits on connections and memory.
 
-A connection is not read while its request is handled, so a client that sends requests faster than
-they are answered waits. An answer that its client does not read ends the connection. What large
-requests and answers occupy in all is bounded, and so is the number of connections.
+A connection is not read while its request is handled, so a client with pipelined requests waits. If
+a client does not read its response, the connection is closed. The number of connections is limited,
+and so is the memory of all large requests and responses together.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from ml.backends.traffic import DEPLOYMENT_HEADER
 MAX_BODY = 10 * 2**20
 MAX_HEADERS = 64 * 2**10
 MAX_CONNECTIONS = 1024
-# The bytes of all requests and answers in memory. Each request has this much beside that bound, so
-# that clients with large bodies do not shut out those with small ones.
+# Limit of all requests and responses in memory, in bytes. The first SMALL bytes of each request do
+# not count, so that clients with large bodies cannot block those with small ones.
 MAX_HELD = 64 * 2**20
 SMALL = 64 * 2**10
-# A client's connection may be silent this long between requests. A client may take this long to
-# send a request, and as long to read its answer.
+# Timeouts: keep-alive of an idle connection; to send a request, and to read its response.
 CALLER_IDLE_S, CALLER_SLOW_S = 75.0, 30.0
-# How long a refused client may go on sending before the connection is closed.
+# How long a rejected client may continue to send before the connection is closed.
 LINGER_S = 1.0
-# These answers are written where aiohttp has no request to answer.
+# Raw responses for connections on which aiohttp has no complete request.
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -40,25 +39,25 @@ _TOO_LARGE = (
 
 
 class Full(Exception):
-    """The router already holds as many bytes as it may."""
+    """The memory limit MAX_HELD is reached."""
 
 
 class Room:
-    """Memory of all requests in progress, in bytes; the first SMALL of each do not count."""
+    """The memory of all requests in progress, in bytes, without the first SMALL of each."""
 
     def __init__(self) -> None:
         self.held = 0
 
 
 class Load:
-    """The memory of one request: its body and its response, until the client has read that."""
+    """The memory of one request: its body, and its response until the client has read it."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
         self._size = self._counted = 0
 
     def add(self, size: int) -> None:
-        """Count some bytes; raises Full where the router has no room for them."""
+        """Add `size` bytes; raise Full if the limit of all requests would be exceeded."""
         more = max(self._size + size - SMALL - self._counted, 0)
         if more and self.room.held + more > MAX_HELD:
             raise Full
@@ -67,7 +66,7 @@ class Load:
         self.room.held += more
 
     def end(self) -> None:
-        """Release all of it."""
+        """Release all bytes of the request."""
         self.room.held -= self._counted
         self._size = self._counted = 0
 
@@ -76,27 +75,27 @@ Handler = Callable[[web.BaseRequest, bytes, Load], Awaitable[web.Response]]
 
 
 def error(status: int, message: str, deployment: str = "") -> web.Response:
-    """Return an answer of the router itself."""
+    """Return an error response of the router, as JSON."""
     headers = {DEPLOYMENT_HEADER: deployment} if deployment else None
     return web.json_response({"error": {"message": message}}, status=status, headers=headers)
 
 
 def refuse(status: int, message: str) -> web.Response:
-    """Return an error that also ends the connection."""
+    """Return an error response that also closes the connection."""
     response = error(status, message)
     response.force_close()
     return response
 
 
 class BoundedServer(web.Server):
-    """aiohttp's server with bounds, and with errors as JSON."""
+    """aiohttp's server with limits, and with errors as JSON."""
 
     def __init__(self, handler: Handler) -> None:
         super().__init__(self._serve, request_factory=cast(Any, _request))
         self._handler = handler
         self.room = Room()
         self.open = 0
-        # The connections that wait for a request, the one that has waited longest first.
+        # The connections without a request, ordered by their waiting time, longest first.
         self.idle: dict[_Connection, None] = {}
 
     def __call__(self) -> web.RequestHandler:
@@ -104,7 +103,7 @@ class BoundedServer(web.Server):
         return _Connection(self)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Read the request, have it answered, and write the answer."""
+        """Read the request, call the handler, and write the response."""
         connection = cast(_Connection, request.protocol)
         load = Load(self.room)
         answer = _refusal(request)
@@ -140,8 +139,8 @@ class BoundedServer(web.Server):
         connection.pause()
         answer = await self._handler(request, body, load)
         if hdrs.TRANSFER_ENCODING in request.headers or hdrs.UPGRADE in request.headers:
-            # aiohttp takes a trailer after the last chunk for a header of the connection's next
-            # request, and loses what follows a request for another protocol.
+            # aiohttp adds trailers to the headers of the connection's next request, and drops data
+            # after an upgrade request.
             answer.force_close()
         return answer
 
@@ -163,7 +162,7 @@ class _Connection(web.RequestHandler):
         self._head = 0  # bytes of a request's head that is not complete yet
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """aiohttp: somebody connected; the connection that is idle longest makes room."""
+        """Called by aiohttp for a new connection; above the limit, close the longest idle one."""
         super().connection_made(transport)
         server = self._server
         server.open += 1
@@ -177,13 +176,13 @@ class _Connection(web.RequestHandler):
         server.idle[self] = None
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """aiohttp: the client is gone."""
+        """Called by aiohttp when the connection has closed."""
         self._server.open -= 1
         self._server.idle.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """aiohttp: some bytes. aiohttp bounds each header, and not all of them together."""
+        """Called by aiohttp for received bytes: limit all headers, since aiohttp limits each."""
         super().data_received(data)
         if self not in self._server.idle or self._messages:
             self._head = 0
@@ -193,11 +192,11 @@ class _Connection(web.RequestHandler):
             self._end_with(_TOO_LARGE)
 
     def begin(self) -> None:
-        """A request has come."""
+        """Mark the connection as busy with a request."""
         self._server.idle.pop(self, None)
 
     def pause(self) -> None:
-        """Read nothing more until the request is answered."""
+        """Stop reading from the client until `end`."""
         if self.transport is not None:
             with suppress(RuntimeError):  # it is closing
                 self.transport.pause_reading()
@@ -215,7 +214,7 @@ class _Connection(web.RequestHandler):
                     self.transport.resume_reading()
 
     def abort(self) -> None:
-        """Close the connection at once; what was not sent is dropped."""
+        """Close the connection at once and drop unsent data."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -226,7 +225,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """aiohttp: the answer to a request that cannot be parsed, or to a defect of the router."""
+        """Called by aiohttp for the response to a malformed request or a bug of the router."""
         if isinstance(exc, LineTooLong):
             return refuse(431, f"a header is larger than {MAX_HEADERS} bytes")
         if status >= 500:
@@ -235,7 +234,7 @@ class _Connection(web.RequestHandler):
         return refuse(status, f"not a valid HTTP request: {message}")
 
     def log_exception(self, *args: Any, **keywords: Any) -> None:
-        """aiohttp: a defect, unless the client went away while aiohttp waited for its body."""
+        """Called by aiohttp: log a bug, unless the client disconnected while sending its body."""
         gone = self.transport is None and isinstance(keywords.get("exc_info"), RuntimeError)
         if not gone:
             super().log_exception(*args, **keywords)
@@ -274,7 +273,7 @@ async def _body(request: web.BaseRequest, load: Load) -> bytes:
         raise web.HTTPRequestEntityTooLarge(MAX_BODY, length)
     if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # aiohttp: the answer itself has not begun
+        request.writer.output_size = 0  # else aiohttp takes the response as begun
     parts: list[bytes] = []
     size = 0
     async with asyncio.timeout(CALLER_SLOW_S):

@@ -1,4 +1,4 @@
-"""Starts an endpoint's router, finds the running one, and calls its control port."""
+"""Start an endpoint's router, find the running one, and call its control port."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True)
 class RouterProcess:
-    """A running router."""
+    """A running router; methods call its control port."""
 
     folder: Path
     pid: int
@@ -37,14 +37,13 @@ class RouterProcess:
 
     @property
     def url(self) -> str:
-        """The address that requests are posted to."""
+        """The URL that requests are posted to."""
         return f"http://{processes.HOST}:{self.port}/score"
 
     def refresh(self) -> Mapping[str, Any]:
-        """Make the router read the routes file now; the state once the routes are in force.
+        """Make the router read the routes file; return its state with the new routes.
 
-        Raises UserError (router-unresponsive) when it does not answer, (invalid-routes) for
-        an invalid file.
+        Raise UserError: router-unresponsive without a response, invalid-routes for an invalid file.
         """
         state: Mapping[str, Any] = self._call("POST", "/refresh")
         if state["problem"]:
@@ -54,22 +53,22 @@ class RouterProcess:
         return state
 
     def renew(self) -> Mapping[str, Any]:
-        """Start the canary's lease anew; returns the state. Raises as `refresh`."""
+        """Renew the canary's lease; return the state. Raise UserError (router-unresponsive)."""
         return dict(self._call("POST", "/renew"))
 
     def state(self) -> Mapping[str, Any]:
-        """Routes, counters and requests that still drain; raises as `refresh`."""
+        """Return routes, counters, draining requests …; raise UserError (router-unresponsive)."""
         return dict(self._call("GET", "/state"))
 
     def answers(self, since: int = 0) -> Sequence[Mapping[str, Any]]:
-        """Return the recorded answers after that number, the oldest first; raise as `refresh`."""
+        """Return the recent responses numbered above `since`, oldest first; raise as `state`."""
         return list(self._call("GET", f"/answers?since={since}"))
 
     @contextmanager
     def sampling(self) -> Iterator[Callable[[str], None]]:
-        """Return a connection: each call sends a body that the router counts as one of the samples.
+        """Open a connection; each call of the result sends a body as a sample request.
 
-        Raises OSError or HTTPException without an answer; the next call connects again.
+        A call raises OSError or HTTPException without a response; the next one connects again.
         """
         connection = http.client.HTTPConnection(processes.HOST, self.port, timeout=SAMPLE_S)
         headers = {"Content-Type": "application/json", SAMPLE_HEADER: self.sample}
@@ -110,7 +109,7 @@ class RouterProcess:
 
 
 def find(folder: Path) -> RouterProcess | None:
-    """Return the router of the folder, if it runs and listens."""
+    """Return the router of the folder; None if it does not run or does not listen."""
     try:
         document = json.loads((folder / "router.json").read_text(encoding="utf-8"))
         router = RouterProcess(folder, **document)
@@ -132,10 +131,10 @@ def last_port(folder: Path) -> int | None:
 
 
 def start(folder: Path, routes: Path, port: int) -> RouterProcess:
-    """Start a router over the routes file, detached, and return it once it answers.
+    """Start a detached router with the routes file, and return it once it listens.
 
-    Port 0 means any that is free. A router that runs in the folder is stopped first. Raises
-    UserError: port-in-use, router-failed (with the log's last lines).
+    Port 0 selects a free one. A running router of the folder is stopped first. Raise UserError:
+    port-in-use, router-failed (with the log's last lines).
     """
     processes.stop(folder)
     (folder / "router.json").unlink(missing_ok=True)

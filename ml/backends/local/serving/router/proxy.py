@@ -1,4 +1,4 @@
-"""The reverse proxy: chooses a deployment for each request, forwards it, counts the answer."""
+"""The reverse proxy: choose a deployment for each request, forward it, count the response."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ from ml.serving.scoring.messages import is_finite
 
 SCORE = "/score"
 MAX_ANSWER = 64 * 2**20
-# Shorter than any server's keep-alive, so that a server seldom closes a connection under a request.
+# Keep-alive to deployments; shorter than a server's, which then seldom closes a used connection.
 KEEP_S = 1.0
-# Requests that a deployment may have in flight; more are answered 429, as a managed endpoint does.
+# Limit of a deployment's requests in flight; above it respond 429, as a managed endpoint does.
 MAX_IN_FLIGHT = 512
-# Copies of requests drawn at random that it may have in flight.
+# Limit of a deployment's randomly mirrored requests in flight.
 MAX_MIRRORED_IN_FLIGHT = 32
-# In these a number is written in ASCII, or `is_finite` tells which it is.
+# Charsets with numbers in ASCII, or that `is_finite` detects.
 _CHARSETS = {"utf-8", "utf8", "us-ascii", "iso-8859-1", "windows-1252"} | {
     f"utf-{bits}{order}" for bits in (16, 32) for order in ("", "le", "be")
 }
-# RFC 9110, 7.6.1: headers about one connection, beside those that `Connection` names. Lengths are
-# written anew.
+# Hop-by-hop headers (RFC 9110, 7.6.1), besides those that `Connection` lists, and the length, which
+# is set again.
 _HOP_BY_HOP = (
     *(hdrs.CONNECTION, "Keep-Alive", "Proxy-Connection", hdrs.TRANSFER_ENCODING, hdrs.TE),
     *(hdrs.TRAILER, hdrs.UPGRADE, hdrs.CONTENT_LENGTH, hdrs.EXPECT),
@@ -85,17 +85,16 @@ class Deployment:
         self._listener = processes.listener(self.pid, self.port) if self.pid else None
 
     def check(self) -> None:
-        """Raise ClientConnectionError when its own server does not listen on its port."""
+        """Raise ClientConnectionError if the process `pid` does not listen on the port."""
         if self.pid and (self._listener is None or not self._listener.is_open()):
             raise aiohttp.ClientConnectionError("its server does not run")
 
 
 class Proxy:
-    """The routes in force, the counters of each deployment, and the requests in flight.
+    """The current routes, the counters of each deployment, and the requests in flight.
 
-    An error of a deployment is passed on and counted; the request is not sent to another one. A
-    managed endpoint does not either: a retry would hide from the canary what a client on Azure
-    would see, and would score a request twice.
+    A deployment's error is forwarded and counted. As on Azure, the request is not retried on
+    another deployment: that would hide errors from the canary and score a request twice.
     """
 
     def __init__(self, file: Path, sample: str) -> None:
@@ -104,14 +103,14 @@ class Proxy:
         self.problem = ""
         self.generation = 0
         self.deployments: dict[str, Deployment] = {}
-        # Those that the routes no longer name, with requests in flight.
+        # Deployments outside the current routes, with requests in flight.
         self.draining: list[Deployment] = []
         self.recent = Recent()
         self.collector = Collector(file.parent / FOLDER, self.loop)
         self._file = file
         self._file_id: tuple[int, int] | None = None
         self._sample = sample.encode()
-        # No client can tell from the answers so far which deployment gets the next request.
+        # A client cannot predict the next deployment from earlier responses.
         self._random = random.SystemRandom()
         self._keys = Keys()
         self._renewed = self.loop.time()
@@ -131,19 +130,19 @@ class Proxy:
 
     @property
     def leased(self) -> bool:
-        """Return whether the canary's lease is valid; without a lease it always is."""
+        """Whether the canary's lease is valid; True without a lease."""
         lease = self.routes.lease_s if self.routes else None
         return lease is None or self.loop.time() - self._renewed <= lease
 
     def renew(self) -> None:
-        """Start the lease anew."""
+        """Renew the lease."""
         self._renewed = self.loop.time()
 
     def refresh(self) -> None:
         """Read the routes file if it changed, and flush the collector.
 
-        If the file is invalid, the present routes stay and `problem` has the reason. If it is
-        missing, nothing is served.
+        If the file is invalid, keep the current routes and set `problem` to the reason. If it is
+        missing, remove the routes.
         """
         self.collector.flush()
         try:
@@ -175,7 +174,7 @@ class Proxy:
         await self._session.close()
 
     async def handle(self, request: web.BaseRequest, body: bytes, load: Load) -> web.Response:
-        """Answer one request of a client."""
+        """Return the response to a client's request; send the copies for mirror and twin."""
         routes = self.routes
         if routes is None:
             return error(404, "no deployment has a positive weight")
@@ -190,15 +189,15 @@ class Proxy:
         key = _text(headers.get(KEY_HEADER))
         chosen = self.deployments[named or routes.pick(key, self._random, self.leased)]
         kind = self._kind(request, named, key, routes)
-        # As the server reads the path; it also runs the script for GET.
+        # The server also runs the scoring script for GET.
         scores = request.rel_url.path == SCORE
         mirror = self._mirror(chosen, routes) if scores and kind != EXCLUDED else None
         if mirror is not None:
             self._copy(mirror, kind, scores, request, body, load)
         if self.leased and (kind == EXCLUDED or len(body) > SMALL):
-            # Whatever clients choose to send to a canary's green its baseline gets too, and the
-            # reverse. Large requests too, of which a few would make all the difference. So both
-            # stay under the same load, and their latency and memory can be compared.
+            # Copy requests between a canary and its baseline if a client chose the deployment, or
+            # if they are large, since a few would matter. Thus both have the same load, and their
+            # latency and memory can be compared.
             for deployment in (chosen, mirror):
                 if deployment is not None and (twin := routes.twin(deployment.name)) is not None:
                     self._copy(self.deployments[twin], EXCLUDED, scores, request, body, load)
@@ -218,10 +217,10 @@ class Proxy:
     def _kind(
         self, request: web.BaseRequest, named: str | None, key: str | None, routes: RouteTable
     ) -> RequestKind:
-        """Return how a request is counted if it scores.
+        """Return the kind by which a scoring request is counted.
 
-        Nobody can foresee where a new routing key leads, but the response shows it: whoever sends
-        the key again has chosen the deployment.
+        EXCLUDED: the client chose the deployment, by header or by a routing key that it sent
+        before. The first response to a key shows its deployment.
         """
         if named is not None:
             return EXCLUDED
@@ -232,7 +231,7 @@ class Proxy:
         return SAMPLE if sample and hmac.compare_digest(sample, self._sample) else CLIENT
 
     def _mirror(self, chosen: Deployment, routes: RouteTable) -> Deployment | None:
-        """Return the deployment that gets a copy of a request, drawn at random."""
+        """Return a randomly drawn deployment for a copy of the request; None for no copy."""
         name = routes.pick_mirror(chosen.name, self._random) if self.leased else None
         if name is None or self.deployments[name].mirrored >= MAX_MIRRORED_IN_FLIGHT:
             return None
@@ -288,7 +287,7 @@ class Proxy:
         self.generation += 1
 
     def _collects(self, routes: RouteTable, chosen: str, key: str | None) -> bool:
-        """Return whether this request is recorded.
+        """Return whether to record this request; in an experiment, also record its routing key.
 
         Nothing is recorded during a canary, when much of the traffic is sample requests.
         """
@@ -310,7 +309,7 @@ class Proxy:
     ) -> web.Response:
         """Return the response of a deployment, and count it if the request `scores`.
 
-        Requests that a busy router rejects are counted separately, because clients can cause them.
+        Requests that a busy router rejects count as EXCLUDED, because clients can cause them.
         """
         timeout_ms = self.routes.timeout_ms if self.routes else TIMEOUT_MS
         seconds = 0.0
@@ -349,11 +348,11 @@ class Proxy:
     async def _forward(
         self, request: web.BaseRequest, body: bytes, to: Deployment, timeout_ms: int, load: Load
     ) -> web.Response:
-        """Send the request to the deployment; the answer without hop-by-hop headers.
+        """Send the request to the deployment; return its response without hop-by-hop headers.
 
-        A kept connection that the server closes before it answers is the race between its
-        keep-alive timeout and our request: only then the request is sent again. HEAD is sent as
-        GET. Raises TimeoutError, aiohttp.ClientError, OSError or Full.
+        The request is retried only if the server closes a reused connection before responding: its
+        keep-alive may have expired. HEAD is sent as GET. Raise TimeoutError, aiohttp.ClientError,
+        OSError or Full.
         """
         headers = _end_to_end(request.headers)
         headers.popall(SAMPLE_HEADER, None)
@@ -386,7 +385,7 @@ class Proxy:
 
 
 async def _content(response: aiohttp.ClientResponse, load: Load) -> bytes:
-    """The body of an answer; raises ClientPayloadError when it cannot be passed on, or Full."""
+    """Return a response's body; raise ClientPayloadError if it cannot be forwarded, or Full."""
     coding = response.headers.get(hdrs.TRANSFER_ENCODING, "chunked")
     if coding.strip().lower() != "chunked":
         raise aiohttp.ClientPayloadError(f"an answer with the coding `{coding[:80]}`")
@@ -398,7 +397,7 @@ async def _content(response: aiohttp.ClientResponse, load: Load) -> bytes:
             raise aiohttp.ClientPayloadError("an answer too large")
         load.add(len(part))
         parts.append(part)
-    # Without a length the end of the connection ends the answer; a reset is not such an end.
+    # Without a length, closing the connection ends the response; a reset is an error.
     if protocol is not None and isinstance(protocol.exception(), aiohttp.ClientOSError):
         raise aiohttp.ClientPayloadError("the connection broke before the end of the answer")
     return b"".join(parts)
@@ -419,7 +418,7 @@ def _end_to_end(headers: Mapping[str, str]) -> Headers:
 
 
 def _text(header: str | None) -> str | None:
-    """A header as UTF-8, or as Latin-1 where it is not UTF-8; aiohttp leaves surrogates then."""
+    """Decode a header as UTF-8, else as Latin-1; aiohttp leaves surrogates for invalid bytes."""
     if header is None or header.isascii():
         return header
     raw = header.encode("utf-8", "surrogateescape")
@@ -434,7 +433,7 @@ def _bytes(answer: web.Response) -> bytes:
 
 
 def _decoded(answer: web.Response) -> bytes:
-    """An answer as its client reads it; raises ClientPayloadError for what only some can read."""
+    """Return the decompressed body; raise ClientPayloadError for an unknown charset or coding."""
     charset = (answer.charset or "utf-8").lower()
     if charset not in _CHARSETS:
         raise aiohttp.ClientPayloadError(f"an answer in the charset `{charset[:80]}`")
@@ -459,7 +458,7 @@ def _unpacked(content: bytes, coding: str) -> bytes:
 
 
 def _inflated(content: bytes, bits: int) -> bytes:
-    """Return all members of compressed content, one after another."""
+    """Decompress all members of the content; raise zlib.error if incomplete or too large."""
     parts, size = [], 0
     while content:
         unpacker = zlib.decompressobj(bits)

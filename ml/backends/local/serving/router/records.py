@@ -1,4 +1,4 @@
-"""What the router records: counters and recent answers in memory, payloads in files."""
+"""Record routing keys in memory, and requests with their responses in files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import orjson
 from ml.backends.traffic import MAX_BODY
 from ml.core import files
 
-# The router's own statuses: no answer, too late; too many requests, too many bytes.
+# Statuses of the router's own errors: no response, timeout; too many requests, too many bytes.
 NO_ANSWER, TOO_LATE = 502, 408
 TOO_MANY, TOO_FULL = 429, 503
 
@@ -23,7 +23,7 @@ FOLDER, EXPOSED = "collected", "exposed"
 MAX_FILE = 8 * 2**20
 MAX_FILES = 8
 FLUSH_S = 0.25
-# Keys that are remembered as written. One that was forgotten is written again, which is harmless.
+# Limit of tickets remembered as written; a forgotten one is written again, which is harmless.
 MAX_KEYS = 200_000
 # Bits of `Keys`: 8 MB.
 KEY_BITS = 2**26
@@ -31,10 +31,10 @@ _NAME = re.compile(r"\d{8}\.jsonl")
 
 
 class Keys:
-    """The routing keys of a canary: one bit each, at a position derived from its secret.
+    """The set of a canary's routing keys, as a bitmap indexed by ticket.
 
-    No key ever counts as new twice. A new key rarely collides with another, whatever clients send:
-    15 in a thousand after a million keys.
+    A repeated key is never new. A new key rarely collides, whatever clients send, since the salt is
+    secret: 15 in a thousand after a million keys.
     """
 
     def __init__(self) -> None:
@@ -54,14 +54,13 @@ def numbered(folder: Path) -> list[Path]:
 
 
 class Collector:
-    """Writes requests and answers to files of `folder`, for `ml watch` and `ml ab`; off by default.
+    """Writes requests and responses to files in `folder`, for `ml watch` and `ml ab`.
 
-    A deployment's `data_collector` turns it on, as on a managed endpoint, whose collector records
-    the payloads too: learn.microsoft.com/azure/machine-learning/concept-data-collection. The bodies
-    hold all that a client sent, names and secrets included; headers are not recorded. Only the
-    owner may read the files; the oldest is removed once there are MAX_FILES. Lines that cannot be
-    written are counted as `lost`, and the requests are still answered. A kill loses the lines of
-    the last FLUSH_S.
+    A deployment's `data_collector` enables it, as on a managed endpoint:
+    learn.microsoft.com/azure/machine-learning/concept-data-collection. Bodies may contain names and
+    secrets; headers are not recorded. Only the owner may read the files; above MAX_FILES the oldest
+    is removed. Lines that cannot be written are counted as `lost`, and requests still get a
+    response. SIGKILL loses the lines of the last FLUSH_S seconds.
     """
 
     def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
@@ -82,7 +81,7 @@ class Collector:
         answer: object,
         request_id: str = "",
     ) -> None:
-        """Record a request and its answer."""
+        """Buffer a request and its response; they are written within FLUSH_S seconds."""
         line = {
             "at": time.time(),
             "deployment": deployment,
@@ -108,7 +107,7 @@ class Collector:
             self.lost += len(lines)
 
     def expose(self, experiment: str, ticket: str, arm: str) -> None:
-        """Write at once, and once per ticket, which deployment it was sent to."""
+        """Write a ticket's deployment (`arm`) to the experiment's file, once per ticket."""
         if ticket in self._exposed:
             return
         line = {"at": time.time(), "event": "assigned", "id": ticket, "arm": arm}
@@ -119,7 +118,7 @@ class Collector:
             self._exposed.add(ticket)
 
     def _file(self) -> Path:
-        """Return the file to append to; removes the oldest files."""
+        """Return the file to append to; remove the oldest files."""
         paths = numbered(self._folder)
         if not paths or paths[-1].stat().st_size >= MAX_FILE:
             number = int(paths[-1].stem) + 1 if paths else 1
@@ -139,7 +138,7 @@ class Collector:
 
 
 def _json(content: object) -> Any:
-    """Return the JSON in a body; None for a body that is not JSON or too long."""
+    """Parse a body as JSON; return None if it is not JSON or longer than MAX_BODY."""
     if not isinstance(content, bytes) or not content or len(content) > MAX_BODY:
         return None
     try:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from ml.backends.traffic import MAX_MIRRORED, TIMEOUT_MS, choose, position, ticket
 
-# A release marks its own requests with it: the secret in router.json. No deployment gets it.
+# The header that marks a release's sample requests, with the secret in router.json. It is removed
+# before forwarding.
 SAMPLE_HEADER = "x-canary-sample"
 
 
 class RoutesError(Exception):
-    """A routes file that is not valid."""
+    """The routes file is missing or invalid."""
 
 
 @dataclass(frozen=True)
@@ -56,33 +57,36 @@ class RouteTable:
 
     @property
     def is_whole(self) -> bool:
-        """True if the live deployment gets all requests."""
+        """Whether the live deployment gets all requests."""
         return self.traffic.get(self.live) == 100
 
     def twin(self, name: str) -> str | None:
-        """Return the deployment that a canary compares with this one: green and its baseline."""
+        """Return the baseline of a canary's deployment, or the reverse; None for other names."""
         others = [deployment for deployment in self.ports if deployment not in (self.live, name)]
         is_compared = self.lease_s is not None and name != self.live and len(others) == 1
         return others[0] if is_compared else None
 
     def pick(self, key: str | None, draw: random.Random, leased: bool = True) -> str:
-        """The deployment for a request without the explicit header; `key` makes it sticky."""
+        """Return the deployment for a request, by its routing key, else at random.
+
+        If the lease has expired (not `leased`), it is the live one.
+        """
         if not leased:
             return self.live
         point = position(ticket(key, self.salt)) if key is not None else draw.random() * 100
         return choose(point, self.traffic, self.live)
 
     def pick_mirror(self, served_by: str, draw: random.Random) -> str | None:
-        """Return the deployment that gets a copy of a request that `served_by` answers, or None.
+        """Return a random deployment for a copy of a request to `served_by`; None for no copy.
 
-        There is at most one: two would slow each other down.
+        There is at most one copy: two would slow each other down.
         """
         name = choose(draw.random() * 100, self.mirror, served_by)
         return name if name != served_by else None
 
 
 def read(path: Path) -> RouteTable:
-    """Return the routes in a file; raise RoutesError when it is missing or not valid."""
+    """Return the routes in a file; raise RoutesError if it is missing or invalid."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))["routes"]
         return RouteTable(
