@@ -27,7 +27,7 @@ KEPT = "earlier runs, models and endpoints are unchanged"
 
 
 def explain(error: BaseException) -> Problem | None:
-    """The problem behind an error of the file system or of the tracking store; None for others."""
+    """Return the problem of a file system or tracking store error; None for other errors."""
     message = _messages(error)
     fault = _os_error(error)
     if (fault and fault.errno in _FULL) or "disk is full" in message:
@@ -95,7 +95,7 @@ def disk_full() -> Problem:
 
 @contextmanager
 def as_refusals() -> Iterator[None]:
-    """Raise errors that `explain` knows as UserError with exit code 1, and others unchanged."""
+    """Turn errors that `explain` knows into UserError with exit code 1; others pass unchanged."""
     try:
         yield
     except UserError:
@@ -108,7 +108,7 @@ def as_refusals() -> Iterator[None]:
 
 
 def probe(path: Path, patience_s: float) -> None:
-    """Raise sqlite3.Error when the store cannot be read, or written to in `patience_s`."""
+    """Raise sqlite3.Error if the store cannot be read, or locked for a write in `patience_s` s."""
     connection = sqlite3.connect(path, timeout=patience_s, isolation_level=None)
     try:
         connection.execute("SELECT version_num FROM alembic_version").fetchall()
@@ -130,7 +130,10 @@ def _os_error(error: BaseException | None) -> OSError | None:
 
 
 def _gathered(error: shutil.Error) -> OSError | None:
-    """Return the first error of a `copytree`, which keeps only the paths and the text of each."""
+    """Return the first error of a failed `copytree`, rebuilt from its text; None if it cannot be.
+
+    `shutil.Error` keeps only the paths and the text of each error.
+    """
     failures = error.args[0] if error.args and isinstance(error.args[0], list) else []
     for source, target, text in failures:
         number = _ERRNO.search(str(text))
