@@ -1,4 +1,4 @@
-"""The declared version, the champion, the serving version, and the last attempts."""
+"""Report the status of projects: declared version, champion, serving version, last attempts."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class Status:
 def status(
     backend: Backend, project: str | None = None, environment: str | None = None
 ) -> Sequence[Status]:
-    """Return the state of one project, or of every one that can be released; of one environment, or
-    all.
+    """Return the status of a project in an environment; None means all (releasable) ones.
 
     Raises UserError when a line of the audit log was changed or a declaration cannot be read.
     """
