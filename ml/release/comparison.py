@@ -1,4 +1,4 @@
-"""A candidate compared with a champion: metrics, slices, cost, latency, and today's gates.
+"""Compare a candidate with a champion: metrics, slices, cost, latency, and today's gates.
 
 Nothing is registered or logged. A champion that was measured on other data is scored again on the
 candidate's, as for the gates: that runs the project's evaluation. `compare` is pure.
@@ -75,7 +75,7 @@ class MetricComparison:
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount that a model uses; lower is better."""
+    """A latency, cost or spread of both models; lower is better."""
 
     what: str
     unit: str
@@ -158,8 +158,8 @@ def versus(
     """Compare `reference` with `against`, by default with the environment's champion.
 
     Each is MODEL:VERSION, a run's name or id, or champion@ENVIRONMENT. The environment is by
-    default that of champion@ENVIRONMENT, else `local`. Raises UserError for a reference to nothing,
-    and for a run that was neither registered nor evaluated.
+    default that of champion@ENVIRONMENT, else `local`. Raises UserError if a reference does not
+    exist, or names a run that was neither registered nor evaluated.
     """
     named = against.removeprefix(CHAMPION) if against and against.startswith(CHAMPION) else ""
     environment = desired_state.check_environment(environment or named or desired_state.LOCAL)
@@ -218,10 +218,10 @@ def versus_champion(
     environment: str,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Compare the model of a run, which `evaluated` scored, with the environment's champion.
+    """Compare the model of a run, which the run `evaluated` scored, with the champion.
 
-    The champion is scored again where the candidate's evaluation or its data are others. The gates
-    that judge measurements are evaluated, as if the model were proposed. Nothing is registered.
+    The champion is scored again if it was evaluated by other code or on other data. The gates that
+    judge measurements are evaluated, as if the model were proposed. Nothing is registered.
     """
     measured = evidence.measured(backend, evaluated)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, measured.evaluation)
@@ -256,7 +256,7 @@ def versus_champion(
 
 
 def _resolve(backend: Backend, reference: str, model: str | None) -> Version | Run:
-    """Return the version of a reference, or the run where its model is not registered."""
+    """Return the version that the reference names, or the run if its model is not registered."""
     if reference.startswith(CHAMPION):
         environment = desired_state.check_environment(reference.removeprefix(CHAMPION))
         models = (
@@ -318,7 +318,7 @@ def _measured_alike(
     notes: list[str],
     progress: Callable[[str], None],
 ) -> Side:
-    """Return the champion's side, scored again on the candidate's data where that is other data."""
+    """Return the champion's side; score it again if it was measured on other data."""
     theirs, _ = _side(backend, champion, notes)
     again = champion_evidence(
         backend, project, ours.evidence, rows, champion, ours.digest, progress
@@ -363,11 +363,10 @@ def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) ->
 
 
 def other_features(candidate: Side, champion: Side) -> str:
-    """Return the features that only one of the two reads, as a sentence; "" for the same feature
-    set.
+    """Return a sentence on the features that only one of the two reads; "" if there are none.
 
-    Feature sets are compared by hash; "" too where either side states none. The features named are
-    those with a contribution.
+    Feature sets are compared by hash: "" too if a side states no hash. The sentence names only
+    features with a stated contribution.
     """
     sides = (candidate.evidence.evaluation, champion.evidence.evaluation)
     hashes = [side.feature_set_hash for side in sides]
@@ -424,7 +423,7 @@ def _on_other_data(ours: Evidence, theirs: Evidence) -> bool:
 def _metrics(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[MetricComparison]:
-    """Yield the primary metric first, then the others, each over all splits."""
+    """Yield the comparison of each metric on each split, the primary metric first."""
     evaluation = candidate.evidence.evaluation
     against = champion.evidence.evaluation.metrics if champion else {}
     names = dict.fromkeys(metric for metrics in evaluation.metrics.values() for metric in metrics)
@@ -444,7 +443,10 @@ def _metrics(
 def _slices(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[MetricComparison]:
-    """The primary metric of every slice, with Bonferroni's correction as of `non-inferiority`."""
+    """Yield the primary metric's comparison on each slice, with Bonferroni's correction.
+
+    The gate `non-inferiority` uses the same correction.
+    """
     evaluation = candidate.evidence.evaluation
     confidence = 1 - (1 - confidence) / max(sum(map(len, evaluation.slices.values())), 1)
     metric, split = evaluation.primary_metric or "", evaluation.slice_split or ""

@@ -1,7 +1,7 @@
 """A canary: green and its baseline are started beside blue and get more traffic step by step.
 
-The signals are checked ten times a second; `ml.release.canary.verdict` decides, and this module
-has the effects. The caller acts on the outcome.
+The signals are checked ten times a second. `ml.release.canary.verdict` decides; this module starts
+servers and shifts traffic. The caller acts on the outcome.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from ml.release.declaration.release_file import Strategy
 from ml.release.evidence.served import ParityCheck
 
 POLL_S = 0.1
-# Requests per sample to measure green's latency where it runs: enough that the slower first ones
-# are less than 5 %, above the p95.
+# Requests per sample to measure green's latency: enough that the slower first ones are less than
+# 5 % and do not raise the p95.
 PER_SAMPLE = 25
 # The timeout for the latency from Azure Monitor, which lags by some minutes.
 LATENCY_S = 900.0
@@ -103,9 +103,9 @@ def lead(
 
     `trial` must have a baseline (ValueError). `new_fields` are response fields that green may add,
     unless the old version's responses have them. On "passed" green has all the traffic and blue
-    still runs. Otherwise, also when this raises, blue has all of it again; green and the
+    still runs. Otherwise, also after an exception, blue has all of it again, while green and the
     baseline still run. Raises UserError, which is not a verdict on green: router-unresponsive,
-    baseline-failed, or canary-interrupted when another command removed the canary.
+    baseline-failed, or canary-interrupted if another command removed the canary.
     """
     state = endpoints.live(name)
     router = endpoints.router(name)
@@ -226,7 +226,7 @@ class _Watch:
         verdict = decide(self.strategy, number, green, old, baseline, memory, alive, intervals)
         is_last = stage == self.strategy.stages[-1]
         if verdict.action == "go-on" and is_last and memory is None and answered >= WARM_REQUESTS:
-            # Of a managed endpoint it is known minutes later.
+            # A managed endpoint reports its memory minutes later.
             verdict = replace(verdict, action="hold", why="memory is not measured yet")
         patient = green.requests < stage.requests * self.strategy.patience
         green, old, baseline, intervals = self.clients.observe(now)
@@ -242,7 +242,7 @@ class _Watch:
         }
 
     def _observe(self) -> dict[str, Any]:
-        """Return the tallies of the three servers; records the answers since the last call."""
+        """Return the tallies of the three servers, and count the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
             raise UserError.with_code(
@@ -289,11 +289,11 @@ def start_trial(
     baseline: bool,
     smoke: bool = True,
 ) -> Canary:
-    """Start green without traffic, and a baseline if asked for; `undo` stops both.
+    """Start green without traffic, and with `baseline` a baseline; `undo` stops both.
 
-    Beside blue they are in the endpoint's state, so that no other command takes them for leftovers.
-    The caller holds the endpoint. Raises UserError: what `server.start` raises, smoke-failed, and
-    baseline-failed, which is not a verdict on green.
+    If blue serves, they are added to the endpoint's state, so that no other command removes them as
+    leftovers. The caller holds the endpoint's lock. Raises UserError if green does not start,
+    smoke-failed, and baseline-failed, which is not a verdict on green.
     """
     undo.callback(_stop_unused, endpoints, name)
     # The baseline loads in parallel with green.
@@ -313,7 +313,7 @@ def start_trial(
 def smoke_test(
     endpoints: Endpoints, green: Server, deployment: ModelDeployment, samples: Samples
 ) -> None:
-    """Send every sample request; UserError (smoke-failed) unless the deployed model answers."""
+    """Send all sample requests; raise UserError (smoke-failed) unless the model answers each."""
     for sample in samples:
         answer = _answered(endpoints, green, sample)
         if fault := smoke_fault(answer, deployment, sample):
@@ -431,8 +431,7 @@ def without_canary(endpoints: Endpoints, name: str) -> Live | None:
 def _stop_unused(endpoints: Endpoints, name: str) -> None:
     """Stop servers that the endpoint's state does not name.
 
-    Where a full disk kept the state from being restored, the server in it keeps running; the next
-    apply ends it.
+    If a full disk prevented the state from being restored, its server runs until the next apply.
     """
     with endpoints.locked(name):
         endpoints.stop_idle(name)
