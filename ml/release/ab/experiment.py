@@ -99,7 +99,7 @@ class Experiment:
         return f"{self._mark}{self.ticket(key)}"
 
     def requested(self, request_id: str) -> str:
-        """Return the ticket of the key in a request's id, "" where it is of another request."""
+        """Return the ticket in a request id; "" if the id is not one of this experiment."""
         ticket = request_id.removeprefix(self._mark).partition(".")[0]
         is_ours = request_id.startswith(self._mark) and TICKET.fullmatch(ticket)
         return ticket if is_ours else ""
@@ -109,7 +109,7 @@ class Experiment:
         return f"ab.{self.name}."
 
     def arm(self, ticket: str) -> Arm:
-        """Return the version that answers the ticket's key; B has the first `share` hundredths."""
+        """Return the version that the ticket is assigned to; B has `share` percent of them."""
         shares = {"B": self.share, "A": 100 - self.share}
         return "B" if choose(position(ticket), shares, "A") == "B" else "A"
 
@@ -138,7 +138,10 @@ def declare(
     alpha: float = 0.05,
     power: float = 0.8,
 ) -> Experiment:
-    """Check and write a new experiment; raises UserError for wrong settings and a name in use."""
+    """Check, store and return a new experiment.
+
+    Raises UserError for invalid settings and a name in use.
+    """
     if (folder(name) / "experiment.json").exists():
         existing = f"there is an experiment `{name}` already"
         raise UserError.with_code("ab-exists", existing, "another name", f"ml ab report {name}")

@@ -66,7 +66,7 @@ def sequence(
 
 
 def width(n: ArrayLike, alpha: float, planned: float) -> Floats:
-    """Half the interval's width at `n` outcomes, in deviations of one score."""
+    """Return half the interval's width at `n` outcomes, in standard deviations of one score."""
     n = np.asarray(n, dtype=np.float64)
     x = n * best_ratio(alpha) / planned
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -75,7 +75,7 @@ def width(n: ArrayLike, alpha: float, planned: float) -> Floats:
 
 
 def best_ratio(alpha: float) -> float:
-    """n rho² of the mixture that is tightest at n outcomes.
+    """Return n·rho² for the mixture parameter rho with the narrowest interval at n outcomes.
 
     Waudby-Smith et al. 2024, appendix B; Howard, Ramdas, McAuliffe, Sekhon 2021, proposition 3.
     """
@@ -83,7 +83,7 @@ def best_ratio(alpha: float) -> float:
 
 
 def sample_size(deviation: float, effect: float, alpha: float, power: float) -> int:
-    """Return the outcomes of both versions that show a difference of `effect` with that power.
+    """Return how many outcomes, of both versions, detect a difference of `effect` with that power.
 
     At `planned` = n outcomes the interval excludes zero when the estimate, normal around the
     effect, is further from zero than half the interval's width. Earlier tests can only add power.
@@ -149,7 +149,9 @@ def _ready(is_b: Flags, values: Floats, binary: bool) -> Flags:
 
 
 def imbalance(first: float, second: float, share: float, weight: float = 100.0) -> float:
-    """log E against "each assignment is to the first with probability `share`", valid at any time.
+    """Return the log e-value against "each assignment is to the first with probability `share`".
+
+    It is valid at any time.
 
     A Beta mixture around the share over its likelihood (Lindon, Malek 2022, "Anytime-valid
     inference for multinomial count data", section 2). `weight` is the mixture's number of

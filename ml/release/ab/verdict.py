@@ -45,7 +45,7 @@ class ABVerdict:
 
 
 def verdict(experiment: Experiment, records: Records) -> ABVerdict:
-    """Return the verdict on the outcomes so far; it may be asked for at any time."""
+    """Return the verdict on the outcomes so far; it is valid however often it is computed."""
     is_b, values = records.is_b, records.values
     counts = {
         arm: _count(sum(assigned == arm for assigned in records.assigned.values()), values[chosen])
@@ -111,10 +111,10 @@ def _kind(experiment: Experiment, low: float | None, high: float | None, mismatc
 
 
 def _needed(experiment: Experiment, deviation: float, seen: float, counted: int) -> int:
-    """Return the outcomes that show the effect with this deviation.
+    """Return how many outcomes are needed to detect the effect with this deviation.
 
-    When there are as many already: the number at which the interval excludes zero, or the effect,
-    if the difference stays as it is.
+    If there are as many already, return the number at which the interval excludes zero, or the
+    effect, provided that the difference stays as it is.
     """
     wanted = sample_size(deviation, experiment.effect, experiment.alpha, experiment.power)
     if wanted > counted:

@@ -168,7 +168,7 @@ def strategy(backend: Backend, project: str, environment: str) -> Strategy:
 
 
 def new_fields(backend: Backend, project: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the response fields that green may add today, and a sentence per expired field."""
+    """Return the response fields that green may add today, and a sentence per invalid field."""
     file = path(backend, project, "")
     today = datetime.now(UTC).date()
     return release_file.new_fields(file, today) if file.is_file() else ((), ())

@@ -50,7 +50,7 @@ class Acceptance:
     latency_limit: tuple[int, float] | None
     # The evaluated rows and the tolerance; None if an equivalent server was already checked.
     parity_check: tuple[ParityCheck, float] | None
-    # The response fields that green may add, and why other declared ones have expired.
+    # The response fields that green may add, and why other declared ones are not valid today.
     new_fields: Sequence[str]
     expired: Sequence[str]
 
