@@ -1,8 +1,8 @@
 """YAML with positions: one pass of libyaml, a line number for every node.
 
 `Document.data` equals `yaml.safe_load` of the same text (a test compares), so the SDK sees no
-difference. Three things that PyYAML accepts are refused here: duplicate keys, NUL characters, and
-aliases that expand without end.
+difference. This module also rejects text that PyYAML accepts: duplicate keys, NUL characters, line
+breaks that editors do not show, deep nesting, and aliases that are recursive or too large.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|\ufeff|^%|[|>][-+\d]*#", re
 _LINE_END = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
 
 MAX_BYTES = 1_000_000
-# Keys that are not text, such as `yes` and `true`, have several spellings: compare their tags.
+# Keys that are not text have several spellings (`yes`, `true`): compare their tags.
 _TAGS: dict[type, str] = {bool: "tag:yaml.org,2002:bool", type(None): "tag:yaml.org,2002:null"}
 
 
@@ -108,9 +108,9 @@ def strings(value: Any) -> Iterator[tuple[tuple[Key, ...], str]]:
 
 
 def read(path: Path, shown: str = "") -> Document:
-    """Compose the YAML file at `path`; raise UserError when it is missing, unreadable or ambiguous.
+    """Parse the YAML file at `path`; raise UserError when it is missing, unreadable or ambiguous.
 
-    `shown` is the path in messages, by default as a person would type it.
+    `shown` is the path in messages, by default relative to the working directory.
     """
     shown = shown or repository.shown(path)
     top = Place(shown, 1)
@@ -205,9 +205,9 @@ MAX_NODES = 100_000  # after aliases are followed: what the SDK would walk
 
 
 def _refuse_depth(text: str, shown: str, loader_class: Any) -> None:
-    """Refuse text nested too deep before the recursive composer reads it.
+    """Raise UserError for text with more than MAX_DEPTH levels, before the recursive parser runs.
 
-    Deep text needs many brackets or a line with a large indent; other text is not counted.
+    Deep text needs many brackets or a line with a large indent; other text is not parsed here.
     """
     brackets = text.count("[") + text.count("{")
     indent = max((match.end() - match.start() for match in _INDENT.finditer(text)), default=0)
@@ -229,10 +229,7 @@ _INDENT = re.compile(r"^[ \t]*(?:[-?:][ \t]+)*", re.MULTILINE)
 
 
 def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
-    """Yield a problem for each duplicate key, NUL, too long integer, and unsafe alias.
-
-    Aliases are unsafe if they are recursive or expand into more than MAX_NODES nodes.
-    """
+    """Yield a problem per duplicate key, NUL, too long integer, recursive or too large alias."""
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
 
@@ -383,7 +380,7 @@ _WORDS = {"tag:yaml.org,2002:timestamp": "a date", "tag:yaml.org,2002:int": "a n
 
 
 def _scalars(node: yaml.Node | None, met: set[int]) -> Iterator[yaml.Node]:
-    """Yield every scalar, keys too, each once."""
+    """Yield every scalar node, keys included, once; `met` collects the ids of visited nodes."""
     if node is None or id(node) in met:
         return
     met.add(id(node))

@@ -39,7 +39,7 @@ def explain(error: BaseException) -> Problem | None:
             "a store that can be written to",
             f"find the process (`fuser -v {database()}`), end it, and run again",
         )
-    if "disk I/O error" in message:  # SQLite's message for any refusal of the system
+    if "disk I/O error" in message:  # SQLite's message for any failed system call
         return Problem(
             "disk-error",
             f"I/O error of the tracking store {database()}",
@@ -82,7 +82,7 @@ def _no_access(path: Path, why: str) -> Problem:
 
 
 def disk_full() -> Problem:
-    """Return the error of a full disk, with the free space and what to delete."""
+    """Return the problem of a full disk, with the free space and what to delete."""
     place = next(path for path in (home(), *home().parents) if path.exists())
     free = shutil.disk_usage(place).free / 1e6
     return Problem(
@@ -119,7 +119,7 @@ def probe(path: Path, patience_s: float) -> None:
 
 
 def _os_error(error: BaseException | None) -> OSError | None:
-    """Return the first error of the system in the chain of causes."""
+    """Return the first OSError with an errno in the chain of causes; None if there is none."""
     while error is not None:
         if isinstance(error, shutil.Error):
             return _gathered(error)
@@ -130,10 +130,7 @@ def _os_error(error: BaseException | None) -> OSError | None:
 
 
 def _gathered(error: shutil.Error) -> OSError | None:
-    """Return the first error of a failed `copytree`, rebuilt from its text; None if it cannot be.
-
-    `shutil.Error` keeps only the paths and the text of each error.
-    """
+    """Return the first error of a failed `copytree`, rebuilt from the text that it keeps."""
     failures = error.args[0] if error.args and isinstance(error.args[0], list) else []
     for source, target, text in failures:
         number = _ERRNO.search(str(text))

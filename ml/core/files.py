@@ -1,4 +1,4 @@
-"""Files that two commands may use at once: replaced atomically, appended to, locked, read once."""
+"""Files that several processes use: replaced atomically, appended to, locked, cached."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def archive(folder: Path, revision: str, to: Path, *paths: str) -> None:
     """Write files of a revision to the tar archive `to`: those below `paths`, by default all.
 
     Raise UserError as `run` does, and if attributes of the revision exclude or change files: the
-    reader of the archive would judge other files than the revision has.
+    archive would then differ from the revision.
     """
     for path in run(folder, "ls-tree", "-r", "-z", "--name-only", revision).split("\0"):
         if path.rpartition("/")[2] != ".gitattributes":
@@ -133,7 +133,7 @@ def fetch(folder: Path, *words: str, settings: Mapping[str, str]) -> None:
 
 
 def sign_in(token: str) -> dict[str, str]:
-    """Return the git settings that sign in to GitHub only with the token; {} if it is ""."""
+    """Return git settings that send the token to GitHub and no other server; {} if it is ""."""
     if not token:
         return {}
     server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")

@@ -15,7 +15,7 @@ def home() -> Path:
 
     Only its owner can read it: it holds callers' requests and the tokens of routers.
     """
-    # Cached by these texts: every trial calls this ten times.
+    # Cached per value of these: every trial calls this ten times.
     return _of(os.environ.get("MLOPS_HOME", ""), os.environ.get("HOME", ""), os.getcwd())  # noqa: PTH109
 
 
@@ -33,7 +33,7 @@ def _of(moved: str, user: str, working_folder: str) -> Path:
 
 @cache
 def user() -> str:
-    """Return the name of the user for records; `unknown` in a container without one."""
+    """Return the operating system's user name; `unknown` in a container without one."""
     import getpass
 
     try:
@@ -78,7 +78,7 @@ def servings() -> Path:
 
 
 def reusable() -> Path:
-    """Return the folder with a file for each completed step, named by a hash of its inputs."""
+    """Return the cache of pipeline steps: a file per completed step, named by its inputs' hash."""
     return home() / "reusable"
 
 
@@ -88,10 +88,7 @@ def environments() -> Path:
 
 
 def assets() -> Path:
-    """Return the folder of registered assets: `<data or model>/<name>/<version>/`.
-
-    Each has asset.yml and `content`.
-    """
+    """Return the folder of assets that runs registered: `<data or model>/<name>/<version>/`."""
     return home() / "assets"
 
 

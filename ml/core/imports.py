@@ -83,7 +83,7 @@ def check_import_path(python: Path = Path(sys.executable)) -> None:
 
 def _leads_out(file: Path, line: str, environment: Path) -> bool:
     """Return whether a line of a .pth file adds a folder outside the environment."""
-    if line.startswith(("import ", "import\t")):  # Python executes it; setuptools writes one
+    if line.startswith(("import ", "import\t")):  # code, which setuptools uses for such installs
         return file.name.startswith("__editable__")
     folder = (file.parent / line).resolve()
     return folder.is_dir() and not folder.is_relative_to(environment)

@@ -40,7 +40,7 @@ def text(value: object, letters: int = MAX_LETTERS) -> str:
 
 
 def plain(value: object) -> str:
-    """Return the value on one line; control and direction characters are spelt out."""
+    """Return the value on one line, with control and invisible characters escaped."""
     return printable(" ".join(str(value).split()))
 
 
@@ -50,7 +50,7 @@ def truncate(words: str, letters: int) -> str:
 
 
 def code(value: object) -> str:
-    """Return a name as code; a value with anything unusual in it as text."""
+    """Return a name as a code span; a value with other characters as escaped text."""
     words = plain(value)
     return f"`{words}`" if _NAME.fullmatch(words) else text(words)
 

@@ -63,9 +63,9 @@ _SELECTORS = re.compile("[\ufe0e\ufe0f]")
 
 
 def not_words(text: str) -> str:
-    """Return why a text is not a person's name or reason; "" if it is one.
+    """Return why a text cannot be a person's name or a reason; "" if it can.
 
-    It needs a letter, and must have no invisible character.
+    It needs a letter and must have no invisible character.
     """
     hidden = INVISIBLE.search(text) or _SELECTORS.search(text)
     if hidden or not text.replace("\n", " ").isprintable():

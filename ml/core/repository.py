@@ -1,4 +1,4 @@
-"""The root and the boundary of the repository, and its paths as messages show them."""
+"""Find the root of a repository, its boundary and its files, and show paths in messages."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "si
 
 
 def root(path: Path | None = None) -> Path:
-    """Return the nearest folder with a pyproject.toml, above `path` or else above the working
-    directory.
+    """Return the nearest folder with a pyproject.toml above `path` or the working directory.
 
-    Without one: the folder of `path` itself, or the working directory.
+    Without one, return the folder of `path`, by default the working directory.
     """
     for start in (path, Path.cwd()):
         if start is None:
@@ -68,9 +67,9 @@ def lock(root: Path) -> Path:
 def environments(root: Path, part: str = "environments") -> tuple[str, ...]:
     """Return the environments in the order of releases, from policies/promotion/gates.yml.
 
-    `part` "unordered" returns those outside that order. Only words are returned, because commands
-    and workflow matrices contain the names. The result is () if the file has no order or is invalid
-    YAML; the checks of the file report both.
+    `part` "unordered" returns those outside that order. Names with special characters are left out,
+    because commands and workflow matrices contain the names. The result is () if the file has no
+    order or is invalid YAML; the checks of the file report both.
     """
     file = root / GATES
     try:

@@ -74,11 +74,7 @@ def read(kind: type[T], document: Document, *keys: Key) -> T:
 
 
 def mapping(fields: Mapping[str, Any], *, required: bool = True) -> Any:
-    """Return a TypedDict type with these keys and value types.
-
-    It serves for keys that are no Python identifiers, and with `required=False` for mappings whose
-    keys are all optional.
-    """
+    """Return a TypedDict type with these keys; with `required=False` all of them are optional."""
     typed_dict: Any = TypedDict
     form = typed_dict("mapping", dict(fields), total=required)
     form.__pydantic_config__ = CLOSED

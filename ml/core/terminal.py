@@ -49,10 +49,7 @@ def printable(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Return text with control and invisible characters escaped, except newlines and tabs.
-
-    A carriage return becomes a newline.
-    """
+    """Escape control and invisible characters but tabs and newlines; a return becomes a newline."""
     if text.isprintable():
         return text
     lines = re.sub(r"\r+\n?", "\n", text)

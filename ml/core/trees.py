@@ -123,7 +123,7 @@ def commit(folder: Path, name: str = "HEAD") -> Commit | None:
 
 @cache
 def _entries(root: str, commit_id: str) -> Mapping[str, tuple[str, str]]:
-    """Return the files of a commit, which never change."""
+    """Return the files of a commit: path → (mode, blob id). Cached, since commits never change."""
     entries = {}
     listed = git.ask(Path(root), "ls-tree", "-r", "-z", "--full-tree", commit_id) or ""
     for line in filter(None, listed.split("\0")):

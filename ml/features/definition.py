@@ -31,7 +31,7 @@ TYPES = {  # Azure ML's name of a type → the column's type, as polars prints i
     "boolean": "Boolean",
 }
 _UNITS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_678_400}
-# Names become folders and module files, so that no dot may lead out of the store.
+# Names become folders and modules: `..` must not lead out of the store.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", re.ASCII)
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}", re.ASCII)
 CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*", re.ASCII)
@@ -50,7 +50,7 @@ class FeatureSet:
     timeline: Timeline  # of the source
     features: Mapping[str, str]  # type by name
     lookback: timedelta | None  # temporal_join_lookback: older values are not joined
-    source_lookback: timedelta  # how far back of an event the transformation reads
+    source_lookback: timedelta  # how far before an event the transformation reads
     local_source: Path | None  # stand-in for the cloud's source on this machine
     schedule: timedelta | None  # time between two scheduled materialisations
     code: Path  # module of the transformer

@@ -26,7 +26,7 @@ _LABEL = "__label__"
 _TIME = "__time__"
 _NUMBER = "__number__"
 # Estimated bytes in memory, sorted copies included, per byte of a compressed file and per value.
-# The larger estimate counts, since equal values take no space in a file. Both are high.
+# The larger estimate is used, since equal values take no space in a file. Both are pessimistic.
 _OF_BYTE, _OF_VALUE = 8, 16
 _WRITTEN = "files that a materialisation wrote"
 

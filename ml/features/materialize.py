@@ -38,7 +38,7 @@ from ml.features.store import State, folder, partition, refresh, state
 from ml.features.timeline import FeatureError
 
 _NEW, _FIRST = "__new__", "__first__"
-_TRIED = 20  # rows that a plan transforms
+_TRIED = 20  # rows that `plan` transforms as a test
 
 
 @dataclass(frozen=True)

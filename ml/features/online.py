@@ -153,9 +153,9 @@ class SqliteStore:
             write_file(self._path, connection.serialize())
 
     def get(self, key: str) -> tuple[int, str] | None:
-        """Return the event and the values of an entity; None where it is unknown.
+        """Return the event (ns) and the values (JSON) of an entity; None if it is unknown.
 
-        Raises FeatureError when the file does not exist or is of another definition.
+        Raises FeatureError if the file does not exist or was written for another definition.
         """
         try:
             file = self._path.stat()
@@ -184,7 +184,7 @@ class RedisStore:
     def __init__(
         self, feature_set: FeatureSet, client: Any, sign_in: EntraSignIn | None = None
     ) -> None:
-        """`client` is a `redis.Redis`, and `sign_in` its credential provider, if it has one."""
+        """Use `client`, a `redis.Redis`; `sign_in` is its credential provider, if it has one."""
         self._name = feature_set.name
         self._hash = f"features:{self._name}:{feature_set.version}:{feature_set.digest[:7]}"
         self._client, self._sign_in = client, sign_in
@@ -205,7 +205,7 @@ class RedisStore:
                 replacement.execute()
 
     def get(self, key: str) -> tuple[int, str] | None:
-        """Return the event and the values of an entity; None where it is unknown.
+        """Return the event (ns) and the values (JSON) of an entity; None if it is unknown.
 
         Raises FeatureError if `put` was never called for this definition, or if the server does
         not respond.
@@ -243,7 +243,7 @@ def not_materialized(name: str, message: str) -> FeatureError:
 
 
 def local_path(feature_set: FeatureSet, store: Path) -> Path:
-    """Return the SQLite file of a version, below the only folder that a model server reads."""
+    """Return the SQLite file of a version below STORE/online, the only part that servers read."""
     return store / "online" / feature_set.name / f"{feature_set.version}.sqlite"
 
 

@@ -28,7 +28,7 @@ class JoinedSet:
     name: str
     version: str
     digest: str  # of its definition and code
-    first_event: datetime | None  # of the values that were joined, in UTC; None without any
+    first_event: datetime | None  # of the joined values, in UTC; None if none was joined
     last_event: datetime | None
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ml.features.availability import AVAILABLE, EVENT, ROW, with_availability
 from ml.features.timeline import LONGEST, SHORTEST, FeatureError, Timeline, source_lookback_limit
 
-# The most window rows in memory at a time.
+# Maximum of window rows in memory.
 _CHUNK = 4_000_000
 _CODE, _WINDOW = "__code__", "__window__"
 

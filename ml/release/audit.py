@@ -1,4 +1,4 @@
-"""The audit log: append-only JSON lines, each holding the hash of the one before.
+"""The audit log: append-only JSON lines, each with the hash of the previous line.
 
 The history of an endpoint is read from its lines: versions applied, rolled back and withdrawn.
 """
@@ -98,7 +98,7 @@ def against(backend: Backend, lines: Sequence[Line]) -> Sequence[str]:
 
 
 def _checked(text: bytes, number: int, previous: str) -> Mapping[str, object]:
-    """Return the line; raise ValueError with what is wrong with it."""
+    """Parse and verify a line; raise ValueError with the reason if it is invalid."""
     try:
         line = json.loads(text)
         claimed = line["hash"]

@@ -44,7 +44,7 @@ Outcomes = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class Side:
-    """A model version, or a run's model, with its evidence and every unit's metrics."""
+    """A side of a comparison: a version or a run's model, its evidence and per-unit metrics."""
 
     name: str
     digest: str
@@ -102,7 +102,7 @@ class Comparison:
     notes: tuple[str, ...] = ()  # sentences on what was not compared, or measured again, and why
 
     def to_json(self) -> dict[str, Any]:
-        """Return the comparison for a program and for the comment of a pull request."""
+        """Return the comparison as JSON-compatible values, also for pull request comments."""
         evidence, decision = self.candidate.evidence, self.decision
 
         def row(metric: MetricComparison) -> dict[str, Any]:
@@ -220,8 +220,8 @@ def versus_champion(
 ) -> Comparison:
     """Compare the model of a run, which the run `evaluated` scored, with the champion.
 
-    The champion is scored again if it was evaluated by other code or on other data. The gates that
-    judge measurements are evaluated, as if the model were proposed. Nothing is registered.
+    The champion is scored again if it was measured on other data. The gates that judge measurements
+    are evaluated, as if the model were proposed. Nothing is registered.
     """
     measured = evidence.measured(backend, evaluated)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, measured.evaluation)
@@ -345,7 +345,7 @@ def _name(version: Version) -> str:
 
 
 def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) -> Comparison:
-    """Return the comparison; `confidence` is that of the paired intervals, two-sided."""
+    """Return the comparison; `confidence` is the level of the two-sided paired intervals."""
     ours = candidate.evidence
     unpaired = _unpaired(candidate, champion)
     comparable = None if champion and _on_other_data(ours, champion.evidence) else champion
@@ -412,9 +412,9 @@ def _hashes(side: Evidence) -> Mapping[str, str]:
 
 
 def _on_other_data(ours: Evidence, theirs: Evidence) -> bool:
-    """Return whether two pieces of evidence have known hashes of data, and these differ.
+    """Return whether the data hashes of both are known and differ.
 
-    Then their metrics must not be compared.
+    If so, their metrics must not be compared.
     """
     hashes = [_hashes(side) for side in (ours, theirs)]
     return all(hashes) and hashes[0] != hashes[1]
@@ -443,10 +443,7 @@ def _metrics(
 def _slices(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[MetricComparison]:
-    """Yield the primary metric's comparison on each slice, with Bonferroni's correction.
-
-    The gate `non-inferiority` uses the same correction.
-    """
+    """Yield the primary metric's comparison per slice, Bonferroni-corrected as in the gates."""
     evaluation = candidate.evidence.evaluation
     confidence = 1 - (1 - confidence) / max(sum(map(len, evaluation.slices.values())), 1)
     metric, split = evaluation.primary_metric or "", evaluation.slice_split or ""

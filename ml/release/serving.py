@@ -51,10 +51,7 @@ def snapshot(spec: DeploymentSpec) -> DeploymentSpec:
 
 
 def _other_projects(spec: DeploymentSpec) -> Set[Path]:
-    """Return the folders of the projects to exclude: those that the script's project does not name.
-
-    Empty if the scoring script is in no project.
-    """
+    """Return the folders to exclude: projects that the scoring script's project does not name."""
     root = repository.root(spec.code)
     folder, script = root / "ml" / "projects", spec.code / spec.scoring_script
     if not script.is_relative_to(folder):

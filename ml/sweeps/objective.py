@@ -42,10 +42,7 @@ def leader(scores: Mapping[str, float | None], goal: Goal) -> str | None:
 
 
 def is_enough(scores: Sequence[float | None], goal: Goal, ending: Ending) -> bool:
-    """Return whether a search can end: the exit score is reached, or its patience is exhausted.
-
-    `scores` are in the order in which the trials started, None for trials that are not ranked.
-    """
+    """Return whether scores in start order reach the exit score or exhaust the patience."""
     ranked = [score for score in scores if score is not None]
     if not ranked:
         return False

@@ -51,7 +51,7 @@ class Constraints:
     def broken(self, values: Mapping[str, object]) -> Constraint | None:
         """Return the first constraint that the values violate; None if there is none.
 
-        Raises UserError for a constraint that has no value for them.
+        Raises UserError if a constraint cannot be evaluated on them.
         """
         names = constraints.names_of(values) if self._expressions else {}
         for constraint, expression in self._expressions:
@@ -63,7 +63,7 @@ class Constraints:
         return None
 
     def first(self, propose: Callable[[int], Candidate | None]) -> tuple[Candidate, int] | None:
-        """Return the first proposed point that satisfies all constraints, and how many did not.
+        """Return the first proposed point that satisfies all constraints, and how many failed.
 
         Returns None if there are no more points. Raises UserError if too many in a row, or all
         points of the space, violate a constraint.

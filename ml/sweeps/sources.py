@@ -29,7 +29,7 @@ Choose = Callable[[Variable], float]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point that may become a trial if it breaks no constraint."""
+    """A point that becomes a trial unless it violates a constraint."""
 
     values: Mapping[str, object]  # hyperparameters of the trial
     raw: Mapping[str, float]  # variable's path → the number drawn for it
@@ -123,7 +123,7 @@ def _choices(dimension: Dimension) -> tuple[object, ...]:
 
 
 class Source(ABC):
-    """A strategy for choosing points, which does not know hints or constraints."""
+    """A strategy for choosing points; Sampler adds the hints and constraints."""
 
     # Whether the next point depends only on the number of points before, not on their results.
     is_sequence = True

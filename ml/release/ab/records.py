@@ -36,7 +36,7 @@ class Records:
     outcomes: Sequence[tuple[Arm, float]]  # in the order of arrival
     repeated: int  # later outcomes of a key with the same value
     contradicting: int  # later outcomes of a key with another value
-    unreadable: int  # lines that are no record, or whose key was never assigned
+    unreadable: int  # invalid lines, and outcomes of keys that were never assigned
     misrouted: int = 0  # keys with a request that the wrong version answered; excluded above
 
     @property

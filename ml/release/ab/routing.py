@@ -133,7 +133,7 @@ def headers(
 
 
 def is_served(backend: Backend, experiment: Experiment) -> bool:
-    """Return whether B is serving, and gets the requests with its keys."""
+    """Return whether B serves now, so that requests with its keys are routed to it."""
     state = backend.endpoints.live(experiment.endpoint)
     return state is not None and _is_on(state, experiment)
 
@@ -143,7 +143,7 @@ def _is_on(state: Live, experiment: Experiment) -> bool:
 
 
 def _state(backend: Backend, experiment: Experiment) -> Live:
-    """Return the endpoint's state; raise UserError unless A is live, without another canary."""
+    """Return the endpoint's state; raise UserError unless A is live and no other canary runs."""
     state = backend.endpoints.live(experiment.endpoint)
     if state is None:
         raise backend.endpoints.nothing_served(experiment.endpoint)

@@ -1,4 +1,6 @@
-"""A canary: green and its baseline are started beside blue and get more traffic step by step.
+"""Run a canary: start green and its baseline beside blue, and shift traffic step by step.
+
+Blue is the live server, green that of the new version, the baseline a second server of blue's.
 
 The signals are checked ten times a second. `ml.release.canary.verdict` decides; this module starts
 servers and shifts traffic. The caller acts on the outcome.
@@ -99,7 +101,7 @@ def lead(
     superseded: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Run green through the strategy's stages; the endpoint is not locked meanwhile.
+    """Run green through the strategy's stages, without locking the endpoint; return the outcome.
 
     `trial` must have a baseline (ValueError). `new_fields` are response fields that green may add,
     unless the old version's responses have them. On "passed" green has all the traffic and blue
@@ -233,7 +235,7 @@ class _Watch:
         return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)
 
     def _counted(self, what: str, now: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return each server's count of `what` over the whole canary, for the judged requests."""
+        """Return each server's tally `what` ("requests" or "errors") since the canary's start."""
         return {
             name: sum(
                 now[name][kind][what] - self.first[name][kind][what] for kind in REQUEST_KINDS
@@ -348,7 +350,7 @@ def check_latency(
     """Send green at least `requests` requests; return its p95 latency at the server, in ms.
 
     Raise UserError: too-slow above the limit, the errors of `smoke_test`, and latency-unknown,
-    which does not reject green.
+    which is not a verdict on green.
     """
     assert endpoints.p95_ms is not None  # else there is no limit
     began = time.time()
@@ -383,7 +385,7 @@ def check_answers(endpoints: Endpoints, green: Server, check: ParityCheck, toler
     """Send green the rows of the parity check; return their number.
 
     Raise UserError: prediction-mismatch if an answer differs from the evaluation by more than the
-    tolerance; predictions-unverified if no row can be sent, which does not reject green.
+    tolerance; predictions-unverified if no row can be sent, which is not a verdict on green.
     """
     expected = f"the evaluated predictions, within {tolerance:g}"
     if check.reason:

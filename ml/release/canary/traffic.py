@@ -55,7 +55,7 @@ def shape(value: Any) -> str:
 
 
 def without(value: Any, field: str) -> Any:
-    """Return a response without a field such as `predictions/0/interval`, in every list item."""
+    """Return a copy of a response without the field; a number in its path means all list items."""
     part, _, below = field.partition("/")
     if isinstance(value, list):
         return [without(item, below) for item in value] if part.isdecimal() and below else value
@@ -202,10 +202,7 @@ class Answers:
 
 
 class TrafficComparison:
-    """Compares green with the old version during a step, by requests of one kind.
-
-    The kinds are requests of clients and replayed samples.
-    """
+    """Compares green with the old version during a step, by client requests or by samples."""
 
     def __init__(
         self,
@@ -224,14 +221,14 @@ class TrafficComparison:
         self._last: Stats | None = None
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Take one answer that the router recorded."""
+        """Count one answer that the router recorded, if its request is of this kind."""
         if answer["kind"] == self.kind:
             self._answers.add(answer["deployment"], answer["status"], answer["body"])
 
     def begin(self, tallies: Mapping[str, Any], percent: int) -> None:
         """Begin a step in which green gets `percent` of the requests.
 
-        At 100 % the old version gets none: its figures of the previous step are used.
+        At 100 % the old version gets none: its statistics of the previous step are used.
         """
         begun = self._of(tallies)
         self._last = self._answers.side(self._since, begun, self._old) if percent == 100 else None
@@ -242,9 +239,7 @@ class TrafficComparison:
     def observe(
         self, tallies: Mapping[str, Any]
     ) -> tuple[Stats, Stats, Stats, Sequence[Latencies]]:
-        """Return the statistics of green, of the old version (blue and baseline together), of the
-        baseline alone, and the latencies by interval.
-        """
+        """Return statistics: green, old version (blue and baseline), baseline; and latencies."""
         now = self._of(tallies)
         green, old, baseline = (
             self._answers.side(self._since, now, names)
@@ -391,7 +386,7 @@ class Traffic:
         self._since = tallies
 
     def observe(self, tallies: Mapping[str, Any]) -> None:
-        """Run or pause the replay by the router's current tallies."""
+        """Start or pause the replay, depending on the router's current tallies."""
         (then, before), moment = self._marked, time.monotonic()
         if moment - then < NOTICE_S:
             return

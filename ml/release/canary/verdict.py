@@ -3,10 +3,9 @@
 All functions are pure. Invalid statistics roll back: a canary fails closed.
 
 Errors, rejections, shapes and predictions do not depend on a server's load or age; they are
-compared with those of both servers of the old version. Latency and memory do depend on it; they are
-compared with a baseline's: a second server of the old version, started with green and given as many
-requests, as
-spinnaker.io/docs/guides/user/canary/best-practices advises ("compare canary against baseline, not
+compared with those of both servers of the old version. Latency and memory do depend on it. They are
+compared with a baseline: a second server of the old version, started with green and given as many
+requests (spinnaker.io/docs/guides/user/canary/best-practices: "compare canary against baseline, not
 against production").
 
 Only requests that the router assigns at random are judged, so a slow machine slows both servers
@@ -44,8 +43,8 @@ from ml.backends.traffic import BUCKETS, PER_OCTAVE, REQUEST_KINDS, bucket
 from ml.release.declaration.release_file import Strategy
 
 Action = Literal["go-on", "hold", "roll-back"]
-# The signals with a sequential test, for the requests of each kind; each has an equal share of the
-# false alarms.
+# The signals with a sequential test, for requests of each kind. The probability of false alarms is
+# split equally among them.
 TESTED = ("errors", "refused", "latency", "answers", "predictions")
 # A signal with a higher log e-value needs more requests before the next step.
 CALM = -1.0
@@ -209,10 +208,7 @@ def _alarm(
     memory: Memory | None,
     intervals: Sequence[Latencies],
 ) -> tuple[Verdict | None, tuple[Signal, ...]]:
-    """Return the verdict if a signal alarms, else None, and all signals.
-
-    Latency is tested only with a `baseline`.
-    """
+    """Return (verdict if a signal alarms else None, all signals); latency needs a `baseline`."""
     try:
         signals = _signals(strategy, green, old, baseline, memory)
     except (ValueError, TypeError, OverflowError) as error:
@@ -299,7 +295,7 @@ def _signals(
 
 
 def _memory(memory: Memory, allowed_mib: float) -> Signal:
-    """Return the signal of memory growth beyond the baseline's, in MiB: a rule, not a test."""
+    """Return the signal of memory growth beyond the baseline's: a limit in MiB, no e-value."""
     natural = max(memory.baseline_now - memory.baseline_then, 0.0)
     grown = memory.green_now - memory.green_then - natural
     if not math.isfinite(grown) or memory.green_now <= 0:

@@ -18,7 +18,7 @@ from ml.release import serving
 
 @dataclass(frozen=True)
 class Project:
-    """A folder under ml/projects; `name` is the folder's."""
+    """A project: a folder under ml/projects, by its name."""
 
     name: str
     folder: Path
@@ -59,7 +59,7 @@ class Project:
     def samples(self) -> Sequence[Mapping[str, object]]:
         """Return the sample requests.
 
-        Raise UserError without any, or if one is not a JSON object.
+        Raise UserError if there is none, or if one is not a JSON object.
         """
         path = repository.shown(self.requests)
         if not self.requests.is_file():

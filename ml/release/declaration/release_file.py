@@ -421,7 +421,7 @@ def check(path: Path) -> Sequence[Problem]:
 
 
 def evidence_path(file: Path, environment: str) -> Path:
-    """Return the copy of the evidence beside a tracked declaration, for the pull request."""
+    """Return the path of the evidence copy in the pull request of a tracked declaration."""
     return file.parent / "evidence" / f"{environment}.json"
 
 

@@ -1,4 +1,4 @@
-"""The cost of training and of predictions: machine time always, money where a price is known.
+"""Estimate the cost of training and of predictions: machine time, and money if a price is known.
 
 The caller passes a `Prices`; without a price the amounts are left out.
 """

@@ -1,9 +1,9 @@
-"""evidence.json: assembled when a version is proposed, verified before each decision.
+"""Assemble evidence.json when a version is proposed, and verify it before each decision.
 
-The supply chain in it (packages, licences, advisories, bill of materials) is that of the locked
-environment; advisories are looked up again before a decision, because new ones may exist.
+Its supply chain (packages, licences, advisories, bill of materials) describes the locked
+environment. Advisories are looked up again before a decision, because new ones may exist.
 
-Claims that nobody attested are checked again on this machine: docs/threat-model.md.
+Claims without an attestation are checked again on this machine: docs/threat-model.md.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def collect(
 
 
 def _adapter(folder: Path) -> Mapping[str, object]:
-    """Return the field `adapter` from settings.json of the model folder, which the job wrote.
+    """Return the field `adapter` of settings.json, which the job wrote into the model folder.
 
     {} if it is missing or invalid.
     """
@@ -196,7 +196,7 @@ def _unfinished(version: Version) -> Iterator[Path]:
     """Yield a temporary folder for the evidence; a rename then moves it into place atomically."""
     folder = replace(version, evidence="").evidence_folder
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(".unfinished-*"):  # of a killed proposal; the caller holds the lock
+    for leftover in folder.glob(".unfinished-*"):  # killed proposals left them; the lock is held
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
     try:
@@ -307,7 +307,7 @@ def _statement(content: bytes, evidence: Evidence) -> Statement:
 def _identity(
     version: Version, content: bytes, evidence: Evidence, verifier: Verifier | None
 ) -> Mapping[str, str]:
-    """Return who attested the evidence; raise AttestationError without a valid attestation."""
+    """Return the signer of the attestation; raise AttestationError if it is missing or invalid."""
     if verifier is None:
         raise AttestationError("nothing verifies attestations here")
     try:
@@ -448,8 +448,8 @@ def with_advisories(root: Path, evidence: Evidence) -> Evidence:
 def supply_chain(root: Path) -> tuple[Mapping[str, object], str]:
     """Return the field `supply_chain` of evidence.json, and the bill of materials as text.
 
-    Without a lock both are empty, which the gate rejects. Raise UserError if the advisories cannot
-    be read, or a line of a lock is not `package==version`.
+    Without a lock file both are empty, which the gate rejects. Raise UserError if the advisories
+    cannot be read, or a line of the lock file is not `package==version`.
     """
     try:
         locked = packages.packages(repository.lock(root))

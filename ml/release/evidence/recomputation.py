@@ -49,11 +49,11 @@ class Predictions:
     sha256: str  # of the file, in hex; "" if the rows were not read from one
     faults: tuple[str, ...]  # why the file cannot be used, () if it can
     task: Task = "ranking"
-    custom: Mapping[str, CustomMetric] = field(default_factory=dict)  # the rows have their values
+    custom: Mapping[str, CustomMetric] = field(default_factory=dict)  # by name; rows have values
 
     @cached_property
     def metrics(self) -> Mapping[str, Metric]:
-        """Every metric that can be computed from the rows."""
+        """The metrics that can be computed from the rows, by name."""
         return metrics_of(self.task, self.custom)
 
     def answers(self, split: str) -> ScoredRows:
@@ -74,10 +74,7 @@ class Predictions:
         return labels if any(labels) else None
 
     def outcomes(self, metric: str) -> Mapping[str, Mapping[str, float]]:
-        """Return split → unit → value of the metric; {} for an unknown metric.
-
-        Values are NaN if the metric is defined only for a whole split.
-        """
+        """Return split → unit → value of the metric; NaN if it is defined only for a split."""
         definition = self.metrics.get(metric)
         if definition is None:
             return {}

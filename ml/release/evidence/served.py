@@ -69,7 +69,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class ParityCheck:
-    """The parity check: evaluated rows, with which a server's responses are compared."""
+    """A parity check: evaluated rows to send, whose predictions the responses must match."""
 
     rows: Sequence[Evaluated]  # the rows to send
     task: Task
@@ -224,7 +224,7 @@ def champion_on(
 
 
 def refuse_faulty(model: Path) -> None:
-    """Raise UserError for a model with a file that would crash, hang or exhaust its library."""
+    """Raise UserError if a model file would crash, hang or exhaust the library that loads it."""
     for file, kind in formats(model).items():
         if is_faulty(kind):
             hint = "train the model again, and check who wrote the file"
@@ -233,10 +233,7 @@ def refuse_faulty(model: Path) -> None:
 
 
 def serve(backend: Backend, deployment: ModelDeployment) -> AbstractContextManager[Candidate]:
-    """Start a server of the deployment for checks, which ends with the context.
-
-    Raise UserError if the backend cannot do so, or the server does not start.
-    """
+    """Start a server of the deployment for checks; it stops at the end of the context."""
     if backend.candidate is None:
         actual, expected = f"`{backend.name}` cannot start a server for a check", "--on local"
         raise UserError.with_code("no-candidate", actual, expected, exit_code=Exit.CANNOT_HONOUR)
@@ -246,7 +243,7 @@ def serve(backend: Backend, deployment: ModelDeployment) -> AbstractContextManag
 def _predicted(
     answer: Answer, row: Prediction, task: Task, pointer: str, threshold: float | None
 ) -> Prediction:
-    """Convert a response to a row of predictions.csv; ValueError if it lacks a field."""
+    """Convert a response to a row of predictions.csv; raise ValueError if it lacks a field."""
     value = _value(answer.body, task, pointer) if answer.status == 200 else None
     classes = (probabilities(answer.body) or {}) if task == "multiclass" else {}
     score, rank = 0.0, 0
@@ -359,7 +356,7 @@ def _step_distance(served: str, evaluated: str) -> float:
 
 
 def _text(value: float | str) -> str:
-    """Return a label or an id, which may be a number."""
+    """Return a label or an id as text; a whole number is written without decimals."""
     is_whole = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_whole else value)
 

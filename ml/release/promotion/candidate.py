@@ -92,7 +92,7 @@ def choose(backend: Backend, project: Project, reference: str | None) -> Run:
 
 
 def _named_by_pipeline(backend: Backend, run: Run) -> Run:
-    """Return the run; if it is a pipeline's model step, its model is renamed to `model`."""
+    """Return the run; if it wrote its pipeline's `model`, its output is renamed to `model`."""
     above = backend.runs.parent(run) if MODEL not in run.outputs else None
     while above is not None:
         if above.steps and MODEL in above.outputs:
@@ -103,7 +103,7 @@ def _named_by_pipeline(backend: Backend, run: Run) -> Run:
 
 
 def _latest(backend: Backend, project: Project) -> Run:
-    # A run belongs to the project when its experiment is that of the evaluation.
+    # Runs of the project are those in the experiment of its evaluation job.
     experiment = str(load(project.evaluate).get("experiment_name"))
     completed = Filter(experiment=experiment, statuses=("Completed",))
     candidates = [

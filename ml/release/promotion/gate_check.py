@@ -1,6 +1,6 @@
 """Evaluate the gates on a registered version: evidence, champion, decision, audit line.
 
-A champion that was measured on other data or by other code is evaluated again as the candidate was.
+A champion that was measured on other data is evaluated again on the candidate's data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Evaluation = CommandPlan | PipelinePlan
 
 @dataclass(frozen=True)
 class GateCheck:
-    """A decision, and the versions compared."""
+    """The decision of the gates, and the versions that were compared."""
 
     decision: Decision
     candidate: Version
@@ -246,7 +246,7 @@ def _why_not_git(root: Path) -> str:
 def load_gates(project: Project) -> Gates:
     """Return the organisation policy with the project's tighter values.
 
-    Raise UserError when a file is wrong or looser.
+    Raise UserError if a file is invalid, or if the project's is looser than the policy.
     """
     return load(project.gates)
 
@@ -354,10 +354,7 @@ def _scored_again(
 def _requested_again(
     backend: Backend, candidate: Evidence, rows: Path, champion: Version, theirs: Evidence
 ) -> Evidence:
-    """Return the champion's evidence, measured by requests to its own serving code.
-
-    Raise ValueError if that code is no longer stored.
-    """
+    """Return the champion's evidence, measured by requests to its stored serving code."""
     digest = theirs.serving.deployment_digest or ""
     if not digest or (spec := serving.bring(backend.registry, champion.model, digest)) is None:
         raise ValueError("the serving code that it was measured with is not kept")
@@ -422,7 +419,7 @@ def writer_of(backend: Backend, pipeline: Run, output: str) -> Run:
 def champion_of(
     backend: Backend, model: str, environment: str, way_back: bool = False
 ) -> Version | None:
-    """Return the version to beat: the one that the endpoint serves, else the champion alias's.
+    """Return the version to beat: the served one, else the one with the champion alias, or None.
 
     The endpoint counts first because anybody with write access to the registry can move an alias or
     delete a version. Raises UserError if the registry lacks the served version, unless this is a

@@ -1,4 +1,4 @@
-"""Propose: evaluate the best run, register it, collect evidence, run the gates, declare it."""
+"""Propose a run: evaluate it, register it, collect evidence, evaluate the gates, declare it."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _project(backend: Backend, name: str, environment: str) -> Project:
 
 
 def _attested_before(backend: Backend, project: Project, environment: str) -> Version | None:
-    """Return the version declared for the environment before, if its evidence is attested."""
+    """Return the previous environment's declared version if its evidence is attested, or None."""
     if environment not in desired_state.TRACKED[1:]:
         return None
     earlier = desired_state.TRACKED[desired_state.TRACKED.index(environment) - 1]

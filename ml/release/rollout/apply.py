@@ -57,7 +57,7 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """The declared version, its deployment and tests, and the environment's present state."""
+    """A rollout to carry out: the declared version, its tests, the environment's present state."""
 
     backend: Backend
     project: str
@@ -325,7 +325,7 @@ def _carry_out(
         _finish(rollout)
         return Applied("unchanged", rollout, endpoints.router(name), started)
     if (refused := rollout.refusal) is not None:
-        # A rollout that was killed after its verdict leaves servers.
+        # A rollout that was killed after its verdict may have left servers.
         canary.remove_leftovers(endpoints, name)
         raise refused
     endpoints.check_deployment(rollout.deployment)
@@ -524,10 +524,7 @@ def _can_compare(
 
 
 def _finish(rollout: RolloutPlan) -> None:
-    """Finish a rollout that was killed after the traffic switch.
-
-    Remove leftover servers, make the version champion and write the audit line if it is missing.
-    """
+    """Finish a rollout killed after the traffic switch: leftovers, champion alias, audit line."""
     name, backend, registry = rollout.deployment.endpoint, rollout.backend, rollout.backend.registry
     canary.remove_leftovers(backend.endpoints, name)
     with backend.endpoints.locked(name):

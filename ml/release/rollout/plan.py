@@ -112,7 +112,7 @@ def plan(
         gates = ", ".join(result.gate for result in rollout.check.decision.blocking)
         return report(f"rejected: gates that failed for version {version}: {gates}", rollout)
     is_running = serving is not None and serving.url is not None
-    if not (rollout.serves and is_running):  # what runs was verified when it was loaded
+    if not (rollout.serves and is_running):  # a running server verified its files at its start
         try:
             backend.endpoints.check_deployment(rollout.deployment)
         except UserError as refused:

@@ -41,7 +41,7 @@ class Status:
     audit: str  # whether the audit log has the decision
     verdict: str  # a sentence, with the next command if something is to be done
     as_declared: bool = True  # whether the declared version, if any, is champion and serves
-    failing: str = ""  # a sentence where the serving version fails too many requests
+    failing: str = ""  # a sentence if the serving version fails too many requests
 
 
 def status(

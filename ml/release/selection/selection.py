@@ -1,6 +1,6 @@
-"""Selection: trials ranked by a weighted score beside their primary metric.
+"""Rank trials by a weighted score and by their primary metric.
 
-`choose` reads what the trials logged; `select` is pure.
+`choose` reads the trials' logged metrics; `select` is a pure function.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Drift of a column between a reference and the requests seen: a test and an effect size. Pure.
+"""Test the drift of a column between a reference and requests: p-value and effect size.
 
 With many rows a test alone finds differences that do not matter; with few rows an effect size alone
 is mostly chance (Yurdakul 2018, "Statistical properties of the population stability index": the
@@ -87,7 +87,7 @@ def compare(
 def compare_losses(
     name: str, reference: Mapping[str, float], losses: Sequence[float], limits: Limits
 ) -> Shift:
-    """Test whether the mean loss of labelled answers has risen (Welch's test)."""
+    """Return Welch's test of whether the mean loss of labelled responses has risen."""
     from scipy.stats import ttest_ind_from_stats
 
     now = np.asarray(losses, dtype=np.float64)
@@ -166,7 +166,7 @@ def _categorical(
 
 
 def _excerpt(value: str, known: Iterable[str]) -> str:
-    """Return at most _LETTERS characters: of a long value, where it differs from known values."""
+    """Return at most _LETTERS characters of a value, from where it differs from known values."""
     alike = max((_alike(value, text) for text in known), default=0)
     first = alike - _LETTERS // 4 if alike >= _LETTERS // 2 else 0
     first = max(0, min(first, len(value) - _LETTERS))

@@ -32,7 +32,7 @@ Outcome = Literal["breach", "no-breach", "too-few"]
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome in a sentence, every comparison (breaches first), and what was not judged."""
+    """A report: the outcome, every comparison (breaches first), and notes on what is not judged."""
 
     outcome: Outcome
     sentence: str
@@ -208,10 +208,7 @@ def _quality(
     limits: Limits,
     notes: list[str],
 ) -> list[Shift]:
-    """Return the comparisons of losses, for responses with a label; add notes on skipped ones.
-
-    If an id repeats, its last response counts.
-    """
+    """Return the loss comparisons of labelled responses, the last one of each id; add notes."""
     rows = list({row.id: row for row in seen.rows if row.id in labelled}.values())
     findings: list[Shift] = []
     if not reference["quality"]:

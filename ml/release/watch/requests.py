@@ -54,7 +54,7 @@ class Seen:
     unreadable: int = 0  # skipped lines that cannot be read
     others: int = 0  # skipped requests to another model
     failed: int = 0  # requests to the model that were not answered with status 200
-    earlier: int = 0  # skipped requests from before the time asked for
+    earlier: int = 0  # skipped requests from before `since`
     requests: int = 0  # requests to the model
     crashed: int = 0  # of them, those with a status of 500 and more
     newest: Sequence[bool] = ()  # for each of the last _NEWEST requests, whether it crashed
@@ -79,10 +79,7 @@ class Seen:
 def read_collected(
     lines: Iterable[Mapping[str, Any]], digest: str, since: float | None = None
 ) -> Seen:
-    """Return the recorded requests (`Endpoints.collected`) to the model with that digest.
-
-    Skip those before `since`, in seconds since 1970.
-    """
+    """Return the collected requests to the model with that digest, from `since` (epoch s) on."""
     rows: list[Row] = []
     unreadable = others = failed = earlier = total = crashed = 0
     newest: list[tuple[float, bool]] = []
