@@ -30,7 +30,7 @@ _NAME = re.compile(r"[\w./:-]+")
 
 
 def text(value: object, letters: int = MAX_LETTERS) -> str:
-    """Return the value as one line of plain words: no markup, cell separator, link or mention."""
+    """Return the value as one line of escaped Markdown: no markup, cell border, link or mention."""
     words = _SPECIAL.sub(r"\\\1", truncate(plain(value), letters))
     words = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for pattern, broken in _LATE:

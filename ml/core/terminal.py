@@ -104,7 +104,7 @@ class Shown(io.TextIOBase):
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """Return the unfiltered stream, for a renderer that writes its own colours."""
+    """Return the stream that a `Shown` wraps, for a renderer that writes its own colours."""
     return stream.raw if isinstance(stream, Shown) else stream
 
 

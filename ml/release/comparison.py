@@ -286,7 +286,7 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
 
 
 def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple[Side, str]:
-    """Return the evidence of a version or a run, and the name of its model."""
+    """Return a version or a run as a side, with its evidence, and the name of its model."""
     if isinstance(reference, Version):
         version = reference
         loaded = evidence.load(backend, version)

@@ -203,7 +203,7 @@ def keep(
 
 
 def bring(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
-    """Return the spec with that digest, which any machine may have stored; None as `find`.
+    """Return the spec with that digest, downloaded if another machine stored it; None as `find`.
 
     Raises UserError if its environment variables or its environment are not allowed in a
     deployment.
@@ -307,10 +307,10 @@ def changes(before: DeploymentSpec, after: DeploymentSpec) -> Iterator[str]:
 
 
 def _collected(collector: Any) -> float:
-    """Return the share of payloads to record: all, unless `sampling_rate` is lower.
+    """Return the share of payloads to record: `sampling_rate`, by default 1; 0 if disabled.
 
-    `request` and `response` are the collections of payload logging; both are needed here. Other
-    collections are written by the scoring script itself.
+    The collections `request` and `response` must both be enabled. The scoring script itself writes
+    other collections.
     """
     if collector is None:
         return 0.0

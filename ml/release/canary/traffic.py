@@ -382,7 +382,7 @@ class Traffic:
         self.begin(tallies)
 
     def begin(self, tallies: Mapping[str, Any]) -> None:
-        """Begin a step."""
+        """Begin a step of the canary; `tallies` are the router's at its start."""
         self._since = tallies
 
     def observe(self, tallies: Mapping[str, Any]) -> None:

@@ -409,7 +409,7 @@ def evaluation_plan(project: Project, model: Path) -> Evaluation:
 
 
 def writer_of(backend: Backend, pipeline: Run, output: str) -> Run:
-    """Return the step that wrote the pipeline's output; `outputs` has it by the pipeline's name."""
+    """Return the step or best trial that wrote the pipeline's output, under the output's name."""
     writer = backend.runs.writer(pipeline, output)
     if writer.trials and writer.best is not None:
         writer = writer.trial(writer.best)

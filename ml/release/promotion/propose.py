@@ -382,7 +382,7 @@ def _rival(call: _Call, entry: ReleaseEntry | None) -> Version | None:
 
 
 def _unapplied(call: _Call, version: Version, entry: ReleaseEntry | None) -> str | None:
-    """Return the number of another declared version that is not the champion yet, or None."""
+    """Return the declared version; None if it is the proposed one, the champion, or missing."""
     if entry is None or entry.digest == version.digest:
         return None
     return None if _champion(call, entry.model, entry.digest) else entry.version

@@ -94,7 +94,7 @@ class _File(_Terms):
 def read(project: Path | None) -> Weights:
     """Return the weights in a project's folder; without the file, quality alone counts.
 
-    Raises UserError with every line that is wrong.
+    Raises UserError with every invalid setting.
     """
     path = project / FILE if project else None
     if path is None or not path.is_file():
