@@ -1,18 +1,17 @@
-"""What Azure and GitHub call things, for all that name them: roles, who issues tokens, and the
-values of a new repository that stand for the team's own.
-"""
+"""Constants of Azure and GitHub: role ids, the token issuer, placeholders of a new repository."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Of the tokens of GitHub's workflows, which Azure exchanges for its own.
+# Issuer and audience of the OIDC tokens of GitHub workflows, which Azure exchanges for its own.
 ISSUER = "https://token.actions.githubusercontent.com"
 AUDIENCE = "api://AzureADTokenExchange"
-# Values that stand for a subscription or tenant, the owner of the repository, an address.
+# Placeholders for a subscription or tenant id, the repository's owner, and an e-mail address.
 PLACEHOLDERS = ("00000000-0000-0000-0000-000000000000", "your-organisation", "@example.com")
 APPROVER = "Azure AI Enterprise Network Connection Approver"
-# What the program grants: learn.microsoft.com/azure/role-based-access-control/built-in-roles
+# Ids of the roles that `infra` assigns:
+# learn.microsoft.com/azure/role-based-access-control/built-in-roles
 ROLES: Mapping[str, str] = {
     "AcrPull": "7f951dda-4ed3-4680-a7ca-43fe172d538d",
     "AcrPush": "8311e382-0749-4cb8-b61a-304f252e45ec",

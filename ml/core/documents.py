@@ -1,8 +1,8 @@
 """YAML with positions: one pass of libyaml, a line number for every node.
 
 `Document.data` equals `yaml.safe_load` of the same text (a test compares), so the SDK sees no
-difference. Three things that PyYAML accepts are refused here: duplicate keys, NUL characters, and
-aliases that expand without end.
+difference. This module also rejects text that PyYAML accepts: duplicate keys, NUL characters, line
+breaks that editors do not show, deep nesting, and aliases that are recursive or too large.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ml.core.errors import Place, Problem, UserError, nearest
 
 Key = str | int
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# Where libyaml reads text differently from PyYAML's own reader, which the SDK uses: tabs, a bare
+# Text that libyaml parses differently from PyYAML's own parser, which the SDK uses: tabs, a bare
 # `!`, byte order marks, directives, a comment right after `|`, a `?` inside brackets. A test
 # compares the two on random text.
 _QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|\ufeff|^%|[|>][-+\d]*#", re.M)
 
-# YAML ends a line at these too; git, editors and GitHub show what follows as the same line, for
-# instance as the rest of a comment.
+# YAML also ends a line at these characters. Git, editors and GitHub do not: they would show a key
+# after one as the rest of a comment.
 _LINE_END = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
 
 MAX_BYTES = 1_000_000
-# A key that is not text may be written in several ways; a mapping has one of each at most.
+# Keys that are not text have several spellings (`yes`, `true`): compare their tags.
 _TAGS: dict[type, str] = {bool: "tag:yaml.org,2002:bool", type(None): "tag:yaml.org,2002:null"}
 
 
@@ -48,11 +48,11 @@ class Document:
     changed: tuple[str, ...] = ()  # dotted fields set on the command line
 
     def copy(self) -> Any:
-        """Return a copy of the data, for a reader that changes it, as the SDK does."""
+        """Return a deep copy of the data, for callers that modify it, such as the SDK."""
         return copy.deepcopy(self.data)
 
     def position(self, *keys: Key) -> tuple[int, int]:
-        """Line and column, both from 1, of the node at `keys`, or of its nearest ancestor."""
+        """Return line and column, both from 1, of the node at `keys` or its nearest ancestor."""
         node, mark = self.root, self.root.start_mark
         for key in keys:
             child = _child(node, key)
@@ -62,12 +62,12 @@ class Document:
         return mark.line + 1, mark.column + 1
 
     def place(self, *keys: Key) -> Place:
-        """Return the place of the node at `keys` (of its key, in a mapping)."""
+        """Return the place of the node at `keys`: its line, or `--set FIELD` if that set it."""
         change = self.change(*keys)
         return Place(f"--set {change}", 0) if change else Place(self.shown, self.position(*keys)[0])
 
     def written(self, *keys: Key) -> str | None:
-        """The text of the scalar at `keys` in the file; None when there is no scalar there."""
+        """Return the scalar at `keys` as text, as the file spells it; None if there is none."""
         node = self.root
         for key in keys:
             child = _child(node, key)
@@ -77,7 +77,7 @@ class Document:
         return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
     def change(self, *keys: Key) -> str | None:
-        """Return the field set on the command line that the node at `keys` is, or is a part of."""
+        """Return the `--set` field that set the node at `keys` or an ancestor; None if none did."""
         dotted = ".".join(map(str, keys))
         return next((name for name in self.changed if f"{dotted}.".startswith(f"{name}.")), None)
 
@@ -95,7 +95,7 @@ class Document:
 
 
 def walk(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
-    """Every value in `value`, itself first, with the keys that lead to it, in the file's order."""
+    """Yield `value` and every value nested in it, each with its keys, in the file's order."""
     yield keys, value
     if isinstance(value, dict | list):
         for key, child in value.items() if isinstance(value, dict) else enumerate(value):
@@ -103,14 +103,14 @@ def walk(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ..
 
 
 def strings(value: Any) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Return every string in `value` with the keys that lead to it, in the order of the file."""
+    """Yield every string nested in `value`, each with its keys, in the file's order."""
     return ((keys, text) for keys, text in walk(value) if isinstance(text, str))
 
 
 def read(path: Path, shown: str = "") -> Document:
-    """Compose the YAML file at `path`; raise UserError when it is missing, unreadable or ambiguous.
+    """Parse the YAML file at `path`; raise UserError when it is missing, unreadable or ambiguous.
 
-    `shown` is the path in messages, by default as a person would type it.
+    `shown` is the path in messages, by default relative to the working directory.
     """
     shown = shown or repository.shown(path)
     top = Place(shown, 1)
@@ -139,7 +139,8 @@ def parse(text: str, shown: str) -> Document:
     return replace(document, data=document.copy())
 
 
-# `ml check` parses a file once for each spec that may name what is in it.
+# Longest text, in characters, that is cached: `ml check` parses a file again for each spec that
+# may refer to it.
 _REMEMBERED = 50_000
 
 
@@ -195,18 +196,18 @@ def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
 
 # Ambiguities that PyYAML accepts although a spec cannot mean them.
 
-_MERGE = "tag:yaml.org,2002:merge"  # `<<` may stand twice: each merges
+_MERGE = "tag:yaml.org,2002:merge"  # `<<` may occur twice: both are merged
 MAX_DEPTH = 64
-# An integer of more does not fit into any number that reads it, and may not be printed by Python.
+# Longer integers overflow a float, and Python may refuse to print them.
 MAX_DIGITS = 300
 _INTEGER = "tag:yaml.org,2002:int"
 MAX_NODES = 100_000  # after aliases are followed: what the SDK would walk
 
 
 def _refuse_depth(text: str, shown: str, loader_class: Any) -> None:
-    """Refuse text nested too deep before the recursive composer reads it.
+    """Raise UserError for text with more than MAX_DEPTH levels, before the recursive parser runs.
 
-    Deep text needs many brackets or a line with a large indent; other text is not counted.
+    Deep text needs many brackets or a line with a large indent; other text is not parsed here.
     """
     brackets = text.count("[") + text.count("{")
     indent = max((match.end() - match.start() for match in _INDENT.finditer(text)), default=0)
@@ -228,7 +229,7 @@ _INDENT = re.compile(r"^[ \t]*(?:[-?:][ \t]+)*", re.MULTILINE)
 
 
 def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
-    """Duplicate keys, NUL, and aliases that are recursive or expand into too many nodes."""
+    """Yield a problem per duplicate key, NUL, too long integer, recursive or too large alias."""
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
 
@@ -299,7 +300,7 @@ def _nul(place: Place) -> Problem:
 
 
 def _line_end(character: str, place: Place) -> Problem:
-    """Return the problem of a character that ends a line for YAML alone."""
+    """Return the problem of a character that only YAML treats as a line break."""
     actual = f"U+{ord(character):04X}, a line break of YAML that editors do not show"
     hint = 'delete it; in a text in double quotes write it as "\\L", "\\P", "\\N" or "\\r"'
     return Problem("line-separator", actual, "line ends of LF or CR LF", hint, place)
@@ -323,7 +324,7 @@ _LOOK = "check the quotes, brackets and indentation of this line and the one bef
 
 
 def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Problem:
-    """The problem of a file that cannot be opened, with the closest name beside it as a hint."""
+    """Return the problem of a file that cannot be opened; the hint is the most similar name."""
     if isinstance(error, IsADirectoryError):
         hint = f"name a file in it; `ml check {shlex.quote(shown)}` checks them all"
         return Problem("not-a-file", f"`{shown}` is a folder", "a YAML file", hint)
@@ -333,7 +334,7 @@ def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Proble
         return Problem("no-access", finding, "a YAML file", hint)
     siblings = _beside(path)
     near = [shown.removesuffix(path.name) + siblings[stem] for stem in nearest(path.stem, siblings)]
-    # Named from the root, from a folder below it.
+    # The path may be relative to the repository's root, and the working directory below it.
     if isinstance(error, OSError) and (below := repository.root(path) / path).is_file():
         near = [os.path.relpath(below)]
     hint = f"did you mean `{near[0]}`?" if near else "check the spelling"
@@ -379,7 +380,7 @@ _WORDS = {"tag:yaml.org,2002:timestamp": "a date", "tag:yaml.org,2002:int": "a n
 
 
 def _scalars(node: yaml.Node | None, met: set[int]) -> Iterator[yaml.Node]:
-    """Yield every scalar, keys too, each once."""
+    """Yield every scalar node, keys included, once; `met` collects the ids of visited nodes."""
     if node is None or id(node) in met:
         return
     met.add(id(node))

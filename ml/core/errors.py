@@ -1,4 +1,4 @@
-"""The form of an error: a problem of a spec or a command, and what to type next."""
+"""Errors for users: a problem of a spec or a command, and the next command to type."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Problem:
 
 
 class UserError(Exception):
-    """Stops a command for problems that the user can correct; never shown as a traceback.
+    """An error that the user can correct; commands print its message instead of a traceback.
 
-    The message is the problems as a person reads them; `exit_code` is what the command ends with.
+    The message lists the problems; `exit_code` is the command's exit code.
     """
 
     def __init__(self, *problems: Problem, exit_code: Exit = Exit.WRONG_CALL) -> None:
@@ -79,14 +79,14 @@ class UserError(Exception):
         *,
         exit_code: Exit = Exit.WRONG_CALL,
     ) -> UserError:
-        """Return the error of one problem."""
+        """Return an error with one problem."""
         return cls(Problem(code, actual, expected, hint, place), exit_code=exit_code)
 
 
 def as_program(run: Callable[[Sequence[str] | None], int | None]) -> Callable[..., int]:
-    """Turn a function of the command-line arguments into `main`, which returns an exit code.
+    """Decorate a function of the command-line arguments as a `main` that returns an exit code.
 
-    UserError is printed on stderr instead of a traceback.
+    `main` prints a UserError on stderr instead of a traceback.
     """
 
     @wraps(run)
@@ -101,7 +101,7 @@ def as_program(run: Callable[[Sequence[str] | None], int | None]) -> Callable[..
 
 
 def errors(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Return the problems that stop a spec, in their order; warnings are left out."""
+    """Return the problems of severity "error", in their order, without the warnings."""
     return tuple(problem for problem in problems if problem.severity == "error")
 
 

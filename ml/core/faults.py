@@ -27,7 +27,7 @@ KEPT = "earlier runs, models and endpoints are unchanged"
 
 
 def explain(error: BaseException) -> Problem | None:
-    """The problem behind an error of the file system or of the tracking store; None for others."""
+    """Return the problem of a file system or tracking store error; None for other errors."""
     message = _messages(error)
     fault = _os_error(error)
     if (fault and fault.errno in _FULL) or "disk is full" in message:
@@ -39,7 +39,7 @@ def explain(error: BaseException) -> Problem | None:
             "a store that can be written to",
             f"find the process (`fuser -v {database()}`), end it, and run again",
         )
-    if "disk I/O error" in message:  # SQLite's message for any refusal of the system
+    if "disk I/O error" in message:  # SQLite's message for any failed system call
         return Problem(
             "disk-error",
             f"I/O error of the tracking store {database()}",
@@ -82,7 +82,7 @@ def _no_access(path: Path, why: str) -> Problem:
 
 
 def disk_full() -> Problem:
-    """Return the error of a full disk, with the free space and what to delete."""
+    """Return the problem of a full disk, with the free space and what to delete."""
     place = next(path for path in (home(), *home().parents) if path.exists())
     free = shutil.disk_usage(place).free / 1e6
     return Problem(
@@ -95,7 +95,7 @@ def disk_full() -> Problem:
 
 @contextmanager
 def as_refusals() -> Iterator[None]:
-    """Raise errors that `explain` knows as UserError with exit code 1, and others unchanged."""
+    """Turn errors that `explain` knows into UserError with exit code 1; others pass unchanged."""
     try:
         yield
     except UserError:
@@ -108,7 +108,7 @@ def as_refusals() -> Iterator[None]:
 
 
 def probe(path: Path, patience_s: float) -> None:
-    """Raise sqlite3.Error when the store cannot be read, or written to in `patience_s`."""
+    """Raise sqlite3.Error if the store cannot be read, or locked for a write in `patience_s` s."""
     connection = sqlite3.connect(path, timeout=patience_s, isolation_level=None)
     try:
         connection.execute("SELECT version_num FROM alembic_version").fetchall()
@@ -119,7 +119,7 @@ def probe(path: Path, patience_s: float) -> None:
 
 
 def _os_error(error: BaseException | None) -> OSError | None:
-    """Return the first error of the system in the chain of causes."""
+    """Return the first OSError with an errno in the chain of causes; None if there is none."""
     while error is not None:
         if isinstance(error, shutil.Error):
             return _gathered(error)
@@ -130,7 +130,7 @@ def _os_error(error: BaseException | None) -> OSError | None:
 
 
 def _gathered(error: shutil.Error) -> OSError | None:
-    """Return the first error of a `copytree`, which keeps only the paths and the text of each."""
+    """Return the first error of a failed `copytree`, rebuilt from the text that it keeps."""
     failures = error.args[0] if error.args and isinstance(error.args[0], list) else []
     for source, target, text in failures:
         number = _ERRNO.search(str(text))

@@ -1,4 +1,4 @@
-"""Files that two commands may use at once: replaced atomically, appended to, locked, read once."""
+"""Files that several processes use: replaced atomically, appended to, locked, cached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-# A larger file is read again.
+# Larger files are not cached.
 _KEPT_BYTES = 50_000
 # A file that changed so recently may change again within one tick of the kernel's clock, which is
 # 1 to 10 ms, and keep its times. Git calls such an entry of its index racy.
@@ -21,7 +21,7 @@ _RACY_NS = 100_000_000
 
 
 def content(path: Path) -> bytes:
-    """The content of a file, which is opened again only after it has changed; OSError as `open`."""
+    """Return the content of a file, cached until it changes; raise OSError as `open` does."""
     file = path.stat()
     # Programs can set the time of modification, not that of the inode's change.
     is_settled = max(file.st_mtime_ns, file.st_ctime_ns) < time.time_ns() - _RACY_NS
@@ -52,16 +52,16 @@ def replace(path: Path, text: str, durable: bool = True) -> None:
 
 
 def sweep(path: Path) -> None:
-    """Remove the temporary files of killed writers; the caller is the only writer now."""
+    """Remove temporary files that killed writers left; the caller must be the only writer."""
     for unfinished in path.parent.glob(f".{path.name}.*.tmp"):
         unfinished.unlink(missing_ok=True)
 
 
 def append(path: Path, content: bytes, durable: bool = False) -> None:
-    """Append complete lines to a private file; on OSError the file is unchanged.
+    """Append complete lines to a file of mode 0600; on OSError the file is unchanged.
 
-    A line that a killed writer left unfinished is ended first. With `durable` the lines are on the
-    disk when this returns. One writer at a time.
+    If a killed writer left an unfinished line, a newline is added first. With `durable` the lines
+    are on the disk when this returns. Only one process may write at a time.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -82,8 +82,7 @@ def append(path: Path, content: bytes, durable: bool = False) -> None:
 
 
 def json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects in a file of JSON lines; {} for a line that is none, as a kill may leave
-    one.
+    """Yield the JSON object of each line; {} for a line without one, such as a truncated line.
 
     Empty lines are skipped.
     """
@@ -98,9 +97,9 @@ def json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock at `path`; it ends with the process that holds it.
+    """Hold an exclusive lock on the file at `path` in the block; it ends with its process.
 
-    A second holder waits, and `waiting` is called before it does.
+    If the lock is held already, call `waiting` once and wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:

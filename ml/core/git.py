@@ -1,4 +1,4 @@
-"""Run git on files that others wrote. No other module starts git.
+"""Run git safely on untrusted files. No other module starts git.
 
 A folder of a pull request may contain a repository whose settings name programs, and
 `.gitattributes` may choose programs from the settings of this machine. So git never searches for a
@@ -22,8 +22,8 @@ from types import MappingProxyType
 
 from ml.core.errors import Problem, UserError
 
-# Settings by variables need git 2.32. From 2.38 on git itself takes no repository that lies among
-# files either; before, it holds alone that every call names its repository.
+# Settings in environment variables need git 2.32. From 2.38 on git itself also ignores bare
+# repositories among the files; older versions rely on `--git-dir` in every call.
 _OLDEST = (2, 32)
 _SETTINGS = (
     "safe.bareRepository=explicit",
@@ -31,9 +31,9 @@ _SETTINGS = (
     f"core.hooksPath={os.devnull}",
     f"core.attributesFile={os.devnull}",
     "core.pager=cat",
-    # Caches of the history besides the commits may contradict them.
+    # This cache of the history may contradict the commits.
     "core.commitGraph=false",
-    # A repository inside has settings of its own; its commit counts, and nothing is run in it.
+    # A submodule has its own settings: compare only its commit, and run nothing in it.
     "diff.ignoreSubmodules=dirty",
     "color.ui=never",
     "i18n.logOutputEncoding=UTF-8",
@@ -41,16 +41,16 @@ _SETTINGS = (
     "fetch.recurseSubmodules=false",
     "submodule.recurse=false",
 )
-# What attributes choose from, and what compares all files: a filter of no command passes the file
-# as it is, and of a file as text `cat` prints what is there.
+# Settings that name programs for filters and diffs, which .gitattributes may choose. They are
+# overridden: an empty filter leaves files unchanged, and `cat` as textconv prints them.
 _DRIVERS = (
     r"^(filter\..*\.(clean|smudge|process|required)|diff\.(external|.*\.(textconv|command)))$"
 )
 _HARMLESS = {"required": "false", "textconv": "cat", "command": "true", "external": "true"}
 # Variables withheld from a program that reads untrusted content.
 SECRETS = ("GH_TOKEN", "GITHUB_TOKEN")
-# Without the settings of the user and of the machine, and without remotes: git fetches what a
-# partial clone lacks while it reads, and a remote's settings name programs.
+# Ignore user and system settings, and forbid fetches: git would fetch missing objects of a partial
+# clone while it reads, and a remote's settings may name programs.
 _ALONE = MappingProxyType(
     {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ALLOW_PROTOCOL": ""}
 )
@@ -65,12 +65,12 @@ def run(
     content: bytes = b"",
     index: Path | None = None,
 ) -> str:
-    """Run git in a folder of a work tree and return its output exactly.
+    """Run git in a folder of a work tree and return its unmodified output.
 
     Bytes that are not UTF-8 become surrogates. `settings` are additional git settings, `content` is
-    its standard input, `index` replaces the index file.
-    Raises UserError without git, without a repository that git trusts for this user (its owner, or
-    `safe.directory`), and if git fails, as in a partial clone that lacks an object.
+    git's standard input, `index` replaces the index file. Raise UserError if git is missing or
+    fails (for instance in a partial clone that lacks an object), and if there is no repository that
+    git trusts for this user (as its owner, or by `safe.directory`).
     """
     root, directory = repository_of(folder)
     place = ("-C", str(folder), f"--git-dir={directory}", f"--work-tree={root}")
@@ -92,10 +92,10 @@ def ask(folder: Path, *words: str) -> str | None:
 
 
 def commit(folder: Path, revision: str) -> str | None:
-    """Resolve a revision that a person or a workflow names; None if git does not know it.
+    """Return the commit id of a revision; None if git does not know it.
 
-    A branch takes precedence over a tag of the same name, unlike in git: otherwise whoever may push
-    a tag `origin/main`, but merge nothing, would define main.
+    A branch takes precedence over a tag of the same name, unlike in git. Otherwise anyone who may
+    push tags, but not merge, could redefine main by a tag `origin/main`.
     """
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options")
     names = (f"{place}{revision}^{{commit}}" for place in ("refs/remotes/", "refs/heads/", ""))
@@ -106,7 +106,7 @@ def archive(folder: Path, revision: str, to: Path, *paths: str) -> None:
     """Write files of a revision to the tar archive `to`: those below `paths`, by default all.
 
     Raise UserError as `run` does, and if attributes of the revision exclude or change files: the
-    reader of the archive would judge other files than the revision has.
+    archive would then differ from the revision.
     """
     for path in run(folder, "ls-tree", "-r", "-z", "--name-only", revision).split("\0"):
         if path.rpartition("/")[2] != ".gitattributes":
@@ -122,8 +122,10 @@ def archive(folder: Path, revision: str, to: Path, *paths: str) -> None:
 
 
 def fetch(folder: Path, *words: str, settings: Mapping[str, str]) -> None:
-    """Fetch from a remote into the repository, with the user's own settings (proxy, sign-in) and
-    these, which no other process sees. Raises UserError as `run` does.
+    """Run `git fetch` with these arguments; raise UserError as `run` does.
+
+    The user's own settings (proxy, sign-in) apply, and `settings`. Those are passed as environment
+    variables, so that no other process sees them.
     """
     root, directory = repository_of(folder)
     place = (f"--git-dir={directory}", f"--work-tree={root}")
@@ -131,9 +133,7 @@ def fetch(folder: Path, *words: str, settings: Mapping[str, str]) -> None:
 
 
 def sign_in(token: str) -> dict[str, str]:
-    """Return the settings by which git signs in to GitHub, and to no other server, with a token; {}
-    for "".
-    """
+    """Return git settings that send the token to GitHub and no other server; {} if it is ""."""
     if not token:
         return {}
     server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
@@ -144,9 +144,9 @@ def sign_in(token: str) -> dict[str, str]:
 def clone(
     folder: Path, address: str, to: Path, settings: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Clone the repository at an address with all branches and without a checkout.
+    """Clone the repository at an address into `to`, with all branches and without a checkout.
 
-    A relative address starts at the folder. The user's own settings apply, and these. Raise
+    An address may be relative to `folder`. The user's own git settings apply, and `settings`. Raise
     UserError if git fails.
     """
     branches = ("--origin", "origin", "-c", "remote.origin.fetch=+refs/heads/*:refs/heads/*")
@@ -155,9 +155,10 @@ def clone(
 
 
 def merge_lines(texts: Sequence[bytes], labels: Sequence[str]) -> tuple[bytes | None, bool]:
-    """Merge three versions of a text by lines; return it, and whether there are conflicts.
+    """Merge three versions of a text by lines: ours, old, new.
 
-    Conflicts have markers with the three labels. The text is None if an input is binary.
+    Return the merged text and whether it has conflicts, which have markers with the three labels.
+    The text is None if an input is binary.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("ours", "old", "new")]
@@ -174,7 +175,7 @@ def merge_lines(texts: Sequence[bytes], labels: Sequence[str]) -> tuple[bytes | 
 def repository_of(folder: Path) -> tuple[Path, Path]:
     """Return the root of the work tree that the folder is in, and its git directory.
 
-    Raises UserError without one, and for one that git does not take for this user's.
+    Raise UserError if there is none, or if git does not trust it for this user.
     """
     start = folder.resolve()
     for root in (start, *start.parents):
@@ -192,7 +193,7 @@ def _directory(root: Path) -> Path:
     if tuple(int(number) for number in re.findall(r"\d+", text)[:2]) < _OLDEST:
         expected = ".".join(map(str, _OLDEST))
         raise UserError(Problem("old-git", f"git {text}", f"git {expected} or newer", "install it"))
-    # The user's settings count here alone: they say whose repositories are safe.
+    # Only here the user's settings apply: `safe.directory` is one of them.
     words = ("rev-parse", "--show-toplevel", "--absolute-git-dir")
     alone = {"GIT_CEILING_DIRECTORIES": str(root.parent)}
     lines = _output(("-C", str(root)), words, alone).splitlines()
@@ -204,7 +205,7 @@ def _directory(root: Path) -> Path:
 
 
 def _as_variables(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings as git reads them of its environment: a name may have `=` in it there."""
+    """Return git settings as environment variables; unlike with `-c`, a name may contain `=`."""
     variables = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (name, value) in enumerate(settings.items()):
         variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
@@ -222,7 +223,7 @@ def _output(
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         reason = next((line for line in lines if line.startswith("fatal:")), "".join(lines[-1:]))
         actual = f"git {words[0]}: {reason or f'exit {done.returncode}'}"
-        # Of a folder that another user owns, as in a container: git names the folder.
+        # Another user owns the folder, as in a container; git's message names it.
         unsafe = re.search(r"dubious ownership in repository at '(.*)'", actual)
         hint = "run it in a clone of the repository"
         if re.search("transport '.*' not allowed", actual):
@@ -241,10 +242,9 @@ def _start(
         for name, value in os.environ.items()
         if not name.startswith("GIT_") and name not in SECRETS
     }
-    # Objects and parents that stand in for others (`git replace`, grafts) say nothing of what was
-    # merged.
+    # Ignore replacement objects (`git replace`) and grafts, which could fake the merged history.
     more = {
-        # Messages in English; and a name of any bytes is found among the settings.
+        # Messages in English, and setting names of any bytes.
         "LC_ALL": "C",
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_GRAFT_FILE": os.devnull,

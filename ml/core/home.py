@@ -15,7 +15,7 @@ def home() -> Path:
 
     Only its owner can read it: it holds callers' requests and the tokens of routers.
     """
-    # Cached by these texts: every trial calls this ten times.
+    # Cached per value of these: every trial calls this ten times.
     return _of(os.environ.get("MLOPS_HOME", ""), os.environ.get("HOME", ""), os.getcwd())  # noqa: PTH109
 
 
@@ -26,14 +26,14 @@ def _of(moved: str, user: str, working_folder: str) -> Path:
     path = Path(moved).expanduser().absolute() if moved else root() / ".local"
     with suppress(OSError):  # a command that only reads needs no folder
         path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        if not moved:  # one that an earlier version made
+        if not moved:  # an earlier version of this template made it readable for others
             path.chmod(PRIVATE)
     return path
 
 
 @cache
 def user() -> str:
-    """Return the name of the user for records; `unknown` in a container without one."""
+    """Return the operating system's user name; `unknown` in a container without one."""
     import getpass
 
     try:
@@ -43,7 +43,7 @@ def user() -> str:
 
 
 def database() -> Path:
-    """MLflow's SQLite file: experiments, runs, metrics and the model registry."""
+    """Return the path of MLflow's SQLite file: experiments, runs, metrics, model registry."""
     return _database(home())
 
 
@@ -58,50 +58,50 @@ def tracking_uri() -> str:
 
 
 def artifacts() -> Path:
-    """MLflow's artifacts, one folder for each experiment."""
+    """Return the folder of MLflow's artifacts, with a folder for each experiment."""
     return home() / "artifacts"
 
 
 def jobs() -> Path:
-    """One folder for each run: `<name>/{job.json, logs/std_log.txt, outputs/<name>, snapshot}`."""
+    """Return the folder of runs: `<name>/{job.json,logs/std_log.txt,outputs/<name>,snapshot}`."""
     return home() / "jobs"
 
 
 def snapshots() -> Path:
-    """One read-only copy of `code:` for each content hash."""
+    """Return the folder with a read-only copy of `code:` for each content hash."""
     return home() / "snapshots"
 
 
 def servings() -> Path:
-    """One folder for each serving code with its settings that was proposed, named by its digest."""
+    """Return the folder of proposed deployment specs: `<deployment digest>/`."""
     return home() / "servings"
 
 
 def reusable() -> Path:
-    """One file for each completed step, named by a hash of all that it depends on."""
+    """Return the cache of pipeline steps: a file per completed step, named by its inputs' hash."""
     return home() / "reusable"
 
 
 def environments() -> Path:
-    """One folder for each environment built from a conda file, named by its recipe."""
+    """Return the folder of environments built from conda files, each named by its recipe's hash."""
     return home() / "environments"
 
 
 def assets() -> Path:
-    """Assets that runs registered: `<data or model>/<name>/<version>/{asset.yml, content}`."""
+    """Return the folder of assets that runs registered: `<data or model>/<name>/<version>/`."""
     return home() / "assets"
 
 
 def live() -> Path:
-    """One lock file for each active run; its executor holds the lock until it ends."""
+    """Return the folder with a lock file for each active run; its executor holds the lock."""
     return home() / "live"
 
 
 def models() -> Path:
-    """One folder for each registered model, named by its digest."""
+    """Return the folder of registered models: `<digest>/`."""
     return home() / "models"
 
 
 def evidence() -> Path:
-    """Return the evidence of registered versions: `<model>/<version>/<sha256>`."""
+    """Return the folder with the evidence of versions: `<model>/<version>/<sha256>/`."""
     return home() / "evidence"

@@ -9,10 +9,10 @@ with `BIND`: it binds the framework's packages, and leaves the rest of the work 
 
 In a thin fork the framework is an unpacked wheel in `.venv/framework`, which is on no path either.
 `ml`, `infra` and `policies` are namespace packages, and the fork holds a part of each: BIND binds
-both parts. What both hold, as `ml.measures` and `ml.toolkit`, is the wheel's for the framework and
-for AutoML's trials, and the fork's for all other jobs: an edit there changes no gate.
+both parts. If both contain a package, such as `ml.measures` or `ml.toolkit`, the framework and
+AutoML trials import the wheel's, and all other jobs the fork's: an edit there changes no gate.
 
-    .venv/bin/python -m ml.core.imports     what `make setup` does, in the work tree
+    .venv/bin/python -m ml.core.imports     write `ml` and `infra` into .venv, as `make setup`
 """
 
 from __future__ import annotations
@@ -83,20 +83,20 @@ def check_import_path(python: Path = Path(sys.executable)) -> None:
 
 def _leads_out(file: Path, line: str, environment: Path) -> bool:
     """Return whether a line of a .pth file adds a folder outside the environment."""
-    if line.startswith(("import ", "import\t")):  # executed; setuptools makes such for one package
+    if line.startswith(("import ", "import\t")):  # code, which setuptools uses for such installs
         return file.name.startswith("__editable__")
     folder = (file.parent / line).resolve()
     return folder.is_dir() and not folder.is_relative_to(environment)
 
 
 def main() -> None:
-    """Write the programs into this environment."""
+    """Write the programs `ml` and `infra` into this environment's bin folder."""
     python = sys.executable
     is_plain = " " not in python and len(python) < _LONGEST
     start = f"#!{python}" if is_plain else _START_BY_SH.format(python=shlex.quote(python))
     for name, module in PROGRAMS.items():
         text = _PROGRAM.format(start=start, bind=BIND, module=f"{name}.{module}")
-        # A new file: the old one may be linked to that of another environment.
+        # Replace the file: the old one may be a link to another environment's.
         unfinished = Path(python).with_name(f".{name}")
         unfinished.write_text(text)
         unfinished.chmod(0o755)

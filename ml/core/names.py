@@ -1,4 +1,4 @@
-"""The names of things: one regular expression for each kind, checked before a path or id is made.
+"""Valid names: one regular expression per kind, checked before a name is used in a path or id.
 
 A valid name is one part of a path: it has no slash, no space at its ends and no control character,
 and it is neither `.` nor `..`.
@@ -24,12 +24,12 @@ _DOTTED = "letters, digits, `-`, `_` and `.`, at most 255, not starting with `-`
 _FORMS: Mapping[Kind, tuple[str, str]] = {
     "asset": (r"[A-Za-z0-9_][\w.-]{0,254}", _DOTTED),
     "version": (r"[A-Za-z0-9_][\w.-]{0,254}", _DOTTED),
-    # And of a deployment (how-to-manage-quotas; azure-ai-ml 1.35 EndpointConfigurations).
+    # Also for deployments (how-to-manage-quotas; azure-ai-ml 1.35 EndpointConfigurations).
     "endpoint": (
         r"[A-Za-z][A-Za-z0-9-]{1,30}[A-Za-z0-9]",
         "3 to 32 letters, digits and `-`, a letter first, no `-` last",
     ),
-    # Without one it is the name of the working folder, so blanks, brackets and accents are in it.
+    # The default is the working directory's name, which may have blanks, brackets and accents.
     "experiment": (
         r"(?![. -])(?u:[\w.()@+, -]){1,255}(?<! )",
         "letters, digits, blanks and `- _ . ( ) @ + ,`, not starting with `.` or `-`",
@@ -54,18 +54,18 @@ def is_name(kind: Kind, text: str) -> bool:
 
 
 def form(kind: Kind) -> str:
-    """Return the form in words."""
+    """Return in words which names of that kind are valid."""
     return _FORMS[kind][1]
 
 
-# An emoji's selectors are printed as nothing too.
+# The variation selectors of emoji are invisible too.
 _SELECTORS = re.compile("[\ufe0e\ufe0f]")
 
 
 def not_words(text: str) -> str:
-    """Return why a text is not a person's name or reason; "" if it is one.
+    """Return why a text cannot be a person's name or a reason; "" if it can.
 
-    It needs a letter, and must have no invisible character.
+    It needs a letter and must have no invisible character.
     """
     hidden = INVISIBLE.search(text) or _SELECTORS.search(text)
     if hidden or not text.replace("\n", " ").isprintable():
@@ -76,7 +76,7 @@ def not_words(text: str) -> str:
 
 
 def check(kind: Kind, text: str, place: Place | None = None) -> str:
-    """Return the name; UserError (bad-name) when it has not the form of such a name."""
+    """Return the name; raise UserError (bad-name) if it is not valid for that kind."""
     if not is_name(kind, text):
         message = f"{text[:100]!r} is not a valid {kind} name"
         raise UserError(Problem("bad-name", message, form(kind), place=place))

@@ -5,9 +5,9 @@
     spec-rules = ["tags"]
     infrastructure-rules = ["log_cap"]
 
-What a plug-in answers can only add refusals: it takes no name of the framework's, which decides
-first and hands it a copy. It is code of this process nevertheless, which could change any other:
-its owners review it as they review gates.yml.
+A plug-in can only add rejections: it cannot replace a gate or rule of the framework, which is
+evaluated first and passes it a copy. It still runs in this process and could change any other
+code, so review it like gates.yml.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ml.core.imports import ROOT
 
 Kind = Literal["gates", "spec-rules", "infrastructure-rules"]
 FOLDER = Path("policies/own")
-# What a module of a kind defines; a rule for specs is registered by its decorator.
+# The attribute that a module of the kind must define; spec rules register by a decorator instead.
 _DEFINES: Mapping[Kind, str] = {"gates": "GATES", "infrastructure-rules": "RULES"}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -46,7 +46,7 @@ def load(kind: Kind, root: Path = ROOT) -> tuple[ModuleType, ...]:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Run code of a plug-in: what it prints goes to stderr, and no exit looks like a success."""
+    """Run plug-in code in the block: stdout goes to stderr, SystemExit becomes RuntimeError."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
@@ -59,7 +59,7 @@ def guarded() -> Iterator[None]:
 def check_names(
     kind: str, names: Collection[str], taken: Collection[str], module: ModuleType
 ) -> None:
-    """Refuse a plug-in whose gates or rules have names that the framework or another one has."""
+    """Raise UserError if a gate or rule of the plug-in has a name that is in `taken`."""
     if both := sorted({*names} & {*taken}):
         actual = f"there is already a {kind} `{both[0]}`"
         place = Place(repository.shown(Path(str(module.__file__))), 1)
@@ -73,7 +73,7 @@ def is_own(check: Callable[..., Any]) -> bool:
 
 
 def failure(error: BaseException, what: str) -> Problem:
-    """Return the problem of a plug-in that raised an error, at the line that did."""
+    """Return the problem of an error in a plug-in, at the plug-in's line; `what` failed."""
     frames = traceback.extract_tb(error.__traceback__)
     frames += traceback.extract_tb(error.__cause__.__traceback__) if error.__cause__ else []
     ours = [frame for frame in frames if Path(frame.filename).parent.parts[-2:] == FOLDER.parts]
@@ -84,7 +84,7 @@ def failure(error: BaseException, what: str) -> Problem:
 
 
 def named(root: Path) -> dict[str, list[str]]:
-    """Return the modules in pyproject.toml by kind. Raise UserError for an invalid table."""
+    """Return the plug-in names in pyproject.toml by kind; raise UserError for an invalid table."""
     path = root / repository.MARK
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -111,7 +111,7 @@ def _import(root: Path, name: str, defines: str) -> ModuleType:
         hint = f"add the file, or take the name out of [tool.{repository.TABLE}.plug-ins]"
         place = Place(repository.MARK, 1)
         raise UserError(Problem("missing-file", actual, "a module", hint, place))
-    # By its path: no PYTHONPATH and no installed package can be in its place.
+    # Import it by path, so that no PYTHONPATH and no installed package can shadow it.
     spec = spec_from_file_location(_module_name(name), path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = module_from_spec(spec)

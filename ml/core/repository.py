@@ -1,4 +1,4 @@
-"""The root and the boundary of the repository, and its paths as messages show them."""
+"""Find the root of a repository, its boundary and its files, and show paths in messages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import yaml
 from ml.core import files
 
 MARK = "pyproject.toml"
-# Its table with a team's settings of this template.
+# The table under [tool] of pyproject.toml with a team's settings of this template.
 TABLE = "azureml-gitops-starter"
 LOCK = "requirements/main.lock"
-# In a thin fork: the one wheel of the framework.
+# In a thin fork: the lock that pins the framework's wheel.
 FRAMEWORK_LOCK = "requirements/framework.lock"
 
-# Whose gate `order` names the environments that releases go through.
+# The gate `order` in this file lists the environments in the order of releases.
 GATES = Path("policies") / "promotion" / "gates.yml"
 
 # The folders whose specs define the assets of the repository.
@@ -29,10 +29,9 @@ SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "si
 
 
 def root(path: Path | None = None) -> Path:
-    """Return the nearest folder with a pyproject.toml, above `path` or else above the working
-    directory.
+    """Return the nearest folder with a pyproject.toml above `path` or the working directory.
 
-    Without one: the folder of `path` itself, or the working directory.
+    Without one, return the folder of `path`, by default the working directory.
     """
     for start in (path, Path.cwd()):
         if start is None:
@@ -44,9 +43,10 @@ def root(path: Path | None = None) -> Path:
 
 
 def boundary(path: Path) -> Path | None:
-    """Return the folder that paths in the spec at `path` may not leave; None where it is unknown.
+    """Return the folder that paths in the spec at `path` may not leave.
 
-    That is the git work tree, else the folder with a pyproject.toml, above the spec.
+    It is the nearest git work tree above the spec, else the nearest folder with a pyproject.toml,
+    else None.
     """
     start = path.resolve()
     return _nearest(start, (".git",)) or _nearest(start, (MARK,))
@@ -58,7 +58,7 @@ def is_root(folder: Path) -> bool:
 
 
 def lock(root: Path) -> Path:
-    """The lock of the packages: in a thin fork without one of its own, that of the framework."""
+    """Return the path of the package lock; a thin fork without one uses the framework's."""
     path = root / LOCK
     is_thin = (root / FRAMEWORK_LOCK).is_file()
     return Path(__file__).resolve().parents[2] / LOCK if is_thin and not path.is_file() else path
@@ -67,9 +67,9 @@ def lock(root: Path) -> Path:
 def environments(root: Path, part: str = "environments") -> tuple[str, ...]:
     """Return the environments in the order of releases, from policies/promotion/gates.yml.
 
-    `part` "unordered" returns those outside that order. Only words are returned, because commands
-    and workflow matrices contain the names. The result is () if the file has no order or is invalid
-    YAML; the checks of the file report both.
+    `part` "unordered" returns those outside that order. Names with special characters are left out,
+    because commands and workflow matrices contain the names. The result is () if the file has no
+    order or is invalid YAML; the checks of the file report both.
     """
     file = root / GATES
     try:
@@ -81,12 +81,12 @@ def environments(root: Path, part: str = "environments") -> tuple[str, ...]:
 
 
 def folder_of(path: Path) -> Path:
-    """`path` when it is a folder, else the folder that it is in."""
+    """Return `path` if it is a folder, else its parent."""
     return path if path.is_dir() else path.parent
 
 
 def shown(path: Path) -> str:
-    """`path` as a person in the working directory would type it."""
+    """Return `path` relative to the working directory if it is below that, else unchanged."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except ValueError:
@@ -94,7 +94,7 @@ def shown(path: Path) -> str:
 
 
 def yaml_files(folder: Path) -> Iterator[Path]:
-    """The YAML files under `folder`, sorted, without hidden folders and installed packages."""
+    """Yield the YAML files under `folder`, sorted; skip hidden folders and installed packages."""
     try:
         paths = sorted(folder.iterdir())
     except PermissionError:

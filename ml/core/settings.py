@@ -1,8 +1,8 @@
-"""The one reader from YAML to typed settings: pydantic validates, every problem gets its line.
+"""Parse YAML into typed settings: pydantic validates, and every problem has a line number.
 
-A settings file is a frozen dataclass whose `__pydantic_config__` is `CLOSED`. Its types are what is
-allowed. `Field(description=…)` explains a field: it is the hint of a problem and the text that an
-editor shows (`schema`). Values are strict: `"4"` is not a number, `yes` is not a text.
+A settings file is a frozen dataclass whose `__pydantic_config__` is `CLOSED`. Its field types are
+the schema. `Field(description=…)` explains a field: it is the hint of a problem and the text that
+an editor shows (`schema`). Values are strict: `"4"` is not a number, `yes` is not a text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ml.core.errors import Problem, UserError, nearest
 CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
 T = TypeVar("T")
 
-# pydantic's error type → what was expected, with the values that pydantic gives beside it.
+# pydantic's error type → `expected` of the problem; the error's context fills the placeholders.
 _EXPECTED = {
     "bool_type": "true or false",
     "dataclass_type": "a mapping",
@@ -59,7 +59,7 @@ def read(kind: type[T], document: Document, *keys: Key) -> T:
     """
     form: Any = kind
     try:
-        # As JSON: there strict mode takes a list for a tuple and a text for a date.
+        # Validate as JSON, where strict mode accepts a list as a tuple and a string as a date.
         value = to_json(document.get(*keys), inf_nan_mode="constants")
         return cast(T, _adapter(form).validate_json(value, strict=True))
     except ValidationError as error:
@@ -74,9 +74,7 @@ def read(kind: type[T], document: Document, *keys: Key) -> T:
 
 
 def mapping(fields: Mapping[str, Any], *, required: bool = True) -> Any:
-    """Return the type of a mapping with these keys, for names that a dataclass cannot have or a
-    file whose keys may all be left out (`required=False`).
-    """
+    """Return a TypedDict type with these keys; with `required=False` all of them are optional."""
     typed_dict: Any = TypedDict
     form = typed_dict("mapping", dict(fields), total=required)
     form.__pydantic_config__ = CLOSED
@@ -84,7 +82,7 @@ def mapping(fields: Mapping[str, Any], *, required: bool = True) -> Any:
 
 
 def invalid(expected: str, hint: str = "", actual: str = "") -> PydanticCustomError:
-    """Return the error for a validator to raise.
+    """Return an error that a pydantic validator can raise.
 
     `expected` says what would be right, `hint` what to type next, and `actual` what is wrong with a
     value that is a mapping.
@@ -94,7 +92,7 @@ def invalid(expected: str, hint: str = "", actual: str = "") -> PydanticCustomEr
 
 
 def _number(value: object) -> object:
-    """YAML's `true` equals 1 in Python."""
+    """Return the value; raise for a bool, because True equals 1 in Python."""
     if isinstance(value, bool):
         raise invalid("1")
     return value
@@ -131,7 +129,7 @@ def _problem(
     if kind in _UNKNOWN:
         place = document.place(*keys[:-1], _yaml_key(document.get(*keys[:-1]), keys[-1]))
         allowed = list(_described(schema, inner[:-1]).get("properties", {}))
-        # Without the prefix that names of one tool share, as in `platform:name`.
+        # Compare names without their namespace, such as `platform:` in `platform:name`.
         names = {field.rpartition(":")[2]: field for field in allowed}
         near = nearest(str(inner[-1]).rpartition(":")[2], names)
         hint = f"did you mean `{names[near[0]]}`?" if near else "delete it"
@@ -151,7 +149,7 @@ def _problem(
 
 
 def _yaml_key(mapping: object, key: Key) -> Any:
-    """Return the key as YAML has it: in JSON `true` and `null` are texts."""
+    """Return the mapping's key for a key of its JSON, where `true` and `null` are strings."""
     others = mapping if isinstance(mapping, dict) else {}
     return next((name for name in others if str(name).lower() == str(key).lower()), key)
 
@@ -159,7 +157,7 @@ def _yaml_key(mapping: object, key: Key) -> Any:
 def _correction(
     value: object, kind: str, document: Document, keys: tuple[Key, ...], context: Mapping[str, Any]
 ) -> str:
-    """Return what to write instead, if the invalid value shows it; "" otherwise."""
+    """Return a hint that follows from the invalid value, such as `put it in quotes`; else ""."""
     if kind == "string_type" and document.written(*keys):
         return "put it in quotes"
     if kind in {"int_type", "float_type", "bool_type"} and isinstance(value, str):
@@ -174,7 +172,7 @@ def _correction(
 
 
 def dotted(keys: tuple[Key, ...]) -> str:
-    """Keys as a person writes them: `clusters[0].size`."""
+    """Return the keys as a dotted path: `clusters[0].size`."""
     name = ""
     for key in keys:
         name += f"[{key}]" if isinstance(key, int) else f".{key}" if name else str(key)

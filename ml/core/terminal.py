@@ -1,9 +1,9 @@
 """Print text so that foreign content cannot control the terminal.
 
 A model's response, a log or a name in a registry may contain escape sequences, which move the
-cursor, rename the window or hide text. All output passes through `shown`, which spells out control
-characters (`\x1b`) and invisible formats such as direction marks. In a workflow GitHub's runner
-also reads the output: no printed text can be a workflow command.
+cursor, rename the window or hide text. All output passes through `shown`, which escapes control
+characters (`\x1b`) and invisible characters such as direction marks. In a workflow GitHub's runner
+also reads the output, so `shown` also escapes workflow commands.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-# What makes a line a command of GitHub's runner: `::` at its start, `##[` anywhere
-# (actions/runner, src/Runner.Common/ActionCommand.cs). The last character is spelt out, as JSON
-# spells it.
+# GitHub's runner reads a line as a command if it starts with `::` or contains `##[`
+# (actions/runner, src/Runner.Common/ActionCommand.cs). The last character is escaped as in JSON.
 _COMMAND = re.compile(r"(?m)^([ \t]*:):|(##)\[")
 
-# Letters, marks and spaces that are printed as nothing, some of which Python takes for letters of a
-# name: fillers, joiners, selectors of a variant but that of emoji, a Braille pattern without dots.
+# Invisible characters: fillers, joiners, variation selectors (but that of emoji), and the Braille
+# pattern without dots. Python accepts some of them in identifiers.
 INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\U0001d159\U0001d173-\U0001d17a"
     "\U000e0000-\U000e01ef]"
 )
-# Marks on one letter: more of them cover the lines above and below.
+# Maximum of combining marks on one letter: more of them cover the lines above and below.
 _MOST_MARKS = 4
 
 
@@ -50,7 +49,7 @@ def printable(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Lines of text with other control characters spelt out; a return ends a line as well."""
+    """Escape control and invisible characters but tabs and newlines; a return becomes a newline."""
     if text.isprintable():
         return text
     lines = re.sub(r"\r+\n?", "\n", text)
@@ -58,16 +57,16 @@ def readable(text: str) -> str:
 
 
 class Shown(io.TextIOBase):
-    """A stream that writes to `raw` what is readable."""
+    """A text stream that passes everything through `readable` before it writes to `raw`."""
 
     def __init__(self, raw: TextIO) -> None:
         self.raw = raw
         self._in_workflow = os.environ.get("GITHUB_ACTIONS") == "true"
-        # The end of an unfinished line: the next text may make a command of it.
+        # The end of an unfinished line: together with the next text it may form a command.
         self._line = ""
 
     def write(self, text: str) -> int:
-        """Write the text, made readable; return the length of the given text."""
+        """Write the text through `readable`; return the length of the original text."""
         lines = readable(text)
         if self._in_workflow:
             escaped = _COMMAND.sub(_spelt, self._line + lines)
@@ -90,28 +89,28 @@ class Shown(io.TextIOBase):
         return self.raw.fileno()
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The stream's."""
+        """The encoding of `raw`."""
         return self.raw.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """The stream's."""
+        """The encoding error handler of `raw`."""
         return self.raw.errors
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """Return the unfiltered stream, for a renderer that writes its own colours."""
+    """Return the stream that a `Shown` wraps, for a renderer that writes its own colours."""
     return stream.raw if isinstance(stream, Shown) else stream
 
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Everything that is printed to stdout and stderr meanwhile is readable."""
+    """Replace stdout and stderr by `Shown` streams inside the block."""
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (
         stream if isinstance(stream, Shown) else Shown(stream) for stream in streams

@@ -23,9 +23,9 @@ _LINK, _FOLDER, _REPOSITORY = "120000", "40000", "160000"
 
 
 def digest(files: Iterable[tuple[str, Path]]) -> str:
-    """`sha256:<hex>` of names, contents and whether a file may be executed.
+    """Return `sha256:<hex>` of the names, contents and executable bits of files, in their order.
 
-    `files` are (relative name, path), in their order; times and owners do not count.
+    `files` are (relative name, path). Times and owners are ignored.
     """
     content_hash = hashlib.sha256()
     for relative, path in files:
@@ -63,9 +63,9 @@ class Commit:
     entries: Mapping[str, tuple[str, str]]  # path of a file → (mode, blob id)
 
     def has(self, path: Path, copy: Path | None = None) -> bool:
-        """Return whether the commit has the file, with the content of `copy` (by default its own).
+        """Return whether the commit has the file with the content of `copy` (default: its own).
 
-        A symbolic link on the way to the file has to be in the commit too.
+        Symbolic links in the path must be in the commit too.
         """
         real = Path(os.path.realpath(path))
         entry = self._entry(real)
@@ -74,7 +74,7 @@ class Commit:
         return real == Path(os.path.abspath(path)) or all(map(self._has_link, _links(path)))  # noqa: PTH100
 
     def has_folder(self, folder: Path) -> bool:
-        """Return whether one folder of the commit has all files of a copied folder."""
+        """Return whether some folder of the commit has all files of `folder`, a copy."""
         copies = {name: self._blob(file_content(path)) for name, path in files(folder)}
         first = next(iter(copies), "")
         starts = (name[: -len(first)] for name in self.entries if f"/{name}".endswith(f"/{first}"))
@@ -92,7 +92,7 @@ class Commit:
 
     def _has_link(self, link: Path) -> bool:
         entry = self._entry(link)
-        if entry is None:  # above the work tree, which `_entry` takes for another place
+        if entry is None:  # valid only for a link above the work tree
             return not link.is_relative_to(self.root)
         return entry == (_LINK, self._blob(str(link.readlink()).encode()))
 
@@ -103,7 +103,7 @@ class Commit:
             return None
 
     def _blob(self, content: bytes) -> str:
-        """The id that git gives the content: SHA-1, or SHA-256 where the repository has that."""
+        """Return git's blob id of the content: SHA-1, or SHA-256 if the repository uses that."""
         algorithm = hashlib.sha1 if len(self.id) == 40 else hashlib.sha256
         return algorithm(b"blob %d\0" % len(content) + content).hexdigest()
 
@@ -123,7 +123,7 @@ def commit(folder: Path, name: str = "HEAD") -> Commit | None:
 
 @cache
 def _entries(root: str, commit_id: str) -> Mapping[str, tuple[str, str]]:
-    """Return the files of a commit, which never change."""
+    """Return the files of a commit: path → (mode, blob id). Cached, since commits never change."""
     entries = {}
     listed = git.ask(Path(root), "ls-tree", "-r", "-z", "--full-tree", commit_id) or ""
     for line in filter(None, listed.split("\0")):
@@ -145,8 +145,8 @@ class Extent:
 def measure(root: Path, commit: str, deepest: int = 100) -> Extent:
     """Return the extent of a commit; repeated folders and files count each time they occur.
 
-    Each object is read only once, since a pack of some kilobytes may expand to more than a disk
-    holds. Folders deeper than `deepest` are not counted.
+    Each object is read only once, since a pack of a few kilobytes may expand to more than a disk
+    holds. Folders deeper than `deepest` levels are not counted.
     """
     level = Counter({git.run(root, "rev-parse", f"{commit}^{{tree}}").strip(): 1})
     blobs: Counter[str] = Counter()
@@ -194,7 +194,7 @@ def _size(root: Path, blobs: Mapping[str, int]) -> int:
 
 
 def _links(path: Path) -> Iterator[Path]:
-    """Yield the symbolic links that lead to the file, each at its real place."""
+    """Yield the symbolic links in the path of the file; their own parents are resolved."""
     way = Path(path.anchor) if path.is_absolute() else Path.cwd()
     parts = list(path.parts[1:] if path.is_absolute() else path.parts)
     while parts:

@@ -67,17 +67,17 @@ def check_key(table: pl.DataFrame, key: str) -> None:
 
 
 def first_row(matches: pl.Series) -> int | None:
-    """Return the position of the first true value."""
+    """Return the position of the first true value; None if there is none."""
     return matches.arg_max() if matches.any() else None
 
 
 def span(length: timedelta) -> pl.Expr:
-    """Return a duration in nanoseconds: polars rounds times from which it takes microseconds."""
+    """Return a duration in nanoseconds; polars rounds times if it is in microseconds."""
     return pl.lit(length, dtype=pl.Duration("us")).dt.cast_time_unit("ns")
 
 
 def availability_columns(timeline: Timeline) -> tuple[pl.Expr, pl.Expr]:
-    """Return `EVENT` and `AVAILABLE` of rows that `with_availability` has checked."""
+    """Return the expressions of `EVENT` and `AVAILABLE`, for rows that were checked already."""
     event, arrival = (
         pl.col(name).dt.convert_time_zone("UTC").dt.cast_time_unit("ns")
         for name in (timeline.event, timeline.arrival or timeline.event)

@@ -19,7 +19,7 @@ from ml.features.timeline import FeatureError, Timeline, source_lookback_limit
 if TYPE_CHECKING:
     import polars as pl
 
-ARRIVAL = "arrival"  # column of a transformed table: the time since which its row can be read
+ARRIVAL = "arrival"  # column of a transformed table: the time from which the row can be read
 TYPES = {  # Azure ML's name of a type → the column's type, as polars prints it
     "string": "String",
     "integer": "Int32",
@@ -31,7 +31,7 @@ TYPES = {  # Azure ML's name of a type → the column's type, as polars prints i
     "boolean": "Boolean",
 }
 _UNITS = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_678_400}
-# Names become folders and module files, so that no dot may lead out of the store.
+# Names become folders and modules: `..` must not lead out of the store.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", re.ASCII)
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}", re.ASCII)
 CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*", re.ASCII)
@@ -50,7 +50,7 @@ class FeatureSet:
     timeline: Timeline  # of the source
     features: Mapping[str, str]  # type by name
     lookback: timedelta | None  # temporal_join_lookback: older values are not joined
-    source_lookback: timedelta  # how far back of an event the transformation reads
+    source_lookback: timedelta  # how far before an event the transformation reads
     local_source: Path | None  # stand-in for the cloud's source on this machine
     schedule: timedelta | None  # time between two scheduled materialisations
     code: Path  # module of the transformer
@@ -59,15 +59,15 @@ class FeatureSet:
 
     @property
     def transformed(self) -> Timeline:
-        """Return the timeline of the transformed rows."""
+        """The timeline of the transformed rows."""
         return Timeline(self.timeline.event, ARRIVAL, self.timeline.delay)
 
     def transform(self, rows: pl.DataFrame, source: Path | None = None) -> pl.DataFrame:
         """Return the transformed rows: keys, event time, `arrival` and the features, checked.
 
-        Raises FeatureError, which names `source`, when the transformation fails, when a column is
-        missing or has another type than the definition states, and for what `with_availability`
-        rejects.
+        Raises FeatureError, which names `source`, if the transformation fails, if a column is
+        missing or has another type than the definition states, and if `with_availability` rejects
+        the rows.
         """
         import polars as pl
 
@@ -109,7 +109,7 @@ def check_types(table: pl.DataFrame, wanted: Mapping[str, str]) -> None:
 
 
 def in_file(error: FeatureError, file: Path | str, line: int | None = None) -> FeatureError:
-    """Return the error with the file in its message, and with the line instead of the row."""
+    """Return the error with the file in its message, and `line`, if given, instead of the row."""
     message = f"{file}: {error.message}" if line is None else f"{file}:{line}: {error.problem}"
     return FeatureError(error.code, message, error.expected)
 

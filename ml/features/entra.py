@@ -27,7 +27,7 @@ class EntraSignIn(CredentialProvider):
 
     @property
     def is_due(self) -> bool:
-        """Return whether connections need a new token: Redis closes them when theirs expires."""
+        """Whether connections need a new token: Redis closes them when their token expires."""
         return time.time() > self._expires_on - _MARGIN_S
 
     def get_credentials(self) -> tuple[str, str]:
@@ -36,7 +36,7 @@ class EntraSignIn(CredentialProvider):
             token = self._identity.get_token(SCOPE)
             claims = json.loads(urlsafe_b64decode(token.token.split(".")[1] + "=="))
             user = claims["oid"]
-        except Exception as error:  # each credential has its own
+        except Exception as error:  # each credential class raises its own
             message = f"no token for {SCOPE}: {type(error).__name__}: {error}"
             raise redis.AuthenticationError(message) from error
         self._expires_on = token.expires_on

@@ -26,7 +26,7 @@ _LABEL = "__label__"
 _TIME = "__time__"
 _NUMBER = "__number__"
 # Estimated bytes in memory, sorted copies included, per byte of a compressed file and per value.
-# The larger estimate counts, since equal values take no space in a file. Both are high.
+# The larger estimate is used, since equal values take no space in a file. Both are pessimistic.
 _OF_BYTE, _OF_VALUE = 8, 16
 _WRITTEN = "files that a materialisation wrote"
 
@@ -44,14 +44,14 @@ def point_in_time(
     """Return the labels, in their order, with the features of the latest event known at `time`.
 
     Among the rows with the label's keys that were available at `time`, the one with the latest
-    event counts; of one event, the row that became available last, then the last of the table.
-    Features are null without such a row, and where its event is `lookback` or longer before `time`.
+    event counts. On a tie the row that became available last counts, then the last of the table.
+    Features are null if there is no row, or if its event is `lookback` or longer before `time`.
 
     A row that becomes available after a newer event of its keys is never the latest known one.
     Without these rows one as-of join on availability is exact, in O(n log n).
 
     Memory: sorted copies of the keys, two times and the positions of `rows`. Raises FeatureError
-    for a column that is missing, of another type than its partner, or twice.
+    for a column that is missing, occurs twice, or has another type than in the other table.
     """
     check_table(labels)
     names = [*labels.columns, *features]
@@ -112,8 +112,8 @@ def point_in_time_of_files(
 ) -> pl.DataFrame:
     """Return what `point_in_time` returns for the rows of materialised files, in their order.
 
-    Where the rows need more than `memory` bytes, the entities are split by a hash of their keys,
-    and the parts are joined one after another. Every part reads all files.
+    If the rows need more than `memory` bytes, the entities are split by a hash of their keys, and
+    the parts are joined one after another. Every part reads all files.
 
     Memory: the labels with their features, and `memory` bytes, or the rows of one entity if these
     are more.

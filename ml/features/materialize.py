@@ -38,7 +38,7 @@ from ml.features.store import State, folder, partition, refresh, state
 from ml.features.timeline import FeatureError
 
 _NEW, _FIRST = "__new__", "__first__"
-_TRIED = 20  # rows that a plan transforms
+_TRIED = 20  # rows that `plan` transforms as a test
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ def plan(
 
     Both dates count; the defaults are the first and the last date of the source. A store covers one
     window without gaps: the new dates and those of earlier runs. A partition is written when it is
-    new, when rows of a new source file change it, or, with all others, when the definition or a
-    known source file has changed.
+    new, or when rows of a new source file change it. All partitions are written when the definition
+    or a known source file has changed.
 
-    Memory: the largest new source file, or the keys and times of the rows that arrived since the
-    first one of the new files did. Raises FeatureError for a source that cannot be read, and for
-    what the transformation of its first rows has wrong.
+    Memory: the largest new source file, or the keys and times of all rows that arrived after the
+    earliest row of the new files. Raises FeatureError if the source cannot be read, or if the
+    transformation of its first rows fails.
     """
     last = state(feature_set, store)
     is_current = last.digest == feature_set.digest
@@ -118,8 +118,8 @@ def _date(column: str) -> pl.Expr:
 def _affected(feature_set: FeatureSet, rows: pl.LazyFrame) -> set[str]:
     """Return the dates whose transformed rows the new files change.
 
-    A transformed row has a time of availability and the latest event known then. New rows add such
-    times, give later ones another latest event, and count in the windows that contain them.
+    Each transformed row belongs to a time of availability and has the latest event known then. New
+    rows add times of availability, change the latest event at later ones, and enter windows.
     """
     keys = list(feature_set.keys)
     columns = [*keys, AVAILABLE, EVENT]
@@ -201,20 +201,20 @@ def _chunks(planned: Plan, rows: int) -> Iterator[list[str]]:
 def _transformed(
     feature_set: FeatureSet, planned: Plan, source_path: Path, days: Sequence[str]
 ) -> dict[str, pl.DataFrame]:
-    """Return the transformed rows of the dates, by date, in a fixed order."""
+    """Return the transformed rows of the dates, by date; the order is the same in every run."""
     keys = list(feature_set.keys)
     start, end = (
         pl.lit(datetime.combine(date.fromisoformat(day) + timedelta(days=number), time(), UTC))
         for number, day in enumerate((days[0], days[-1]))
     )
     lookback = pl.lit(feature_set.source_lookback, dtype=pl.Duration("us"))
-    # A row that is older than the lookback counts where its arrival adds a time of availability.
+    # A row older than the lookback is needed if it arrives later: it adds a time of availability.
     needed = (pl.col(EVENT) >= start - lookback) | (pl.col(AVAILABLE) >= start)
     needed &= pl.col(EVENT) < end
     rows = planned.rows
     if max(planned.counts) > days[-1]:
-        # The first known event after these dates ends the times of availability of an entity
-        # that belong to them.
+        # Once an entity's first event after these dates is available, its transformed rows belong
+        # to later dates.
         first = pl.col(AVAILABLE).min().alias(_FIRST)
         later = rows.filter(pl.col(EVENT) >= end).group_by(keys).agg(first)
         rows = rows.join(later, on=keys, how="left", maintain_order="left")
@@ -244,9 +244,9 @@ def _write_partition(place: Path, day: str, table: pl.DataFrame) -> str:
 
 
 def _remove_unreferenced(place: Path, current: State) -> None:
-    """Remove files that no state names: of a killed run, or replaced by the last run.
+    """Remove files that state.json does not list: a killed run left them or a run replaced them.
 
-    A run keeps the files that it replaces, so that a reader of the earlier state finds them.
+    They are removed at the start of the next run, so that readers of an earlier state find them.
     """
     names = {partition(day, digest) for day, digest in current.partitions.items() if digest}
     for path in place.glob("date=*/*"):
@@ -265,7 +265,7 @@ def _locked(place: Path) -> Iterator[None]:
     except BlockingIOError:
         message = f"{place}: another materialisation is running"
         raise FeatureError("store-locked", message, "one at a time; try again later") from None
-    except BrokenPipeError:  # of the output that `notify` writes to
+    except BrokenPipeError:  # raised by `notify`, which writes to stdout
         raise
     except OSError as error:
         message = f"{error.filename or place}: {error.strerror or error}"

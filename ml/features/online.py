@@ -29,7 +29,7 @@ Encoded = tuple[str, int, str]
 # Timeout of a Redis connection and of a response; each is tried twice.
 REDIS_TIMEOUT_S = 0.25
 _COMPLETE = ""  # this field marks a Redis hash as written by `put`; no key is empty
-_ABANDONED_S = 3600  # after which a hash of a killed `put` is deleted
+_ABANDONED_S = 3600  # seconds after which Redis deletes the hash of a killed `put`
 KEYS: Mapping[str, type] = {  # Azure ML's name of a type → that of a key in a lookup
     **dict.fromkeys(("integer", "long"), int),
     **dict.fromkeys(("float", "double"), float),
@@ -153,9 +153,9 @@ class SqliteStore:
             write_file(self._path, connection.serialize())
 
     def get(self, key: str) -> tuple[int, str] | None:
-        """Return the event and the values of an entity; None where it is unknown.
+        """Return the event (ns) and the values (JSON) of an entity; None if it is unknown.
 
-        Raises FeatureError when the file does not exist or is of another definition.
+        Raises FeatureError if the file does not exist or was written for another definition.
         """
         try:
             file = self._path.stat()
@@ -184,13 +184,13 @@ class RedisStore:
     def __init__(
         self, feature_set: FeatureSet, client: Any, sign_in: EntraSignIn | None = None
     ) -> None:
-        """`client` is a `redis.Redis`, and `sign_in` its credential provider, if it has one."""
+        """Use `client`, a `redis.Redis`; `sign_in` is its credential provider, if it has one."""
         self._name = feature_set.name
         self._hash = f"features:{self._name}:{feature_set.version}:{feature_set.digest[:7]}"
         self._client, self._sign_in = client, sign_in
 
     def put(self, rows: Sequence[Encoded]) -> None:
-        """Replace all rows in one step of the server, once it has the new ones."""
+        """Write the rows to a new hash, which then replaces the old one in one transaction."""
         fresh = f"{self._hash}:{uuid4().hex}"
         with self._reached(), self._client.pipeline(transaction=False) as pipeline:
             pipeline.hset(fresh, _COMPLETE, "")
@@ -205,9 +205,10 @@ class RedisStore:
                 replacement.execute()
 
     def get(self, key: str) -> tuple[int, str] | None:
-        """Return the event and the values of an entity; None where it is unknown.
+        """Return the event (ns) and the values (JSON) of an entity; None if it is unknown.
 
-        Raises FeatureError when nothing of the definition was put, or the server does not answer.
+        Raises FeatureError if `put` was never called for this definition, or if the server does
+        not respond.
         """
         with self._reached():
             row, is_complete = self._client.hmget(self._hash, key, _COMPLETE)
@@ -237,12 +238,12 @@ OnlineStore = SqliteStore | RedisStore
 
 
 def not_materialized(name: str, message: str) -> FeatureError:
-    """Return the error for a store without the rows of a feature set."""
+    """Return the FeatureError of a store without the rows of a feature set."""
     return FeatureError("not-materialized", message, f"ml features materialize {name}")
 
 
 def local_path(feature_set: FeatureSet, store: Path) -> Path:
-    """Return the SQLite file of a version, below the only folder that a model server reads."""
+    """Return the SQLite file of a version below STORE/online, the only part that servers read."""
     return store / "online" / feature_set.name / f"{feature_set.version}.sqlite"
 
 

@@ -18,7 +18,7 @@ from ml.features.timeline import FeatureError
 _TIME = pl.Datetime("us", "UTC")
 _COMPLETE = "a complete Parquet or CSV file"
 _BLOCK = 2**31 - 1  # bytes of a CSV file that pyarrow infers types from: its maximum
-_TEXTS = 0.1  # if at most this share of a CSV column is text, the texts count as wrong numbers
+_TEXTS = 0.1  # if at most this share of a CSV column is text, each text is an invalid number
 # Column, record and problem in an error of pyarrow.
 _WRONG = re.compile(
     r"(?:In CSV column #(\d+): )?Row #(\d+): "
@@ -65,16 +65,17 @@ def scan(
 ) -> dict[str, pl.LazyFrame]:
     """Return the rows of each file, by its name; every file has the columns of the first.
 
-    Of the Parquet files in `checked`, which were read before, only the schema is read.
+    `checked` are names of files that an earlier run has read: of their Parquet files only the
+    schema is read.
 
-    A CSV file states no types. Its keys have the declared ones, and its times are in ISO 8601 with
-    an offset. Any other column has the type that its values have; one that is nearly all numbers
-    has no texts, and a fraction in any file makes integers Float64.
+    A CSV file states no types. Its keys have the declared types, and its times are in ISO 8601 with
+    an offset. The types of other columns follow from their values. A text in a column of nearly
+    all numbers is an error. A fraction in any file turns integers into Float64.
 
     Memory: the largest Parquet file, or all CSV files. Raises FeatureError for a file that is
-    empty, truncated or of another schema, and for what `with_availability` rejects: with file and
-    column, and with the record in a CSV file (the header is 1) or the row, from 0, in a Parquet
-    file.
+    empty, truncated or of another schema, or that `with_availability` rejects. The error has the
+    file, the column, and the record of a CSV file (the header is 1) or the row of a Parquet file
+    (from 0).
     """
     frames: dict[str, pl.LazyFrame] = {}
     types = pl.Schema()
@@ -112,7 +113,7 @@ def _is_wider(kind: pl.DataType, than: pl.DataType) -> bool:
 
 
 def _read_csv(feature_set: FeatureSet, path: Path, numbers: Container[str]) -> pl.DataFrame:
-    """Return the typed rows of a CSV file; `numbers` are the columns that are so in other files.
+    """Return the typed rows of a CSV file; `numbers` are columns with numbers in other files.
 
     Raises FeatureError with the row that is wrong, from 0.
     """
@@ -129,7 +130,7 @@ def _read_csv(feature_set: FeatureSet, path: Path, numbers: Container[str]) -> p
     try:
         table = arrow.read_csv(
             path,
-            # With row numbers in errors, and types by all values.
+            # One thread reports row numbers in errors; one block infers types from all values.
             arrow.ReadOptions(use_threads=False, block_size=min(path.stat().st_size + 1, _BLOCK)),
             arrow.ParseOptions(newlines_in_values=True),
             arrow.ConvertOptions(

@@ -54,9 +54,9 @@ def state(feature_set: FeatureSet, store: Path) -> State:
 
 
 def files(feature_set: FeatureSet, store: Path) -> list[Path]:
-    """Return the Parquet files that count, by date; at least one.
+    """Return the current Parquet files, sorted by date; at least one.
 
-    Raises FeatureError when this definition is not materialised, or has no rows.
+    Raises FeatureError if this definition is not materialised or has no rows.
     """
     current = state(feature_set, store)
     place = folder(feature_set, store) / "offline"
@@ -74,8 +74,8 @@ def files(feature_set: FeatureSet, store: Path) -> list[Path]:
 def stored(feature_set: FeatureSet, store: Path, least: float = inf) -> pl.DataFrame:
     """Return the materialised rows: keys, event time, `arrival` and the features.
 
-    Those of the last days alone that have at least `least` rows together. Raises FeatureError as
-    `files` does, and for a file that is missing or truncated.
+    Only as many of the last days are read as have `least` rows together; default: all days. Raises
+    FeatureError as `files` does, and for a file that is missing or truncated.
     """
     paths, tables = files(feature_set, store), list[pl.DataFrame]()
     while paths and sum(map(len, tables)) < least:
@@ -94,12 +94,12 @@ class Age:
 
     @property
     def is_late(self) -> bool:
-        """Return whether the age has reached its limit."""
+        """Whether the age has reached its limit."""
         return self.limit is not None and self.age >= self.limit
 
 
 def ages(feature_set: FeatureSet, rows: pl.DataFrame, as_of: datetime) -> tuple[Age, Age]:
-    """Return the ages of the newest event and arrival of at least one row, at a time.
+    """Return the ages of the newest event and the newest arrival in `rows` (at least one).
 
     An event is too old when the lookback excludes it from the join, an arrival when the schedule's
     interval and the source's delay have passed.
@@ -126,7 +126,7 @@ def partition(day: str, digest: str) -> str:
 
 
 def latest(feature_set: FeatureSet, rows: pl.DataFrame, as_of: datetime) -> pl.DataFrame:
-    """Return each entity's row with the latest event known at a time, from transformed rows."""
+    """Return, from transformed rows, each entity's row with the latest event known at `as_of`."""
     keys = list(feature_set.keys)
     return (
         with_availability(rows, feature_set.transformed, keys)
@@ -137,7 +137,7 @@ def latest(feature_set: FeatureSet, rows: pl.DataFrame, as_of: datetime) -> pl.D
 
 
 def encode(feature_set: FeatureSet, rows: pl.DataFrame) -> list[Encoded]:
-    """Encode rows of `latest` for an online store."""
+    """Encode rows of `latest` for an online store: key, event in ns, features as JSON."""
     parts = (
         rows.select(list(feature_set.keys)).rows(),
         rows.get_column(EVENT).to_physical(),
@@ -158,9 +158,10 @@ def _written(feature_set: FeatureSet) -> Iterator[pl.Expr]:
 def refresh(
     feature_set: FeatureSet, store: Path, online: OnlineStore, as_of: datetime | None = None
 ) -> int:
-    """Put the materialised rows that are available at a time (default: now); return how many.
+    """Write each entity's latest row at `as_of` (default: now) to the online store.
 
-    Memory: a row of each entity and the rows of a day. Raises FeatureError as `stored` does.
+    Return the number of entities. Memory: a row of each entity and the rows of a day. Raises
+    FeatureError as `stored` does.
     """
     keys, available_at = list(feature_set.keys), as_of or datetime.now(UTC)
     newest: pl.DataFrame | None = None

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 SHORTEST, LONGEST = timedelta(hours=1), timedelta(days=90)  # of a window
 # The `source_lookback` of the feature set whose transformation runs: no window may be longer.
-# A transformation computes windows without its definition, so that they read this variable.
+# `windows` reads it from this variable because a transformation does not get its definition.
 source_lookback_limit: ContextVar[timedelta | None] = ContextVar(
     "source_lookback_limit", default=None
 )

@@ -28,7 +28,7 @@ class JoinedSet:
     name: str
     version: str
     digest: str  # of its definition and code
-    first_event: datetime | None  # of the values that were joined, in UTC; None without any
+    first_event: datetime | None  # of the joined values, in UTC; None if none was joined
     last_event: datetime | None
 
 
@@ -58,8 +58,9 @@ def training_set(
     `sources` (a file or folder by the name of the set; default: the set's local source).
 
     Memory: the labels with all features, and the rows of one set at a time, or `memory` bytes of
-    them as in `point_in_time_of_files`. Raises FeatureError for what the join rejects, a set that
-    is not materialised from this definition, a missing source, and a feature that two sets have.
+    them as in `point_in_time_of_files`. Raises FeatureError if the join rejects a table, if a set
+    is not materialised from this definition, if a source is missing, or if two sets have the same
+    feature.
     """
     table, joined = labels, []
     label_times = instants(labels, time)
@@ -91,7 +92,7 @@ def _values(
     path: Path | None,
     memory: int,
 ) -> pl.DataFrame:
-    """Return, for each label, the joined features and the time of their event."""
+    """Return, for each label, the joined features of one set and the time of their event."""
     words: dict[str, Any] = {
         "keys": [*feature_set.keys],
         "time": _TIME,

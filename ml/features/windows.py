@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ml.features.availability import AVAILABLE, EVENT, ROW, with_availability
 from ml.features.timeline import LONGEST, SHORTEST, FeatureError, Timeline, source_lookback_limit
 
-# The most window rows in memory at a time.
+# Maximum of window rows in memory.
 _CHUNK = 4_000_000
 _CODE, _WINDOW = "__code__", "__window__"
 
@@ -33,16 +33,16 @@ class Window:
 def windows(
     rows: pl.DataFrame, features: Sequence[Window], *, keys: Sequence[str], timeline: Timeline
 ) -> pl.DataFrame:
-    """Return the keys, event time, arrival and one column for each window, a row for each arrival.
+    """Return a row per entity and time of availability: keys, event time, arrival and windows.
 
-    Each time that rows of an entity become available, its features are computed from those
-    available by then with an event in (latest - length, latest], where `latest` is the latest event
-    known. `timeline.event` is that event, and `arrival` the time of availability, so a late row
-    adds a correction that counts from its arrival. Join the result with
+    Each time that rows of an entity become available, its features are computed from all rows
+    available by then with an event in (latest - length, latest]. `latest` is the latest event
+    known then. Column `timeline.event` has `latest`, and `arrival` the time of availability, so a
+    late row adds a correction that counts from its arrival. Join the result with
     `Timeline(timeline.event, "arrival")`.
 
-    The rows are in the order of event, availability and position, so that a value is bit-identical
-    however the history is cut into runs.
+    Rows are aggregated in the order of event, availability and position. A value is therefore
+    bit-identical however the history is split into runs.
 
     `sum` and `mean` ignore nulls (0 and null when nothing is left), `distinct` counts the values
     without nulls, `last` is the value of the latest event, null included, and `time_since` is the
@@ -50,8 +50,7 @@ def windows(
 
     Time: proportional to the rows in all windows. Memory: 4 million of them.
 
-    Raises FeatureError for what `with_availability` rejects and for a window that cannot be
-    computed.
+    Raises FeatureError if `with_availability` rejects the rows or a window is invalid.
     """
     columns_of_result = [*keys, timeline.event, "arrival", *(feature.name for feature in features)]
     for name in columns_of_result:

@@ -1,6 +1,6 @@
-"""The audit log: append-only JSON lines, each holding the hash of the one before.
+"""The audit log: append-only JSON lines, each with the hash of the previous line.
 
-The history of an endpoint is what its lines say of versions applied, rolled back and signed off.
+The history of an endpoint is read from its lines: versions applied, rolled back and withdrawn.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from ml.release.declaration import desired_state
 from ml.release.declaration.release_file import ReleaseEntry
 
 START = "0" * 64  # the previous hash of the first line
-# Events of a rollout, and of a declaration that was taken back before it was applied.
+# Events of a rollout; WITHDRAWN: a declaration that was removed before it was ever applied.
 APPLIED, ROLLED_BACK, WITHDRAWN = "applied", "rolled-back", "withdrawn"
 Line = Mapping[str, object]
 T = TypeVar("T")
 
 
 def append(log: AuditLog, event: str, details: Mapping[str, object]) -> str:
-    """Add a line and return its hash (hex), once it is kept.
+    """Append a line and return its hash (hex).
 
-    Raises UserError when a line there does not verify or the disk is full; the log is then as it
-    was.
+    Raises UserError if an earlier line does not verify or the disk is full; the log is unchanged.
     """
     line: dict[str, object] = {}
 
@@ -53,8 +52,8 @@ def append(log: AuditLog, event: str, details: Mapping[str, object]) -> str:
 def verify(log: AuditLog, holding: str | None = None) -> tuple[Line, ...]:
     """Return all lines of the log after verifying its hash chain; raise UserError at a broken line.
 
-    The chain stays valid if lines are cut off the end, or if the log is rewritten: with `holding`,
-    a hash (hex) that somebody noted before, one line must have it.
+    The chain stays valid if the log is truncated or rewritten. To detect that, pass `holding`, a
+    hash (hex) noted earlier: one line must have it.
     """
     lines = _lines(log, log.read())
     if holding is not None and holding not in [line["hash"] for line in lines]:
@@ -83,7 +82,7 @@ def _lines(log: AuditLog, content: bytes | None) -> list[Line]:
 def against(backend: Backend, lines: Sequence[Line]) -> Sequence[str]:
     """Check that the log contains the declared decisions; return a sentence for each.
 
-    Raises UserError if the log lacks one that belongs to it: it was truncated or rewritten.
+    Raises UserError if a decision of this backend is missing: the log was truncated or rewritten.
     """
     numbers = {line["hash"]: line["number"] for line in lines}
     sentences = []
@@ -99,7 +98,7 @@ def against(backend: Backend, lines: Sequence[Line]) -> Sequence[str]:
 
 
 def _checked(text: bytes, number: int, previous: str) -> Mapping[str, object]:
-    """Return the line; raise ValueError with what is wrong with it."""
+    """Parse and verify a line; raise ValueError with the reason if it is invalid."""
     try:
         line = json.loads(text)
         claimed = line["hash"]
@@ -111,7 +110,7 @@ def _checked(text: bytes, number: int, previous: str) -> Mapping[str, object]:
         raise ValueError("it does not follow the line before it")
     if claimed != _hash(content):
         raise ValueError("its content does not match its hash")
-    # A key written twice reads as the last of the two, and its hash holds.
+    # The hash ignores duplicate keys, whitespace and the order of keys; compare the bytes.
     if text != json.dumps(line, sort_keys=True).encode():
         raise ValueError("it is not as it was written")
     return dict(line)
@@ -162,11 +161,11 @@ class History:
 
     @property
     def served(self) -> Sequence[Line]:
-        """The `applied` lines of the versions that a rollback may return to; the last is live."""
+        """The `applied` lines of versions that a rollback may return to, and of the live one."""
         return returnable(self.applied, _pair)
 
     def has_decided(self, entry: ReleaseEntry, environment: str) -> bool:
-        """Return whether the declared decision is in the audit log and allows this release."""
+        """Return whether the audit log has the declared decision and it allows this release."""
         for line in self._log:
             decision = line.get("decision")
             if line["hash"] == entry.decision and isinstance(decision, Mapping):
@@ -179,8 +178,8 @@ class History:
     def is_good(self, entry: ReleaseEntry) -> bool:
         """Return whether the declared version was applied here and not rolled back later.
 
-        Where no version was ever applied, as on another machine, every version counts that was not
-        withdrawn.
+        If nothing was ever applied, as on another machine, every version is good unless it was
+        rolled back or withdrawn.
         """
         for line in reversed(self._rollouts):
             if is_declared(line, entry):
@@ -188,7 +187,10 @@ class History:
         return not self.applied
 
     def refusal(self, entry: ReleaseEntry) -> Line | None:
-        """The line that rolled back or withdrew what is declared, if it was not applied since."""
+        """Return the line that rolled back or withdrew the declared version by its decision.
+
+        None if there is none, or if the model was applied since.
+        """
         for line in reversed(self._rollouts):
             if line["event"] != APPLIED and line.get("decision") == entry.decision:
                 return line
@@ -197,10 +199,10 @@ class History:
         return None
 
     def rolled_back(self, deployment: ModelDeployment, decision: str | None = None) -> Line | None:
-        """Return the line that rolled back or withdrew this model with this code, if it was not
-        applied since.
+        """Return the line that rolled back or withdrew this model with this serving code.
 
-        Only of the proposal with that decision, if one is given. None when there is none.
+        None if there is none, or if it was applied since. With `decision`, only lines of the
+        proposal with that decision are considered.
         """
         for line in reversed(self._rollouts):
             if matches_deployment(line, deployment) and decision in (None, line.get("decision")):
@@ -274,8 +276,8 @@ def history(log: AuditLog, endpoint: str) -> History:
 def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
     """Return the items that a rollback may return to, oldest first; the last is the present one.
 
-    `pair` is the model digest and deployment digest of an item. A rollback removes what came
-    after: after 1, 2, 3 and 2 again there are 1 and 2, and 3 would be a promotion again.
+    `pair` returns an item's model digest and deployment digest. A return to an earlier item removes
+    the items after it: of 1, 2, 3, 2 there remain 1 and 2.
     """
     stack: list[T] = []
     for item in items:
@@ -287,7 +289,7 @@ def returnable(items: Sequence[T], pair: Callable[[T], object]) -> list[T]:
 
 
 def refused_before(line: Line, expected: str, hint: str) -> UserError:
-    """Return the error for a version that the line of the log says was rolled back or withdrawn."""
+    """Return the error for a version whose log line says that it was rolled back or withdrawn."""
     return UserError.with_code(
         "version-rejected",
         f"{line['model']} {line['version']} was {happened(line)} on {str(line['at'])[:16]}: "

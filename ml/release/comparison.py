@@ -1,4 +1,4 @@
-"""A candidate compared with a champion: metrics, slices, cost, latency, and today's gates.
+"""Compare a candidate with a champion: metrics, slices, cost, latency, and today's gates.
 
 Nothing is registered or logged. A champion that was measured on other data is scored again on the
 candidate's, as for the gates: that runs the project's evaluation. `compare` is pure.
@@ -44,7 +44,7 @@ Outcomes = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class Side:
-    """A model version, or a run's model, with its evidence and every unit's metrics."""
+    """A side of a comparison: a version or a run's model, its evidence and per-unit metrics."""
 
     name: str
     digest: str
@@ -75,7 +75,7 @@ class MetricComparison:
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount that a model uses; lower is better."""
+    """A latency, cost or spread of both models; lower is better."""
 
     what: str
     unit: str
@@ -102,7 +102,7 @@ class Comparison:
     notes: tuple[str, ...] = ()  # sentences on what was not compared, or measured again, and why
 
     def to_json(self) -> dict[str, Any]:
-        """Return the comparison for a program and for the comment of a pull request."""
+        """Return the comparison as JSON-compatible values, also for pull request comments."""
         evidence, decision = self.candidate.evidence, self.decision
 
         def row(metric: MetricComparison) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def versus(
     """Compare `reference` with `against`, by default with the environment's champion.
 
     Each is MODEL:VERSION, a run's name or id, or champion@ENVIRONMENT. The environment is by
-    default that of champion@ENVIRONMENT, else `local`. Raises UserError for a reference to nothing,
-    and for a run that was neither registered nor evaluated.
+    default that of champion@ENVIRONMENT, else `local`. Raises UserError if a reference does not
+    exist, or names a run that was neither registered nor evaluated.
     """
     named = against.removeprefix(CHAMPION) if against and against.startswith(CHAMPION) else ""
     environment = desired_state.check_environment(environment or named or desired_state.LOCAL)
@@ -218,10 +218,10 @@ def versus_champion(
     environment: str,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Compare the model of a run, which `evaluated` scored, with the environment's champion.
+    """Compare the model of a run, which the run `evaluated` scored, with the champion.
 
-    The champion is scored again where the candidate's evaluation or its data are others. The gates
-    that judge measurements are evaluated, as if the model were proposed. Nothing is registered.
+    The champion is scored again if it was measured on other data. The gates that judge measurements
+    are evaluated, as if the model were proposed. Nothing is registered.
     """
     measured = evidence.measured(backend, evaluated)
     rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, measured.evaluation)
@@ -256,7 +256,7 @@ def versus_champion(
 
 
 def _resolve(backend: Backend, reference: str, model: str | None) -> Version | Run:
-    """Return the version of a reference, or the run where its model is not registered."""
+    """Return the version that the reference names, or the run if its model is not registered."""
     if reference.startswith(CHAMPION):
         environment = desired_state.check_environment(reference.removeprefix(CHAMPION))
         models = (
@@ -286,7 +286,7 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
 
 
 def _side(backend: Backend, reference: Version | Run, notes: list[str]) -> tuple[Side, str]:
-    """Return the evidence of a version or a run, and the name of its model."""
+    """Return a version or a run as a side, with its evidence, and the name of its model."""
     if isinstance(reference, Version):
         version = reference
         loaded = evidence.load(backend, version)
@@ -318,7 +318,7 @@ def _measured_alike(
     notes: list[str],
     progress: Callable[[str], None],
 ) -> Side:
-    """Return the champion's side, scored again on the candidate's data where that is other data."""
+    """Return the champion's side; score it again if it was measured on other data."""
     theirs, _ = _side(backend, champion, notes)
     again = champion_evidence(
         backend, project, ours.evidence, rows, champion, ours.digest, progress
@@ -345,7 +345,7 @@ def _name(version: Version) -> str:
 
 
 def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) -> Comparison:
-    """Return the comparison; `confidence` is that of the paired intervals, two-sided."""
+    """Return the comparison; `confidence` is the level of the two-sided paired intervals."""
     ours = candidate.evidence
     unpaired = _unpaired(candidate, champion)
     comparable = None if champion and _on_other_data(ours, champion.evidence) else champion
@@ -363,11 +363,10 @@ def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) ->
 
 
 def other_features(candidate: Side, champion: Side) -> str:
-    """Return the features that only one of the two reads, as a sentence; "" for the same feature
-    set.
+    """Return a sentence on the features that only one of the two reads; "" if there are none.
 
-    Feature sets are compared by hash; "" too where either side states none. The features named are
-    those with a contribution.
+    Feature sets are compared by hash: "" too if a side states no hash. The sentence names only
+    features with a stated contribution.
     """
     sides = (candidate.evidence.evaluation, champion.evidence.evaluation)
     hashes = [side.feature_set_hash for side in sides]
@@ -413,9 +412,9 @@ def _hashes(side: Evidence) -> Mapping[str, str]:
 
 
 def _on_other_data(ours: Evidence, theirs: Evidence) -> bool:
-    """Return whether two pieces of evidence have known hashes of data, and these differ.
+    """Return whether the data hashes of both are known and differ.
 
-    Then their metrics must not be compared.
+    If so, their metrics must not be compared.
     """
     hashes = [_hashes(side) for side in (ours, theirs)]
     return all(hashes) and hashes[0] != hashes[1]
@@ -424,7 +423,7 @@ def _on_other_data(ours: Evidence, theirs: Evidence) -> bool:
 def _metrics(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[MetricComparison]:
-    """Yield the primary metric first, then the others, each over all splits."""
+    """Yield the comparison of each metric on each split, the primary metric first."""
     evaluation = candidate.evidence.evaluation
     against = champion.evidence.evaluation.metrics if champion else {}
     names = dict.fromkeys(metric for metrics in evaluation.metrics.values() for metric in metrics)
@@ -444,7 +443,7 @@ def _metrics(
 def _slices(
     candidate: Side, champion: Side | None, confidence: float, paired: bool
 ) -> Iterator[MetricComparison]:
-    """The primary metric of every slice, with Bonferroni's correction as of `non-inferiority`."""
+    """Yield the primary metric's comparison per slice, Bonferroni-corrected as in the gates."""
     evaluation = candidate.evidence.evaluation
     confidence = 1 - (1 - confidence) / max(sum(map(len, evaluation.slices.values())), 1)
     metric, split = evaluation.primary_metric or "", evaluation.slice_split or ""

@@ -1,7 +1,7 @@
-"""How a model is served: its serving code and the settings of deployment.yml, under one digest.
+"""Deployment specs: the serving code and the settings of deployment.yml, under one digest.
 
-A release declares the digest beside the model's. The proposed files are stored, so that a rollback
-serves the earlier ones, even if the project's files have changed.
+A release declares this digest and the model's. The proposed files are stored, so that a rollback
+can serve the earlier ones even if the project's files have changed.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _SPEC = TypeAdapter(DeploymentSpec)
 
 
 def snapshot(spec: DeploymentSpec) -> DeploymentSpec:
-    """Return the same spec with its code in a snapshot, which the deployment digest is made from.
+    """Return the same spec with its code in a snapshot, from which the deployment digest follows.
 
-    Projects that the scoring script's project does not name are left out: code that a change
-    of them would not release cannot answer either. So are the environments' build contexts:
-    `environment` describes the one that it needs.
+    The snapshot excludes the projects that the scoring script's project does not name: a change
+    of them releases nothing. It also excludes the build contexts of environments, which the field
+    `environment` describes.
     """
     excluded = _other_projects(spec) | {spec.code / "ml" / "environments"}
     return replace(spec, code=copy(spec.code, excluded))
 
 
 def _other_projects(spec: DeploymentSpec) -> Set[Path]:
-    """Return the folders of the projects that the scoring script's project does not name."""
+    """Return the folders to exclude: projects that the scoring script's project does not name."""
     root = repository.root(spec.code)
     folder, script = root / "ml" / "projects", spec.code / spec.scoring_script
     if not script.is_relative_to(folder):
@@ -60,10 +60,7 @@ def _other_projects(spec: DeploymentSpec) -> Set[Path]:
 
 
 def model_deployment(spec: DeploymentSpec, version: Version, endpoint: str) -> ModelDeployment:
-    """Return the deployment of the version to the endpoint: its files and server settings.
-
-    The code of the spec is a snapshot.
-    """
+    """Return the deployment of the version to the endpoint; the spec's code must be a snapshot."""
     return ModelDeployment(
         endpoint=endpoint,
         model=version.model,
@@ -76,9 +73,10 @@ def model_deployment(spec: DeploymentSpec, version: Version, endpoint: str) -> M
 
 
 def read(folder: Path, gates: Path | None = None) -> DeploymentSpec:
-    """Return the spec of the folder's files; raise UserError when they do not fit together,
-    and when the code may load code from data, as the project's gates.yml (`gates`) lists its
-    imports.
+    """Return the spec from endpoint.yml and deployment.yml in the folder.
+
+    Raise UserError if a file is invalid, if the two contradict each other, or if the serving code
+    may load code from data: `gates` is the project's gates.yml, which lists the allowed imports.
     """
     from ml.specs.check.check import check
 
@@ -121,11 +119,11 @@ def read(folder: Path, gates: Path | None = None) -> DeploymentSpec:
     if settings is not None and settings.request_timeout_ms:
         # A managed endpoint sets it from request_settings.
         variables.setdefault(TIMEOUT, str(settings.request_timeout_ms))
-    # Those of the file are checked already.
+    # `check` above has checked the variables of the file; this checks the timeout.
     for fault in deployment_faults(variables, None):
         place = deployment_file.place("request_settings")
         raise UserError.with_code("wrong-value", fault.actual, fault.expected, place=place)
-    # Without content where only its name is here.
+    # An environment that is only named, and not defined in the repository, has no content.
     bindings = Bindings(repository.root(deployment_file.file), None)
     environment = bindings.environment(deployment_file, "environment")
     if bindings.problems:
@@ -154,7 +152,8 @@ def code_from_data(
 ) -> tuple[Problem, ...]:
     """Return a problem for each way in which the serving code may load code from data.
 
-    It covers what the server imports, and files beside it. `listing` returns the files of a folder.
+    It checks the modules that the server imports, and the files beside them. `listing` returns the
+    files of a code folder by name.
     """
     allowed = gate_settings.load(gates)["format"].names("imports")
     serving_code = Code(listing(code), posixpath.normpath(script), allowed, repository.root(code))
@@ -175,10 +174,9 @@ def code_from_data(
 def code_problems(
     deployment: Path, listing: Callable[[Path], Mapping[str, Path]] = included
 ) -> Sequence[Problem]:
-    """Return the problems of a deployment.yml's code for which a proposal would be rejected.
+    """Return the `code_from_data` problems of a deployment.yml's code; a proposal rejects them.
 
-    A file that is invalid in another way has none here: another check reports that. `listing` is
-    that of `code_from_data`.
+    () if the file is invalid in another way, which another check reports.
     """
     try:
         configuration = documents.read(deployment).get("code_configuration")
@@ -195,7 +193,7 @@ def code_problems(
 def keep(
     registry: Registry, spec: DeploymentSpec, samples: Sequence[Mapping[str, object]] = ()
 ) -> None:
-    """Keep it under its digest, here and in the registry, with sample requests that it answers."""
+    """Store the spec and its sample requests under its digest, here and in the shared registry."""
     path = _path(spec.snapshot_digest)
     files.replace(path.with_name(SAMPLES), json.dumps([*samples], indent=1) + "\n")
     files.replace(path, _SPEC.dump_json(spec, indent=1).decode() + "\n")
@@ -205,9 +203,10 @@ def keep(
 
 
 def bring(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
-    """Find what any machine stored under the digest, to be served, as `find`.
+    """Return the spec with that digest, downloaded if another machine stored it; None as `find`.
 
-    Raises UserError if its variables or its environment are not allowed in a deployment.
+    Raises UserError if its environment variables or its environment are not allowed in a
+    deployment.
     """
     file = _path(digest)
     shared = registry.shared
@@ -238,7 +237,7 @@ def bring(registry: Registry, model: str, digest: str) -> DeploymentSpec | None:
 def samples(digest: str) -> Sequence[Mapping[str, object]]:
     """Return the sample requests that were stored with the serving code; () if there are none.
 
-    A later version may take other requests. They are not part of the digest.
+    A later version may need other requests. The samples are not part of the digest.
     """
     try:
         content = json.loads(_path(digest).with_name(SAMPLES).read_text(encoding="utf-8"))
@@ -249,7 +248,7 @@ def samples(digest: str) -> Sequence[Mapping[str, object]]:
 
 
 def _has(file: Path, digest: str) -> bool:
-    """Return whether the file holds the serving code and settings with that digest."""
+    """Return whether the file holds the deployment spec with that digest."""
     try:
         return _SPEC.validate_json(file.read_bytes()).snapshot_digest == digest
     except (OSError, ValidationError):
@@ -257,9 +256,9 @@ def _has(file: Path, digest: str) -> bool:
 
 
 def find(digest: str) -> DeploymentSpec | None:
-    """Return what was stored under the digest; None if nothing was, or its code snapshot is gone.
+    """Return the spec stored under the digest; None if there is none or its code is missing.
 
-    Raises UserError if the file has changed.
+    Raises UserError if the file was changed.
     """
     spec = _read(digest)
     return spec if spec is not None and spec.code.is_dir() else None
@@ -308,10 +307,10 @@ def changes(before: DeploymentSpec, after: DeploymentSpec) -> Iterator[str]:
 
 
 def _collected(collector: Any) -> float:
-    """Return the share of payloads to record: all, unless `sampling_rate` is lower.
+    """Return the share of payloads to record: `sampling_rate`, by default 1; 0 if disabled.
 
-    `request` and `response` are the collections of payload logging; both are needed here. Other
-    collections are written by the scoring script itself.
+    The collections `request` and `response` must both be enabled. The scoring script itself writes
+    other collections.
     """
     if collector is None:
         return 0.0

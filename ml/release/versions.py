@@ -1,4 +1,4 @@
-"""Registered versions: their model files, the runs they descend from, and what cleaning keeps."""
+"""Registered versions: their model files, the runs they come from, and the files in use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def store(folder: Path) -> str:
         stored = model_folder(digest)
         if stored.is_dir():
             verify(stored, digest)
-            os.utime(stored)  # cleaning leaves what may be about to be registered
+            os.utime(stored)  # cleaning keeps new folders, which may be registered next
             return digest
         stored.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=stored.parent))
@@ -75,7 +75,7 @@ def store(folder: Path) -> str:
             try:
                 unfinished.rename(stored)
             except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody was faster
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # stored by another process
                     raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -135,7 +135,7 @@ def descendants(backend: Backend, run: Run) -> Sequence[Descendant]:
 
 
 def _descendant(backend: Backend, version: Version, relation: Relation) -> Descendant:
-    # `local` is this machine's.
+    # The environment `local` exists only on this machine.
     environments = desired_state.ENVIRONMENTS if backend.simulated else desired_state.TRACKED
     endpoints = sorted(
         {backend.endpoints.name_of(version.model, environment) for environment in environments}
@@ -177,10 +177,10 @@ def _serves(backend: Backend, endpoint: str, version: Version) -> bool:
 
 
 def version_of(registry: Registry, run: Run) -> Version | None:
-    """Return the latest version with the run's model.
+    """Return the latest version with the run's model; None if no version is related to the run.
 
-    Else the latest that was registered from a part of the run (a trial that is not the best, a step
-    whose model is not passed on), or that the run evaluated.
+    If no version has the model, return the latest that was registered from a part of the run (such
+    as a trial that is not the best), or else the latest that the run evaluated.
     """
     versions, ids = registry.versions(), _ids(run)
     digest = next((digest for part in parts(run, MODEL) if (digest := digest_of(part))), None)
@@ -193,7 +193,7 @@ def version_of(registry: Registry, run: Run) -> Version | None:
 
 
 def parts(run: Run, output: str) -> list[Run]:
-    """Return the run and its steps that have the output; a sweep has its best trial's."""
+    """Return those of the run and its steps that have the output, of a sweep its best trial's."""
     runs = [run] if output in run.outputs else []
     return runs + [part for step in run.steps for part in parts(step, output)]
 
@@ -269,7 +269,7 @@ def find_in_use(backend: Backend) -> Needed:
 
 
 def _code(digest: str) -> list[Path]:
-    """Return the snapshot of serving code that was kept under the digest, if one was."""
+    """Return [the code snapshot of the deployment with that digest], or [] if none is stored."""
     proposed = serving.find(digest) if digest else None
     return [proposed.code] if proposed else []
 
@@ -292,7 +292,7 @@ def _lineage(version: Version) -> dict[str, Any]:
         document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
         return dict(document["lineage"])
     except FileNotFoundError:
-        return {}  # killed before the evidence was kept: it passes no gate
+        return {}  # the proposal was killed before it stored evidence: the gates reject the version
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError.with_code(
             "evidence-unreadable",

@@ -42,12 +42,11 @@ class Verdict:
 
 
 class Policy:
-    """An early termination policy, with what every trial of a sweep has logged so far.
+    """An early termination policy, and the values that the trials of a sweep have logged so far.
 
-    A value that is not finite counts as the worst. Two tables have trials as rows and intervals as
-    columns; each row is filled to its end with its latest number, so that a trial that logged fewer
-    values counts with those. The verdict on the thousandth trial is therefore as cheap as on the
-    first.
+    A value that is not finite counts as the worst. The tables `_best` and `_mean` have trials as
+    rows and intervals as columns. Each row is padded with its latest number, so that a trial with
+    fewer values counts with those. A verdict thus needs no pass over the curves.
     """
 
     def __init__(self, settings: EarlyTermination, goal: Goal) -> None:
@@ -123,7 +122,7 @@ class Policy:
         return leader / ratio if sign * leader > 0 else leader * ratio
 
     def _truncation(self, interval: int) -> float | None:
-        """Return the worst value that is kept when the lowest percentage of all trials is ended.
+        """Return the worst value to keep; None if the percentage is too small to end a trial.
 
         Only trials that have reached this interval are ranked, by their best value up to it. The
         number of trials to end is rounded down, and trials that tie with the worst one kept are

@@ -47,11 +47,11 @@ class Evolution(Source):
             (condition, constraints.parse(condition.expression, names))
             for condition in plan.hints.conditions
         ]
-        self._tried: dict[int, Mapping[str, float]] = {}  # every trial's numbers, by its number
-        self._losses: dict[int, float] = {}  # of the completed ones
+        self._tried: dict[int, Mapping[str, float]] = {}  # `raw` by trial number
+        self._losses: dict[int, float] = {}  # by number of a completed trial; lower is better
 
     def propose(self, number: int, attempt: int, fixed: Mapping[str, FixedValue]) -> Candidate:
-        """See Source."""
+        """Return a mutated copy of a good trial, or a random point; see `Source.propose`."""
         stream = stream_of(seed_of(self._seed, number, attempt))
         population = sorted(self._losses)[-POPULATION:]
         if len(population) < POPULATION:
@@ -69,11 +69,11 @@ class Evolution(Source):
         return replace(self._random(stream, fixed), origin=origin)
 
     def start(self, number: int, raw: Mapping[str, float]) -> None:
-        """See Source."""
+        """Record that trial `number` runs; see `Source.start`."""
         self._tried[number] = dict(raw)
 
     def end(self, number: int, curve: Sequence[float], score: float | None) -> None:
-        """See Source. A trial that failed or was stopped early has no descendants."""
+        """Record the end of a trial; one without a score is never a parent."""
         if score is not None:
             self._losses[number] = self._sign * score
 

@@ -1,8 +1,7 @@
 """Choose the next trial: first the points of the hints, never one that violates a constraint.
 
-A point that violates a constraint is drawn again, a limited number of times. Optuna's own
-constraints only make such points less likely, and need a trial to learn of a violation. Here no
-such trial starts.
+If a point violates a constraint, another one is drawn, up to a limit. Optuna's own constraints
+only make violations less likely, and learn of one only by running a trial.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Constraints:
     def broken(self, values: Mapping[str, object]) -> Constraint | None:
         """Return the first constraint that the values violate; None if there is none.
 
-        Raises UserError for a constraint that has no value for them.
+        Raises UserError if a constraint cannot be evaluated on them.
         """
         names = constraints.names_of(values) if self._expressions else {}
         for constraint, expression in self._expressions:
@@ -64,7 +63,7 @@ class Constraints:
         return None
 
     def first(self, propose: Callable[[int], Candidate | None]) -> tuple[Candidate, int] | None:
-        """Return the first proposal that satisfies all constraints, and the number of those before.
+        """Return the first proposed point that satisfies all constraints, and how many failed.
 
         Returns None if there are no more points. Raises UserError if too many in a row, or all
         points of the space, violate a constraint.

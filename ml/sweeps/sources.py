@@ -29,7 +29,7 @@ Choose = Callable[[Variable], float]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point that may become a trial if it breaks no constraint."""
+    """A point that becomes a trial unless it violates a constraint."""
 
     values: Mapping[str, object]  # hyperparameters of the trial
     raw: Mapping[str, float]  # variable's path → the number drawn for it
@@ -66,8 +66,10 @@ def draw(space: Space, choose: Choose, fixed: Mapping[str, FixedValue] | None = 
 def cells(
     space: Space, fixed: Mapping[str, FixedValue] | None = None, prefix: str = ""
 ) -> Iterator[Candidate]:
-    """Every point of a space of choices that has the `fixed` values; the last dimension varies
-    fastest (grid sampling)."""
+    """Yield every point of a space of choices with the `fixed` values (grid sampling).
+
+    The last dimension varies fastest.
+    """
     if not space:
         yield Candidate({}, {})
         return
@@ -121,7 +123,7 @@ def _choices(dimension: Dimension) -> tuple[object, ...]:
 
 
 class Source(ABC):
-    """A strategy for choosing points, which does not know hints or constraints."""
+    """A strategy for choosing points; Sampler adds the hints and constraints."""
 
     # Whether the next point depends only on the number of points before, not on their results.
     is_sequence = True
@@ -136,7 +138,7 @@ class Source(ABC):
         """
 
     def start(self, number: int, raw: Mapping[str, float]) -> None:  # noqa: B027
-        """Record that trial `number` runs with these numbers for its variables."""
+        """Record that trial `number` runs; `raw` has the number drawn for each variable's path."""
 
     def end(self, number: int, curve: Sequence[float], score: float | None) -> None:  # noqa: B027
         """Record the end of trial `number`: its logged values, and its score if it completed."""
@@ -149,7 +151,7 @@ class Random(Source):
         self._space, self._stream = plan.search_space, stream_of(seed)
 
     def propose(self, number: int, attempt: int, fixed: Mapping[str, FixedValue]) -> Candidate:
-        """See Source."""
+        """Return a random point; see `Source.propose`."""
         candidate = draw(self._space, lambda variable: choose(variable, self._stream), fixed)
         return replace(candidate, origin={"kind": "random"})
 
@@ -164,7 +166,7 @@ class Sobol(Source):
         self._engine = qmc.Sobol(d=max(1, depth(self._space)), scramble=True, rng=seed)
 
     def propose(self, number: int, attempt: int, fixed: Mapping[str, FixedValue]) -> Candidate:
-        """See Source; a trial of which every value is fixed uses no point of the sequence."""
+        """Return the next point of the sequence; a trial with only fixed values uses none."""
         index, point = -1, iter(())
 
         def take(variable: Variable) -> float:
@@ -191,7 +193,7 @@ class Grid(Source):
     def propose(
         self, number: int, attempt: int, fixed: Mapping[str, FixedValue]
     ) -> Candidate | None:
-        """See Source: the next cell that was not used, or the first one with the fixed values."""
+        """Return the next unused cell, or the first unused one with the `fixed` values."""
         if not fixed:
             for index, cell in self._cells:
                 if cell.raw not in self._used:
@@ -207,21 +209,21 @@ class Grid(Source):
 
 
 def stream_of(seed: int) -> RandomState:
-    """Return the random number generator of a sweep."""
+    """Return numpy's random number generator for a seed."""
     from numpy.random import RandomState
 
     return RandomState(seed % 2**32)
 
 
 def seed_of(seed: int, number: int, attempt: int) -> int:
-    """Return the seed of one draw, for this `attempt` at trial `number` of a sweep."""
+    """Derive the seed of one draw from the sweep's seed, the trial's number and the attempt."""
     from numpy.random import SeedSequence
 
     return int(SeedSequence([seed % 2**64, number, attempt]).generate_state(1)[0])
 
 
 def choose(variable: Variable, stream: RandomState) -> float:
-    """Draw a number for a variable uniformly, like Optuna's RandomSampler."""
+    """Draw a variable's number, or a choice's index, uniformly, like Optuna's RandomSampler."""
     if variable.low == variable.high:
         return variable.low
     if variable.kind == "choice":

@@ -22,7 +22,7 @@ from ml.sweeps.sources import Candidate, Source, choose, draw, seed_of, stream_o
 if TYPE_CHECKING:
     from optuna import Trial
 
-# TPE starts when so many trials have ended; earlier ones are random. Optuna's default.
+# TPE starts after this many trials have ended; earlier ones are random. Optuna's default.
 STARTUP = 10
 # After this many draws in a row that violate a constraint, the next is random.
 PATIENCE = 20
@@ -49,7 +49,7 @@ class Tpe(Source):
         self._ranked: list[tuple[int, float, float, int]] = []
 
     def propose(self, number: int, attempt: int, fixed: Mapping[str, FixedValue]) -> Candidate:
-        """See Source."""
+        """Return a point that TPE suggests, or a random one; see `Source.propose`."""
         from optuna.exceptions import ExperimentalWarning
         from optuna.samplers import TPESampler
         from optuna.trial import TrialState
@@ -72,7 +72,7 @@ class Tpe(Source):
         return replace(candidate, origin=self._origin())
 
     def start(self, number: int, raw: Mapping[str, float]) -> None:
-        """See Source."""
+        """Add trial `number` to the study as running; see `Source.start`."""
         self._study.sampler = self._fixed_sampler
         self._study.enqueue_trial(dict(raw))
         trial = self._running[number] = self._study.ask()
@@ -80,7 +80,7 @@ class Tpe(Source):
             _suggest(trial, self._variables[path])
 
     def end(self, number: int, curve: Sequence[float], score: float | None) -> None:
-        """See Source. A trial that failed or logged a value that is not finite is ignored."""
+        """Record the end of a trial; ignore it if it failed or logged a NaN or infinity."""
         from optuna.trial import TrialState
 
         trial = self._running.pop(number)
@@ -96,7 +96,7 @@ class Tpe(Source):
             self._study.tell(trial, state=TrialState.FAIL)
 
     def _origin(self) -> dict[str, Any]:
-        """Return TPE's state: good trials, the score of the last one, the number of others."""
+        """Return TPE's state as JSON: good trials, the last good score, the number of others."""
         good = self._ranked[: min(math.ceil(0.1 * len(self._ranked)), 25)]
         scores = [self._sign * value for kind, value, _, _ in good if kind == COMPLETED]
         return {

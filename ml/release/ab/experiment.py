@@ -1,4 +1,4 @@
-"""The declaration of an experiment: its versions, B's share, the outcome, the smallest effect."""
+"""Declare A/B experiments: versions, B's share, the kind of outcome, the smallest effect."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Experiment:
         if self.baseline is None:
             spread_a = spread_b = self.deviation or 0.0
         else:
-            # B's rate: within an effect of A's, the one with the largest spread.
+            # B's rate is unknown: take the rate within `effect` of A's that has the largest spread.
             least, most = self.baseline - self.effect, self.baseline + self.effect
             spread_a, spread_b = _spread(self.baseline), _spread(min(max(0.5, least), most))
         return score_deviation(spread_a, spread_b, self.share / 100)
@@ -92,14 +92,14 @@ class Experiment:
         return ticket(key, self.salt)
 
     def request_id(self, key: str) -> str:
-        """Return the `x-request-id` for callers, which joins collected answers to the key.
+        """Return the `x-request-id` that callers send, which joins collected answers to the key.
 
-        `.` and any text may follow it.
+        Callers may append `.` and any text.
         """
         return f"{self._mark}{self.ticket(key)}"
 
     def requested(self, request_id: str) -> str:
-        """Return the ticket of the key in a request's id, "" where it is of another request."""
+        """Return the ticket in a request id; "" if the id is not one of this experiment."""
         ticket = request_id.removeprefix(self._mark).partition(".")[0]
         is_ours = request_id.startswith(self._mark) and TICKET.fullmatch(ticket)
         return ticket if is_ours else ""
@@ -109,7 +109,7 @@ class Experiment:
         return f"ab.{self.name}."
 
     def arm(self, ticket: str) -> Arm:
-        """Return the version that answers the ticket's key; B has the first `share` hundredths."""
+        """Return the version that the ticket is assigned to; B has `share` percent of them."""
         shares = {"B": self.share, "A": 100 - self.share}
         return "B" if choose(position(ticket), shares, "A") == "B" else "A"
 
@@ -138,7 +138,7 @@ def declare(
     alpha: float = 0.05,
     power: float = 0.8,
 ) -> Experiment:
-    """Check and write a new experiment; raises UserError for wrong settings and a name in use."""
+    """Check, store and return a new experiment; raise UserError if settings or name are invalid."""
     if (folder(name) / "experiment.json").exists():
         existing = f"there is an experiment `{name}` already"
         raise UserError.with_code("ab-exists", existing, "another name", f"ml ab report {name}")

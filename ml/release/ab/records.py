@@ -1,8 +1,8 @@
 """The records of an experiment: assignments and outcomes, JSON lines of an append-only file.
 
-Keys are written as tickets, which cannot be traced back without the experiment's salt. Where an
-endpoint splits the keys itself, its router writes their assignments to its own file. Elsewhere
-callers name the deployment, and what was collected says by the request's id whether they did.
+Keys are stored as tickets: hashes that nobody can match to a key without the experiment's salt. If
+an endpoint splits the keys itself, its router writes the assignments to its own file. Otherwise
+callers name the deployment, and the ids of collected requests show whether they did.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Records:
     outcomes: Sequence[tuple[Arm, float]]  # in the order of arrival
     repeated: int  # later outcomes of a key with the same value
     contradicting: int  # later outcomes of a key with another value
-    unreadable: int  # lines that are no record, or whose key was never assigned
-    misrouted: int = 0  # keys that the other version answered; excluded above
+    unreadable: int  # invalid lines, and outcomes of keys that were never assigned
+    misrouted: int = 0  # keys with a request that the wrong version answered; excluded above
 
     @property
     def is_b(self) -> Flags:
-        """For each outcome, True if it is of a key that is assigned to B."""
+        """For each outcome, True if its key is assigned to B."""
         return np.array([arm == "B" for arm, _ in self.outcomes], dtype=np.bool_)
 
     @property
@@ -62,9 +62,9 @@ def assign(backend: Backend, experiment: Experiment, keys: Sequence[str]) -> Map
 
 
 def record(backend: Backend, experiment: Experiment, outcomes: Sequence[tuple[str, float]]) -> int:
-    """Add outcomes by key or request id, all or none; returns how many keys had no outcome before.
+    """Add (key or request id, value) outcomes; return how many keys had no outcome before.
 
-    Raises UserError for a key that was never assigned and for a value that is not an outcome.
+    Raises UserError, and adds none, if a key was never assigned or a value is invalid.
     """
     for key, value in outcomes:
         if not _is_outcome(value, experiment):

@@ -1,4 +1,4 @@
-"""An experiment on its endpoint: B beside A behind the router, for the keys that are B's."""
+"""Serve an experiment: run B beside A on its endpoint, and route the keys assigned to B."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def serve(
     approved_by: str,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> tuple[Decision, Router | None]:
-    """Start B beside A and send B its keys; when B serves already, make sure that both run.
+    """Evaluate the gates on B, start it beside A and route its keys; return decision and router.
 
-    B answers callers, so the gates are evaluated as for a promotion, with the experiment as the
-    reason; the router is None when one fails. Raises UserError when A is not live, when another
-    version is on trial, when B's canary rolled it back, and when B fails. B serves until `stop`, or
-    until a release is applied. No canary watches it: the share of an experiment is fixed, and a
+    If B serves already, make sure that both run. B answers callers, so the gates are evaluated as
+    for a promotion, with the experiment as the reason. The router is None if a gate fails. Raises
+    UserError if A is not live, if a canary or another experiment runs, if a canary rolled B back,
+    or if B fails. B serves until `stop`, or until a release is applied. No canary watches it: a
     person has to stop a B that fails under load.
     """
     _state(backend, experiment)
@@ -68,7 +68,7 @@ def begin(
     approved_by: str,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Router | None:
-    """Start B beside A as it was approved, and have its keys sent there. Raises as `serve`."""
+    """Start the approved B beside A and route its keys to it. Raises as `serve`."""
     name, endpoints = experiment.endpoint, backend.endpoints
     endpoints.ensure(name)
     with reserved(endpoints, name, waiting), endpoints.locked(name), ExitStack() as undo:
@@ -86,7 +86,7 @@ def begin(
                 experiment=experiment.name,
                 salt=experiment.salt,
             )
-            # Before any request.
+            # Record it before B gets its first request.
             audit.append(backend.audit_log, "ab-served", _details(experiment, approved_by))
             undo.callback(endpoints.switch, name, state)
             endpoints.switch(name, replace(state, canary=canary))
@@ -97,9 +97,9 @@ def begin(
 def stop(
     backend: Backend, experiment: Experiment, waiting: Callable[[str], None] = lambda _: None
 ) -> bool:
-    """Send every key to A again and stop B's server; returns whether B served.
+    """Route every key to A again and stop B's server; return whether B served.
 
-    Outcomes may still be recorded.
+    Outcomes may still be recorded afterwards.
     """
     name, endpoints = experiment.endpoint, backend.endpoints
     with reserved(endpoints, name, waiting), endpoints.locked(name):
@@ -116,10 +116,10 @@ def stop(
 def headers(
     backend: Backend, experiment: Experiment, arms: Mapping[str, Arm]
 ) -> Mapping[str, Mapping[str, str]]:
-    """Return the headers for each key, if the endpoint does not split the traffic itself.
+    """Return the request headers for each key, for endpoints that do not split the traffic.
 
-    They name the deployment, and an id that joins the outcome. Raises UserError unless A and B
-    serve.
+    They name the deployment, and a request id that joins the response to the key. Raises UserError
+    unless A and B serve.
     """
     state = _state(backend, experiment)
     if state.canary is None:
@@ -133,7 +133,7 @@ def headers(
 
 
 def is_served(backend: Backend, experiment: Experiment) -> bool:
-    """Return whether B now gets the requests with its keys."""
+    """Return whether B serves now, so that requests with its keys are routed to it."""
     state = backend.endpoints.live(experiment.endpoint)
     return state is not None and _is_on(state, experiment)
 
@@ -143,7 +143,7 @@ def _is_on(state: Live, experiment: Experiment) -> bool:
 
 
 def _state(backend: Backend, experiment: Experiment) -> Live:
-    """Return the endpoint's state; raise UserError unless A is live, without another canary."""
+    """Return the endpoint's state; raise UserError unless A is live and no other canary runs."""
     state = backend.endpoints.live(experiment.endpoint)
     if state is None:
         raise backend.endpoints.nothing_served(experiment.endpoint)
@@ -166,7 +166,7 @@ def _state(backend: Backend, experiment: Experiment) -> Live:
 
 
 def _check_not_rolled_back(backend: Backend, deployment: ModelDeployment, version: Version) -> None:
-    """Refuse a B whose canary rolled it back: an experiment has no canary."""
+    """Raise UserError if a canary rolled B back: an experiment has no canary."""
     history = audit.history(backend.audit_log, deployment.endpoint)
     if (line := history.rolled_back(deployment)) is not None:
         raise audit.refused_before(

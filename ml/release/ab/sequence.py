@@ -1,4 +1,4 @@
-"""Confidence sequences: the difference between two versions, with an interval valid at every look.
+"""Confidence sequences: intervals of the difference of two versions, valid at every analysis.
 
 An asymptotic confidence sequence: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, "Time-uniform
 central limit theory and asymptotic confidence sequences", Annals of Statistics 52 (2024), theorem
@@ -21,7 +21,7 @@ from scipy.stats import norm
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-# Outcomes of each version before the first look; for binary ones, how many of either value.
+# Outcomes of each version before the first interval; for binary ones, outcomes of either value.
 FEWEST = 30
 FEWEST_OF_EITHER = 5
 # The first outcomes of each version, which only estimate its mean.
@@ -66,7 +66,7 @@ def sequence(
 
 
 def width(n: ArrayLike, alpha: float, planned: float) -> Floats:
-    """Half the interval's width at `n` outcomes, in deviations of one score."""
+    """Return half the interval's width at `n` outcomes, in standard deviations of one score."""
     n = np.asarray(n, dtype=np.float64)
     x = n * best_ratio(alpha) / planned
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -75,7 +75,7 @@ def width(n: ArrayLike, alpha: float, planned: float) -> Floats:
 
 
 def best_ratio(alpha: float) -> float:
-    """n rho² of the mixture that is tightest at n outcomes.
+    """Return n·rho² for the mixture parameter rho with the narrowest interval at n outcomes.
 
     Waudby-Smith et al. 2024, appendix B; Howard, Ramdas, McAuliffe, Sekhon 2021, proposition 3.
     """
@@ -83,7 +83,7 @@ def best_ratio(alpha: float) -> float:
 
 
 def sample_size(deviation: float, effect: float, alpha: float, power: float) -> int:
-    """Return the outcomes of both versions that show a difference of `effect` with that power.
+    """Return how many outcomes, of both versions, detect a difference of `effect` with that power.
 
     At `planned` = n outcomes the interval excludes zero when the estimate, normal around the
     effect, is further from zero than half the interval's width. Earlier tests can only add power.
@@ -123,14 +123,14 @@ def _scores(is_b: Flags, values: Floats, share: float) -> tuple[Floats, Floats]:
 
 
 def _before(arm: Flags, values: Floats) -> tuple[Floats, Floats]:
-    """Return the number and the mean of the arm's outcomes before each; the mean of none is 0."""
+    """Return number and mean of the arm's outcomes before each outcome; the mean of none is 0."""
     count: Floats = np.cumsum(arm, axis=-1, dtype=np.float64) - arm
     total = np.cumsum(np.where(arm, values, 0.0), axis=-1) - np.where(arm, values, 0.0)
     return count, total / np.maximum(count, 1)
 
 
 def _within(is_b: Flags, values: Floats) -> Floats:
-    """Return the pooled variance of the outcomes so far, each around its version's mean."""
+    """Return the pooled variance within versions of the outcomes so far, after each outcome."""
     total = np.cumsum(values**2, axis=-1)
     for arm in (is_b, ~is_b):
         count = np.maximum(np.cumsum(arm, axis=-1), 1)
@@ -149,11 +149,11 @@ def _ready(is_b: Flags, values: Floats, binary: bool) -> Flags:
 
 
 def imbalance(first: float, second: float, share: float, weight: float = 100.0) -> float:
-    """log E against "each assignment is to the first with probability `share`", valid at any time.
+    """Return the log e-value against "each assignment is to the first with probability `share`".
 
-    A Beta mixture around the share over its likelihood (Lindon, Malek 2022, "Anytime-valid
-    inference for multinomial count data", section 2). `weight` is the mixture's number of
-    observations: a wrong one costs power, never the level.
+    It is valid at any time: a Beta mixture around the share over its likelihood (Lindon, Malek
+    2022, "Anytime-valid inference for multinomial count data", section 2). `weight` is the
+    mixture's number of observations: a wrong one costs power, never the level.
     """
     a, b = weight * share, weight * (1 - share)
     mixture = betaln(first + a, second + b) - betaln(a, b)

@@ -1,4 +1,4 @@
-"""The verdict on an experiment so far, in figures and in a sentence."""
+"""Compute the verdict on an experiment so far, in numbers and in a sentence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ml.release.ab.records import Records
 from ml.release.ab.sequence import Floats, imbalance, sample_size, sequence, width
 
 Kind = Literal["better", "worse", "no-difference", "undecided", "untrustworthy"]
-# The probability of ever reporting a mismatch where the assignment follows the declared share
+# The probability of ever reporting a mismatch although the assignment follows the declared share
 # (Fabijan and others 2019, "Diagnosing sample ratio mismatch in online controlled experiments").
 MISMATCH = 0.001
-# The largest number of needed outcomes that is searched for.
+# The search for the number of needed outcomes ends here.
 _FARTHEST = 10**9
 
 
@@ -40,12 +40,12 @@ class ABVerdict:
     low: float | None  # ends of the difference's interval, None like the difference
     high: float | None
     more: int | None  # estimate of the outcomes that are still needed, 0 if `stop`
-    planned: int  # outcomes of both versions that the declared power takes
+    planned: int  # outcomes of both versions that the declared power requires
     mismatch: str  # how assignments or outcomes differ from the share, "" if they do not
 
 
 def verdict(experiment: Experiment, records: Records) -> ABVerdict:
-    """Return the verdict on the outcomes so far; it may be asked for at any time."""
+    """Return the verdict on the outcomes so far; it is valid however often it is computed."""
     is_b, values = records.is_b, records.values
     counts = {
         arm: _count(sum(assigned == arm for assigned in records.assigned.values()), values[chosen])
@@ -111,10 +111,10 @@ def _kind(experiment: Experiment, low: float | None, high: float | None, mismatc
 
 
 def _needed(experiment: Experiment, deviation: float, seen: float, counted: int) -> int:
-    """Return the outcomes that show the effect with this deviation.
+    """Return how many outcomes are needed to detect the effect with this deviation.
 
-    When there are as many already: the number at which the interval excludes zero, or the effect,
-    if the difference stays as it is.
+    If there are as many already, return the number at which the interval excludes zero, or the
+    effect, provided that the difference stays as it is.
     """
     wanted = sample_size(deviation, experiment.effect, experiment.alpha, experiment.power)
     if wanted > counted:
@@ -161,7 +161,7 @@ def _shown(experiment: Experiment, value: float) -> str:
 
 def _number(experiment: Experiment, value: float) -> str:
     if experiment.outcome == "binary":
-        # As many decimals as show two figures of the effect.
+        # Enough decimals to show two significant digits of the effect.
         decimals = max(1, 1 - math.floor(math.log10(experiment.effect * 100)))
         text = f"{value * 100:.{decimals}f}"
     else:

@@ -1,7 +1,9 @@
-"""A canary: green and its baseline are started beside blue and get more traffic step by step.
+"""Run a canary: start green and its baseline beside blue, and shift traffic step by step.
 
-The signals are checked ten times a second; `ml.release.canary.verdict` decides, and this module
-has the effects. The caller acts on the outcome.
+Blue is the live server, green that of the new version, the baseline a second server of blue's.
+
+The signals are checked ten times a second. `ml.release.canary.verdict` decides; this module starts
+servers and shifts traffic. The caller acts on the outcome.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ from ml.release.declaration.release_file import Strategy
 from ml.release.evidence.served import ParityCheck
 
 POLL_S = 0.1
-# Requests per sample to measure green's latency where it runs: enough that the slower first ones
-# are less than 5 %, above the p95.
+# Requests per sample to measure green's latency: enough that the slower first ones are less than
+# 5 % and do not raise the p95.
 PER_SAMPLE = 25
 # The timeout for the latency from Azure Monitor, which lags by some minutes.
 LATENCY_S = 900.0
@@ -99,13 +101,13 @@ def lead(
     superseded: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Run green through the strategy's stages; the endpoint is not locked meanwhile.
+    """Run green through the strategy's stages, without locking the endpoint; return the outcome.
 
     `trial` must have a baseline (ValueError). `new_fields` are response fields that green may add,
     unless the old version's responses have them. On "passed" green has all the traffic and blue
-    still runs. Otherwise, also when this raises, blue has all of it again; green and the
+    still runs. Otherwise, also after an exception, blue has all of it again, while green and the
     baseline still run. Raises UserError, which is not a verdict on green: router-unresponsive,
-    baseline-failed, or canary-interrupted when another command removed the canary.
+    baseline-failed, or canary-interrupted if another command removed the canary.
     """
     state = endpoints.live(name)
     router = endpoints.router(name)
@@ -226,14 +228,14 @@ class _Watch:
         verdict = decide(self.strategy, number, green, old, baseline, memory, alive, intervals)
         is_last = stage == self.strategy.stages[-1]
         if verdict.action == "go-on" and is_last and memory is None and answered >= WARM_REQUESTS:
-            # Of a managed endpoint it is known minutes later.
+            # A managed endpoint reports its memory minutes later.
             verdict = replace(verdict, action="hold", why="memory is not measured yet")
         patient = green.requests < stage.requests * self.strategy.patience
         green, old, baseline, intervals = self.clients.observe(now)
         return object_to(verdict, self.strategy, number, green, old, baseline, patient, intervals)
 
     def _counted(self, what: str, now: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return each server's count of `what` over the whole canary, for the judged requests."""
+        """Return each server's tally `what` ("requests" or "errors") since the canary's start."""
         return {
             name: sum(
                 now[name][kind][what] - self.first[name][kind][what] for kind in REQUEST_KINDS
@@ -242,7 +244,7 @@ class _Watch:
         }
 
     def _observe(self) -> dict[str, Any]:
-        """Return the tallies of the three servers; records the answers since the last call."""
+        """Return the tallies of the three servers, and count the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
             raise UserError.with_code(
@@ -289,11 +291,11 @@ def start_trial(
     baseline: bool,
     smoke: bool = True,
 ) -> Canary:
-    """Start green without traffic, and a baseline if asked for; `undo` stops both.
+    """Start green without traffic, and with `baseline` a baseline; `undo` stops both.
 
-    Beside blue they are in the endpoint's state, so that no other command takes them for leftovers.
-    The caller holds the endpoint. Raises UserError: what `server.start` raises, smoke-failed, and
-    baseline-failed, which is not a verdict on green.
+    If blue serves, they are added to the endpoint's state, so that no other command removes them as
+    leftovers. The caller holds the endpoint's lock. Raises UserError if green does not start,
+    smoke-failed, and baseline-failed, which is not a verdict on green.
     """
     undo.callback(_stop_unused, endpoints, name)
     # The baseline loads in parallel with green.
@@ -313,7 +315,7 @@ def start_trial(
 def smoke_test(
     endpoints: Endpoints, green: Server, deployment: ModelDeployment, samples: Samples
 ) -> None:
-    """Send every sample request; UserError (smoke-failed) unless the deployed model answers."""
+    """Send all sample requests; raise UserError (smoke-failed) unless the model answers each."""
     for sample in samples:
         answer = _answered(endpoints, green, sample)
         if fault := smoke_fault(answer, deployment, sample):
@@ -348,7 +350,7 @@ def check_latency(
     """Send green at least `requests` requests; return its p95 latency at the server, in ms.
 
     Raise UserError: too-slow above the limit, the errors of `smoke_test`, and latency-unknown,
-    which does not reject green.
+    which is not a verdict on green.
     """
     assert endpoints.p95_ms is not None  # else there is no limit
     began = time.time()
@@ -383,7 +385,7 @@ def check_answers(endpoints: Endpoints, green: Server, check: ParityCheck, toler
     """Send green the rows of the parity check; return their number.
 
     Raise UserError: prediction-mismatch if an answer differs from the evaluation by more than the
-    tolerance; predictions-unverified if no row can be sent, which does not reject green.
+    tolerance; predictions-unverified if no row can be sent, which is not a verdict on green.
     """
     expected = f"the evaluated predictions, within {tolerance:g}"
     if check.reason:
@@ -431,8 +433,7 @@ def without_canary(endpoints: Endpoints, name: str) -> Live | None:
 def _stop_unused(endpoints: Endpoints, name: str) -> None:
     """Stop servers that the endpoint's state does not name.
 
-    Where a full disk kept the state from being restored, the server in it keeps running; the next
-    apply ends it.
+    If a full disk prevented the state from being restored, its server runs until the next apply.
     """
     with endpoints.locked(name):
         endpoints.stop_idle(name)

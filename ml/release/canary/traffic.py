@@ -1,4 +1,4 @@
-"""A canary's step of traffic: statistics of the answers, and the project's sample requests.
+"""Collect the statistics of a canary step, and replay the project's sample requests.
 
 Answers are counted by shape and by bin of the prediction, latency by interval; memory is measured
 too. The replay draws the samples at random.
@@ -30,14 +30,14 @@ from ml.release.canary.verdict import Latencies, Memory, Stats
 REFERENCE = 60
 BINS = 10
 _CATEGORIES = 16
-# An interval of latency: longer than a scheduler keeps a process waiting for a busy core.
+# Seconds of a latency interval: longer than a scheduler makes a process wait for a busy core.
 INTERVAL_S = 2.0
 # Requests that green answers before its memory is measured: by then it has loaded everything.
 WARM_REQUESTS = 50
 _TIMEOUT_S = 30.0
 # The minimum duration over which the rate of client requests is measured.
 NOTICE_S = 0.3
-# From this rate on, client requests pace the samples; below it samples do not wait for them.
+# From this rate on, samples are sent at the rate of client requests; below it, continuously.
 ENOUGH_PER_S = 20.0
 
 
@@ -55,7 +55,7 @@ def shape(value: Any) -> str:
 
 
 def without(value: Any, field: str) -> Any:
-    """Return a response without a field such as `predictions/0/interval`, in every list item."""
+    """Return a copy of a response without the field; a number in its path means all list items."""
     part, _, below = field.partition("/")
     if isinstance(value, list):
         return [without(item, below) for item in value] if part.isdecimal() and below else value
@@ -92,7 +92,7 @@ def prediction(answer: Any, pointer: str) -> float | str | None:
 
 
 def edges(numbers: Sequence[float]) -> list[float]:
-    """Edges of up to BINS bins around the quantiles of `numbers`, and two edges far outside.
+    """Return the edges of up to BINS bins around quantiles of `numbers`, and two far outside.
 
     Edges are half way between values: with few distinct values, a small difference does not change
     the bin.
@@ -108,9 +108,8 @@ def edges(numbers: Sequence[float]) -> list[float]:
 class Answers:
     """Count answers; the first ones of the `old` deployments define the bins and shapes.
 
-    Those first answers are not counted: data that defines the bins must not be tested with them. A
-    shape also counts as known if it is known without `new_fields`, unless the old version's answers
-    have them.
+    Those first answers are not counted: data that defines the bins must not be tested with them.
+    `new_fields` are ignored when shapes are compared, unless the old version's answers have them.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class Answers:
         self._reference: list[Any] = []
         self._shapes: set[str] = set()
         self._edges: list[float] | None = None
-        # Whether the pointer reads something: otherwise all predictions would lie in one bin.
+        # Whether the pointer finds predictions: otherwise all of them would be in one bin.
         self._reads = False
         self.begin()
 
@@ -167,7 +166,7 @@ class Answers:
     def side(
         self, since: Mapping[str, Any], now: Mapping[str, Any], deployments: Sequence[str]
     ) -> Stats:
-        """Return the statistics of the deployments together, between two tallies of the router."""
+        """Return the deployments' joint statistics, between two tallies of the router."""
 
         def counted(what: str) -> int:
             return sum(int(now[name][what]) - int(since[name][what]) for name in deployments)
@@ -203,7 +202,7 @@ class Answers:
 
 
 class TrafficComparison:
-    """Compares green with the old version during a step, by the requests of one kind."""
+    """Compares green with the old version during a step, by client requests or by samples."""
 
     def __init__(
         self,
@@ -222,14 +221,14 @@ class TrafficComparison:
         self._last: Stats | None = None
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Take one answer that the router recorded."""
+        """Count one answer that the router recorded, if its request is of this kind."""
         if answer["kind"] == self.kind:
             self._answers.add(answer["deployment"], answer["status"], answer["body"])
 
     def begin(self, tallies: Mapping[str, Any], percent: int) -> None:
         """Begin a step in which green gets `percent` of the requests.
 
-        At 100 % the old version gets none: its figures of the previous step are used.
+        At 100 % the old version gets none: its statistics of the previous step are used.
         """
         begun = self._of(tallies)
         self._last = self._answers.side(self._since, begun, self._old) if percent == 100 else None
@@ -240,7 +239,7 @@ class TrafficComparison:
     def observe(
         self, tallies: Mapping[str, Any]
     ) -> tuple[Stats, Stats, Stats, Sequence[Latencies]]:
-        """Green's figures, the old version's, the baseline's alone, and latencies by interval."""
+        """Return statistics: green, old version (blue and baseline), baseline; and latencies."""
         now = self._of(tallies)
         green, old, baseline = (
             self._answers.side(self._since, now, names)
@@ -268,7 +267,7 @@ class LatencyIntervals:
         self._cut, self._cut_at = begun, clock()
 
     def observe(self, tallies: Mapping[str, Any]) -> list[Latencies]:
-        """The histograms of green and its baseline by interval; the last one is still open."""
+        """Return the histograms of green and baseline by interval; the last is still open."""
         green, baseline = (
             np.subtract(tallies[name]["latency"], self._cut[name]["latency"])
             for name in self._names
@@ -281,7 +280,7 @@ class LatencyIntervals:
 
 
 class ResidentMemory:
-    """Resident memory of green and of its baseline: once green was warm, and now."""
+    """Resident memory of green and of its baseline: when green was warm, and now."""
 
     def __init__(self, endpoints: Endpoints, green: Server, baseline: Server) -> None:
         self._endpoints, self._servers = endpoints, (green, baseline)
@@ -342,7 +341,7 @@ class Replay:
         self._thread.join(_TIMEOUT_S + 1)
 
     def go(self, going: bool) -> None:
-        """Send requests, or pause."""
+        """Start sending requests if `going`, else pause."""
         if going:
             self._going.set()
         else:
@@ -354,7 +353,7 @@ class Replay:
         return self._going.is_set()
 
     def check(self) -> None:
-        """Raise UserError if the endpoint rejects the requests, which does not reject green."""
+        """Raise UserError if the endpoint rejects the samples; this is no verdict on green."""
         if self.refused is not None:
             raise self.refused
 
@@ -365,16 +364,16 @@ class Replay:
                     send(self._draw.choice(self._bodies))
                     self.sent, self.refused = self.sent + 1, None
                 except (UserError, OSError, http.client.HTTPException) as error:
-                    # Or the router is gone, which the canary reports.
+                    # For other errors the router is gone, which the canary reports.
                     self.refused = error if isinstance(error, UserError) else None
                     self._stop.wait(0.05)
 
 
 class Traffic:
-    """Replays a sample for each request of callers, and continues while there are few of those.
+    """Paces the replay: a sample per client request, or continuously if clients send few.
 
     So a step has time to receive as many requests of clients as samples. Only requests that the
-    router assigns at random count: no client can delay the samples.
+    router assigns at random count, so that no client can delay the samples.
     """
 
     def __init__(self, replay: Replay, tallies: Mapping[str, Any]) -> None:
@@ -383,11 +382,11 @@ class Traffic:
         self.begin(tallies)
 
     def begin(self, tallies: Mapping[str, Any]) -> None:
-        """Begin a step."""
+        """Begin a step of the canary; `tallies` are the router's at its start."""
         self._since = tallies
 
     def observe(self, tallies: Mapping[str, Any]) -> None:
-        """Run or pause the replay by the router's current tallies."""
+        """Start or pause the replay, depending on the router's current tallies."""
         (then, before), moment = self._marked, time.monotonic()
         if moment - then < NOTICE_S:
             return
@@ -398,7 +397,7 @@ class Traffic:
 
 
 def _requests(before: Mapping[str, Any], now: Mapping[str, Any], kind: str) -> int:
-    """Requests of the kind, without mirrored copies."""
+    """Return the number of requests of the kind between two tallies, without mirrored copies."""
 
     def counted(tallies: Mapping[str, Any]) -> int:
         return sum(tally[kind]["requests"] - tally[kind]["mirrored"] for tally in tallies.values())

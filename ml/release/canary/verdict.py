@@ -1,22 +1,21 @@
-"""The decision of a canary (go on, hold or roll back) from its figures.
+"""The decision of a canary (go on, hold or roll back) from its statistics.
 
-All functions are pure. Figures that cannot be read roll back: a canary fails closed.
+All functions are pure. Invalid statistics roll back: a canary fails closed.
 
-Errors, refusals, shapes and predictions do not depend on a server's load or age; they are compared
-with all of the old version's. Latency and memory do; they are compared with a baseline's: a second
-server of the old version, started with green and given as many requests, as
-spinnaker.io/docs/guides/user/canary/best-practices advises ("compare canary against baseline, not
+Errors, rejections, shapes and predictions do not depend on a server's load or age; they are
+compared with those of both servers of the old version. Latency and memory do depend on it. They are
+compared with a baseline: a second server of the old version, started with green and given as many
+requests (spinnaker.io/docs/guides/user/canary/best-practices: "compare canary against baseline, not
 against production").
 
 Only requests that the router assigns at random are judged, so a slow machine slows both servers
-alike. An answer within `latency_ms` is never slow, whatever the baseline's latency is: 20 ms of an
-allowed 200 harm nobody. The project's samples decide whether green goes on. Clients may send what
-they like as often as they like, so their requests are compared by themselves and can only speak
-against green: they neither hide its faults among their own nor stand in for samples.
+alike. An answer within `latency_ms` is never slow, whatever the baseline's latency is. The
+project's samples decide whether green goes on. Clients may send anything at any rate, so their
+requests are compared separately and can only count against green: they can neither hide its errors
+nor replace samples.
 
-A process that shares its core for a moment is slow alone: tens of requests are late together, which
-the test would count as independent. So latency rolls back only if it still would with any one
-interval of the step left out.
+A process that briefly shares its core delays tens of requests together, which the test would count
+as independent. So latency rolls back only if it still alarms with any single interval left out.
 
 The test of a signal is valid at any time. Its `log_e_value` is the logarithm of an e-process: as
 long as green's rate exceeds the old version's by no more than the margin, the chance that it *ever*
@@ -44,8 +43,8 @@ from ml.backends.traffic import BUCKETS, PER_OCTAVE, REQUEST_KINDS, bucket
 from ml.release.declaration.release_file import Strategy
 
 Action = Literal["go-on", "hold", "roll-back"]
-# The signals with a sequential test, for the requests of each kind; each has an equal share of the
-# false alarms.
+# The signals with a sequential test, for requests of each kind. The probability of false alarms is
+# split equally among them.
 TESTED = ("errors", "refused", "latency", "answers", "predictions")
 # A signal with a higher log e-value needs more requests before the next step.
 CALM = -1.0
@@ -64,14 +63,14 @@ Latencies = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True)
 class Stats:
-    """The figures of one or more servers since the step began."""
+    """The statistics of one or more servers since the step began."""
 
     requests: int
     errors: int  # answers with status 500 or more, or of the router itself
     refused: int  # answers of the server with status 400 to 499
     latency: Sequence[int]  # requests by bucket of the router's histogram
     answers: int = 0  # answers whose shape was read
-    strange: int = 0  # of those, answers whose shape none of the old version's first ones had
+    strange: int = 0  # of those, answers with a shape that the old version's first answers lack
     predictions: Sequence[int] = ()  # answers by bin of the prediction
 
 
@@ -124,12 +123,12 @@ def decide(
     alive: bool,
     intervals: Sequence[Latencies] = (),
 ) -> Verdict:
-    """Return the verdict on the samples at this poll of the stage.
+    """Return the verdict on the replayed samples at this poll of the stage.
 
-    `old` are the figures of blue and its baseline together; at the last stage, where green gets all
+    `old` are the joint statistics of blue and its baseline; at the last stage, where green gets all
     requests, those of the stage before. `intervals` are the latencies of green and its baseline by
-    interval; a green that was slow in only one is held. Latency is not tested if green gets more
-    requests than a baseline can.
+    interval; a green that was slow in only one interval is held. Latency is not tested if green
+    gets more than half of the requests, because the baseline then gets fewer.
     """
     if not alive:
         return Verdict("roll-back", "green's process has ended", ())
@@ -160,10 +159,10 @@ def object_to(
     patient: bool,
     intervals: Sequence[Latencies] = (),
 ) -> Verdict:
-    """Return the verdict on the samples, unless requests of clients are evidence against green.
+    """Return the verdict on the samples, made stricter by the statistics of client requests.
 
-    They count against it when they alarm. While they point that way, a green that passes by the
-    samples is held as long as the stage is `patient`.
+    Roll back if client requests alarm. If a signal leans against green, hold a green that passes by
+    the samples while `patient`.
     """
     if verdict.action == "roll-back":
         return verdict
@@ -185,9 +184,9 @@ def limit(strategy: Strategy) -> float:
 def latency_log_e_value(
     green: Sequence[int], baseline: Sequence[int], factor: float, lenient_ms: float = 0.0
 ) -> float:
-    """log E against "green's latency is at most `factor` times the baseline's".
+    """Return the log e-value against "green's latency is at most `factor` times the baseline's".
 
-    Answers of green within `lenient_ms` are never too slow.
+    `green` and `baseline` are latency histograms. Answers within `lenient_ms` are never too slow.
     """
     counts_g, counts_b = _sound(green, BUCKETS), _sound(baseline, BUCKETS)
     edges = np.arange(1, BUCKETS, _EVERY)
@@ -209,7 +208,7 @@ def _alarm(
     memory: Memory | None,
     intervals: Sequence[Latencies],
 ) -> tuple[Verdict | None, tuple[Signal, ...]]:
-    """Return the verdict if a signal alarms, and all signals; latency needs a baseline."""
+    """Return (verdict if a signal alarms else None, all signals); latency needs a `baseline`."""
     try:
         signals = _signals(strategy, green, old, baseline, memory)
     except (ValueError, TypeError, OverflowError) as error:
@@ -248,9 +247,10 @@ def _is_lasting(
 
 
 def drift_evidence(green: Sequence[int], old: Sequence[int], tolerated: float) -> float:
-    """log E against "no set of bins holds a larger share of green's predictions than tolerated".
+    """Return the log e-value against "the predictions drifted by no more than `tolerated`".
 
-    The sets are each bin, each run of bins from the first, and their complements.
+    Drift is by how much green's share of predictions in a set of bins exceeds the old version's.
+    The sets are each bin, each range of bins from the first, and their complements.
     """
     if not len(green) or len(green) != len(old):
         raise ValueError(f"{len(green)} and {len(old)} bins of predictions")
@@ -295,7 +295,7 @@ def _signals(
 
 
 def _memory(memory: Memory, allowed_mib: float) -> Signal:
-    """Return the signal of memory growth beyond the baseline's, in MiB: a rule, not a test."""
+    """Return the signal of memory growth beyond the baseline's: a limit in MiB, no e-value."""
     natural = max(memory.baseline_now - memory.baseline_then, 0.0)
     grown = memory.green_now - memory.green_then - natural
     if not math.isfinite(grown) or memory.green_now <= 0:
@@ -329,7 +329,7 @@ def log_e_value(
     margin: float,
     prior: tuple[float, float] = EVEN,
 ) -> Floats:
-    """log E against `green's rate <= blue's rate + margin`, elementwise over arrays of counts.
+    """Return the log e-value against `green's rate <= blue's rate + margin`, elementwise.
 
     `green` and `blue` count the events (errors, say) among their requests. Raises ValueError for
     counts that are negative, not finite, or larger than the number of requests.
@@ -342,7 +342,7 @@ def log_e_value(
     valid = (g >= 0) & (g <= n) & (b >= 0) & (b <= m) & np.isfinite(n + m)
     if not valid.all():  # NaN compares false
         raise ValueError("counts of events among requests")
-    # The likeliest rates where the null allows them, else the likeliest on its border.
+    # The maximum-likelihood rates; if the null excludes them, those on its border.
     best_g = np.asarray(g / np.maximum(n, 1))  # numpy makes scalars of arrays without axes
     best_b = np.asarray(b / np.maximum(m, 1))
     out = (best_g > best_b + margin) & (n > 0) & (m > 0)
@@ -354,7 +354,7 @@ def log_e_value(
 
 
 def _border(g: Floats, n: Floats, b: Floats, m: Floats, margin: float) -> Floats:
-    """Blue's likeliest rate where green's is that rate plus the margin."""
+    """Return blue's most likely rate, given that green's is that rate plus the margin."""
     low: Floats = np.zeros(g.shape)
     high: Floats = np.full(g.shape, 1 - margin)
     for _ in range(_STEPS):  # the likelihood on the border is concave: halve by its slope
@@ -365,10 +365,9 @@ def _border(g: Floats, n: Floats, b: Floats, m: Floats, margin: float) -> Floats
 
 
 def averaged(evidences: ArrayLike) -> float:
-    """Return the log of the mean of e-processes given by their logs; -inf (no evidence) for none.
+    """Return the log of the mean of e-values given by their logs; -inf (no evidence) for none.
 
-    The mean of equal ones equals each of them exactly: without requests it is 0, which favours
-    neither.
+    The mean of equal values is exact: without requests it is 0, which favours neither side.
     """
     logs = np.asarray(evidences, dtype=np.float64)
     if logs.size == 0:

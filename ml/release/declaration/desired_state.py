@@ -1,8 +1,8 @@
 """The desired state: the model version that each environment should serve, declared in a file.
 
 The environments of TRACKED are declared in the project's release.yml, which git tracks.
-`local` is declared in `.local/release/<project>.yml`, which has the same form, so that trials leave
-the repository clean.
+`local` is declared in `.local/release/<project>.yml`, which has the same format, so that trying out
+a release changes no tracked file.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def was_declared_before(
 ) -> bool:
     """Return whether the declared version restores one that an earlier commit declared.
 
-    That is the same model and serving code, with something else declared in between. False if the
-    history is not here (a shallow clone).
+    It has the same model and serving code, and another version was declared in between. False if
+    the history is missing (a shallow clone).
     """
     wanted = (entry.digest, entry.deployment_digest)
     latest_first = reversed(on_branch(backend, project, environment))
@@ -124,9 +124,9 @@ def was_declared_before(
 def decisions(backend: Backend) -> Sequence[tuple[str, str, bool]]:
     """Return (place of the declaration, hash, is_ours) for every declared decision.
 
-    `is_ours`: the decision was made on this backend, which then keeps its evidence. If workspaces
-    share a registry, it is the one with the environment's endpoint. Tracked files are read as
-    committed.
+    `is_ours` is whether the decision was made on this backend, so that its audit log must have it.
+    If workspaces share a registry, that is the workspace with the environment's endpoint. Tracked
+    files are read as committed.
     """
     rows = []
     for project in projects(backend):
@@ -153,13 +153,13 @@ def _is_of(backend: Backend, environment: str, entry: ReleaseEntry) -> bool:
 
 
 def reason_for(backend: Backend, project: str, environment: str, digest: str) -> str:
-    """Return the reason to declare a model that does not beat the champion; "" without one."""
+    """Return the declared reason to promote a model that does not beat the champion, or ""."""
     entry = read(backend, project, environment)
     return entry.reason if entry is not None and entry.digest == digest else ""
 
 
 def strategy(backend: Backend, project: str, environment: str) -> Strategy:
-    """Return the canary strategy: the environment's values over the project's.
+    """Return the canary strategy: the environment's values override the project's.
 
     Raises UserError when release.yml cannot be read.
     """
@@ -168,7 +168,7 @@ def strategy(backend: Backend, project: str, environment: str) -> Strategy:
 
 
 def new_fields(backend: Backend, project: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the new fields that release.yml allows a canary, and why others do not count today."""
+    """Return the response fields that green may add today, and a sentence per invalid field."""
     file = path(backend, project, "")
     today = datetime.now(UTC).date()
     return release_file.new_fields(file, today) if file.is_file() else ((), ())
@@ -188,11 +188,11 @@ def declare(
     entry: ReleaseEntry,
     first: Callable[[Path], object] = lambda _: None,
 ) -> Path:
-    """Replace the declaration atomically and return the file; an empty one removes the entry.
+    """Replace the declaration atomically and return the file; an empty `entry` removes it.
 
     All other text of a tracked file is kept. `first` is called with the file just before the write,
-    after the edit has succeeded. The caller holds the lock. Raise UserError if the file cannot be
-    edited.
+    after the edit has succeeded. The caller holds the project's lock. Raise UserError if the file
+    cannot be edited.
     """
     file = path(backend, project, environment)
     files.sweep(file)
@@ -225,7 +225,7 @@ def declare(
 
 
 def check_environment(environment: str) -> str:
-    """Return the environment, if releases know it; raise UserError otherwise."""
+    """Return the environment; raise UserError if there is no such environment."""
     if environment not in ENVIRONMENTS:
         near = difflib.get_close_matches(environment, ENVIRONMENTS, 1)
         raise UserError.with_code(
@@ -238,10 +238,10 @@ def check_environment(environment: str) -> str:
 
 
 def place_of(environment: str, on: str | None) -> str:
-    """Return the backend of an environment; `on` is `local`, `azure` or None.
+    """Return the name of an environment's backend, `local` or `azure`; `on` overrides it.
 
-    Without `on`, `local` runs on this machine and the other environments on Azure ML. With `on`
-    "local" these are simulated here, each on its own endpoint, from the same release.yml. Raise
+    By default `local` runs on this machine and the other environments on Azure ML. With `on`
+    "local" those are simulated here, each on its own endpoint, from the same release.yml. Raise
     UserError (exit 33) for `local` on Azure.
     """
     check_environment(environment)

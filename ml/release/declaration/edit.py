@@ -1,4 +1,4 @@
-"""Editing a declaration in a release.yml; all other text stays as it is."""
+"""Edit a declaration in the text of a release.yml; all other text stays unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def declared(text: str, environment: str, values: Mapping[str, str]) -> str:
 
 
 def _into(text: str, entry: yaml.MappingNode, values: Mapping[str, str]) -> str:
-    """Replace or remove existing values in place; new keys come before the first key."""
+    """Return the text with the entry's values replaced or removed; new keys come first."""
     first = entry.value[0][0].start_mark
     changes: list[tuple[int, int, str]] = []
     new = ""
@@ -77,7 +77,7 @@ def _extent(text: str, entry: yaml.MappingNode, key: str) -> tuple[int, int]:
 def _under(
     text: str, parent: yaml.MappingNode, keys: tuple[str, ...], values: Mapping[str, str]
 ) -> str:
-    """Add a mapping at `keys` below a mapping that may lack some of them."""
+    """Return the text with the values added at the path `keys`; missing keys are created."""
     key, *inner = keys
     node = _value(parent, key)
     if inner and node is not None and _full(node):

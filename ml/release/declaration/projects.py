@@ -18,28 +18,28 @@ from ml.release import serving
 
 @dataclass(frozen=True)
 class Project:
-    """A folder under ml/projects; `name` is the folder's."""
+    """A project: a folder under ml/projects, by its name."""
 
     name: str
     folder: Path
 
     @property
     def gates(self) -> Path:
-        """The project's own thresholds."""
+        """The path of the project's gates.yml."""
         return self.folder / "gates.yml"
 
     @property
     def evaluate(self) -> Path:
-        """The job that scores a model: input `model`, output `evaluation`."""
+        """The path of the evaluation job: input `model`, output `evaluation`."""
         return self.folder / "jobs" / "evaluate.yml"
 
     @property
     def requests(self) -> Path:
-        """Requests that every version must answer, one JSON object a line."""
+        """The path of the sample requests, which every version must answer: JSON lines."""
         return self.folder / "endpoint" / "requests.jsonl"
 
     def model(self) -> str | None:
-        """The endpoint's name in endpoint.yml, which is also the model's; None without one."""
+        """Return the endpoint's name in endpoint.yml, also the model's name; None without one."""
         path = self.folder / "endpoint" / "endpoint.yml"
         name = documents.read(path).get("name") if path.is_file() else None
         return str(name) if name else None
@@ -53,16 +53,13 @@ class Project:
         return name
 
     def deployment_spec(self) -> DeploymentSpec:
-        """Return the deployment spec of its files.
-
-        Raise UserError for a wrong endpoint.yml or deployment.yml.
-        """
+        """Return the deployment spec of the project's files; raise UserError as `serving.read`."""
         return serving.read(self.folder / "endpoint", self.gates)
 
     def samples(self) -> Sequence[Mapping[str, object]]:
         """Return the sample requests.
 
-        Raise UserError without any, or if one is not a JSON object.
+        Raise UserError if there is none, or if one is not a JSON object.
         """
         path = repository.shown(self.requests)
         if not self.requests.is_file():
@@ -85,7 +82,7 @@ class Project:
         return samples
 
 
-# Characters of a request in a printed command: what fills four lines is not read.
+# Longest request, in characters, that a printed command contains.
 _LONGEST = 320
 
 
@@ -113,8 +110,9 @@ def every(root: Path) -> Sequence[Project]:
 
 
 def example(endpoint: str, project: Project | None) -> str:
-    """Return the `ml invoke` command with the project's first sample request, from its file where
-    the request is too long to read on a line.
+    """Return an `ml invoke` command with the project's first sample request.
+
+    If the request is too long, the command reads it from a file.
     """
     sample = project.samples()[0] if project else {}
     if not sample or not project:

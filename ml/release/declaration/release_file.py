@@ -1,7 +1,6 @@
-"""release.yml: which version serves in which environment, as types that read it with line numbers.
+"""Parse release.yml: which version serves in which environment, and how the canary runs.
 
-Its `traffic` configures the canary, with defaults. The JSON Schema for editors
-(`release.schema.json`) is generated from the same types.
+The JSON Schema for editors (`release.schema.json`) is generated from the same types.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _ALL_OR_NONE: JsonDict = {
 
 
 class StrategyError(ValueError):
-    """An invalid combination of `traffic` settings, at `field`."""
+    """An invalid combination of `traffic` settings, with the field to correct."""
 
     def __init__(self, field: str, actual: str, expected: str) -> None:
         self.field, self.actual, self.expected = field, actual, expected
@@ -116,7 +115,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Percentages of traffic one after another, and what each requires."""
+    """The settings of a canary: its steps of traffic, and what each step requires."""
 
     __pydantic_config__ = CLOSED
 
@@ -237,7 +236,7 @@ class ReleaseEntry:
         AfterValidator(_readable),
         Field(description="Why to promote a version that was not shown to be better."),
     ] = ""
-    # "" means those that the project's files state when the version is applied.
+    # "": the version is served with the project's files at the time of the apply.
     deployment_digest: Annotated[
         Sha256,
         Field(description="Of the serving code and the deployment's settings."),
@@ -289,7 +288,7 @@ class NewField(Waiver):
 
     @property
     def subject(self) -> tuple[str]:
-        """The field."""
+        """The field, as a tuple."""
         return (self.field,)
 
 
@@ -352,9 +351,9 @@ class ReleaseFile:
         )
 
     def strategy(self, environment: str) -> Strategy:
-        """Return the canary strategy there; the project's own where the environment states none.
+        """Return the environment's canary strategy, by default the project's.
 
-        Raises UserError where it is looser than the organisation policy on such an environment.
+        Raises UserError if that of a tracked environment is looser than the organisation policy.
         """
         strategy = self.strategies.get(environment, self.strategies[""])
         if environment in TRACKED and (
@@ -365,12 +364,12 @@ class ReleaseFile:
 
 
 def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
-    """Return the file at `path`; raise UserError with every problem, each with its line."""
+    """Parse the file at `path`; raise UserError with every problem, each with its line."""
     return parse(documents.read(path), kind)
 
 
 def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
-    """Return the file in a document; raise as `read`."""
+    """Convert a document to a ReleaseFile; raise as `read`."""
     release = settings.read(kind, document)
     entries = {name: entry for name, entry in release.environments.items() if entry}
     problems = [
@@ -394,8 +393,7 @@ def parse(document: Document, kind: type[Tracked | Local] = Tracked) -> ReleaseF
 
 
 def new_fields(path: Path, today: date) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the new fields that the file at `path` declares today, and why each other one does not
-    count.
+    """Return the new fields that are valid today, and a sentence on each that is not.
 
     Raises as `read`.
     """
@@ -423,12 +421,12 @@ def check(path: Path) -> Sequence[Problem]:
 
 
 def evidence_path(file: Path, environment: str) -> Path:
-    """Return the copy of the evidence beside a tracked declaration, for the pull request."""
+    """Return the path of the evidence copy in the pull request of a tracked declaration."""
     return file.parent / "evidence" / f"{environment}.json"
 
 
 def other_project(actual: str, model: str, place: Place) -> Problem:
-    """Return the problem of a model that another project makes."""
+    """Return the problem of a declared model that belongs to another project."""
     expected = f"`{model}`, the model of this project's endpoint"
     hint = "`ml release propose` writes the right one"
     return Problem("model-of-another-project", f"the model `{actual}`", expected, hint, place)
@@ -460,9 +458,10 @@ def schema() -> Mapping[str, Any]:
 
 
 def complete(traffic: Mapping[str, object]) -> Strategy:
-    """Return the strategy of a valid `traffic`, with the defaults filled in; raise StrategyError.
+    """Return the strategy of a `traffic` mapping, with the defaults filled in.
 
-    Steps that do not end at 100 get 100 as their last: a promotion never stops half way.
+    If the last step is not 100, a step of 100 is added. Raise StrategyError for invalid
+    combinations.
     """
     strategy = _STRATEGY.validate_python(traffic)
     steps, requests = strategy.steps, strategy.requests if "requests" in traffic else ()
@@ -497,7 +496,7 @@ def _looser_than_policy(strategy: Strategy, name: str, document: Document) -> It
 
 
 def settings_of(strategy: Strategy) -> Mapping[str, Any]:
-    """Return the settings that a policy can bound, by their names with dots."""
+    """Return the settings that a policy can limit, by dotted name (`tolerances.errors`)."""
     tolerances = {f"tolerances.{key}": value for key, value in vars(strategy.tolerances).items()}
     return {**vars(strategy), **tolerances}
 
@@ -516,7 +515,7 @@ def _gaps(name: str, entry: EnvironmentEntry, document: Document) -> Iterator[Pr
     """Yield a problem if a declaration has some of its fields but not all."""
     missing = [part for part in REQUIRED if not getattr(entry, part)]
     if missing and (len(missing) < len(REQUIRED) or entry.reason):
-        # ml/projects/NAME/release.yml, and of the environment local NAME.yml.
+        # The path is ml/projects/NAME/release.yml, or NAME.yml for the environment `local`.
         path = Path(document.shown)
         project = path.parent.name if path.name == "release.yml" else path.stem
         yield Problem(

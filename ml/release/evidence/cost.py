@@ -1,4 +1,4 @@
-"""The cost of training and of predictions: machine time always, money where a price is known.
+"""Estimate the cost of training and of predictions: machine time, and money if a price is known.
 
 The caller passes a `Prices`; without a price the amounts are left out.
 """
@@ -53,9 +53,9 @@ def estimate(
 ) -> Mapping[str, object]:
     """Return the field `cost` of evidence.json; `lineage` is the training run's.
 
-    A thousand predictions are counted in sequence on one instance, at the measured mean latency; an
-    instance that answers several at once costs less. Training is counted on the nodes that its job
-    asks for, for the time that it took on this machine; those nodes may be faster or slower.
+    A thousand predictions cost the measured mean latency each, in sequence on one instance; an
+    instance that answers several at once costs less. Training costs its duration on this machine
+    times the nodes of its job, which may be faster or slower.
     """
     compute = str(lineage.get("compute") or "")
     hardware, instance_type = latency.hardware or "", latency.instance_type or ""
@@ -94,9 +94,7 @@ def _spent(
 
 
 def hardware() -> str:
-    """Return the instance type in MLOPS_INSTANCE_TYPE; without it the processor, the usable cores
-    and the memory of this machine.
-    """
+    """Return this machine's instance type (MLOPS_INSTANCE_TYPE), or its processor and memory."""
     if instance_type := os.environ.get(INSTANCE_TYPE, "").strip():
         return instance_type
     model = platform.processor() or platform.machine()

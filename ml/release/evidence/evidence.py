@@ -1,9 +1,9 @@
-"""evidence.json: assembled when a version is proposed, verified before each decision.
+"""Assemble evidence.json when a version is proposed, and verify it before each decision.
 
-The supply chain in it (packages, licences, advisories, bill of materials) is that of the locked
-environment; advisories are looked up again before a decision, because new ones may exist.
+Its supply chain (packages, licences, advisories, bill of materials) describes the locked
+environment. Advisories are looked up again before a decision, because new ones may exist.
 
-Claims that nobody attested are checked again on this machine: docs/threat-model.md.
+Claims without an attestation are checked again on this machine: docs/threat-model.md.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ SETTINGS = "settings.json"
 
 
 def evaluation_of(run: Run) -> Evaluation:
-    """The evaluation.json of an evaluation run; raises UserError when it is missing or invalid."""
+    """Return an evaluation run's evaluation.json; raise UserError if it is missing or invalid."""
     folder = run.outputs.get(EVALUATION, run.folder)
     try:
         return read_evaluation(folder)
@@ -92,10 +92,11 @@ def collect(
     simulated: bool,
     attestor: Attestor | None = None,
 ) -> Version:
-    """Assemble the evidence; return the version with its hash. The evidence is not stored yet.
+    """Write the evidence on this machine; return the version with its hash.
 
-    `served` is the result of the parity check (`ml.release.evidence.served`). Raise UserError when
-    the disk is full or the advisories cannot be read.
+    It is not stored in the registry yet. `served` is the result of the parity check
+    (`ml.release.evidence.served`). Raise UserError when the disk is full or the advisories cannot
+    be read.
     """
     evaluation = evaluation_of(evaluated)
     trained_lineage, scored_lineage = (
@@ -145,7 +146,7 @@ def collect(
 
 
 def _adapter(folder: Path) -> Mapping[str, object]:
-    """Return the field `adapter` from settings.json of the model folder, which the job wrote.
+    """Return the field `adapter` of settings.json, which the job wrote into the model folder.
 
     {} if it is missing or invalid.
     """
@@ -192,10 +193,10 @@ def keep_attested(backend: Backend, project: str, model: str, attestation: bytes
 
 @contextmanager
 def _unfinished(version: Version) -> Iterator[Path]:
-    """A folder to collect the evidence in, so that it can be moved into place in one step."""
+    """Yield a temporary folder for the evidence; a rename then moves it into place atomically."""
     folder = replace(version, evidence="").evidence_folder
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(".unfinished-*"):  # of a killed proposal; the caller holds the lock
+    for leftover in folder.glob(".unfinished-*"):  # killed proposals left them; the lock is held
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
     try:
@@ -209,7 +210,7 @@ def before_evaluation(
 ) -> Evidence:
     """Return the evidence known before a run's model is evaluated; all else is empty.
 
-    The evaluation code is that of the `commit`, unless it is `dirty`.
+    The evaluation code is that of `commit`; `dirty` says that it has uncommitted changes.
     """
     lineage = {
         **_training(trained, backend.runs.entry(trained).lineage),
@@ -221,7 +222,7 @@ def before_evaluation(
 
 
 def _training(trained: Run, lineage: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return the part of the field `lineage` that is of the training run."""
+    """Return the part of the field `lineage` that describes the training run."""
     code = lineage["code"]
     return {
         "run": trained.id,
@@ -236,12 +237,12 @@ def _training(trained: Run, lineage: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def load(backend: Backend, version: Version) -> Evidence:
-    """Return the evidence of a version for the gates: brought here, parsed and verified.
+    """Return the evidence of a version for the gates: downloaded if needed, parsed and verified.
 
     Metrics are recomputed from the predictions, the overlap of training and test from the
-    identifiers, formats from the model's files; without a valid attestation, also the claims that
-    `_without_attestation` replaces. When the evidence or the model is missing or was edited, the
-    result is empty with the reason in `mismatches`.
+    identifiers, formats from the model's files. Without a valid attestation,
+    `_without_attestation` replaces further claims. When the evidence or the model is missing or was
+    edited, the result is empty with the reason in `mismatches`.
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     if (shared := backend.registry.shared) is not None:
@@ -306,7 +307,7 @@ def _statement(content: bytes, evidence: Evidence) -> Statement:
 def _identity(
     version: Version, content: bytes, evidence: Evidence, verifier: Verifier | None
 ) -> Mapping[str, str]:
-    """Return who attested the evidence; raise AttestationError without a valid attestation."""
+    """Return the signer of the attestation; raise AttestationError if it is missing or invalid."""
     if verifier is None:
         raise AttestationError("nothing verifies attestations here")
     try:
@@ -319,11 +320,11 @@ def _identity(
 
 
 def _without_attestation(root: Path, version: Version, evidence: Evidence) -> Evidence:
-    """Replace what the evidence claims by what this machine can verify.
+    """Replace claims of evidence without an attestation by what this machine can verify.
 
     The date is the registry's if that is earlier. The code is dirty unless the commit contains the
-    snapshot that ran. The hardware is this machine's if it stands for the instance type. The stored
-    advisories are dropped: they are looked up again.
+    snapshot that ran. If the claimed hardware is the deployment's instance type, this machine's
+    hardware replaces it. The stored advisories are dropped, because they are looked up again.
     """
     stored, created, lineage = version.kept_at(version.evidence), evidence.created, evidence.lineage
     chain, latency = evidence.supply_chain, evidence.latency
@@ -348,9 +349,9 @@ def _without_attestation(root: Path, version: Version, evidence: Evidence) -> Ev
 
 
 def _is_dirty(root: Path, stated: bool | None, code: str | None, commit: str | None) -> bool | None:
-    """Return whether the training code has uncommitted changes; None if unknown.
+    """Return whether the code has uncommitted changes; None if unknown.
 
-    "Clean" is believed only if the commit has exactly the recorded code.
+    A stated False holds only if the commit has exactly the code of the snapshot `code`.
     """
     if stated is not False:
         return stated
@@ -378,7 +379,7 @@ def by_metric_of(reference: Evidence, evidence: Evidence, folder: Path) -> Evide
 
 
 def rescore(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
-    """Return the champion's evidence with its quality measured anew by an evaluation run."""
+    """Return the champion's evidence with the results of the run that evaluated it again."""
     again = measured(backend, evaluated)
     snapshot = again.lineage.evaluation_snapshot
     lineage = replace(champion.lineage, evaluation_snapshot=snapshot)
@@ -401,10 +402,10 @@ def measured(backend: Backend, evaluated: Run) -> Evidence:
 
 
 def _assets(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return the data assets of the evaluation, with their digests; a baseline follows from them.
+    """Return the data assets of the evaluation with their sha256; the baseline is left out.
 
-    Data that the model was trained on in another version than it was scored on has no sha256 here,
-    so that the lineage gate refuses it.
+    If training and evaluation used different content of an asset, its sha256 is "", and the gate
+    `lineage` rejects it.
     """
     assets: dict[str, object] = {}
     for name, data in scored["data"].items():
@@ -419,8 +420,8 @@ def _assets(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[st
 def with_advisories(root: Path, evidence: Evidence) -> Evidence:
     """Return the evidence with today's advisories on its packages.
 
-    An older source than that of the evidence only adds advisories. Raises UserError for a source
-    that cannot be read.
+    If the source here is older than that of the evidence, advisories are only added. Raises
+    UserError if the source cannot be read.
     """
     source = _advisories(root)
     if source is None:
@@ -447,8 +448,8 @@ def with_advisories(root: Path, evidence: Evidence) -> Evidence:
 def supply_chain(root: Path) -> tuple[Mapping[str, object], str]:
     """Return the field `supply_chain` of evidence.json, and the bill of materials as text.
 
-    Without a lock both are empty, which the gate rejects. Raise UserError if the advisories cannot
-    be read, or a line of a lock is not `package==version`.
+    Without a lock file both are empty, which the gate rejects. Raise UserError if the advisories
+    cannot be read, or a line of the lock file is not `package==version`.
     """
     try:
         locked = packages.packages(repository.lock(root))
@@ -498,7 +499,7 @@ def _advisories(root: Path) -> tuple[str, Advisories] | None:
 
 
 def keep_reference(evaluation: Path, folder: Path) -> str | None:
-    """Copy an evaluation's reference into the folder; its sha256 (hex), None without one."""
+    """Copy an evaluation's reference into the folder; return its sha256 (hex), or None."""
     source = evaluation / REFERENCE
     if not source.is_file():
         return None
@@ -509,7 +510,7 @@ def keep_reference(evaluation: Path, folder: Path) -> str | None:
 def load_reference(version: Version) -> Mapping[str, Any]:
     """Return the reference that `ml watch` compares requests with.
 
-    Raises UserError when none is kept, when a file was edited, and for another model's reference.
+    Raises UserError if it is missing, if a file was edited, or if it is of another model.
     """
     path = version.evidence_folder / REFERENCE
     name = f"{version.model} {version.version}"

@@ -1,4 +1,4 @@
-"""The feature sets that a project declared in the code of a training."""
+"""Find the feature sets that a project's code defined when a model was trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDERS = "ml/projects/*/features/*.yml"
 
 
 def definitions(root: Path) -> Mapping[str, list[Path]]:
-    """Map the name of each feature set of the repository to its files: one for each version."""
+    """Return the files of each feature set in the repository, by name: one for each version."""
     names: dict[str, list[Path]] = {}
     for path in sorted(root.glob(FOLDERS)):
         document = documents.read(path).data
@@ -27,11 +27,11 @@ def definitions(root: Path) -> Mapping[str, list[Path]]:
 
 
 def declared(root: Path, project: str, lineage: Lineage) -> Mapping[str, tuple[str, str]]:
-    """Map each feature set to its version and digest, as `Evidence.feature_sets`.
+    """Return (version, digest) of each feature set by name, for `Evidence.feature_sets`.
 
-    The code is that of the commit, or of the snapshot where the training had uncommitted changes.
-    Where neither is on this machine, it is the work tree `root`: the digests show whether it
-    differs. A definition that cannot be read has an empty version, which no training set has.
+    The definitions are read from the training's commit, or from its snapshot if it had uncommitted
+    changes. If this machine has neither, they are read from the work tree `root`; the digests show
+    whether that differs. An unreadable definition has the version "", which no training set has.
     """
     inside = Path("ml", "projects", project, "features")
     with _code(root, inside, lineage) as code:

@@ -1,6 +1,6 @@
-"""What the evidence states, recomputed from the hashed predictions and identifiers kept with it.
+"""Recompute what evidence states, from the hashed predictions and identifiers stored with it.
 
-No number that was logged or stated is trusted.
+No logged or stated number is trusted.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Predictions:
     sha256: str  # of the file, in hex; "" if the rows were not read from one
     faults: tuple[str, ...]  # why the file cannot be used, () if it can
     task: Task = "ranking"
-    custom: Mapping[str, CustomMetric] = field(default_factory=dict)  # the rows have their values
+    custom: Mapping[str, CustomMetric] = field(default_factory=dict)  # by name; rows have values
 
     @cached_property
     def metrics(self) -> Mapping[str, Metric]:
-        """Every metric that can be computed from the rows."""
+        """The metrics that can be computed from the rows, by name."""
         return metrics_of(self.task, self.custom)
 
     def answers(self, split: str) -> ScoredRows:
-        """Return the answers of a split, in the order of the file."""
+        """Return the rows of a split for metrics, in the order of the file."""
         return ScoredRows.from_rows(list(self.rows.get(split, {}).values()))
 
     def probabilities(self, split: str) -> Mapping[str, Values]:
@@ -74,7 +74,7 @@ class Predictions:
         return labels if any(labels) else None
 
     def outcomes(self, metric: str) -> Mapping[str, Mapping[str, float]]:
-        """Split → unit → value of the metric, NaN for a metric of whole splits."""
+        """Return split → unit → value of the metric; NaN if it is defined only for a split."""
         definition = self.metrics.get(metric)
         if definition is None:
             return {}
@@ -86,7 +86,7 @@ class Predictions:
         }
 
     def every_outcome(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-        """Metric → split → unit → value, of the metrics that units have."""
+        """Return metric → split → unit → value, for the metrics that are defined per unit."""
         return {
             name: self.outcomes(name)
             for name, definition in self.metrics.items()
@@ -94,8 +94,9 @@ class Predictions:
         }
 
     def statistics(self, metric: str) -> Mapping[str, Statistic]:
-        """Split → a metric of the whole split, computed on draws of its units; empty for another
-        metric.
+        """Return split → a function that computes the metric on bootstrap draws of its units.
+
+        {} unless the metric is defined only for a whole split.
         """
         definition = self.metrics.get(metric)
         if definition is None or definition.of_all is None:
@@ -113,7 +114,7 @@ class Predictions:
         return statistic
 
     def groups(self) -> Mapping[str, Mapping[str, str]]:
-        """Split → unit → group, of the splits that have groups."""
+        """Return split → unit → bootstrap group, for the splits that have groups."""
         return {
             split: {unit: row.group for unit, row in rows.items()}
             for split, rows in self.rows.items()
@@ -121,7 +122,7 @@ class Predictions:
         }
 
     def members(self) -> Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]]:
-        """Split → dimension → slice → its units."""
+        """Return split → dimension → slice → the units in it."""
         members: dict[str, dict[str, dict[str, list[str]]]] = {}
         for split, rows in self.rows.items():
             for unit, row in rows.items():
@@ -138,7 +139,7 @@ class Predictions:
         }
 
     def undefined(self, split: str) -> Mapping[str, Mapping[str, str]]:
-        """`DIMENSION SLICE` → metric → what the rows of the slice lack for it to be defined."""
+        """Return `DIMENSION SLICE` → metric that is undefined on the slice → a sentence why."""
         answers = self.answers(split)
         row_numbers = {unit: number for number, unit in enumerate(self.rows.get(split, {}))}
         lacking: dict[str, dict[str, str]] = {}
@@ -155,7 +156,7 @@ class Predictions:
 
 
 def _lacking(task: Task, rows: ScoredRows) -> str:
-    """Return what the rows may lack for a metric that is undefined on them."""
+    """Return a sentence on what the rows may lack if a metric is undefined on them."""
     if task == "detection":
         return f"its {len(rows)} images have no object"
     if task == "forecasting":
@@ -172,9 +173,9 @@ def sha256(path: Path) -> str:
 
 
 def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
-    """Read the predictions of an evaluation, which states their task and its custom metrics.
+    """Parse predictions.csv of an evaluation, which states the task and its custom metrics.
 
-    Raises OSError if the file cannot be opened.
+    Invalid rows are left out and described in `faults`. Raises OSError if the file cannot be read.
     """
     splits: dict[str, dict[str, Prediction]] = {}
     faults = []
@@ -186,7 +187,7 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
         custom = stated
     except ValueError as error:
         faults.append(str(error))
-    # Read once: the rows are of the very bytes that are hashed, whoever writes the file meanwhile.
+    # Read once, so that the rows come from the hashed bytes even if the file changes meanwhile.
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     with io.StringIO(content.decode(errors="replace"), newline="") as stream:
@@ -235,7 +236,7 @@ def read_predictions(path: Path, evaluation: Evaluation) -> Predictions:
 
 
 def with_predictions(evidence: Evidence, rows: Predictions) -> Evidence:
-    """The evidence with each unit's primary metric and right answer, its group and slices."""
+    """Return the evidence with each unit's primary metric, label, group and slices."""
     evaluation = evidence.evaluation
     metric = evaluation.primary_metric or ""
     framework = TASKS[rows.task].metrics.get(metric)
@@ -279,7 +280,7 @@ def _row_fault(
 
 
 def mismatches(evaluation: Evaluation, predictions: Predictions) -> tuple[str, ...]:
-    """Return the statements that do not follow from the predictions; () when all do."""
+    """Return a sentence for each statement that does not follow from the predictions."""
     wrong = list(predictions.faults)
     if predictions.sha256 != evaluation.predictions.sha256:
         wrong.append(f"{PREDICTIONS} is not the file whose sha256 the evidence states")
@@ -334,7 +335,7 @@ def _disparity_mismatches(
     split: str,
     slices: Mapping[str, Mapping[str, Estimate]],
 ) -> Iterator[str]:
-    """Fairlearn computed the difference; here it follows from the slices, already recomputed."""
+    """Yield a mismatch if a stated fairness difference does not follow from the slices' metrics."""
     name = f"{dimension}.{metric}"
     values = {
         slice_name: value
@@ -385,7 +386,7 @@ def _metric_mismatches(
 
 
 def _estimate_mismatches(name: str, stated: Estimate, again: Estimate) -> Iterator[str]:
-    """The parts of an estimate, its interval included, that are not what was computed again."""
+    """Yield a sentence for each stated value, interval end or count that differs from `again`."""
     pairs = {
         "": (stated.value, again.value),
         ".low": (stated.low, again.low),
@@ -404,10 +405,10 @@ def _close(claimed: float | None, recomputed: float | None) -> bool:
 
 
 def overlap_mismatches(evaluation: Evaluation, folder: Path) -> tuple[str, ...]:
-    """Return the stated overlaps of training and test that the identifiers in the folder
-    contradict.
+    """Return a sentence for each stated overlap of training and test that is wrong.
 
-    () when all follow, and for evidence without identifiers, which the gate `leakage` refuses.
+    The overlaps are recomputed from the identifiers in the folder. () if all are right, and for
+    evidence without identifiers, which the gate `leakage` rejects.
     """
     if evaluation.identifiers is None:
         return ()

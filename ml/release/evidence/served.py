@@ -1,8 +1,7 @@
-"""Parity check: send the rows of an evaluation to a server, and compare its answers.
+"""Parity check: compare a server's answers with the predictions of an evaluation.
 
-They are compared with the predictions that the metrics are computed from. Rows that are not sent
-are not compared. Whether the rows equal those of clients is for the review of the code that wrote
-them.
+The metrics are computed from these predictions. Only a part of the rows is sent. Reviewers of the
+evaluation code must judge whether the rows look like the requests of clients.
 """
 
 from __future__ import annotations
@@ -55,14 +54,14 @@ FIRST, DRAWN = 100, 100
 DIFFERS = 1e-6
 # The ranking metrics that need only the first entry.
 OF_THE_FIRST = ("gain_at_1",)
-# The distance of another text, or of a missing response.
+# The distance of a different text, or of a missing response.
 _OTHER = 1.0
 _ROUNDED = 5e-5
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A request, and the prediction that the metrics follow from."""
+    """A request, and the row of predictions.csv that was evaluated for it."""
 
     request: Request
     row: Prediction
@@ -70,7 +69,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class ParityCheck:
-    """The parity check: evaluated rows, with which a server's responses are compared."""
+    """A parity check: evaluated rows to send, whose predictions the responses must match."""
 
     rows: Sequence[Evaluated]  # the rows to send
     task: Task
@@ -78,10 +77,10 @@ class ParityCheck:
     reason: str = ""  # why no request can be sent, "" if there are rows
 
     def run(self, ask: Ask) -> Mapping[str, object]:
-        """Return the part `serving` of the evidence, without the code: how the answers differ.
+        """Send the rows with `ask`; return the field `serving` of the evidence on the differences.
 
-        A row without an answer differs. For the largest difference the unit and the predictions are
-        named, but nothing of the request.
+        A row without an answer differs. `example` names the unit and both predictions of the
+        largest difference, but no content of the request.
         """
         if self.reason:
             return {"reason": self.reason}
@@ -109,8 +108,9 @@ class ParityCheck:
 
 
 def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCheck:
-    """Return the requests in the folder of an evaluation with their predictions: the first, and
-    others drawn at random.
+    """Return the parity check of an evaluation: its first requests and a random sample.
+
+    If the files in `folder` cannot be used, it has no rows but a `reason`.
     """
     predictions = read_predictions(folder / PREDICTIONS, evaluation)
     rows, reason = [], ""
@@ -128,7 +128,7 @@ def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCh
     else:
         try:
             requests = read_requests(folder / REQUESTS, evaluation.requests)
-            # Out of fold, other models answered.
+            # Other models (of the folds) predicted the out-of-fold splits.
             requests = [
                 request for request in requests if request.split not in evaluation.out_of_fold
             ]
@@ -151,9 +151,10 @@ def parity_check(folder: Path, evaluation: Evaluation, pointer: str) -> ParityCh
 def _missing_request(
     requests: Sequence[Request], predictions: Predictions, out_of_fold: Collection[str]
 ) -> str:
-    """Return a message if a row of the promoted splits has no request though there is room, or "".
+    """Return a message if a row lacks a request although the file is not full; else "".
 
-    If other models predicted those out of fold, the splits that this one predicted count.
+    Rows of out-of-fold splits may lack one, since other models predicted them. Without such splits,
+    rows of the validation split may.
     """
     excluded = out_of_fold or {VALIDATION}
     with_request = {(request.split, request.unit) for request in requests}
@@ -173,11 +174,11 @@ def champion_on(
     theirs: Evidence,
     spec: DeploymentSpec,
 ) -> Evidence:
-    """Measure a champion by requests to its own scoring code, one per row of the candidate.
+    """Return the champion's evidence, measured by its answers to the candidate's requests.
 
-    `folder` has the candidate's evaluation, `spec` the scoring code that measured the champion's
-    evidence. A ranking is read at its first place only. Raises ValueError if the responses lack
-    what the metrics need.
+    `folder` has the candidate's evaluation; `spec` is the deployment spec that the champion's
+    evidence was measured with. Of a ranking only the first entry counts. Raises ValueError if the
+    responses lack what the metrics need.
     """
     ours = candidate.evaluation
     rows = read_predictions(folder / PREDICTIONS, ours)
@@ -200,7 +201,7 @@ def champion_on(
             )
     splits = {}
     for split in dict.fromkeys(request.split for request in requests):
-        units = rows.rows[split]  # in their order: that of the draws of the bootstrap
+        units = rows.rows[split]  # keep their order, on which the seeded bootstrap depends
         if missing := [unit for unit in units if (split, unit) not in answered]:
             raise ValueError(f"{REQUESTS} has no request of {missing[0]} of {split}")
         splits[split] = {unit: answered[split, unit] for unit in units}
@@ -223,7 +224,7 @@ def champion_on(
 
 
 def refuse_faulty(model: Path) -> None:
-    """Raise UserError for a model with a file that would crash, hang or exhaust its library."""
+    """Raise UserError if a model file would crash, hang or exhaust the library that loads it."""
     for file, kind in formats(model).items():
         if is_faulty(kind):
             hint = "train the model again, and check who wrote the file"
@@ -232,7 +233,7 @@ def refuse_faulty(model: Path) -> None:
 
 
 def serve(backend: Backend, deployment: ModelDeployment) -> AbstractContextManager[Candidate]:
-    """Start a server of the deployment for checks; raises what starting it raises."""
+    """Start a server of the deployment for checks; it stops at the end of the context."""
     if backend.candidate is None:
         actual, expected = f"`{backend.name}` cannot start a server for a check", "--on local"
         raise UserError.with_code("no-candidate", actual, expected, exit_code=Exit.CANNOT_HONOUR)
@@ -242,7 +243,7 @@ def serve(backend: Backend, deployment: ModelDeployment) -> AbstractContextManag
 def _predicted(
     answer: Answer, row: Prediction, task: Task, pointer: str, threshold: float | None
 ) -> Prediction:
-    """Convert a response to a row of predictions.csv; ValueError if it lacks a field."""
+    """Convert a response to a row of predictions.csv; raise ValueError if it lacks a field."""
     value = _value(answer.body, task, pointer) if answer.status == 200 else None
     classes = (probabilities(answer.body) or {}) if task == "multiclass" else {}
     score, rank = 0.0, 0
@@ -333,7 +334,7 @@ def _distance(value: float | str, body: object, row: Prediction, task: Task, usu
         return _OTHER
     if task != "multiclass" or (served := probabilities(body)) is None:
         return 0.0
-    # The file has the probability of the right class, and of the others four digits.
+    # The file has the exact probability of the right class, and the others rounded to four digits.
     distances = [abs(served[name] - share) - _ROUNDED for name, share in row.probabilities.items()]
     distances.append(abs(served.get(row.expected, 0.0) - row.score))
     return max(0.0, *distances) if all(map(math.isfinite, distances)) else _OTHER
@@ -355,7 +356,7 @@ def _step_distance(served: str, evaluated: str) -> float:
 
 
 def _text(value: float | str) -> str:
-    """Return a label or an id, which may be a number."""
+    """Return a label or an id as text; a whole number is written without decimals."""
     is_whole = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_whole else value)
 

@@ -1,4 +1,4 @@
-"""Verifies everything that is kept with a version, offline, and lists all differences."""
+"""Verify all files and statements that are stored with a version, offline; list differences."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Check:
 def checks(version: Version) -> tuple[Check, ...]:
     """Run every check: the stored evidence files, the evidence's statements, the model files.
 
-    A file that cannot be read counts as a difference, with the reason. Needs the registry's record
-    of the version and the files of this machine, and no server.
+    An unreadable file counts as a difference, with the reason. The checks need the registry's
+    record of the version and files of this machine, but no server.
     """
     folder, document = version.evidence_folder, _document(version)
     evidence = parse(document)
@@ -65,7 +65,7 @@ def checks(version: Version) -> tuple[Check, ...]:
 
 
 def _check(name: str, differences: Callable[[], Iterable[str]]) -> Check:
-    """Return the check; an error that is raised is its difference."""
+    """Return the check; if `differences` raises an error, its text is the difference."""
     try:
         return Check(name, tuple(differences()))
     except (OSError, ManifestError) as error:
@@ -75,7 +75,7 @@ def _check(name: str, differences: Callable[[], Iterable[str]]) -> Check:
 
 
 def _document(version: Version) -> Mapping[str, object]:
-    """evidence.json; empty when it cannot be read."""
+    """Return evidence.json; {} if it cannot be read."""
     try:
         document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -128,7 +128,7 @@ def _sbom_differences(folder: Path, evidence: Evidence) -> Iterator[str]:
 
 
 def _requests_differences(folder: Path, evaluation: Evaluation) -> Iterator[str]:
-    # Where an answer holds the prediction is no question of the file.
+    # This check only reads the file: any pointer that is not empty will do.
     if reason := parity_check(folder, evaluation, REQUESTS).reason:
         yield reason
 

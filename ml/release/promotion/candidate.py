@@ -1,4 +1,4 @@
-"""A candidate before it is registered: a run that is trained now or chosen, beside the champion."""
+"""Train or choose a run to propose, and compare its model with the champion; register nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ml.specs.sdk.load import load
 
 # The job that trains a project with its own settings.
 JOB = "jobs/train.yml"
-# What every AutoML job calls its model: their schema has no other name.
+# The name of the model output of every AutoML job; their schema allows no other.
 BEST_MODEL = "best_model"
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run with a model, and the model beside the champion."""
+    """A run, and the comparison of its model with the champion."""
 
     run: Run
     comparison: Comparison
@@ -34,7 +34,7 @@ class ComparedRun:
 def try_out(
     backend: Backend, project: str, environment: str, say: Callable[[str], None]
 ) -> ComparedRun:
-    """Train a project, evaluate its model there too, and compare it with the champion.
+    """Train a project, evaluate its model on the same backend, and compare it with the champion.
 
     `say` receives progress. Raise UserError with exit code 1 if a job fails, and the errors of
     planning and comparing. Nothing is registered.
@@ -92,7 +92,7 @@ def choose(backend: Backend, project: Project, reference: str | None) -> Run:
 
 
 def _named_by_pipeline(backend: Backend, run: Run) -> Run:
-    """Return the run; a step that calls its model otherwise has it by the name in its pipeline."""
+    """Return the run; if it wrote its pipeline's `model`, its output is renamed to `model`."""
     above = backend.runs.parent(run) if MODEL not in run.outputs else None
     while above is not None:
         if above.steps and MODEL in above.outputs:
@@ -103,7 +103,7 @@ def _named_by_pipeline(backend: Backend, run: Run) -> Run:
 
 
 def _latest(backend: Backend, project: Project) -> Run:
-    # A run belongs to the project when its experiment is that of the evaluation.
+    # Runs of the project are those in the experiment of its evaluation job.
     experiment = str(load(project.evaluate).get("experiment_name"))
     completed = Filter(experiment=experiment, statuses=("Completed",))
     candidates = [
@@ -122,7 +122,7 @@ def _latest(backend: Backend, project: Project) -> Run:
 
 
 def _sweep_of(project: Project, experiment: str) -> str:
-    """The path of a sweep or pipeline job of that experiment, for a hint; `sweep.yml` first."""
+    """Return the path of a sweep or pipeline job of that experiment, preferably `sweep.yml`."""
     files = repository.yaml_files(project.folder / "jobs")
     for path in sorted(files, key=lambda path: path.stem != "sweep"):
         job = documents.read(path)
@@ -133,7 +133,7 @@ def _sweep_of(project: Project, experiment: str) -> str:
 
 
 def _unfit(run: Run, why: str) -> UserError:
-    # A step's model that the pipeline does not pass on.
+    # Steps whose model the pipeline does not output.
     others = "".join(f"--run {part.name}; " for part in parts(run, MODEL) if part != run)
     return UserError.with_code(
         "unsuitable-run",

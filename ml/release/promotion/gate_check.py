@@ -1,6 +1,6 @@
-"""Runs the gates on a registered version: evidence, champion, decision, audit line.
+"""Evaluate the gates on a registered version: evidence, champion, decision, audit line.
 
-A champion that was measured on other data or by other code is evaluated again as the candidate was.
+A champion that was measured on other data is evaluated again on the candidate's data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Evaluation = CommandPlan | PipelinePlan
 
 @dataclass(frozen=True)
 class GateCheck:
-    """A decision, and the versions compared."""
+    """The decision of the gates, and the versions that were compared."""
 
     decision: Decision
     candidate: Version
@@ -48,9 +48,9 @@ class GateCheck:
 
 
 def check_registered(backend: Backend, model: str, version: str, environment: str) -> GateCheck:
-    """Run the gates on a registered version as if it were proposed now.
+    """Evaluate the gates on a registered version as if it were proposed now.
 
-    A version that is declared in the environment is checked with its declared reason.
+    If the environment declares it, the declared reason is used.
     """
     registered = backend.registry.find(model, version)
     project = projects.find(backend.root, registered.project)
@@ -69,15 +69,15 @@ class Released:
     error: str = ""  # why the champion could not be judged
 
     def to_json(self) -> Mapping[str, object]:
-        """As `ml gate --released --json` prints it."""
+        """Return JSON-compatible values, as `ml gate --released --json` prints them."""
         return {**vars(self), "decision": self.decision and self.decision.to_json()}
 
 
 def check_released(backend: Backend, environment: str) -> Iterator[Released]:
-    """Judge what each project serves in the environment by today's gates and its kept evidence.
+    """Evaluate today's gates on each project's champion in the environment; yield the decisions.
 
-    The gates of a promotion are left out (freshness, comparisons, sign-off). Trains, records and
-    changes nothing.
+    The stored evidence is used. Gates that concern only a promotion are left out (freshness,
+    comparisons, sign-off). Nothing is trained, recorded or changed.
     """
     for project in projects.every(backend.root):
         try:
@@ -106,7 +106,7 @@ def request(
 ) -> Request:
     """Return the request to promote the version to the environment now.
 
-    `deployment_digest` is that of the code and settings that are to serve it.
+    `deployment_digest` is the digest of the serving code and settings to release it with.
     """
     return Request(
         environment=environment,
@@ -124,7 +124,7 @@ def request(
         served_in=tuple(
             place
             for place in version.served_in(deployment_digest)
-            # The registry alone is trusted only about simulated environments.
+            # For real environments, git must confirm what the registry records.
             if backend.simulated
             or desired_state.was_declared(
                 backend, version.project, place, version.digest, deployment_digest
@@ -143,13 +143,12 @@ def check_gates(
     rival: Version | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> GateCheck:
-    """Decide about a version; with `record` the decision is appended to the audit log.
+    """Evaluate the gates on a version; with `record` append the decision to the audit log.
 
-    The version is compared with the champion, or with `rival` in its place. That one is scored
-    again by the candidate's evaluation when it was measured on other data or rows.
-    Advisories are looked up again, because new ones may exist. A candidate that served there before
-    skips both: it is a way back. Raises UserError for a gates.yml that is wrong or looser than the
-    policy.
+    The version is compared with `rival` if given, else with the champion. That version is scored
+    again if it was measured on other data or rows. Advisories are looked up again, because new ones
+    may exist. Both steps are skipped for a rollback (`request.served_before`). Raises UserError for
+    a gates.yml that is invalid or looser than the policy.
     """
     gates = load_gates(project)
     candidate = evidence.load(backend, version)
@@ -173,10 +172,10 @@ def check_gates(
 def without_invalid(
     gates: Gates, request: Request, *versions: Version | None
 ) -> tuple[Version | None, Request]:
-    """Return the first version that gates.yml does not list as invalid, and the request.
+    """Return the version to beat, and the request with the invalid versions in `set_aside`.
 
-    That version is the one to beat; the request names the invalid ones. The candidate's own model
-    is never skipped.
+    It is the first of `versions` that gates.yml does not list as invalid, or None. The candidate's
+    own model never counts as invalid.
     """
     valid, stated = None, []
     for version in filter(None, versions):
@@ -195,10 +194,10 @@ def check_before_evaluation(
     evaluation: Evaluation,
     environment: str,
 ) -> None:
-    """Evaluate the gates that do not depend on what the `evaluation` will measure.
+    """Evaluate the gates whose result does not depend on the `evaluation` that follows.
 
-    Raises UserError with exit code 3 if one rejects the model. A gate with a version's waiver is
-    left for later: the version is unknown until it is registered.
+    Raises UserError with exit code 3 if one rejects the model. A gate with a waiver for one version
+    is skipped here: the version's number is unknown until it is registered.
     """
     gates, commit = load_gates(project), trees.commit(backend.root)
     copies = [part.folder for part in snapshot.of_plan(evaluation).values() if part]
@@ -247,7 +246,7 @@ def _why_not_git(root: Path) -> str:
 def load_gates(project: Project) -> Gates:
     """Return the organisation policy with the project's tighter values.
 
-    Raise UserError when a file is wrong or looser.
+    Raise UserError if a file is invalid, or if the project's is looser than the policy.
     """
     return load(project.gates)
 
@@ -261,12 +260,13 @@ def champion_evidence(
     digest: str,
     progress: Callable[[str], None],
 ) -> Evidence | None:
-    """Return the champion's evidence on the candidate's data; empty when it cannot be measured.
+    """Return the champion's evidence on the candidate's data; None without a champion.
 
     Its stored predictions are used if they cover the same data, rows and labels. Otherwise the
     champion is evaluated on the candidate's data: by its own evaluation code or, if that fails, by
-    requests to its own scoring code, and at last by the candidate's evaluation code. A champion
-    trained with other `folds` may have seen these rows and cannot be measured.
+    requests to its own scoring code, and at last by the candidate's evaluation code. If all fail,
+    the evidence is empty with the reason in `mismatches`. A champion trained with other `folds` may
+    have seen these rows and cannot be measured.
     `candidate` and `digest` are the candidate's evidence and digest; `rows` is the folder with the
     files of its evaluation.
     """
@@ -312,7 +312,7 @@ def champion_evidence(
         except (UserError, ValueError, OSError, http.client.HTTPException) as error:
             fault = error.problems[0].actual if isinstance(error, UserError) else str(error)
             faults.append(_on_one_line(fault))
-    # The comparing gate fails with this reason.
+    # The gates that compare with the champion fail with this reason.
     data = ", ".join(str(dataset.asset) for dataset in theirs.data.values()) or "its data"
     wrong = (
         f"{version} was measured on other data or other rows, and cannot be on "
@@ -323,7 +323,7 @@ def champion_evidence(
 
 
 def _on_one_line(fault: str) -> str:
-    """Return the first line of a fault, and the error in the log that follows it."""
+    """Return the first line of an error text, and the error line of the log that follows it."""
     head, _, log = fault.partition(LOG_FOLLOWS)
     lines = [line.strip(" |") for line in log.splitlines() if line.strip(" |")]
     error = next((line for line in lines if line.startswith("error[")), "".join(lines[-1:]))
@@ -331,7 +331,7 @@ def _on_one_line(fault: str) -> str:
 
 
 def _tested(candidate: Evidence) -> Mapping[str, Mapping[str, str]]:
-    """Return the right answers of the splits that a model is promoted on."""
+    """Return the labels by unit, of every split but the validation split."""
     return {split: labels for split, labels in candidate.labels.items() if split != VALIDATION}
 
 
@@ -344,7 +344,7 @@ def _scored_again(
     progress: Callable[[str], None],
     code: str,
 ) -> Evidence:
-    """The champion's evidence, its model evaluated by the project's evaluation in that snapshot."""
+    """Return the champion's evidence, measured by the evaluation code of the snapshot `code`."""
     evaluation = evaluation_plan(project, champion.folder)
     evaluated = evaluate(backend, project, evaluation, progress, code)
     again = evidence.rescore(backend, theirs, evaluated)
@@ -354,7 +354,7 @@ def _scored_again(
 def _requested_again(
     backend: Backend, candidate: Evidence, rows: Path, champion: Version, theirs: Evidence
 ) -> Evidence:
-    """Return the champion's evidence, with the candidate's rows answered by its own serving."""
+    """Return the champion's evidence, measured by requests to its stored serving code."""
     digest = theirs.serving.deployment_digest or ""
     if not digest or (spec := serving.bring(backend.registry, champion.model, digest)) is None:
         raise ValueError("the serving code that it was measured with is not kept")
@@ -374,7 +374,7 @@ def evaluate(
 ) -> Run:
     """Run the project's evaluation of a model; raises UserError with exit code 1 when it fails.
 
-    A command runs with the snapshot of code that has the digest `code`, where that is kept.
+    A command job uses the code snapshot with the digest `code`, if that is still stored.
     """
     if code and _snapshot(code).is_dir() and isinstance(evaluation, CommandPlan):
         evaluation = replace(evaluation, code=_snapshot(code))
@@ -409,7 +409,7 @@ def evaluation_plan(project: Project, model: Path) -> Evaluation:
 
 
 def writer_of(backend: Backend, pipeline: Run, output: str) -> Run:
-    """The step that wrote the pipeline's output, which it has by the name in the pipeline."""
+    """Return the step or best trial that wrote the pipeline's output, under the output's name."""
     writer = backend.runs.writer(pipeline, output)
     if writer.trials and writer.best is not None:
         writer = writer.trial(writer.best)
@@ -419,7 +419,7 @@ def writer_of(backend: Backend, pipeline: Run, output: str) -> Run:
 def champion_of(
     backend: Backend, model: str, environment: str, way_back: bool = False
 ) -> Version | None:
-    """Return the version to beat: the one that the endpoint serves, else the champion alias's.
+    """Return the version to beat: the served one, else the one with the champion alias, or None.
 
     The endpoint counts first because anybody with write access to the registry can move an alias or
     delete a version. Raises UserError if the registry lacks the served version, unless this is a
@@ -446,7 +446,7 @@ def champion_of(
 
 
 def _measured_by(measured: Evidence) -> tuple[object, ...]:
-    """Return what evidence was measured with: the task, the data, the rows and their labels."""
+    """Return a key for comparing what evidence was measured on: task, data, rows and labels."""
     return (
         measured.evaluation.task,
         {name: data.sha256 for name, data in measured.data.items()},

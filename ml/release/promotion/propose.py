@@ -1,4 +1,4 @@
-"""Propose: evaluate the best run, register it, collect evidence, run the gates, declare it."""
+"""Propose a run: evaluate it, register it, collect evidence, evaluate the gates, declare it."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Proposal(GateCheck):
     # version or it is the champion already.
     written: tuple[Path, ...]
     unapplied: str | None  # version that was declared until now and never applied
-    rival: Version | None  # a declared version that waits to be applied: it had to be beaten too
+    rival: Version | None  # a declared, not yet applied version that had to be beaten too
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A project whose model is proposed for an environment, and how its files serve it now."""
+    """The arguments of a proposal, and the deployment spec of the project's files."""
 
     backend: Backend
     project: Project
@@ -78,18 +78,21 @@ def propose(
     attestor: Attestor | None = None,
     attestation: bytes | None = None,
 ) -> Proposal:
-    """Propose the run's model, or that of the latest completed sweep or pipeline.
+    """Evaluate a run's model, register it, evaluate the gates and declare it if they allow it.
 
-    With an `attestation`: the model that it is about, with the evidence that `collect` made here.
-    Evidence that is attested already counts for the environments after the first, too: without a
-    `run` the version that is declared for the one before is proposed there, from any workspace.
+    The model is that of `run`, by default of the latest completed sweep or pipeline. With an
+    `attestation` it is the attested model, with the evidence that `collect` made here. Without a
+    `run`, environments after the first propose the version that the previous environment declares,
+    if its evidence is attested; this works from any workspace.
 
-    `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
-    what an instance costs. Without an `attestor` the evidence is of a simulated environment. What
-    is declared and waits to be applied has to be beaten too: of two that are proposed at once the
-    better one ends as champion. A refusal by a gate is in the Proposal; UserError is raised for
-    what is wrong with the call or the machine, and for what a gate refuses whatever the evaluation
-    measures: then it is not evaluated, and nothing is registered.
+    `reason` is why the model should replace a champion that it does not beat. `prices` returns the
+    price of an instance. Without an `attestor` the evidence counts as simulated. A declared version
+    that is not applied yet has to be beaten too, so that of two proposals the better one ends as
+    champion.
+
+    If a gate rejects the version, the returned Proposal says so. UserError is raised for errors of
+    the call or the machine. It is also raised if a gate rejects the model whatever the evaluation
+    would measure: then nothing is evaluated or registered.
     """
     target = _project(backend, project, environment)
     samples, spec = target.samples(), target.deployment_spec()
@@ -132,9 +135,9 @@ def collect(
 ) -> Version:
     """Measure and register a run's model, and assemble its evidence here, to be attested.
 
-    Without a `run` it is that of the project's training job, which a backend follows where it has
-    run for this commit. No gate is evaluated. Evidence that was attested for
-    this run and this commit before is taken again. Raises UserError as `propose` does.
+    Without a `run` the project's training job runs; a backend may reuse its run for this commit. No
+    gate is evaluated. Evidence that was attested earlier for this run and commit is reused. Raises
+    UserError as `propose` does.
     """
     target = _project(backend, project, environment)
     spec = target.deployment_spec()
@@ -169,18 +172,18 @@ def promotion(backend: Backend, proposal: Proposal, environment: str) -> dict[st
 
 
 def _project(backend: Backend, name: str, environment: str) -> Project:
-    """Return the project; report errors in its files that apply would report later."""
+    """Return the project; raise UserError for errors in its files that apply would raise later."""
     desired_state.check_environment(environment)
     project = projects.find(backend.root, name)
     load_gates(project)
     desired_state.strategy(backend, project.name, environment)
     if (shared := backend.registry.shared) and environment in desired_state.TRACKED[1:]:
-        shared.demand(environment)  # models are made in the first
+        shared.demand(environment)  # models are trained in the first environment
     return project
 
 
 def _attested_before(backend: Backend, project: Project, environment: str) -> Version | None:
-    """Return the version declared for the environment before, if its evidence is attested."""
+    """Return the previous environment's declared version if its evidence is attested, or None."""
     if environment not in desired_state.TRACKED[1:]:
         return None
     earlier = desired_state.TRACKED[desired_state.TRACKED.index(environment) - 1]
@@ -192,13 +195,13 @@ def _attested_before(backend: Backend, project: Project, environment: str) -> Ve
 
 
 def _champion(call: _Call, model: str, digest: str) -> Version | None:
-    """Return the champion when it is the same model, which needs no new measurement."""
+    """Return the champion if it has this digest, so that no new measurement is needed; or None."""
     champion = call.backend.registry.champion(model, call.environment)
     return champion if champion and champion.digest == digest else None
 
 
 def _attested(call: _Call, digest: str) -> Version | None:
-    """Return the version with that digest and attested evidence, which needs no measurement."""
+    """Return a version with that digest and attested evidence; None if there is none."""
     versions = call.backend.registry.versions(call.spec.endpoint_name)
     same = (version for version in versions if version.digest == digest and version.evidence)
     return next(
@@ -225,8 +228,8 @@ def _evidenced(
 def _answers_by(call: _Call, version: Version) -> bool:
     """Return whether the version can be released with this serving code without measuring again.
 
-    It can if its evidence is about that code, or only gates or a workflow can change the evidence
-    (it is attested, or its metrics do not match the predictions).
+    It can if its evidence covers that code. Attested evidence is never measured again here, and
+    evidence with mismatches is left to the gates, which reject it.
     """
     stored = evidence.load(call.backend, version)
     return (
@@ -240,8 +243,8 @@ def _measure(
 ) -> tuple[Version, Run, Run, Latency, Mapping[str, object], Mapping[str, object]]:
     """Register the model and return the version, runs, latency, parity check and cost.
 
-    Beyond `local` only an evaluation that runs now counts. With `is_judged`, the evaluation does
-    not run if the gates reject the model whatever it measures.
+    Outside `local` no cached evaluation is used. With `is_judged`, raise UserError before the
+    evaluation if the gates reject the model whatever it measures.
     """
     backend, project, model = call.backend, call.project, call.spec.endpoint_name
     unregistered = Version(model, "", digest, project.name, chosen.id, "")
@@ -347,8 +350,8 @@ def _model_deployment(call: _Call, version: Version) -> ModelDeployment:
 def _serving_changes(call: _Call, entry: ReleaseEntry | None, version: Version) -> bool:
     """Return whether the release would change the serving code or settings of the same model.
 
-    True if the model is declared or live with other ones, or a rollout with these was rejected.
-    False if it is declared with these and waits to be applied.
+    True if the model is declared or live with another deployment digest, or if a rollout with this
+    one was rolled back or withdrawn. False if it is declared with this one and not applied yet.
     """
     deployment = _model_deployment(call, version)
     live = call.backend.endpoints.live(deployment.endpoint)
@@ -361,9 +364,10 @@ def _serving_changes(call: _Call, entry: ReleaseEntry | None, version: Version) 
 
 
 def _rival(call: _Call, entry: ReleaseEntry | None) -> Version | None:
-    """Return the declared version that is not champion yet; None if it cannot become champion.
+    """Return the declared version that is not applied yet; None if there is none.
 
-    None, too, if its canary rejected it. `ml release rollback` removes one that is in the way.
+    None, too, if it was rolled back, withdrawn or is not in the registry. `ml release rollback`
+    removes the declaration of an unwanted one.
     """
     backend = call.backend
     if entry is None or _champion(call, entry.model, entry.digest):
@@ -378,7 +382,7 @@ def _rival(call: _Call, entry: ReleaseEntry | None) -> Version | None:
 
 
 def _unapplied(call: _Call, version: Version, entry: ReleaseEntry | None) -> str | None:
-    """Return the declared version that is not the champion, unless it is the one proposed."""
+    """Return the declared version; None if it is the proposed one, the champion, or missing."""
     if entry is None or entry.digest == version.digest:
         return None
     return None if _champion(call, entry.model, entry.digest) else entry.version

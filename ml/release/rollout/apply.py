@@ -1,8 +1,8 @@
 """Apply: bring an environment to its desired state.
 
 The live version (blue) serves until the declared one (green) has passed its canary. The audit log
-holds every attempt and its result, the endpoint's state what serves; what a killed apply left in
-the state is removed first.
+records every attempt and its result, the endpoint's state the serving deployments. Leftovers of a
+killed apply are removed first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates, 
 from policies.promotion.decision import Decision, Request, Step
 from policies.promotion.measurements import by_precision
 
-# Failures caused by green: the version is not tried again. Other failures are the machine's.
+# Codes of failures caused by green: the version is not tried again. The machine causes the others.
 FAULTS_OF_GREEN = ("server-crashed", "smoke-failed", "too-slow", "prediction-mismatch")
 
 
@@ -50,14 +50,14 @@ class Acceptance:
     latency_limit: tuple[int, float] | None
     # The evaluated rows and the tolerance; None if an equivalent server was already checked.
     parity_check: tuple[ParityCheck, float] | None
-    # The declared new response fields, and why other declared ones no longer apply.
+    # The response fields that green may add, and why other declared ones are not valid today.
     new_fields: Sequence[str]
     expired: Sequence[str]
 
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """The declared version, its deployment and tests, and the environment's present state."""
+    """A rollout to carry out: the declared version, its tests, the environment's present state."""
 
     backend: Backend
     project: str
@@ -128,7 +128,7 @@ class Applied:
 
     @property
     def version(self) -> Version:
-        """The version that is declared."""
+        """The declared version."""
         return self.rollout.version
 
     @property
@@ -138,7 +138,7 @@ class Applied:
 
     @property
     def replaced(self) -> Version | None:
-        """The champion before."""
+        """The previous champion; None if there was none."""
         return self.rollout.check.champion
 
 
@@ -157,10 +157,11 @@ def apply(
     """Roll out the environment's declared version; return None if none is declared.
 
     `approved_by` signs off the `approved` entry, by default the present one. If another version is
-    declared meanwhile, it is rejected. A rollback skips the canary unless `through_canary`. A
-    second apply, here or on another machine, waits for the first after calling `waiting`.
-    `progress` receives one sentence a step. Raises UserError if the model or its evidence differ
-    from the declaration, if green fails (blue stays live), and if the version was rolled back.
+    declared meanwhile, it needs its own approval. A rollback skips the canary unless
+    `through_canary`. If another apply is running, here or on another machine, call `waiting` and
+    wait. `progress` receives one sentence per step. Raises UserError if the model or its evidence
+    differ from the declaration, if green fails (blue stays live), and if the version was rolled
+    back.
     """
     desired_state.check_environment(environment)
     target = projects.find(backend.root, project)
@@ -203,10 +204,10 @@ def plan_rollout(
     record: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RolloutPlan | None:
-    """Compare the desired state with the environment and run the gates; None if none is declared.
+    """Compare the declared version with the environment and evaluate the gates on it.
 
-    Nothing is changed. With `record` the decision is added to the audit log. Raises UserError as
-    `apply` and `check_gates` do.
+    Return None if no version is declared. With `record` the decision is added to the audit log;
+    nothing else is changed. Raises UserError as `apply` and `check_gates` do.
     """
     entry = desired_state.read(backend, project.name, environment)
     if entry is None:
@@ -219,7 +220,7 @@ def plan_rollout(
     history = audit.history(backend.audit_log, name)
     if not history.has_decided(entry, environment):
         raise _decision_unknown(backend, project, environment, entry, version)
-    # The registry records that it served, git that it was merged before.
+    # The registry must record that it served here, and git that it was merged before.
     returns = environment in version.served_in(deployment.deployment_digest) and (
         environment == desired_state.LOCAL
         or desired_state.was_declared_before(backend, project.name, environment, entry)
@@ -299,8 +300,8 @@ def _parity_check(
 def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple[int, float] | None:
     """Return (requests, limit in ms) for measuring the deployment, or None if not needed.
 
-    It is not needed in a simulated environment, for a rollback, and if the gate is waived or its
-    evidence was measured on such a machine.
+    It is not needed in a simulated environment or for a rollback. It is not needed either if the
+    gate is waived, or if the evidence was measured on the deployment's instance type.
     """
     if wanted.simulated or wanted.served_before:
         return None
@@ -315,7 +316,7 @@ def _latency_limit(project: Project, wanted: Request, check: GateCheck) -> tuple
 def _carry_out(
     rollout: RolloutPlan, port: int | None, through_canary: bool, progress: Callable[[str], None]
 ) -> Applied | None:
-    """Carry out the change; None when another version was declared before this one was live."""
+    """Carry out the rollout; None if another version was declared before this one was live."""
     name, endpoints = rollout.deployment.endpoint, rollout.backend.endpoints
     if not rollout.is_champion and rollout.check.decision.outcome != "approved":
         return Applied("rejected", rollout)
@@ -324,7 +325,7 @@ def _carry_out(
         _finish(rollout)
         return Applied("unchanged", rollout, endpoints.router(name), started)
     if (refused := rollout.refusal) is not None:
-        # A rollout that was killed after its verdict leaves servers.
+        # A rollout that was killed after its verdict may have left servers.
         canary.remove_leftovers(endpoints, name)
         raise refused
     endpoints.check_deployment(rollout.deployment)
@@ -335,9 +336,9 @@ def _carry_out(
 def _declared_version(
     backend: Backend, project: Project, environment: str, entry: ReleaseEntry
 ) -> Version:
-    """Return the registered version that is declared.
+    """Return the declared version from the registry.
 
-    Raise UserError when its files are not those declared.
+    Raise UserError if it is missing, or if its digest or evidence is not the declared one.
     """
 
     def place(field: str) -> Place:
@@ -384,7 +385,7 @@ def _declared_version(
 
 
 def _proposal(project: str, version: Version, environment: str) -> str:
-    """Return the command that proposes the version again, from its run and not the latest sweep."""
+    """Return the command that proposes the version's run again."""
     return f"ml release propose {project} --run {version.run or 'RUN'} --env {environment}"
 
 
@@ -405,9 +406,9 @@ def _decision_unknown(
 def _declared_spec(
     backend: Backend, project: Project, environment: str, entry: ReleaseEntry
 ) -> DeploymentSpec:
-    """Return the declared serving code and settings: as proposed, or the project's files.
+    """Return the declared deployment spec, as stored by the proposal or from the project's files.
 
-    Raise UserError if the proposed ones are no longer stored and the project's files differ.
+    Raise UserError if it is no longer stored and the project's files differ.
     """
     proposed = entry.deployment_digest and serving.bring(
         backend.registry, entry.model, entry.deployment_digest
@@ -441,11 +442,11 @@ def _roll_out(
 ) -> Applied | None:
     """Make the version live and champion, and stop the old server.
 
-    Returns None, with nothing changed, when another version was declared meanwhile. `compares`:
-    green is tried in a canary first. Raises UserError when green fails; blue then keeps all the
-    traffic. server-crashed, smoke-failed, too-slow, prediction-mismatch and rolled-back are
-    recorded, so that the version is not tried again; baseline-failed, latency-unknown and
-    predictions-unverified are not.
+    Returns None, with nothing changed, when another version was declared meanwhile. With `compares`
+    a canary runs first. Raises UserError when green fails; blue then keeps all the traffic. The
+    audit log records server-crashed, smoke-failed, too-slow, prediction-mismatch and rolled-back,
+    so that the version is not tried again. It does not record baseline-failed, latency-unknown and
+    predictions-unverified.
     """
     deployment, acceptance = rollout.deployment, rollout.acceptance
     name = deployment.endpoint
@@ -501,10 +502,10 @@ def _roll_out(
 def _can_compare(
     rollout: RolloutPlan, port: int | None, through_canary: bool, progress: Callable[[str], None]
 ) -> bool:
-    """Return whether to run a canary; start blue and its router for it.
+    """Return whether to run a canary, and start blue and its router for it.
 
-    The first version gets none. A version that served here before gets one only with
-    `through_canary`, so that a rollback is not delayed.
+    The first version has none, since there is no blue. A version that served here before has one
+    only with `through_canary`, so that a rollback is not delayed.
     """
     name, endpoints = rollout.deployment.endpoint, rollout.backend.endpoints
     if endpoints.live(name) is None:
@@ -523,7 +524,7 @@ def _can_compare(
 
 
 def _finish(rollout: RolloutPlan) -> None:
-    """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
+    """Finish a rollout killed after the traffic switch: leftovers, champion alias, audit line."""
     name, backend, registry = rollout.deployment.endpoint, rollout.backend, rollout.backend.registry
     canary.remove_leftovers(backend.endpoints, name)
     with backend.endpoints.locked(name):
@@ -540,9 +541,9 @@ def _finish(rollout: RolloutPlan) -> None:
 def _promote(
     rollout: RolloutPlan, green: Server, port: int | None, outcome: Outcome | None
 ) -> Router:
-    """Switch traffic, alias and audit log, or undo all three; then stop the old server.
+    """Switch the traffic, make the version champion and record it, or undo all; then stop blue.
 
-    The caller holds the project and the endpoint.
+    The caller holds the locks of the project and of the endpoint.
     """
     name, version, environment = rollout.deployment.endpoint, rollout.version, rollout.environment
     endpoints, registry = rollout.backend.endpoints, rollout.backend.registry
@@ -610,5 +611,5 @@ def _rolled_back(rollout: RolloutPlan, outcome: Outcome, blue: Live) -> UserErro
 
 
 def _why(error: UserError) -> str:
-    """Return why a server failed, without its log."""
+    """Return the first line of an error: why a server failed, without its log."""
     return error.problems[0].actual.splitlines()[0].removesuffix("; its log ends:")

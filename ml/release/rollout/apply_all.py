@@ -37,7 +37,7 @@ class Result:
     canary: Mapping[str, object] | None = None  # figures of the canary that rolled it back
 
     def to_json(self) -> Mapping[str, object]:
-        """As JSON takes it."""
+        """Return the result as JSON-compatible values."""
         problems = [
             {**asdict(problem), "place": str(problem.place) if problem.place else None}
             for problem in self.problems
@@ -53,8 +53,8 @@ def apply_all(
 ) -> Sequence[Result]:
     """Apply each project in turn; a failure of one does not stop the others.
 
-    `apply` is `ml.release.rollout.apply.apply` of a project. A declaration that cannot be read
-    counts as a failure of its project.
+    `apply` takes a project and calls `ml.release.rollout.apply.apply`. A declaration that cannot be
+    read counts as a failure of its project.
     """
     results = []
     releasable = {project.name for project in projects.every(backend.root)}
@@ -99,7 +99,7 @@ def _result(
     figures = None
     try:
         applied = apply(project)
-        # It was declared a moment ago; another process has taken it away since.
+        # None: another process has removed the declaration since it was read.
         outcome = applied.outcome if applied else "unchanged"
         code = Exit.GATE_SAID_NO if outcome == "rejected" else Exit.DONE
         if applied and outcome == "rejected":
@@ -109,7 +109,7 @@ def _result(
             ]
     except UserError as refused:
         problems, code, line = refused.problems, refused.exit_code, None
-        with suppress(UserError):  # why it was refused matters more
+        with suppress(UserError):  # `refused` matters more than an unreadable audit log
             line = audit.history(backend.audit_log, name).refusal(entry)
         if line is not None and line["event"] == audit.ROLLED_BACK:
             outcome = "rolled-back"

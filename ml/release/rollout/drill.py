@@ -25,7 +25,7 @@ from ml.release.rollout import faulty
 
 @dataclass(frozen=True)
 class Drilled:
-    """The outcome of a canary with a bad green."""
+    """The result of a drill."""
 
     endpoint: str
     version: str
@@ -42,10 +42,10 @@ class Drilled:
 def drill(
     backend: Backend, project: str, fault: str, progress: Callable[[str], None] = lambda _: None
 ) -> Drilled:
-    """Run a canary of the live version of `local` with the fault injected, beside itself.
+    """Run a canary in `local`: the live version with the fault against the one without.
 
-    One apply or drill at a time. Raises UserError for an unknown fault, and when nothing serves or
-    green does not start.
+    If an apply or a drill is running, wait for it. Raises UserError for an unknown fault, and when
+    nothing serves or green does not start.
     """
     if fault not in faulty.FAULTS:
         faults = "; ".join(f"{name}: {effect}" for name, effect in faulty.FAULTS.items())

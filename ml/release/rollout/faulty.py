@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 SCRIPT, FAULT = "MLOPS_DRILL_SCRIPT", "MLOPS_DRILL_FAULT"
-# A slow answer is later than the organisation policy on canaries (`tolerances.latency_ms`) allows.
+# SLOW_S exceeds the tolerance of the organisation policy on canaries (`tolerances.latency_ms`).
 EVERY, SLOW_S = 10, 0.2
 FAULTS = {
     "errors": "one request in ten fails",

@@ -1,4 +1,4 @@
-"""Sending a request to a served model."""
+"""Send a request to a served model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Reply:
 
 
 def ask(backend: Backend, name: str, request: Mapping[str, object]) -> Reply:
-    """Post a request to an endpoint, and start its server if needed.
+    """Post a request to an endpoint and return the reply; start its server if needed.
 
     Raises UserError: no-live-deployment, request-refused (exit 2: the request breaks the schema),
     server-error (exit 1), and what starting a server raises.
@@ -53,9 +53,9 @@ def ask(backend: Backend, name: str, request: Mapping[str, object]) -> Reply:
 
 
 def of_text(backend: Backend, name: str, text: str) -> Mapping[str, object]:
-    """Return the endpoint's sample request with the text in its only field.
+    """Return a request with the text in its only field, which the project's sample request names.
 
-    Raise UserError: no-live-deployment; not-a-request if a sample has other fields.
+    Raise UserError: no-live-deployment; not-a-request if a sample has more fields or no text.
     """
     live = backend.endpoints.live(name)
     if live is None:

@@ -36,8 +36,8 @@ class Plan:
     verdict: str
     rollout: RolloutPlan | None = None  # None without a declared version that can be used
     steps: Sequence[str] = ()  # () if nothing is to do or apply would refuse
-    stops: UserError | None = None  # what apply would raise; a missing sign-off is in `unsigned`
-    project_changes: Sequence[str] = ()  # how the project's files differ from what is declared
+    stops: UserError | None = None  # the error of apply; a missing sign-off is in `unsigned`
+    project_changes: Sequence[str] = ()  # how the project's files differ from the declared spec
 
     @property
     def decision(self) -> Decision | None:
@@ -51,7 +51,7 @@ class Plan:
         return pending and bool(self.steps)
 
     def to_json(self) -> Mapping[str, object]:
-        """As JSON takes it."""
+        """Return the plan as JSON-compatible values."""
         champion = self.rollout.check.champion if self.rollout else None
         stops = self.stops.problems[0] if self.stops else None
         return {
@@ -79,7 +79,7 @@ def plan(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Compare the desired state with this machine; nothing is changed or recorded.
+    """Return the plan of an apply to the environment; nothing is changed or recorded.
 
     A champion that was measured on other data is scored again, as in apply. Raises UserError for a
     release.yml or gates.yml that cannot be read.
@@ -112,7 +112,7 @@ def plan(
         gates = ", ".join(result.gate for result in rollout.check.decision.blocking)
         return report(f"rejected: gates that failed for version {version}: {gates}", rollout)
     is_running = serving is not None and serving.url is not None
-    if not (rollout.serves and is_running):  # what runs was verified when it was loaded
+    if not (rollout.serves and is_running):  # a running server verified its files at its start
         try:
             backend.endpoints.check_deployment(rollout.deployment)
         except UserError as refused:
@@ -137,7 +137,7 @@ def plan(
 
 
 def nothing_declared(serving: str | None) -> str:
-    """Return the verdict on an environment without a declaration, which is not an error."""
+    """Return the verdict on an environment without a declaration; `serving` is the live version."""
     if serving is None:
         return "no model yet: nothing is declared and nothing serves"
     return f"nothing is declared; version {serving} keeps serving"
@@ -151,7 +151,7 @@ _OF_THE_VERSION = frozenset(
 
 
 def _waits(rollout: RolloutPlan) -> UserError | None:
-    """The error for a version that the environment before has not served yet; None otherwise."""
+    """Return the error if the previous environment has not served the version yet; else None."""
     for result in rollout.check.decision.results:
         if result.gate == "order" and result.verdict == "pending":
             hint = "propose and apply it there first: ml release propose, ml release apply"
@@ -203,8 +203,7 @@ def _steps(rollout: RolloutPlan, serving: LiveVersion | None) -> Iterator[str]:
 def project_changes(rollout: RolloutPlan) -> Sequence[str]:
     """Return how the project's serving code and settings differ from the declared ones.
 
-    Files that are invalid now do not stop the declared version: their error is listed as the
-    difference.
+    Invalid files do not stop the declared version: their problems are returned instead.
     """
     now = projects.find(rollout.backend.root, rollout.project)
     try:

@@ -1,4 +1,4 @@
-"""Rollback: declare the version before again, as `git revert` of its successor would.
+"""Rollback: declare the previous version again, as `git revert` of the present one would.
 
 The previous version is read from the branch's history of release.yml, or from the audit log if the
 declaration is not committed (`local`). A second rollback changes nothing: name a version to go
@@ -33,7 +33,7 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class RolledBack:
-    """The result of a rollback, which changes nothing if an earlier one led to what is declared."""
+    """The result of a rollback; it changes nothing if an earlier one declared this version."""
 
     project: str
     environment: str
@@ -55,12 +55,13 @@ def roll_back(
 
     `to` is a version (`2`), `2@` and a prefix of its deployment digest, or NONE. Versions that were
     rejected or rolled back are skipped; if the declared one was, the live one is declared. Versions
-    that gates.yml states to be invalid come last. Nothing changes if a rollback led to what is
-    declared, unless a version is named or that one failed since. If nothing was ever applied, and
-    no good version precedes, the version is withdrawn: nothing is declared. That takes a backend
-    that knows what was applied, because the environment `is_here`, as `local` is. Raises UserError
-    if nothing is declared, if no good version precedes what was applied, and if the named version
-    is none of those.
+    that gates.yml lists as invalid come last. Nothing changes if an earlier rollback declared the
+    present version, unless `to` names another one or the present one failed since.
+
+    If nothing was ever applied and no good version precedes, the version is withdrawn: nothing is
+    declared. This requires that this backend has the environment's audit log: `is_here`, always
+    true for `local`. Raises UserError if nothing is declared, if no good version precedes the
+    present one, or if `to` is none of the earlier ones.
     """
     desired_state.check_environment(environment)
     target = projects.find(backend.root, project)
@@ -119,7 +120,7 @@ def roll_back(
 
 
 def _is_return(branch: Sequence[ReleaseEntry], now: ReleaseEntry) -> bool:
-    """Return whether `now` is a rollback: the branch declared it before its present release.
+    """Return whether `now` is a rollback: the branch declared it, then another, then it again.
 
     The decision must be the same, too. A rollback that is not committed counts; one that was
     reverted does not.
@@ -136,8 +137,8 @@ def _before(
 ) -> Sequence[ReleaseEntry]:
     """Return the good versions before the declared one, latest first.
 
-    They come from the branch if it declares `now`, or if the audit log has none; otherwise from
-    the audit log.
+    They come from the history of the branch if that ends with `now` or the audit log has none;
+    otherwise from the audit log.
     """
     *before, _ = audit.returnable(
         [*branch, now], lambda entry: (entry.digest, entry.deployment_digest)
@@ -153,7 +154,7 @@ def _is_named(entry: ReleaseEntry, to: str) -> bool:
 
 
 def _served(registry: Registry, now: ReleaseEntry, log: History) -> Iterator[ReleaseEntry]:
-    """Yield the versions that served before, by the audit log, the last one first."""
+    """Yield the versions that served before `now` according to the audit log, latest first."""
     for line in reversed([*takewhile(lambda line: not audit.is_declared(line, now), log.served)]):
         version = registry.find(str(line["model"]), str(line["version"]))
         decision = str(line["decision"])

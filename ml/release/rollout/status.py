@@ -1,4 +1,4 @@
-"""The declared version, the champion, the serving version, and the last attempts."""
+"""Report the status of projects: declared version, champion, serving version, last attempts."""
 
 from __future__ import annotations
 
@@ -41,14 +41,13 @@ class Status:
     audit: str  # whether the audit log has the decision
     verdict: str  # a sentence, with the next command if something is to be done
     as_declared: bool = True  # whether the declared version, if any, is champion and serves
-    failing: str = ""  # a sentence where the serving version fails too many requests
+    failing: str = ""  # a sentence if the serving version fails too many requests
 
 
 def status(
     backend: Backend, project: str | None = None, environment: str | None = None
 ) -> Sequence[Status]:
-    """Return the state of one project, or of every one that can be released; of one environment, or
-    all.
+    """Return the status of a project in an environment; None means all (releasable) ones.
 
     Raises UserError when a line of the audit log was changed or a declaration cannot be read.
     """

@@ -9,12 +9,12 @@ from ml.release.selection.weights import TERMS, Weights
 
 # Terms worth less than this share of the largest difference are left out.
 _MENTIONED = 0.05
-# Faster and cheaper are factors where one is at least so many times the other.
+# Latency and cost differences are stated as a factor if the ratio is at least this.
 _FACTOR = 1.05
 
 
 def sentences(selection: Selection) -> Iterator[str]:
-    """Sentences about the rankings; the first names the chosen trial and the reason."""
+    """Yield sentences about the rankings; the first names the chosen trial and the reason."""
     first, best = selection.by_score, selection.by_metric
     if first is None:
         yield f"{best.candidate.label} is first by {selection.metric}; none has a score"
@@ -50,7 +50,7 @@ def formula(selection: Selection) -> str:
 
 
 def scale(selection: Selection) -> str:
-    """Return a sentence that explains the unit of a score's distance from the best."""
+    """Return a sentence that explains the column `behind`: the distance from the best score."""
     quality = selection.weights.quality
     worth = _plain(selection, quality.reference / quality.weight)
     return f"behind = the best score − the trial's; 1 is worth {worth} of {selection.metric}"
@@ -121,7 +121,7 @@ def _difference(selection: Selection, term: str, ours: float, theirs: float) -> 
 
 
 def _by_chance(selection: Selection, first: Ranked, best: Ranked) -> str:
-    """Return a sentence when the quality given up is within the spread over seeds, else ""."""
+    """Return a sentence if the loss of quality is within the spread over seeds, else ""."""
     terms = [ranked.candidate.terms for ranked in (first, best)]
     if "stability" in selection.left_out or first.missing or best.missing:
         return ""
@@ -153,7 +153,7 @@ def _missing(selection: Selection) -> Iterator[str]:
 
 
 def _plain(selection: Selection, value: float) -> str:
-    # Shares are written in points where the project counts quality in points.
+    # Values are stated in percentage points if the unit of quality is 0.01.
     if selection.weights.quality.reference != 0.01:
         return _number(value)
     text = f"{100 * value:.2g}"

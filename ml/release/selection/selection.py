@@ -1,6 +1,6 @@
-"""Selection: trials ranked by a weighted score beside their primary metric.
+"""Rank trials by a weighted score and by their primary metric.
 
-`choose` reads what the trials logged; `select` is pure.
+`choose` reads the trials' logged metrics; `select` is a pure function.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Selection:
 
     @property
     def by_score(self) -> Ranked | None:
-        """The first by the score; the metric breaks ties."""
+        """The first by the score; the metric breaks ties. None if no trial has a score."""
         return next((ranked for ranked in self.ranked if ranked.score is not None), None)
 
     @property
@@ -95,8 +95,8 @@ def choose(
 ) -> Selected:
     """Rank the trials of sweeps and pipelines, and single runs, by their project's weights.
 
-    Raises UserError when nothing says which metric decides, when nothing that completed logged it,
-    when the runs are of several projects, or when the select.yml is wrong.
+    Raises UserError if the deciding metric is unknown, if no completed run logged it, if the runs
+    are of several projects, or if select.yml is invalid.
     """
     store, projects = backend.runs, backend.root / "ml" / "projects"
     entries = [entry for run in selected for entry in _sources(store, run)]
@@ -122,7 +122,7 @@ def choose(
 
 
 def _sources(store: RunStore, run: Run) -> Iterator[Entry]:
-    """Sweeps and single runs; of a pipeline its sweeps, or its steps with a model."""
+    """Yield the sweep or single run; of a pipeline its sweeps, or else its steps with a model."""
     original = find_original(store, run)
     if not original.steps:
         entry = store.entry(original)
@@ -275,7 +275,7 @@ def _part(candidate: Candidate, term: str, weights: Weights, goal: Goal) -> floa
 
 
 def _ranks(values: Mapping[str, float]) -> Mapping[str, int]:
-    """Name → rank, the largest value first."""
+    """Return name → rank from 1; the largest value has rank 1."""
     ordered = sorted(-value for value in values.values())
     return {name: 1 + bisect_left(ordered, -value) for name, value in values.items()}
 
@@ -286,14 +286,14 @@ def _front(
     faults: Mapping[str, Mapping[str, str]],
     goal: Goal,
 ) -> Mapping[str, bool]:
-    """Name → whether no other dominates it, for those that have every term."""
+    """Return name → whether no other candidate dominates it, for those with every term."""
     points = {
         candidate.name: tuple(_sign(term, goal) * _value(candidate, term) for term in terms)
         for candidate in candidates
         if not any(term in faults[candidate.name] for term in terms)
     }
     front: set[tuple[float, ...]] = set()
-    # A point that dominates another is larger in the first coordinate that differs: it came before.
+    # A dominating point comes first in this order: it is larger in the first differing coordinate.
     for point in sorted(set(points.values()), reverse=True):
         if not any(all(map(ge, member, point)) for member in front):
             front.add(point)

@@ -4,10 +4,10 @@
 
 Each term is its value ÷ a `reference`, so that a weight is the worth of one reference unit:
 with quality in hundredths (reference 0.01, weight 1) and latency in ten milliseconds (reference 10,
-weight 0.5), ten milliseconds cost as much as half a point of quality. Stability is the spread over
-seeds or folds with its sign turned. The references are the project's and not the range of the
-trials at hand: scaled by that, another trial could reverse the order of two others (rank reversal;
-Belton and Gear, Omega 11(3), 1983).
+weight 0.5), ten milliseconds cost as much as half a point of quality. The term `stability` is the
+spread over seeds or folds. The project sets the references. If the range of the present trials were
+used, another trial could reverse the order of two others (rank reversal; Belton and Gear, Omega
+11(3), 1983).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _File(_Terms):
 def read(project: Path | None) -> Weights:
     """Return the weights in a project's folder; without the file, quality alone counts.
 
-    Raises UserError with every line that is wrong.
+    Raises UserError with every invalid setting.
     """
     path = project / FILE if project else None
     if path is None or not path.is_file():

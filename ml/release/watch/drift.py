@@ -1,4 +1,4 @@
-"""Drift of a column between a reference and the requests seen: a test and an effect size. Pure.
+"""Test the drift of a column between a reference and requests: p-value and effect size.
 
 With many rows a test alone finds differences that do not matter; with few rows an effect size alone
 is mostly chance (Yurdakul 2018, "Statistical properties of the population stability index": the
@@ -25,7 +25,7 @@ from ml.release.watch.limits import Limits
 
 # The expected rows in each group of categories (Cochran 1954: at least 5).
 _EXPECTED = 5.0
-# Categories, or words, that are named; letters that are shown of each.
+# Maximum of categories or words in a sentence, and of characters of each.
 _NAMED, _LETTERS = 5, 80
 Side = Literal["two-sided", "greater"]
 
@@ -49,7 +49,7 @@ class Shift:
 
     @property
     def is_unchanged(self) -> bool:
-        """True if nothing shifted, or fewer values are missing: the page collapses those."""
+        """True if nothing shifted or fewer values are missing; the report page collapses it."""
         return not self.is_breach and self.test not in ("loss", "hours") and self.size <= 0
 
 
@@ -87,12 +87,12 @@ def compare(
 def compare_losses(
     name: str, reference: Mapping[str, float], losses: Sequence[float], limits: Limits
 ) -> Shift:
-    """Test whether the mean loss of labelled answers has risen (Welch's test)."""
+    """Return Welch's test of whether the mean loss of labelled responses has risen."""
     from scipy.stats import ttest_ind_from_stats
 
     now = np.asarray(losses, dtype=np.float64)
     more = float(now.mean()) - reference["mean"]
-    # Equal losses have a deviation of 0; half a row's worth is the least that is assumed.
+    # Equal losses have a deviation of 0: assume at least that of half a row.
     least = 0.5 / len(now)
     p = ttest_ind_from_stats(
         mean1=float(now.mean()),
@@ -109,7 +109,7 @@ def compare_losses(
 
 
 def correct(findings: Sequence[Shift]) -> list[Shift]:
-    """Return the findings with p-values corrected for their number."""
+    """Return the findings with p-values corrected for multiple comparisons."""
     from scipy.stats import false_discovery_control
 
     if not findings:
@@ -125,9 +125,10 @@ def _numeric(
     limits: Limits,
     side: Side = "two-sided",
 ) -> Shift:
-    """Kolmogorov and Smirnov's test, whose distance is the size; ties make it conservative.
+    """Return the two-sample Kolmogorov-Smirnov test, whose distance is the size.
 
-    `side` "greater" tests only for larger values. The sentence has Wasserstein's distance too.
+    Ties make it conservative. `side` "greater" tests only for larger values. The sentence also
+    states the Wasserstein distance.
     """
     from scipy.stats import ks_2samp, wasserstein_distance
 
@@ -142,7 +143,7 @@ def _numeric(
 def _categorical(
     name: str, reference: Mapping[str, Any], values: Sequence[str], limits: Limits
 ) -> Shift:
-    """Pearson's chi² over groups of categories, rare ones together; the size is PSI over them."""
+    """Return Pearson's chi² test over groups of categories, rare ones pooled; the size is PSI."""
     from scipy.stats import chi2_contingency
 
     counts: Mapping[str, int] = reference["counts"]
@@ -165,7 +166,7 @@ def _categorical(
 
 
 def _excerpt(value: str, known: Iterable[str]) -> str:
-    """Return at most _LETTERS of a value, from where a longer one differs from all known ones."""
+    """Return at most _LETTERS characters of a value, from where it differs from known values."""
     alike = max((_alike(value, text) for text in known), default=0)
     first = alike - _LETTERS // 4 if alike >= _LETTERS // 2 else 0
     first = max(0, min(first, len(value) - _LETTERS))
@@ -191,10 +192,10 @@ def psi(then: NDArray[np.float64], now: NDArray[np.float64]) -> float:
 def _grouped(
     then: Mapping[str, int], now: Mapping[str, int]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the counts of both by group, from the most frequent categories down.
+    """Return both samples' counts per group of categories, the most frequent ones first.
 
-    Each group is large enough that either side is expected to have rows in it. The grouping depends
-    only on the sums of both, which the test is conditional on.
+    Each group has at least _EXPECTED expected rows in both samples. The grouping depends only on
+    the samples' sums, on which the test is conditional.
     """
     totals = Counter(then) + Counter(now)
     smaller = min(sum(then.values()), sum(now.values())) / max(sum(totals.values()), 1)
@@ -217,7 +218,7 @@ def _grouped(
 def _missing(
     name: str, reference: Mapping[str, Any], rows: int, missing: int, limits: Limits
 ) -> Shift:
-    """Fisher's exact test of how many values are missing or cannot be read."""
+    """Return Fisher's exact test of the share of values that are missing or unreadable."""
     from scipy.stats import fisher_exact
 
     then, rows_then = int(reference["missing"]), int(reference["rows"])

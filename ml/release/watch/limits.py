@@ -1,4 +1,4 @@
-"""watch.yml: the limits that make a breach; without the file, the defaults hold."""
+"""Read watch.yml: the limits from which a difference is a breach; the defaults need no file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Limits:
     distance: Positive = 0.15  # Kolmogorov-Smirnov distance of numbers, 0 to 1
     psi: Positive = 0.25  # population stability index of categories
     missing: Positive = 0.05  # added share of rows without a value
-    loss: Positive = 0.05  # added mean loss of labelled answers: 0 or 1, or the absolute error
+    loss: Positive = 0.05  # added mean loss of labelled responses: 0 or 1, or the absolute error
     ignore: tuple[str, ...] = ()  # columns that are not compared
 
 
@@ -41,7 +41,7 @@ class _File(Limits):
 def read(folder: Path) -> Limits:
     """Return the limits of a project's folder.
 
-    Raises UserError with every line that is wrong, or looser than the organisation policy in
+    Raises UserError with every setting that is invalid, or looser than the organisation policy in
     policies/promotion/watch.yml.
     """
     path = folder / FILE

@@ -16,7 +16,7 @@ from ml.release.watch.report import watch
 class Drift:
     """The drift of one project's release or of its model."""
 
-    # "release": what serves is not what is declared; "model": requests or answers differ from
+    # "release": live and declared version differ; "model": requests or responses differ from
     # those of the model's evaluation.
     about: Literal["release", "model"]
     project: str
@@ -27,7 +27,7 @@ class Drift:
     model: str = ""
 
     def to_json(self) -> Mapping[str, object]:
-        """As JSON takes it."""
+        """Return the drift as JSON-compatible values."""
         return asdict(self)
 
 

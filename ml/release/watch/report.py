@@ -1,4 +1,4 @@
-"""The report on a version: its requests and answers compared with its reference."""
+"""Report on a version: compare its requests and responses with its reference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Outcome = Literal["breach", "no-breach", "too-few"]
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome in a sentence, every comparison (breaches first), and what was not judged."""
+    """A report: the outcome, every comparison (breaches first), and notes on what is not judged."""
 
     outcome: Outcome
     sentence: str
@@ -47,7 +47,7 @@ class Report:
     failing: str = ""  # a sentence about requests that the model failed
 
     def to_json(self) -> Mapping[str, object]:
-        """As JSON takes it."""
+        """Return the report as JSON-compatible values."""
         findings = [
             {**{k: _plain(v) for k, v in asdict(finding).items()}, "breach": finding.is_breach}
             for finding in self.findings
@@ -78,11 +78,11 @@ def watch(
 ) -> Report:
     """Report on the serving version, or on `version`, from collected requests or from a file.
 
-    `store` is the feature store; default, of `local` alone: that of this machine.
+    `store` is the folder of the feature store; `local` has a default, this machine's store.
 
-    Raises UserError when the named store does not exist, when nothing serves, when no requests are
-    collected for the version and it has no feature sets to report on, and when its reference is
-    missing or belongs to another model.
+    Raises UserError if `store` does not exist, if nothing serves, if no requests are collected for
+    the version and no feature set can be reported, or if its reference is missing or belongs to
+    another model.
     """
     if store is not None and not store.is_dir():
         actual = f"there is no feature store at {store}"
@@ -135,7 +135,7 @@ def compare_requests(
     environment: str,
     labelled: Mapping[str, str] | None = None,
 ) -> Report:
-    """Compare every column of the reference with the requests seen; pure."""
+    """Compare every column of the reference with the requests seen; a pure function."""
     of_features = of_features or FeatureReport()
     notes = [
         f"{what}: {count:,}"
@@ -190,7 +190,7 @@ def compare_requests(
 
 
 def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits) -> list[Shift]:
-    """Return the comparisons of one part; an unreadable request has no values."""
+    """Return the comparisons of the columns of a part, "inputs" or "predictions"."""
     findings: list[Shift] = []
     rows = seen.rows if part == "inputs" else [row for row in seen.rows if row.answer is not None]
     for name, column in reference[part].items():
@@ -208,7 +208,7 @@ def _quality(
     limits: Limits,
     notes: list[str],
 ) -> list[Shift]:
-    """Return the losses of answers with a label; of a repeated id, the last answer counts."""
+    """Return the loss comparisons of labelled responses, the last one of each id; add notes."""
     rows = list({row.id: row for row in seen.rows if row.id in labelled}.values())
     findings: list[Shift] = []
     if not reference["quality"]:
@@ -233,7 +233,7 @@ def _quality(
 
 
 def _plain(value: object) -> object:
-    """JSON has no NaN."""
+    """Return the value; None for NaN and infinities, which JSON lacks."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -297,8 +297,8 @@ def compare_features(
 ) -> FeatureReport:
     """Compare the feature sets of a reference with the last materialised days in a store.
 
-    As many days are read as have `limits.min_rows` rows together. The ages are those of the newest
-    event, limited by the lookback of the join, and of the newest arrival, limited by the schedule.
+    As many days are read as have `limits.min_rows` rows together. The age of the newest event is
+    limited by the join's lookback, and the age of the newest arrival by the schedule.
     """
     report, sets = FeatureReport(), reference.get("features") or {}
     if not sets:

@@ -1,4 +1,4 @@
-"""Requests and answers of an endpoint, as it recorded them or from a file of the user."""
+"""Requests and responses of an endpoint, as recorded by it or from a file of the user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ml.release.canary.traffic import prediction
 
 # The name of the prediction for a row of a table.
 PREDICTION = "prediction"
-# As JSON writes them: 007 is a name, and so are nan and 1_000.
+# Numbers as JSON writes them: 007, nan and 1_000 stay text.
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -41,8 +41,8 @@ class Row:
         return prediction(self.answer, pointer)
 
 
-# A version fails from so many requests on, and from such a share of them. Of the newest ones the
-# share is larger: a hundred with 4 % of errors seldom have 10.
+# A version is failing if at least MIN_CRASHED requests, and a share of MAX_CRASHED, crashed. Among
+# the newest the share is larger: at an error rate of 4 %, a hundred requests seldom have 10 errors.
 MIN_CRASHED, MAX_CRASHED, _NEWEST, _MAX_NEWEST = 5, 0.05, 100, 0.1
 
 
@@ -54,7 +54,7 @@ class Seen:
     unreadable: int = 0  # skipped lines that cannot be read
     others: int = 0  # skipped requests to another model
     failed: int = 0  # requests to the model that were not answered with status 200
-    earlier: int = 0  # skipped requests from before the time asked for
+    earlier: int = 0  # skipped requests from before `since`
     requests: int = 0  # requests to the model
     crashed: int = 0  # of them, those with a status of 500 and more
     newest: Sequence[bool] = ()  # for each of the last _NEWEST requests, whether it crashed
@@ -63,7 +63,7 @@ class Seen:
     def failing(self) -> str:
         """A sentence if the model fails too many requests, "" otherwise.
 
-        The newest requests also count alone: a day of answers would hide a recent failure.
+        The newest requests are also judged alone: a day of responses would hide a recent failure.
         """
         newest = (sum(self.newest), len(self.newest), _MAX_NEWEST, "newest ")
         for crashed, requests, most, which in (
@@ -79,7 +79,7 @@ class Seen:
 def read_collected(
     lines: Iterable[Mapping[str, Any]], digest: str, since: float | None = None
 ) -> Seen:
-    """Read what an endpoint recorded (`Endpoints.collected`) for the model with that digest."""
+    """Return the collected requests to the model with that digest, from `since` (epoch s) on."""
     rows: list[Row] = []
     unreadable = others = failed = earlier = total = crashed = 0
     newest: list[tuple[float, bool]] = []
@@ -139,7 +139,7 @@ def of_file(path: Path) -> Seen:
 
 
 def labels(path: Path) -> Mapping[str, str]:
-    """Read labels by the id of the request (`x-request-id`): lines of ID,LABEL.
+    """Return the label by request id (`x-request-id`), read from lines of ID,LABEL.
 
     Raise UserError with the line that is invalid or repeats an id with another label.
     """
@@ -179,10 +179,10 @@ def loss(kind: Kind, predicted: object, label: str) -> float | None:
 
 
 def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
-    """Return the rows of a table in a request ({"input_data": {"columns": …, "data": …}}), or
-    itself.
+    """Return a Row per row of a table in the request, or one Row for any other request.
 
-    The answer to a table is a list, or has one as `predictions`.
+    A table is {"input_data": {"columns": …, "data": …}}. The answer to it is a list, or has one as
+    `predictions`.
     """
     table = request.get("input_data") if isinstance(request, dict) else None
     if not isinstance(table, dict) or not isinstance(table.get("data"), list):
@@ -201,7 +201,7 @@ def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
 
 
 def _typed(value: object) -> object:
-    """Return a cell: a number where it is one, missing where it is empty."""
+    """Parse a CSV cell: a float if it is a number, None if it is empty, else the text."""
     if not isinstance(value, str) or not value:
         return None
     return float(value) if _NUMBER.fullmatch(value) else value
