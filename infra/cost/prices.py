@@ -76,10 +76,7 @@ class PriceList:
     prices: tuple[Price, ...]
 
     def find(self, item: str, region: str, priority: Priority = "dedicated") -> Price | None:
-        """Return the price; None without one.
-
-        A `note` marks the price of another region and an estimated spot price.
-        """
+        """Return the price or None; `note` marks another region's and an estimated spot price."""
         listed = {
             price.region: price
             for price in self.prices

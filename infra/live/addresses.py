@@ -33,8 +33,7 @@ _AUTHORIZATION = "{scope}/providers/Microsoft.Authorization"
 _DIAGNOSTICS = "{resourceUri}/providers/Microsoft.Insights/diagnosticSettings"
 _DEFENDER = "{resourceId}/providers/Microsoft.Security/defenderForStorageSettings"
 
-# API version → kind → template of the id. Its placeholders are inputs of the resource; the last one
-# is the resource's own name.
+# API version → kind → id with placeholders for inputs; the last one is the resource's own name.
 _BY_VERSION: Mapping[str, Mapping[str, str]] = {
     "2018-03-01": {"monitor:MetricAlert": f"{_INSIGHTS}/metricAlerts/{{ruleName}}"},
     "2020-02-02": {"applicationinsights:Component": f"{_INSIGHTS}/components/{{resourceName}}"},

@@ -34,10 +34,7 @@ class Denied(Exception):
 
 
 class Arm:
-    """Client that reads one subscription.
-
-    Methods raise UserError if Azure cannot be reached, and Denied if it rejects the request.
-    """
+    """Client that reads one subscription; raises UserError if Azure is unreachable, or Denied."""
 
     def __init__(self, credential: TokenCredential, subscription: str, address: str) -> None:
         self.subscription = subscription

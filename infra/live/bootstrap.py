@@ -76,9 +76,8 @@ def state(settings: Settings) -> State:
 
 
 def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
-    """Return all steps; `environments` are in the order of deployment.
-
-    Raise UserError if there are none or they belong to different platforms.
+    """Return all steps, for stacks in the order of deployment; raise UserError if there are none or
+    they belong to different platforms.
     """
     if not environments:
         raise cannot("no environment", "at least one stack file")
@@ -107,9 +106,8 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
 
 
 def _runner(environments: Sequence[Settings]) -> Iterator[Step]:
-    """Yield the step that sets the variable RUNNER to the label of self-hosted runners.
-
-    It waits for the environments of the runners; until then workflows use GitHub-hosted runners.
+    """Yield the step that sets the variable RUNNER to the label of self-hosted runners, once their
+    environments are deployed; until then workflows use GitHub-hosted runners.
     """
     with_runners = [environment for environment in environments if environment.network.runners]
     labels = {environment.network.runners for environment in with_runners}

@@ -27,10 +27,7 @@ _HINTS = {
 
 
 def examine(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Yield the results of all checks, offline ones first; a check that Azure denies is a warning.
-
-    Raise UserError if Azure cannot be reached.
-    """
+    """Yield the results of all checks, offline ones first; one that Azure denies is a warning."""
     provided = [resource for resource in declared if resource.custom]
     yield from retirements(settings)
     for label, checks in (
@@ -65,8 +62,7 @@ _OPEN = ("enabled", "warned", "pastdue")
 # Providers that an endpoint also needs; the error SubscriptionNotRegistered does not name them
 # (learn.microsoft.com/answers/questions/2068819).
 ENDPOINTS = ("Microsoft.Cdn", "Microsoft.PolicyInsights")
-# A managed network needs this provider for its private endpoints (how-to-managed-network,
-# Prerequisites).
+# Provider for a managed network's private endpoints (how-to-managed-network, Prerequisites).
 NETWORK = "Microsoft.Network"
 # Declared kind → the action that its deployment needs, and a role that allows it.
 ACTIONS: Mapping[str, tuple[str, str]] = {

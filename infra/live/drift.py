@@ -154,10 +154,7 @@ class _Comparison:
     addresses: Addresses
 
     def compared(self, path: str, declared: Any, actual: Any) -> Iterator[tuple[str, Any, Any]]:
-        """Yield (path, declared, actual) of each nested value that differs.
-
-        Secrets and references that cannot be resolved are skipped.
-        """
+        """Yield (path, declared, actual) of each difference; skip secrets and unknown outputs."""
         actual = _enabled(self.kind, actual)
         if declared in (None, {}, []) and actual in (ABSENT, None, {}, []):
             return
@@ -189,10 +186,7 @@ class _Comparison:
     def _lists(
         self, path: str, declared: list[Any], actual: list[Any]
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the differences of two lists, ignoring order.
-
-        Each declared item is compared with the most similar remaining actual one.
-        """
+        """Yield the differences of each declared item from the most similar actual one."""
         candidates = list(actual)
         for number, value in enumerate(declared):
             differences = [

@@ -52,10 +52,7 @@ def _matching_subject(answer: Any, declared: str) -> Mapping[str, str]:
 
 
 def reviewers(settings: Settings) -> Iterator[Step]:
-    """Yield a step per reviewer that looks up its id; teams and users are never created.
-
-    Raise UserError if the stack has no reviewers.
-    """
+    """Yield a step per reviewer that looks up its id; raise UserError if there is no reviewer."""
     if not settings.reviewers:
         raise cannot(
             f"{settings.environment} has no reviewers",

@@ -34,10 +34,7 @@ LOG = ("Microsoft.OperationalInsights/workspaces/sharedKeys/action", "Monitoring
 
 
 def check_existing(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Yield the checks of all existing resources, and of the deployer's permissions on each.
-
-    The owner may have assigned roles on the resource only, not on its group.
-    """
+    """Yield the checks of all existing resources, and of the deployer's permissions on each."""
     network = settings.network
     if settings.resource_group:
         id = f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"

@@ -187,10 +187,7 @@ def _separated(words: Words) -> tuple[Words, str]:
 
 
 def _filled(words: Words, answers: Mapping[str, Any]) -> tuple[Words, str]:
-    """Return the words with earlier outputs filled in, and "".
-
-    If an output is missing, return () and its reference.
-    """
+    """Return the words with earlier outputs filled in, and ""; or () and the missing output."""
     filled = []
     for word in words:
         text = ""

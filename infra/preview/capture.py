@@ -281,10 +281,7 @@ def _change(
 
 
 def _essence(resource: Resource) -> Iterator[tuple[str, Any]]:
-    """Yield principal, role and scope of a role assignment, which its name does not contain.
-
-    Yield nothing for other resources.
-    """
+    """Yield principal, role and scope of a role assignment; nothing for other resources."""
     if resource.kind == "authorization:RoleAssignment":
         for path in ("principalId", "roleDefinitionId", "scope"):
             yield path, resource.inputs.get(path, ABSENT)
@@ -306,10 +303,7 @@ def _leaves(resource: Resource) -> dict[str, Any]:
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of each nested value.
-
-    Path elements of list items are names or texts if all are unique, else indices.
-    """
+    """Yield (path, value) of nested values; list items have names in paths if all are unique."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from _walk(item, f"{path}.{key}" if path else str(key))

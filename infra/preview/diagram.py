@@ -226,10 +226,7 @@ def _key(resource: Resource) -> str:
 
 
 def _target(value: str, resources: Mapping[str, Resource]) -> str:
-    """Return the node key of the resource that `value` refers to, or `value` if it is no reference.
-
-    All private endpoints share one key.
-    """
+    """Return the node key of a reference, else `value`; all private endpoints share one key."""
     match = REFERENCE.search(value)
     key = match[0][2:-1].rpartition(".")[0] if match else value
     kind = resources[key].kind if key in resources else ""

@@ -222,10 +222,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
 
 
 def budgeted(capture: Capture, cost: Estimate, limits: Limits) -> Iterator[Breach]:
-    """Yield findings on budgets that warn too late or every month.
-
-    Budgets are in the currency of the bill, which is assumed to be the estimate's.
-    """
+    """Yield findings on budgets that warn too late or every month; no currency is converted."""
     month = cost.total
     for budget in (
         resource for resource in capture.provided if resource.kind == "consumption:Budget"

@@ -178,10 +178,7 @@ def weakenings(changes: Iterable[ResourceChange]) -> Iterator[str]:
 
 
 def _differences(change: ResourceChange) -> tuple[Property, ...]:
-    """Return the changed properties; the same role in another subscription is no change.
-
-    An added or removed resource has one property with the path ADDED or REMOVED.
-    """
+    """Return the changed properties; the same role in another subscription is no change."""
     if change.what == "changed":
         return tuple(
             difference
@@ -264,10 +261,7 @@ def _read(before: Path, after: Path) -> tuple[Property, ...]:
 
 
 def _data(file: Path) -> Any:
-    """Return the content of a YAML file; {} if missing or empty.
-
-    A list is returned under the key `waived`; the settings below `config` move to the top level.
-    """
+    """Return a YAML file as a mapping without the level `config`; a list is under `waived`."""
     is_there = file.is_file() and re.search(r"(?m)^[^#\s]", file.read_text(errors="replace"))
     data = documents.read(file).data if is_there else {}
     if not isinstance(data, dict):

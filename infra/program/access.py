@@ -59,10 +59,7 @@ class Identity(Component):
         self.register_outputs({})
 
     def _workflow(self, purpose: Purpose) -> managedidentity.UserAssignedIdentity:
-        """Create a workflow's identity with one federated credential.
-
-        A second one would be written concurrently, which Azure rejects.
-        """
+        """Create a workflow's identity with one credential: Azure rejects concurrent writes."""
         identity = self._identity(purpose)
         managedidentity.FederatedIdentityCredential(
             self.child(f"github-{purpose}"),
@@ -111,10 +108,7 @@ COUNTS_AFTER_S = 120
 
 
 async def wait_until_it_counts(args: pulumi.ResourceHookArgs) -> None:
-    """Wait COUNTS_AFTER_S seconds after a role assignment is created, so that it has propagated.
-
-    Resources that depend on it wait too.
-    """
+    """Wait until a newly created role assignment has propagated; its dependents wait too."""
     await asyncio.sleep(COUNTS_AFTER_S)
 
 
@@ -265,10 +259,7 @@ def roles_after_workspace(
     features: FeatureStore | None,
     vms: Workstations | None,
 ) -> Iterator[Grant]:
-    """Yield the role assignments on the workspace, feature store, shared registry and VMs.
-
-    Also those of people and groups on storage.
-    """
+    """Yield the role assignments on workspace, feature store, registry and VMs, and of people."""
     scope = workspace.workspace.id
     if features and identity.features:
         itself = features.workspace.id

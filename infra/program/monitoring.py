@@ -80,8 +80,7 @@ class Monitoring(Component):
             features=operationalinsights.WorkspaceFeaturesArgs(
                 disable_local_auth=True, enable_log_access_using_only_resource_permissions=True
             ),
-            # Diagnostic settings still work: Azure sends their logs internally
-            # (private-link-security).
+            # Diagnostic settings still work, by a channel of Azure's own (private-link-security).
             public_network_access_for_ingestion=site.public_access,
             public_network_access_for_query="Disabled" if hidden else "Enabled",
             opts=pulumi.ResourceOptions(parent=self),
@@ -89,9 +88,8 @@ class Monitoring(Component):
         return pulumi.Output.from_input(logs.id)
 
     def connect(self, network: Network) -> None:
-        """Create a private link scope with a private endpoint for the stack's logs.
-
-        The network then reaches no other Azure Monitor resource, to which a job could leak data.
+        """Create a private link scope for the stack's logs. The network then reaches no other Azure
+        Monitor resource, to which a job could leak data.
         """
         site = self._site
         scope = monitor.PrivateLinkScope(
@@ -150,10 +148,7 @@ class Monitoring(Component):
         aggregation: str = "Total",
         dimension: tuple[str, str] | None = None,
     ) -> None:
-        """Alert the owner if a metric, aggregated over 15 minutes, exceeds `above`.
-
-        `dimension` is a (name, value) pair that filters the metric.
-        """
+        """Alert the owner if a metric, aggregated over 15 minutes, exceeds `above`."""
         dimensions = [
             monitor.MetricDimensionArgs(name=key, operator="Include", values=[value])
             for key, value in ([dimension] if dimension else [])

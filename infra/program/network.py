@@ -67,10 +67,7 @@ OUTBOUND: Mapping[SubnetRole, Sequence[Opening]] = {
 
 
 def rules(role: SubnetRole, region: str, redis: bool = False) -> Iterator[network.SecurityRuleArgs]:
-    """Yield the rules of a subnet's security group, inbound first, Redis last.
-
-    Other inbound traffic, and other outbound traffic to the internet, is denied.
-    """
+    """Yield a subnet's security rules, which deny other inbound traffic and the internet."""
     yield _rule(INBOUND[role], 100, "Inbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-inbound", ("*",), "*", "*")
     yield _rule(nothing, 4096, "Inbound", source="*", region=region)
@@ -138,8 +135,7 @@ class Network(Component):
         nat = site.settings.needs_nat
         gateway = network.SubResourceArgs(id=self._gateway().id) if nat else None
         route = self._route() if settings.hub_firewall else None
-        # Subnets and peerings are declared inline, because an update of a network without them
-        # deletes them.
+        # Subnets and peerings are inline: an update of the network without them deletes them.
         return network.VirtualNetwork(
             self.child("virtual-network"),
             virtual_network_name=site.names.local("vnet"),
@@ -180,10 +176,7 @@ class Network(Component):
         )
 
     def subnet(self, role: SubnetRole) -> pulumi.Output[str]:
-        """Return the id of a subnet.
-
-        Of an existing network it comes from the settings: `subnet`, or `compute_subnet`.
-        """
+        """Return the id of a subnet; for an existing network it comes from the settings."""
         existing = self._settings.subnet if role == "endpoints" else self._settings.compute_subnet
         if self.created is None:
             return pulumi.Output.from_input(existing)

@@ -27,10 +27,7 @@ from infra.settings.model import Settings
 def provision(
     settings: Settings, sas: pulumi.Output[str] | None
 ) -> Mapping[str, pulumi.Input[str]]:
-    """Declare every resource of the stack; return the stack's outputs by name.
-
-    `sas` is the token of the lake's datastores; None if they use identities.
-    """
+    """Declare all resources of the stack; return its outputs. `sas` is for SAS datastores only."""
     stack_site = site(settings)
     if settings.makes_registry:
         return _shared(stack_site)

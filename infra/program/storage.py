@@ -347,8 +347,7 @@ class Storage(Component):
 class OnlineStore(Component):
     """A Redis that accepts only TLS and Entra tokens; after a loss, a materialisation refills it.
 
-    `network` is None if the environment is public; `users` are the identities that may read and
-    write, by name.
+    `network` is None if the environment is public; `users` are identities that read and write.
     """
 
     def __init__(

@@ -238,8 +238,7 @@ def _serverless(args: WorkspaceArgs) -> ml.ServerlessComputeSettingsArgs | None:
 def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
     """Return the managed network: only approved outbound traffic if private, else any.
 
-    It is disabled with `isolation: own`. A starter needs it too, because its nodes have no public
-    addresses.
+    It is disabled with `isolation: own`. A starter needs it: its nodes have no public addresses.
     """
     if args.site.settings.network.isolation == "own":
         return ml.ManagedNetworkSettingsArgs(isolation_mode="Disabled")
@@ -273,7 +272,7 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
 
 
 # Releases set these, so Pulumi ignores their changes. A PUT without `traffic` sets it to zero
-# (Azure-Samples/openai-end-to-end-baseline, machinelearning.bicep; pulumi-azure-native#1280): a mere
+# (Azure-Samples/openai-end-to-end-baseline, machinelearning.bicep; pulumi-azure-native#1280), so a
 # change of the owner tag would stop every endpoint. `make deploy` uses `--refresh`, so that other
 # updates send back the traffic that it read.
 SET_BY_RELEASES = ["properties.traffic", "properties.mirrorTraffic", "tags"]

@@ -175,10 +175,7 @@ def _nodes(settings: Settings) -> Findings:
 
 
 def _names(settings: Settings) -> Findings:
-    """Check for duplicate and reserved names, and for endpoint names that are too long.
-
-    Clusters and workstations share one namespace.
-    """
+    """Check for duplicate and reserved names, and for endpoint names that are too long."""
     computes = [
         *_listed([cluster.name for cluster in settings.clusters], CLUSTERS, field="name"),
         *_listed([machine.name for machine in settings.workstations], WORKSTATIONS, field="name"),

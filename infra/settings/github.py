@@ -71,10 +71,7 @@ class Ruleset:
         }
 
     def differences(self, answer: Mapping[str, Any], apps: Mapping[str, Any]) -> Iterator[str]:
-        """Yield each way in which GitHub's ruleset `answer` is looser than this one.
-
-        It may be stricter. `apps` maps app names to ids.
-        """
+        """Yield how GitHub's ruleset `answer` is looser than this one; it may be stricter."""
         conditions = (answer.get("conditions") or {}).get("ref_name") or {}
         if answer.get("enforcement") != "active":
             yield "it is not enforced"

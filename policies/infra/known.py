@@ -52,10 +52,8 @@ RULES = Rules()
 
 @RULES.stack("known-resources", "Resources of others are listed in limits.yml.", "own")
 def _resources(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """Allowed are the stack's resource group, `given`, and registries of `registries`.
-
-    Such a registry must be in a subscription where the stack assigns roles. The resource groups
-    that Azure creates for its accounts are allowed too.
+    """Registries of `registries` must be in a subscription where the stack assigns roles on its own
+    resources; the groups that Azure creates for their accounts are allowed too.
     """
     roles = [item for item in items if item.kind == Kind.ROLE_ASSIGNMENT]
     subscriptions = {

@@ -260,10 +260,7 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 
 def _parts(item: Item) -> tuple[str, ...]:
-    """Return the sub-resources of an item that need a private endpoint; () if none does.
-
-    Lakes are read through `dfs`, notebooks are in `file`, and NFS accounts have no blobs.
-    """
+    """Return the sub-resources of an item that need a private endpoint; () if there is none."""
     if item.kind != Kind.ACCOUNT:
         return PARTS.get(item.kind, ())
     if item.value("kind") == "FileStorage":
