@@ -104,7 +104,7 @@ class Statement:
 
     @property
     def position(self) -> Place:
-        """`place` as an error states it."""
+        """`place` as a Place, for errors."""
         path, _, line = self.place.rpartition(":")
         return Place(path, int(line))
 
@@ -189,7 +189,7 @@ class GateWaiver(Waiver):
 
 @dataclass(frozen=True, kw_only=True)
 class Review(Statement):
-    """What a person found for a gate, about a model version, a feature set or both."""
+    """A person's review for a gate, of a model version, a feature set or both."""
 
     __pydantic_config__ = CLOSED
     NAME = "review"

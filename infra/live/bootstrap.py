@@ -250,7 +250,7 @@ def _state_steps(settings: Settings) -> Iterator[Step]:
 
 
 def _not_deleted(vault: str, answer: Any, _: str) -> Any:
-    """Return a value if no deleted vault has the name, else None (see `Step.existing`)."""
+    """Return a mapping if no deleted vault has the name; else None, so that it is recovered."""
     names = {str(item["name"]).lower() for item in answer or ()}
     return None if vault.lower() in names else {"deleted": False}
 
@@ -484,7 +484,7 @@ def _on_main(name: str, answer: Any, _: str) -> Any:
 
 
 def _identities(settings: Settings) -> Iterator[Step]:
-    """Yield the steps for identities that the program creates: a person must deploy it."""
+    """Yield a step per identity of the program; a person creates them by deploying the program."""
     names = settings.names
     group = ("--resource-group", names.group, "--subscription", settings.subscription)
     deploy = ("gh", "workflow", "run", "infra.yml", "--repo", settings.github)

@@ -241,7 +241,7 @@ def _value(kind: str, answer: Mapping[str, Any], name: str, *, outermost: bool =
 
 
 def _enabled(kind: str, answer: Any) -> Any:
-    """Return a list without disabled items: Azure also lists diagnostic categories that are off."""
+    """Return a diagnostic setting's list without disabled items, which Azure lists too."""
     if kind != "monitor:DiagnosticSetting" or not isinstance(answer, list):
         return answer
     return [

@@ -1,4 +1,4 @@
-"""GitHub's part of the bootstrap: approvers, deploying branches, and branch protection.
+"""GitHub's part of the bootstrap: reviewers, deployment branches, variables and rulesets.
 
 `infra.settings.github` has the required settings; this module has the steps that apply them.
 """

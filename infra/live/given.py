@@ -1,4 +1,4 @@
-"""Read-only checks that existing resources which a stack uses exist, fit and may be used."""
+"""Read-only checks of existing resources that a stack uses: they exist, fit and are permitted."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Sas:
 
     @property
     def url(self) -> str:
-        """The address with the token, a secret: whoever has it has access."""
+        """The address with the token; a secret, since it grants access."""
         return f"{self.address}?{self.token}"
 
 

@@ -1,4 +1,4 @@
-"""Idempotent steps: each queries an object with `az` or `gh`, and creates it if it is missing.
+"""Idempotent steps: each queries whether an object exists, and creates it, with `az` or `gh`.
 
 An interrupted run continues where it stopped; a second run changes nothing.
 """

@@ -67,7 +67,7 @@ class Capture:
 
     @property
     def provided(self) -> Sequence[Resource]:
-        """The resources that Azure would have: all except components and the stack."""
+        """The resources that would exist in Azure: all except components and the stack."""
         return [resource for resource in self.resources if resource.custom]
 
     def component(self, resource: Resource) -> str:

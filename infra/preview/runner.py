@@ -219,7 +219,7 @@ def unknown(value: Any) -> Any:
 
 
 def _outputs(resource: Resource) -> Mapping[str, Any]:
-    """Return the outputs of a resource, which stack policies see instead of its inputs.
+    """Return the outputs of a resource, which stack policies get instead of its inputs.
 
     In a preview azure-native derives them: an input that is also an output has its value, any other
     output is unknown, and names such as `computeName`, which are only inputs, are absent (pulumi:

@@ -95,7 +95,7 @@ class Grant:
 
     @property
     def kind(self) -> Literal["Group", "User", "ServicePrincipal"]:
-        """The type of the principal; stated, because Entra may not find a new identity yet."""
+        """The principal type, which Azure needs because Entra may not find a new identity yet."""
         if self.to_group:
             return "Group"
         return "User" if isinstance(self.assignee, str) else "ServicePrincipal"
@@ -259,7 +259,7 @@ def roles_after_workspace(
     features: FeatureStore | None,
     vms: Workstations | None,
 ) -> Iterator[Grant]:
-    """Yield the role assignments on workspace, feature store, registry and VMs, and of people."""
+    """Yield the role assignments to create after the workspace, including those of people."""
     scope = workspace.workspace.id
     if features and identity.features:
         itself = features.workspace.id

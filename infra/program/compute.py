@@ -216,7 +216,7 @@ class Compute(Component):
 
 
 def _subnet(args: ComputeArgs, role: SubnetRole) -> ml.ResourceIdArgs | None:
-    """Return the subnet in our own network; None with a managed network."""
+    """Return the subnet in the virtual network; None unless `isolation` is own."""
     if args.network is None or args.site.settings.network.isolation != "own":
         return None
     return ml.ResourceIdArgs(id=args.network.subnet(role))

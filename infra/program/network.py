@@ -67,7 +67,7 @@ OUTBOUND: Mapping[SubnetRole, Sequence[Opening]] = {
 
 
 def rules(role: SubnetRole, region: str, redis: bool = False) -> Iterator[network.SecurityRuleArgs]:
-    """Yield a subnet's security rules, which deny other inbound traffic and the internet."""
+    """Yield the security rules of a subnet; they deny all other inbound and internet traffic."""
     yield _rule(INBOUND[role], 100, "Inbound", source="VirtualNetwork", region=region)
     nothing = Opening("deny-inbound", ("*",), "*", "*")
     yield _rule(nothing, 4096, "Inbound", source="*", region=region)

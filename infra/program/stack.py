@@ -27,7 +27,7 @@ from infra.settings.model import Settings
 def provision(
     settings: Settings, sas: pulumi.Output[str] | None
 ) -> Mapping[str, pulumi.Input[str]]:
-    """Declare all resources of the stack; return its outputs. `sas` is for SAS datastores only."""
+    """Declare all resources of the stack; return its outputs. `sas` is None if it is not used."""
     stack_site = site(settings)
     if settings.makes_registry:
         return _shared(stack_site)

@@ -53,7 +53,7 @@ def environments(folder: Path = FOLDER) -> tuple[str, ...]:
 
 
 def select(names: Sequence[str] | None, folder: Path = FOLDER) -> Sequence[str]:
-    """Return `names`, or all stacks if it is empty. Raise UserError if there is none."""
+    """Return `names`, or all stacks if it is empty. Raise UserError if there are no stacks."""
     selected = names or stacks(folder)
     if not selected:
         expected, hint = "at least one environment", "write Pulumi.dev.yaml there"

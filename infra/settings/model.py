@@ -22,7 +22,7 @@ from ml.core.settings import CLOSED, invalid
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a string: a pattern that matches all of it, and the same in words."""
+    """The format of a string: a regular expression for all of it, and its description."""
 
     pattern: str
     words: str
@@ -413,7 +413,7 @@ class Cluster:
 
     @property
     def spot(self) -> bool:
-        """True if nodes are low-priority: by default, GPUs that Azure ML offers as such."""
+        """True if nodes are low-priority; the default for GPU sizes that Azure ML offers so."""
         by_default = self.hardware.gpus > 0 and self.hardware.low_priority
         return self.priority == "spot" if self.priority else by_default
 

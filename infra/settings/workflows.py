@@ -193,7 +193,7 @@ def writes_only(*containers: str, path: str = "", except_path: str = "") -> str:
 
 
 def reads_except(path: str) -> str:
-    """Return the condition of a role assignment that cannot read blobs at `path`, but list them
+    """Return the condition of a role assignment that can list, but not read, blobs at `path`
     (storage/blobs/storage-auth-abac-examples, "Read blobs … with a path").
     """
     reads = (

@@ -228,7 +228,7 @@ def _shared_identities(items: Sequence[Item], limits: Limits) -> StackFindings:
     "own",
 )
 def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
-    """No resource uses a workflow's identity, whose tag names the repository of its credential."""
+    """No resource uses a workflow's identity; its tag and its credential name one repository."""
     by_urn, users = {item.urn: item for item in items}, users_of(items, _HOLDERS, "identity")
     for item in items:
         if item.kind != Kind.CREDENTIAL:

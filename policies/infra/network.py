@@ -49,14 +49,14 @@ RULES = Rules()
 
 
 def is_narrow_tag(tag: str, limits: Limits) -> bool:
-    """Return whether a service tag covers only Azure's services, not resources of any tenant."""
+    """Return whether a tag covers no resources of other tenants, or is in `hosts` of limits.yml."""
     name, _, region = tag.lower().partition(".")
     regional = name in _REGIONAL_TAGS and region in limits.regions
     return name in _TAGS or regional or tag in limits.hosts
 
 
 def is_internal(source: str) -> bool:
-    """Return whether a source is internal: a tag of virtual networks, or private addresses."""
+    """Return whether a source is an internal service tag or a range of private addresses."""
     if source.lower() in {"virtualnetwork", "azureloadbalancer"}:
         return True
     try:

@@ -67,7 +67,7 @@ def _own_rules() -> Iterator[Rule]:
 
 
 def _guarded(check: Callable[..., Iterator[Any]] | None) -> Callable[..., Iterator[Any]] | None:
-    """Wrap a plug-in's check so that its exceptions become UserErrors; return None for None."""
+    """Wrap a plug-in's check so that it cannot print to stdout or exit; return None for None."""
 
     def judge(*arguments: Any) -> Iterator[Any]:
         assert check is not None
@@ -183,7 +183,7 @@ def policies() -> list[Policy]:
 def _report(
     breaches: Iterable[Violation], report: ReportViolation, set_aside: bool = False
 ) -> None:
-    """Report violations, or with `set_aside` the waived ones with their rule and exemption."""
+    """Report blocking violations, or with `set_aside` exempted ones with rule and exemption."""
     for breach in breaches:
         if set_aside and breach.exemption:
             report(f"{breach.rule}: {breach.message}; {breach.exemption}", breach.item.urn)

@@ -47,7 +47,7 @@ class Request:
 
     @property
     def day(self) -> date:
-        """The day in UTC."""
+        """The day of the request in UTC."""
         return self.now.astimezone(UTC).date()
 
 
@@ -69,7 +69,7 @@ class Case:
 
     @property
     def metric(self) -> str:
-        """The primary metric's name in sentences."""
+        """The name of the primary metric for sentences."""
         return self.evaluation.primary_metric or "the primary metric"
 
     @property

@@ -158,7 +158,7 @@ class LockedPackage(Record):
 
 @dataclass(frozen=True)
 class SupplyChain(Record):
-    """The packages that a model was made with, and their known vulnerabilities.
+    """The packages that a model was trained with, and their known vulnerabilities.
 
     `sbom` is the sha256 of the bill of materials. `as_of` is the date of the advisories' source,
     and `advisories` lists those on these packages; both are None if no source was read.

@@ -1,6 +1,6 @@
 """The gates on the candidate's own measurements, forecasts included.
 
-A gate that cannot judge fails. None, NaN and infinity satisfy no comparison, because every number
+A gate that lacks data fails. None, NaN and infinity satisfy no comparison, because every number
 passes through `real` first.
 """
 

@@ -1,4 +1,4 @@
-"""The organisation policy on a project's canary (canary.yml) and `ml watch` (watch.yml)."""
+"""The organisation policy for a project's canary (canary.yml) and `ml watch` (watch.yml)."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _lightgbm(file: Path) -> str:
 
 
 def _json(file: Path) -> str:
-    """Return `xgboost-json` for an object with a `learner`, as XGBoost loads, `json`, or ""."""
+    """Return `xgboost-json` for an object with a `learner`, `json` for other JSON, else ""."""
     if file.stat().st_size > _LARGEST:
         return ""
     try:

@@ -43,7 +43,7 @@ def affected(advisories: Advisories, locks: Iterable[Path]) -> Iterator[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code: 3 if an advisory affects a lock, 2 if a file cannot be read, else 0."""
+    """Print the result; return 3 if an advisory affects a lock, 2 if a file is invalid, else 0."""
     parser = argparse.ArgumentParser(prog="locks", description=(__doc__ or "").split(";")[0])
     parser.add_argument("--advisories", type=Path, help="An export of OSV; without it the bill.")
     parser.add_argument("locks", nargs="+", type=Path, help="Requirements files.")

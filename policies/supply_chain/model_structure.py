@@ -198,7 +198,7 @@ def _check_nodes(valid: Numbers, values: Numbers, name: str, fault: str) -> None
 
 
 def check_tree(left: Numbers, right: Numbers, roots: Any = (0,), unused: Any = False) -> None:
-    """Check that each node is reached once from the roots. A child of -1 ends a path."""
+    """Check that each node, except `unused` ones, is reached once from the roots; -1: no child."""
     nodes, inner, level = len(left), left != -1, np.asarray(roots)
     need(nodes, "it has no nodes")
     for name, child in (("left child", left), ("right child", right)):

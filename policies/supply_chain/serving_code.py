@@ -113,7 +113,7 @@ class Code:
         return is_here and name.startswith(tuple(f"{path}{end}" for path in listed for end in "/."))
 
     def _is_listed(self, module: str) -> bool:
-        """Return whether a module is part of the code, or in one of the lists."""
+        """Return whether a module is in the code folder, in `imports` or in _STANDARD."""
         listed = (f"{name}." for name in (*self.imports, *_STANDARD.split()))
         return bool(self._imported_files(module)) or f"{module}.".startswith(tuple(listed))
 
