@@ -180,7 +180,7 @@ def priced(item: str, basis: str, price: Price | None, units: Month) -> Line:
 
 
 def estimate(settings: Settings, prices: PriceList, declared: Inventory | None = None) -> Estimate:
-    """Return the monthly cost, by the `declared` counts of a program run or those of settings."""
+    """Return the monthly cost by the counts in `declared`, or by those of the settings if None."""
     counts = declared or inventory(settings)
     lines = [*_machines(settings, prices), *_unstated(settings, prices, counts)]
     lines += [*_pieces(settings, prices, counts), *_data(settings, prices)]

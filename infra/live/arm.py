@@ -34,7 +34,7 @@ class Denied(Exception):
 
 
 class Arm:
-    """Client that reads one subscription; raises UserError if Azure is unreachable, or Denied."""
+    """Client of a subscription; raises UserError if Azure is unreachable, Denied if it rejects."""
 
     def __init__(self, credential: TokenCredential, subscription: str, address: str) -> None:
         self.subscription = subscription

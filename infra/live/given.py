@@ -1,4 +1,4 @@
-"""Read-only checks of existing resources that a stack uses: they exist, fit and are permitted."""
+"""Read-only checks that the existing resources of a stack exist, fit and may be used."""
 
 from __future__ import annotations
 
